@@ -1,0 +1,79 @@
+"""The exceptions of qserve, as a tree.
+
+QserveError                  anything a user can act on; the CLI prints it without a traceback
+├── UsageError               the input is wrong (exit status 2)
+│   ├── ModelNotFound        no such folder, alias, hub id, or no network to ask
+│   ├── BrokenCheckpoint     the folder is there, but what it holds can't be loaded
+│   ├── UnknownArchitecture  config.json names an architecture that nobody taught us
+│   └── MissingExtra         an optional package is needed; the message holds the install command
+├── DoesNotFit               the plan needs more memory than there is (exit status 3)
+├── PortInUse                somebody else listens there (exit status 4)
+└── WorkerFailed             a worker could not be started, or kept dying (exit status 5)
+
+Each message says what was seen, what is allowed, and which flag or change fixes it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrokenCheckpoint",
+    "DoesNotFit",
+    "MissingExtra",
+    "ModelNotFound",
+    "PortInUse",
+    "QserveError",
+    "UnknownArchitecture",
+    "UsageError",
+    "WorkerFailed",
+]
+
+
+class QserveError(Exception):
+    """Something a user can act on. `exit_status` is what the command line returns for it."""
+
+    exit_status = 1
+
+
+class UsageError(QserveError):
+    """The input is wrong."""
+
+    exit_status = 2
+
+
+class ModelNotFound(UsageError):
+    """No such folder, alias or hub id, or no network to ask for it."""
+
+
+class BrokenCheckpoint(UsageError):
+    """The checkpoint folder is there, but a file in it is missing, truncated or of the wrong shape."""
+
+
+class UnknownArchitecture(UsageError):
+    """config.json names an architecture whose memory nobody taught us; it is named, not guessed."""
+
+
+class MissingExtra(UsageError):
+    """An optional package is needed."""
+
+    def __init__(self, package: str, extra: str, needed_for: str) -> None:
+        super().__init__(
+            f"{needed_for} needs the package {package}, which is not installed. Install it: pip install 'qserve[{extra}]'"
+        )
+
+
+class DoesNotFit(QserveError):
+    """The plan needs more memory than the machine has."""
+
+    exit_status = 3
+
+
+class PortInUse(QserveError):
+    """Another program listens on the port that was asked for."""
+
+    exit_status = 4
+
+
+class WorkerFailed(QserveError):
+    """A worker could not be started, or died more often than it may be restarted."""
+
+    exit_status = 5

@@ -1,0 +1,1 @@
+"""The planner: pure arithmetic from facts to one frozen `Plan`."""

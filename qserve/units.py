@@ -1,0 +1,38 @@
+"""Bytes, and how people write them. Integers inside, GiB only at the edge."""
+
+from __future__ import annotations
+
+import re
+
+from qserve.errors import UsageError
+
+__all__ = ["GIB", "KIB", "MIB", "format_bytes", "parse_bytes"]
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+_FACTORS = {
+    "": 1, "B": 1,
+    "K": KIB, "KIB": KIB, "KB": 1000,
+    "M": MIB, "MIB": MIB, "MB": 1000**2,
+    "G": GIB, "GIB": GIB, "GB": 1000**3,
+    "T": 1024 * GIB, "TIB": 1024 * GIB, "TB": 1000**4,
+}  # fmt: skip
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of '23.6GiB', '24GB', '512M' or '1024'. KiB/MiB/GiB (and the bare K/M/G) are powers of 1024, kB/MB/GB of 1000."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _FACTORS:
+        raise UsageError(f"{text!r} is no size in memory; write for example 23.6GiB, 24GB, 512MiB or plain bytes")
+    return round(float(match[1]) * _FACTORS[match[2].upper()])
+
+
+def format_bytes(num_bytes: float) -> str:
+    """A size for people: '61.02 GiB', '256 KiB', '-1.50 GiB', '17 B'."""
+    for factor, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(num_bytes) >= factor:
+            value = num_bytes / factor
+            return f"{value:.2f} {unit}" if unit == "GiB" else f"{value:.1f} {unit}".replace(".0 ", " ")
+    return f"{num_bytes:.0f} B"

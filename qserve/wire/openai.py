@@ -1,0 +1,210 @@
+"""The OpenAI requests that qserve understands, as pydantic models.
+
+The rule of the house: a field is used, is harmless, or is refused by name. `extra="forbid"` refuses the unknown ones;
+fields of OpenAI's that we know and do not serve are refused with a sentence of their own in `_REFUSED`. Fields that
+OpenAI does not have (`top_k`, `min_p`, `repetition_penalty`, …) are spelled as vLLM spells them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
+
+__all__ = [
+    "ChatCompletionRequest",
+    "ChatMessage",
+    "CompletionRequest",
+    "DetokenizeRequest",
+    "SamplingFields",
+    "StreamOptions",
+    "TextPart",
+    "TokenizeRequest",
+]
+
+MAX_N = 128
+MAX_STOP_STRINGS = 16
+MAX_TOP_LOGPROBS = 20
+INT64_MAX = 2**63 - 1
+
+_REFUSED = {
+    "tools": "this engine does not parse tool calls; serve the model with --engine vllm",
+    "tool_choice": "this engine does not parse tool calls; serve the model with --engine vllm",
+    "parallel_tool_calls": "this engine does not parse tool calls; serve the model with --engine vllm",
+    "functions": "deprecated by OpenAI, and this engine does not parse tool calls",
+    "function_call": "deprecated by OpenAI, and this engine does not parse tool calls",
+    "suffix": "Qwen chat models do not fill in the middle through this field",
+    "modalities": "only text is served",
+    "audio": "only text is served",
+    "reasoning_effort": "use chat_template_kwargs, for example {\"enable_thinking\": false}",
+    "service_tier": "there is one tier",
+    "prediction": "predicted outputs are not served",
+    "web_search_options": "there is no web search",
+}  # fmt: skip
+
+NonEmptyString = Annotated[str, Field(min_length=1)]
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+
+
+class _Wire(BaseModel):
+    """Strict about names and types: `"5"` is no integer, an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_by_name(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for name, why in _REFUSED.items():
+                if name not in cls.model_fields and data.get(name) is not None:
+                    raise PydanticCustomError(
+                        "unsupported_field", "'{field}' is not supported: {why}", {"field": name, "why": why}
+                    )
+            # An explicit null means "not given": clients write out every field they know.
+            return {key: value for key, value in data.items() if value is not None}
+        return data
+
+
+class StreamOptions(_Wire):
+    """`include_usage`: one more event before [DONE] with the token counts."""
+
+    include_usage: bool = False
+
+
+class SamplingFields(_Wire):
+    """What both completions endpoints share. Absent fields take the model's own generation defaults."""
+
+    model: NonEmptyString
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = Field(1, ge=1, le=MAX_N)
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy")
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, le=INT64_MAX, description="-1 or 0 keeps all")
+    min_p: float | None = Field(None, ge=0, le=1)
+    seed: int | None = Field(None, ge=-(2**63), le=INT64_MAX)
+    stop: NonEmptyString | Annotated[list[NonEmptyString], Field(max_length=MAX_STOP_STRINGS)] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: int = Field(0, ge=0, le=INT64_MAX)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(None, description="token id to bias")
+    skip_special_tokens: bool = True
+    user: str | None = Field(None, description="harmless: taken and not used")
+    metadata: dict[str, str] | None = Field(None, description="harmless: taken and not used")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("stream_options", "'stream_options' is only allowed with stream: true")
+        for key in self.logit_bias or ():
+            if not (key.isascii() and key.isdigit()):
+                raise PydanticCustomError("logit_bias", "'logit_bias' maps token ids to biases; {key} is no token id", {"key": repr(key)})
+        return self
+
+
+class TextPart(_Wire):
+    """One part of a message's content. Images and audio are refused by their `type`."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(_Wire):
+    """One turn. Roles are those that Qwen's chat template knows."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = Field(None, description="harmless: the template has no place for it")
+
+    @model_validator(mode="after")
+    def _has_content(self) -> Self:
+        if self.content is None:
+            raise PydanticCustomError("content", "a message of role '{role}' needs 'content'", {"role": self.role})
+        return self
+
+    def text(self) -> str:
+        """The content as one string."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class TextFormat(_Wire):
+    """`response_format`: only plain text here; structured output comes with vLLM."""
+
+    type: Literal["text"]
+
+
+class ChatCompletionRequest(SamplingFields):
+    """POST /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
+    max_completion_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    response_format: TextFormat | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    store: SkipJsonSchema[Literal[False] | None] = None
+
+    @model_validator(mode="after")
+    def _check_chat(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise PydanticCustomError("top_logprobs", "'top_logprobs' needs logprobs: true")
+        if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
+            raise PydanticCustomError("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; give one of them")
+        if self.continue_final_message and self.messages[-1].role != "assistant":
+            raise PydanticCustomError("continue_final_message", "'continue_final_message' needs an assistant message at the end")
+        return self
+
+
+class CompletionRequest(SamplingFields):
+    """POST /v1/completions. `echo` with `logprobs` is what lm-eval asks for log-likelihoods."""
+
+    prompt: str | TokenIds | Annotated[list[str], Field(min_length=1)] | Annotated[list[TokenIds], Field(min_length=1)]
+    max_tokens: int | None = Field(None, ge=0, le=INT64_MAX, description="16 where absent; 0 only with echo")
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    best_of: int | None = Field(None, ge=1, le=MAX_N)
+
+    @model_validator(mode="after")
+    def _check_completion(self) -> Self:
+        if self.best_of not in (None, self.n):
+            raise PydanticCustomError("best_of", "'best_of' other than n is not supported; ask for n and choose")
+        if self.max_tokens == 0 and not self.echo:
+            raise PydanticCustomError("max_tokens", "'max_tokens': 0 generates nothing; it is only allowed with echo: true")
+        return self
+
+
+class TokenizeRequest(_Wire):
+    """POST /tokenize: a prompt, or messages that go through the chat template."""
+
+    model: NonEmptyString | None = None
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    add_special_tokens: bool = False
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise PydanticCustomError("prompt", "give 'prompt' or 'messages', one of the two")
+        return self
+
+
+class DetokenizeRequest(_Wire):
+    """POST /detokenize."""
+
+    model: NonEmptyString | None = None
+    tokens: list[TokenId]
