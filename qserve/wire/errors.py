@@ -24,7 +24,7 @@ _TYPE_OF_STATUS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: Python writes __traceback__ on exceptions
 class ApiError(Exception):
     """An answer that is an error. `code` is the machine's word for it (`context_length_exceeded`, `queue_full`, …)."""
 
