@@ -1,0 +1,65 @@
+"""`qserve`: one command per file in this package, imported only when it is called, so that --help stays instant."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import NoReturn
+
+import click
+
+import qserve
+from qserve.errors import QserveError
+
+__all__ = ["cli", "main"]
+
+# Name, module, first line of its help: here, so that `qserve --help` imports none of them.
+COMMANDS = {
+    "plan": "Does it fit? With which quantization, placement and limits?",
+    "up": "Plan, start, serve, measure.",
+    "models": "Known models, their sizes and aliases.",
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"qserve.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(qserve.__version__, prog_name="qserve")
+def cli() -> None:
+    """Plan, serve and measure Qwen models up to 32B.
+
+    \b
+    qserve plan --model Qwen/Qwen32B --quant 4bit --gpu rtx-4090
+    qserve up --model demo
+    qserve up --model ./my-checkpoint --port 8000
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line; a user's mistake prints one message and no traceback."""
+    try:
+        cli.main(standalone_mode=False)
+    except QserveError as error:
+        click.secho(f"qserve: {error}", err=True, fg="red")
+        sys.exit(error.exit_status)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    sys.exit(0)
