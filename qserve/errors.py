@@ -57,7 +57,8 @@ class MissingExtra(UsageError):
 
     def __init__(self, package: str, extra: str, needed_for: str) -> None:
         super().__init__(
-            f"{needed_for} needs the package {package}, which is not installed. Install it: pip install 'qserve[{extra}]'"
+            f"{needed_for} needs the package {package}, which is not installed. "
+            f"Install it: pip install 'qserve[{extra}]'"
         )
 
 

@@ -7,7 +7,7 @@ A worker is a process of its own that speaks HTTP on a unix socket or on loopbac
     GET  /v1/models, /v1/qserve/memory
     POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize
 
-Errors have OpenAI's shape (`qserve.wire.errors`), a request ends when its client goes away, and nothing else dies with it.
+Errors have OpenAI's shape (`qserve.wire.errors`); a request ends when its client goes away, and nothing else with it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["UnixAddress", "TcpAddress", "WorkerEndpoint", "WorkerState"]
+__all__ = ["TcpAddress", "UnixAddress", "WorkerEndpoint", "WorkerState"]
 
 
 class WorkerState(enum.StrEnum):

@@ -1,6 +1,6 @@
 """OpenAI's error shape, and what a failure is called in it.
 
-    {"error": {"message": str, "type": str, "param": str | null, "code": str | null}}
+{"error": {"message": str, "type": str, "param": str | null, "code": str | null}}
 """
 
 from __future__ import annotations
@@ -74,5 +74,9 @@ def from_validation(error: ValidationError) -> ApiError:
         else:
             problems.append(item["msg"])
         first_param = first_param or path or None
-    code = "unsupported_field" if any(i["type"] in {"extra_forbidden", "unsupported_field"} for i in error.errors()) else "invalid_value"
+    code = (
+        "unsupported_field"
+        if any(i["type"] in {"extra_forbidden", "unsupported_field"} for i in error.errors())
+        else "invalid_value"
+    )
     return ApiError(400, "; ".join(problems[:4]), code, first_param)

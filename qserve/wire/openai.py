@@ -105,7 +105,9 @@ class SamplingFields(_Wire):
             raise PydanticCustomError("stream_options", "'stream_options' is only allowed with stream: true")
         for key in self.logit_bias or ():
             if not (key.isascii() and key.isdigit()):
-                raise PydanticCustomError("logit_bias", "'logit_bias' maps token ids to biases; {key} is no token id", {"key": repr(key)})
+                raise PydanticCustomError(
+                    "logit_bias", "'logit_bias' maps token ids to biases; {key} is no token id", {"key": repr(key)}
+                )
         return self
 
 
@@ -163,7 +165,9 @@ class ChatCompletionRequest(SamplingFields):
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise PydanticCustomError("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; give one of them")
         if self.continue_final_message and self.messages[-1].role != "assistant":
-            raise PydanticCustomError("continue_final_message", "'continue_final_message' needs an assistant message at the end")
+            raise PydanticCustomError(
+                "continue_final_message", "'continue_final_message' needs an assistant message at the end"
+            )
         return self
 
 
@@ -181,7 +185,9 @@ class CompletionRequest(SamplingFields):
         if self.best_of not in (None, self.n):
             raise PydanticCustomError("best_of", "'best_of' other than n is not supported; ask for n and choose")
         if self.max_tokens == 0 and not self.echo:
-            raise PydanticCustomError("max_tokens", "'max_tokens': 0 generates nothing; it is only allowed with echo: true")
+            raise PydanticCustomError(
+                "max_tokens", "'max_tokens': 0 generates nothing; it is only allowed with echo: true"
+            )
         return self
 
 

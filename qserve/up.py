@@ -1,0 +1,1 @@
+"""The supervisor: plan, start, wait until ready, watch, restart, drain."""
