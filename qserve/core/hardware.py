@@ -1,0 +1,207 @@
+"""What we compute on: one `Device` per accelerator (or the CPU as one device), and the machine around them.
+
+`parse_gpu` describes cards that are not there; `qserve.detect` describes the ones that are.
+Card facts (driver's total, SMs, bandwidth, compute capability, each with its source) stand in configs/gpus.toml.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from qserve.errors import UsageError
+from qserve.units import parse_bytes
+
+__all__ = ["CpuFeatures", "Device", "Hardware", "formats_of", "known_gpus", "parse_gpu"]
+
+# A card of unknown kind: what a memory=… description computes with. Ampere is the oldest generation with bf16.
+_ASSUMED_CAPABILITY = (8, 0)
+_DESCRIPTION_KEYS = ("memory", "sm", "count", "bandwidth", "cc", "used", "name")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One place that holds tensors.
+
+    `total_bytes` is the driver's total (what torch and vLLM multiply the memory fraction with), not the box's figure.
+    `used_by_others_bytes` is held by processes that are not ours at the time of looking.
+    `sm_count` is 0 for a CPU and where it is unknown; `bandwidth_bytes_per_s` is 0 where it is unknown.
+    `formats` are the number formats with arithmetic of their own: fp16, bf16, fp8, fp4, int8.
+    `compute_capability` is None on a CPU and on an AMD card.
+    """
+
+    name: str
+    kind: Literal["cuda", "cpu"]
+    total_bytes: int
+    used_by_others_bytes: int = 0
+    sm_count: int = 0
+    bandwidth_bytes_per_s: int = 0
+    formats: tuple[str, ...] = ()
+    compute_capability: tuple[int, int] | None = None
+
+    @property
+    def available_bytes(self) -> int:
+        """What is left for us: total less what others hold, never negative."""
+        return max(0, self.total_bytes - self.used_by_others_bytes)
+
+    def supports(self, number_format: str) -> bool:
+        """Whether the device computes in `number_format` (fp16, bf16, fp8, fp4, int8) natively."""
+        return number_format in self.formats
+
+
+@dataclass(frozen=True)
+class CpuFeatures:
+    """What decides how fast (and whether) a CPU runs a format: flags as Linux spells them in /proc/cpuinfo."""
+
+    model_name: str = ""
+    flags: frozenset[str] = frozenset()
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Formats with instructions of their own on this CPU."""
+        names = [("bf16", {"avx512_bf16", "amx_bf16", "bf16"}), ("fp16", {"avx512_fp16", "fphp"})]
+        names.append(("int8", {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm"}))
+        return tuple(name for name, flags in names if flags & self.flags)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The machine: its accelerators (none on a CPU machine), RAM and cores as far as we may use them.
+
+    `ram_total_bytes` and `cpu_cores` are after cgroup limits, cpuset and affinity. `ram_available_bytes` is what
+    can be taken now without pushing anybody out. `disk_free_bytes` is for offload; 0 where nobody asked.
+    `notes` are sentences for people about what was found odd (a MIG slice, a hidden card, a driver without cards).
+    """
+
+    devices: tuple[Device, ...]
+    ram_total_bytes: int
+    ram_available_bytes: int
+    cpu_cores: int
+    cpu: CpuFeatures = CpuFeatures()
+    disk_free_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cpu_device(self) -> Device:
+        """RAM seen as a device, for plans that run on the CPU."""
+        used = max(0, self.ram_total_bytes - self.ram_available_bytes)
+        name = self.cpu.model_name or "cpu"
+        return Device(name, "cpu", self.ram_total_bytes, used, formats=self.cpu.formats)
+
+
+def formats_of(compute_capability: tuple[int, int]) -> tuple[str, ...]:
+    """Formats with tensor-core (or DP4A) arithmetic, by NVIDIA compute capability.
+
+    fp16 from 7.0 (Volta), int8 from 7.5 (Turing), bf16 from 8.0 (Ampere), fp8 from 8.9 (Ada), fp4 from 10.0 (Blackwell).
+    Source: CUDA C++ Programming Guide, "Tensor Core Input Data Type Support by Compute Capability".
+    """
+    steps = (("fp16", (7, 0)), ("int8", (7, 5)), ("bf16", (8, 0)), ("fp8", (8, 9)), ("fp4", (10, 0)))
+    return tuple(name for name, since in steps if compute_capability >= since)
+
+
+@cache
+def known_gpus() -> dict[str, Device]:
+    """Every card of configs/gpus.toml under its key and under each of its aliases."""
+    devices: dict[str, Device] = {}
+    for key, row in tomllib.loads(_table_path().read_text())["gpus"].items():
+        device = _device_of_row(row)
+        for name in (key, *row.get("aliases", ())):
+            devices[name] = device
+    return devices
+
+
+def parse_gpu(text: str) -> tuple[Device, ...]:
+    """Devices of 'rtx-4090:2', 'h100-80gb' or 'memory=23.6GiB,sm=128[,count=2,bandwidth=1008GB,cc=8.9,used=1GiB]'.
+
+    A described card without cc= counts as Ampere (8.0: fp16, bf16, int8). Raises UsageError, with near matches.
+    """
+    if "=" in text:
+        return _described(text)
+    name, _, count = text.partition(":")
+    return (_known(name),) * _positive_int("the count after ':'", count or "1", text)
+
+
+def _known(name: str) -> Device:
+    wanted = _normal(name)
+    table = known_gpus()
+    if wanted in table:
+        return table[wanted]
+    near = difflib.get_close_matches(wanted, table, n=4, cutoff=0.5) or [key for key in table if wanted in key][:4]
+    hint = f"near matches: {', '.join(near)}" if near else f"known are for example {', '.join(list(table)[:6])}"
+    raise UsageError(
+        f"--gpu {name!r} is no card of configs/gpus.toml; {hint}. "
+        "Any card can be described: --gpu memory=23.6GiB,sm=128"
+    )
+
+
+def _described(text: str) -> tuple[Device, ...]:
+    fields: dict[str, str] = {}
+    for part in text.split(","):
+        key, separator, value = part.partition("=")
+        if not separator or key.strip() not in _DESCRIPTION_KEYS or key.strip() in fields:
+            raise UsageError(
+                f"--gpu {text!r}: can't read {part!r}; a description is key=value pairs, each once, of "
+                f"{', '.join(_DESCRIPTION_KEYS)}; for example memory=23.6GiB,sm=128,count=2"
+            )
+        fields[key.strip()] = value.strip()
+    if "memory" not in fields:
+        raise UsageError(f"--gpu {text!r} names no memory; write for example memory=23.6GiB,sm=128")
+    total_bytes, used_bytes = parse_bytes(fields["memory"]), parse_bytes(fields.get("used", "0"))
+    if not 0 <= used_bytes <= total_bytes or total_bytes == 0:
+        raise UsageError(f"--gpu {text!r}: memory must be above 0 and at least as large as used")
+    capability = _capability(fields["cc"], text) if "cc" in fields else _ASSUMED_CAPABILITY
+    device = Device(
+        name=fields.get("name", f"{fields['memory']} card"),
+        kind="cuda",
+        total_bytes=total_bytes,
+        used_by_others_bytes=used_bytes,
+        sm_count=_positive_int("sm", fields["sm"], text) if "sm" in fields else 0,
+        bandwidth_bytes_per_s=parse_bytes(re.sub(r"/s$", "", fields.get("bandwidth", "0"))),
+        formats=formats_of(capability),
+        compute_capability=capability,
+    )
+    return (device,) * _positive_int("count", fields.get("count", "1"), text)
+
+
+def _capability(value: str, text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)\.(\d)", value)
+    if match is None:
+        raise UsageError(f"--gpu {text!r}: cc={value!r} is no compute capability; write for example cc=8.9")
+    return int(match[1]), int(match[2])
+
+
+def _positive_int(what: str, value: str, text: str) -> int:
+    if not value.isascii() or not value.isdigit() or not 0 < int(value) <= 4096:
+        raise UsageError(f"--gpu {text!r}: {what} is {value!r}, but must be a whole number from 1 to 4096")
+    return int(value)
+
+
+def _normal(name: str) -> str:
+    """'NVIDIA GeForce RTX 4090' and 'rtx_4090' both name rtx-4090."""
+    words = re.sub(r"[\s_]+", "-", name.strip().lower())
+    return re.sub(r"^(nvidia-)?(geforce-)?", "", words)
+
+
+def _device_of_row(row: dict[str, Any]) -> Device:
+    capability = (int(row["cc"].split(".")[0]), int(row["cc"].split(".")[1])) if "cc" in row else None
+    return Device(
+        name=row["name"],
+        kind="cuda",
+        total_bytes=int(row["total_bytes"]),
+        sm_count=row["sm_count"],
+        bandwidth_bytes_per_s=int(row["bandwidth_gb_per_s"] * 1e9),
+        formats=tuple(row["formats"]) if "formats" in row else formats_of(capability) if capability else (),
+        compute_capability=capability,
+    )
+
+
+def _table_path() -> Path:
+    """configs/ beside the package in a checkout, qserve/_configs in a wheel."""
+    package = Path(__file__).parent.parent
+    packaged = package / "_configs" / "gpus.toml"
+    return packaged if packaged.is_file() else package.parent / "configs" / "gpus.toml"
