@@ -97,7 +97,8 @@ class Hardware:
 def formats_of(compute_capability: tuple[int, int]) -> tuple[str, ...]:
     """Formats with tensor-core (or DP4A) arithmetic, by NVIDIA compute capability.
 
-    fp16 from 7.0 (Volta), int8 from 7.5 (Turing), bf16 from 8.0 (Ampere), fp8 from 8.9 (Ada), fp4 from 10.0 (Blackwell).
+    fp16 from 7.0 (Volta), int8 from 7.5 (Turing), bf16 from 8.0 (Ampere), fp8 from 8.9 (Ada), fp4 from 10.0
+    (Blackwell).
     Source: CUDA C++ Programming Guide, "Tensor Core Input Data Type Support by Compute Capability".
     """
     steps = (("fp16", (7, 0)), ("int8", (7, 5)), ("bf16", (8, 0)), ("fp8", (8, 9)), ("fp4", (10, 0)))

@@ -1,0 +1,125 @@
+"""RAM and cores that we may use, by /proc and cgroups (v1, v2, both at once), whichever is tightest.
+
+A container's limit stands in the cgroup of the process or of any of its ancestors; /proc/meminfo knows none of them.
+Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from qserve.core.hardware import CpuFeatures
+
+__all__ = ["HostMemory", "count_cores", "read_cpu", "read_memory"]
+
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """RAM after limits: the tightest total, and what can be taken of it now (page cache counts as free)."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+def read_memory(root: Path = _ROOT) -> HostMemory:
+    """RAM of /proc/meminfo, cut down by each memory limit on the way from our cgroup to the root."""
+    info = _meminfo(root)
+    total_bytes, available_bytes = info["MemTotal"], info.get("MemAvailable", info["MemFree"])
+    for folder in _cgroup_folders(root, "memory"):
+        limit_bytes = _limit_bytes(folder)
+        if limit_bytes is None or limit_bytes >= info["MemTotal"]:
+            continue
+        total_bytes = min(total_bytes, limit_bytes)
+        available_bytes = min(available_bytes, max(0, limit_bytes - _working_set_bytes(folder)))
+    return HostMemory(total_bytes, available_bytes)
+
+
+def count_cores(root: Path = _ROOT, affinity: int | None = None) -> int:
+    """Cores of our affinity mask (which already lies within the cpuset), cut down by CPU quotas; at least 1.
+
+    A quota of 2.5 cores counts as 2: a third busy thread would only be throttled.
+    """
+    cores = float(len(os.sched_getaffinity(0)) if affinity is None else affinity)
+    for folder in _cgroup_folders(root, "cpu"):
+        cores = min(cores, _quota_cores(folder))
+    return max(1, int(cores))
+
+
+def read_cpu(root: Path = _ROOT) -> CpuFeatures:
+    """Model name and instruction-set flags of the first core in /proc/cpuinfo ('flags' on x86, 'Features' on Arm)."""
+    fields: dict[str, str] = {}
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    flags = fields.get("flags", fields.get("Features", ""))
+    return CpuFeatures(fields.get("model name", ""), frozenset(flags.split()))
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    """Bytes by name; the kernel writes kB and means KiB."""
+    rows = (line.split() for line in _text(root / "proc/meminfo").splitlines())
+    return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if len(row) >= 2}
+
+
+def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
+    """Our cgroup's folder of `controller` and all above it, those that exist.
+
+    Inside a container the path of /proc/self/cgroup may be the host's, of which only the mount is visible: the walk
+    upwards ends there and finds the container's own limits.
+    """
+    mount = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top = mount / "unified" if (mount / "unified").is_dir() else mount
+        elif controller in controllers.split(","):
+            top = next((mount / name for name in (controllers, controller) if (mount / name).is_dir()), mount)
+        else:
+            continue
+        folder = top / path.lstrip("/")
+        while folder != top:
+            yield folder
+            folder = folder.parent
+        yield top
+
+
+def _limit_bytes(folder: Path) -> int | None:
+    """memory.max and memory.high (v2; above 'high' the kernel stalls us) or memory.limit_in_bytes (v1)."""
+    found = [_integer(folder / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes")]
+    return min((value for value in found if value is not None), default=None)
+
+
+def _working_set_bytes(folder: Path) -> int:
+    """What the cgroup holds less its inactive page cache, which the kernel gives up first (as kubelet counts it)."""
+    usage = _integer(folder / "memory.current")
+    if usage is None:
+        usage = _integer(folder / "memory.usage_in_bytes") or 0
+    stat = dict(line.split() for line in _text(folder / "memory.stat").splitlines() if len(line.split()) == 2)
+    return max(0, usage - int(stat.get("total_inactive_file", stat.get("inactive_file", 0))))
+
+
+def _quota_cores(folder: Path) -> float:
+    """Cores of cpu.max 'quota period' (v2) or of cpu.cfs_quota_us and cpu.cfs_period_us (v1); infinite without."""
+    fields = _text(folder / "cpu.max").split()
+    if len(fields) == 2 and fields[0] != "max":
+        return int(fields[0]) / int(fields[1])
+    quota, period = _integer(folder / "cpu.cfs_quota_us"), _integer(folder / "cpu.cfs_period_us")
+    return quota / period if quota and period and quota > 0 else float("inf")
+
+
+def _integer(path: Path) -> int | None:
+    """The file's number; None where there is no file or it says 'max'."""
+    text = _text(path).strip()
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
