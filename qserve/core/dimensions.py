@@ -1,0 +1,159 @@
+"""Every tensor of a model from its dimensions alone: the way to count a checkpoint that is not there.
+
+Names and shapes are those of transformers' modules, so a real header table counts to the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from qserve.core.model_spec import ModelSpec, VisionEncoder
+from qserve.core.tensors import Tensor, dtype_bytes
+
+__all__ = ["num_parameters", "tensors_of"]
+
+_Shape = tuple[str, tuple[int, ...], int]
+"""Name, shape, how many of it."""
+
+
+def tensors_of(spec: ModelSpec) -> tuple[Tensor, ...]:
+    """All tensors of the 16-bit checkpoint, MTP head and vision encoder included, tied lm_head left out."""
+    size = dtype_bytes(spec.dtype)
+    return tuple(
+        Tensor(name, spec.dtype, shape, math.prod(shape) * repeat * size, repeat)
+        for name, shape, repeat in _shapes(spec)
+        if repeat
+    )
+
+
+def num_parameters(spec: ModelSpec) -> int:
+    """Parameters of all tensors, as model cards count them."""
+    return sum(math.prod(shape) * repeat for _, shape, repeat in _shapes(spec))
+
+
+def _shapes(spec: ModelSpec) -> Iterator[_Shape]:
+    hidden = spec.hidden_size
+    yield "model.embed_tokens.weight", (spec.vocab_size, hidden), 1
+    yield from _attention(spec, "model.layers.0.self_attn", spec.num_full_layers + spec.num_sliding_layers)
+    yield from _linear_attention(spec, "model.layers.0.linear_attn", spec.num_linear_layers)
+    sparse = spec.moe.sparse_layers if spec.moe else 0
+    yield from _mlp(spec, "model.layers.0.mlp", spec.num_hidden_layers - sparse)
+    yield from _experts(spec, "model.layers.0.mlp", sparse)
+    yield "model.layers.0.input_layernorm.weight", (hidden,), 2 * spec.num_hidden_layers
+    yield "model.norm.weight", (hidden,), 1
+    yield from _head(spec)
+    yield from _mtp(spec)
+    if spec.vision:
+        yield from _vision(spec.vision)
+
+
+def _attention(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
+    q_dim = spec.num_attention_heads * spec.head_dim
+    kv_dim = spec.num_key_value_heads * spec.head_dim
+    gated_q_dim = 2 * q_dim if spec.attn_output_gate else q_dim  # the output gate comes out of q_proj as well
+    hidden = spec.hidden_size
+    yield f"{prefix}.q_proj.weight", (gated_q_dim, hidden), layers
+    yield f"{prefix}.k_proj.weight", (kv_dim, hidden), layers
+    yield f"{prefix}.v_proj.weight", (kv_dim, hidden), layers
+    yield f"{prefix}.o_proj.weight", (hidden, q_dim), layers
+    if spec.qkv_bias:
+        yield f"{prefix}.q_proj.bias", (gated_q_dim,), layers
+        yield f"{prefix}.k_proj.bias", (kv_dim,), layers
+        yield f"{prefix}.v_proj.bias", (kv_dim,), layers
+    if spec.output_bias:
+        yield f"{prefix}.o_proj.bias", (hidden,), layers
+    if spec.qk_norm:
+        yield f"{prefix}.q_norm.weight", (spec.head_dim,), layers
+        yield f"{prefix}.k_norm.weight", (spec.head_dim,), layers
+
+
+def _linear_attention(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
+    linear, hidden = spec.linear_attention, spec.hidden_size
+    if linear is None:
+        return
+    yield f"{prefix}.in_proj_qkv.weight", (linear.conv_dim, hidden), layers
+    yield f"{prefix}.in_proj_z.weight", (linear.value_dim, hidden), layers
+    yield f"{prefix}.in_proj_b.weight", (linear.num_value_heads, hidden), layers
+    yield f"{prefix}.in_proj_a.weight", (linear.num_value_heads, hidden), layers
+    yield f"{prefix}.conv1d.weight", (linear.conv_dim, 1, linear.conv_kernel_dim), layers
+    yield f"{prefix}.dt_bias", (linear.num_value_heads,), layers
+    yield f"{prefix}.A_log", (linear.num_value_heads,), layers
+    yield f"{prefix}.norm.weight", (linear.value_head_dim,), layers
+    yield f"{prefix}.out_proj.weight", (hidden, linear.value_dim), layers
+
+
+def _mlp(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
+    yield f"{prefix}.gate_proj.weight", (spec.intermediate_size, spec.hidden_size), layers
+    yield f"{prefix}.up_proj.weight", (spec.intermediate_size, spec.hidden_size), layers
+    yield f"{prefix}.down_proj.weight", (spec.hidden_size, spec.intermediate_size), layers
+
+
+def _experts(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
+    moe, hidden = spec.moe, spec.hidden_size
+    if moe is None:
+        return
+    experts = layers * moe.num_experts
+    yield f"{prefix}.gate.weight", (moe.num_experts, hidden), layers
+    yield f"{prefix}.experts.0.gate_proj.weight", (moe.moe_intermediate_size, hidden), experts
+    yield f"{prefix}.experts.0.up_proj.weight", (moe.moe_intermediate_size, hidden), experts
+    yield f"{prefix}.experts.0.down_proj.weight", (hidden, moe.moe_intermediate_size), experts
+    if moe.shared_expert_intermediate_size:
+        shared = moe.shared_expert_intermediate_size
+        yield f"{prefix}.shared_expert.gate_proj.weight", (shared, hidden), layers
+        yield f"{prefix}.shared_expert.up_proj.weight", (shared, hidden), layers
+        yield f"{prefix}.shared_expert.down_proj.weight", (hidden, shared), layers
+        yield f"{prefix}.shared_expert_gate.weight", (1, hidden), layers
+
+
+def _head(spec: ModelSpec) -> Iterator[_Shape]:
+    if spec.head.kind == "lm":
+        if not spec.tie_word_embeddings:
+            yield "lm_head.weight", (spec.vocab_size, spec.hidden_size), 1
+        return
+    for _ in range(spec.head.hidden_layers):
+        yield "score.0.weight", (spec.hidden_size, spec.hidden_size), 1
+        yield "score.0.bias", (spec.hidden_size,), 1
+    yield "score.weight", (spec.head.num_labels, spec.hidden_size), 1
+    if spec.head.hidden_layers:
+        yield "score.bias", (spec.head.num_labels,), 1
+
+
+def _mtp(spec: ModelSpec) -> Iterator[_Shape]:
+    layers, hidden = spec.mtp_layers, spec.hidden_size
+    if not layers:
+        return
+    yield "mtp.fc.weight", (hidden, 2 * hidden), 1
+    yield "mtp.norm.weight", (hidden,), 3
+    yield from _attention(spec, "mtp.layers.0.self_attn", layers)
+    yield from _experts(spec, "mtp.layers.0.mlp", layers) if spec.moe else _mlp(spec, "mtp.layers.0.mlp", layers)
+    yield "mtp.layers.0.input_layernorm.weight", (hidden,), 2 * layers
+
+
+def _vision(vision: VisionEncoder) -> Iterator[_Shape]:
+    width, depth, inner = vision.hidden_size, vision.depth, vision.intermediate_size
+    patch = (width, vision.in_channels, vision.temporal_patch_size, vision.patch_size, vision.patch_size)
+    yield "visual.patch_embed.proj.weight", patch, 1
+    yield "visual.patch_embed.proj.bias", (width,), 1
+    yield "visual.pos_embed.weight", (vision.num_position_embeddings, width), 1
+    yield "visual.blocks.0.norm1.weight", (width,), 4 * depth  # two norms, weight and bias
+    yield "visual.blocks.0.attn.qkv.weight", (3 * width, width), depth
+    yield "visual.blocks.0.attn.qkv.bias", (3 * width,), depth
+    yield "visual.blocks.0.attn.proj.weight", (width, width), depth
+    yield "visual.blocks.0.attn.proj.bias", (width,), depth
+    yield "visual.blocks.0.mlp.linear_fc1.weight", (inner, width), depth
+    yield "visual.blocks.0.mlp.linear_fc1.bias", (inner,), depth
+    yield "visual.blocks.0.mlp.linear_fc2.weight", (width, inner), depth
+    yield "visual.blocks.0.mlp.linear_fc2.bias", (width,), depth
+    yield from _merger(vision, "visual.merger", width, 1)
+    merged = width * vision.spatial_merge_size**2
+    yield from _merger(vision, "visual.deepstack_merger_list.0", merged, vision.deepstack_layers)
+
+
+def _merger(vision: VisionEncoder, prefix: str, norm_width: int, count: int) -> Iterator[_Shape]:
+    merged = vision.hidden_size * vision.spatial_merge_size**2
+    yield f"{prefix}.norm.weight", (norm_width,), 2 * count  # weight and bias
+    yield f"{prefix}.linear_fc1.weight", (merged, merged), count
+    yield f"{prefix}.linear_fc1.bias", (merged,), count
+    yield f"{prefix}.linear_fc2.weight", (vision.out_hidden_size, merged), count
+    yield f"{prefix}.linear_fc2.bias", (vision.out_hidden_size,), count

@@ -1,0 +1,336 @@
+"""What a checkpoint is, in the numbers that memory depends on. All guessing at foreign config keys is in this file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from qserve.core.quantization import CheckpointQuantization
+from qserve.errors import BrokenCheckpoint, UnknownArchitecture
+
+__all__ = [
+    "FAMILIES",
+    "Head",
+    "LinearAttention",
+    "MixtureOfExperts",
+    "ModelSpec",
+    "VisionEncoder",
+]
+
+# Families whose tensors core/dimensions.py can name one by one. Anything else is refused by name.
+FAMILIES = (
+    "llama", "mistral", "qwen", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next",
+    "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe",
+)  # fmt: skip
+
+# Up to Qwen2.5: a bias on q, k and v, none on the output projection, and no config key that says so.
+_QKV_BIAS_ONLY = ("qwen", "qwen2", "qwen2_moe")
+
+LayerType = Literal["full_attention", "sliding_attention", "linear_attention"]
+_LAYER_TYPES: tuple[LayerType, ...] = ("full_attention", "sliding_attention", "linear_attention")
+
+
+@dataclass(frozen=True)
+class MixtureOfExperts:
+    """Experts of a sparse layer. `sparse_layers` are the layers that have them; the others have a dense MLP."""
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    shared_expert_intermediate_size: int
+    sparse_layers: int
+
+
+@dataclass(frozen=True)
+class LinearAttention:
+    """Gated DeltaNet: a fixed state per sequence in place of a KV cache."""
+
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel_dim: int
+    state_dtype: str | None
+    """`mamba_ssm_dtype` of the config; None: the engine's default (vLLM: the model's dtype)."""
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the short convolution: q and k of every key head, v of every value head."""
+        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+
+    @property
+    def value_dim(self) -> int:
+        return self.num_value_heads * self.value_head_dim
+
+
+@dataclass(frozen=True)
+class VisionEncoder:
+    """The vision tower of Qwen3-VL and Qwen3.5 and later."""
+
+    depth: int
+    hidden_size: int
+    intermediate_size: int
+    out_hidden_size: int
+    patch_size: int
+    temporal_patch_size: int
+    spatial_merge_size: int
+    num_position_embeddings: int
+    deepstack_layers: int
+    in_channels: int = 3
+
+
+@dataclass(frozen=True)
+class Head:
+    """What sits on the body: a language-model head, or a scoring one (`hidden_layers` linear layers below it)."""
+
+    kind: Literal["lm", "score"]
+    num_labels: int = 0
+    hidden_layers: int = 0
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One model's dimensions. `head_dim` is the config's own: hidden/heads is wrong for half of Qwen3."""
+
+    id: str
+    architecture: str
+    family: str
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    qk_norm: bool
+    attn_output_gate: bool
+    rotary_dim: int
+    dtype: str
+    layer_types: tuple[LayerType, ...]
+    sliding_window: int | None = None
+    moe: MixtureOfExperts | None = None
+    linear_attention: LinearAttention | None = None
+    vision: VisionEncoder | None = None
+    mtp_layers: int = 0
+    head: Head = Head("lm")
+    quantization: CheckpointQuantization | None = None
+
+    @property
+    def num_full_layers(self) -> int:
+        """Layers whose KV cache grows with the whole sequence."""
+        return self.layer_types.count("full_attention")
+
+    @property
+    def num_sliding_layers(self) -> int:
+        """Layers whose KV cache is bounded by `sliding_window`."""
+        return self.layer_types.count("sliding_attention")
+
+    @property
+    def num_linear_layers(self) -> int:
+        """Layers with a fixed state per sequence."""
+        return self.layer_types.count("linear_attention")
+
+    @property
+    def is_hybrid(self) -> bool:
+        return self.num_linear_layers > 0
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], model_id: str = "") -> ModelSpec:
+        """The spec of a Hugging Face config.json.
+
+        Multimodal configs nest the language model in `text_config`. Raises UnknownArchitecture for a model type or
+        a head that is not in `FAMILIES`, BrokenCheckpoint when a dimension is missing or no positive integer.
+        """
+        return _Reader(config, model_id).spec()
+
+
+class _Reader:
+    """Reads one config.json: `text` is the language model's part of it, `where` names it in messages."""
+
+    def __init__(self, config: Mapping[str, Any], model_id: str) -> None:
+        self.config, self.where = config, model_id or "config.json"
+        nested = config.get("text_config")
+        self.text: Mapping[str, Any] = nested if isinstance(nested, Mapping) else config
+        self.model_id = model_id
+
+    def spec(self) -> ModelSpec:
+        family = self._family()
+        heads = self._size("num_attention_heads")
+        hidden_size = self._size("hidden_size")
+        head_dim = self._size("head_dim", hidden_size // heads)
+        layer_types = self._layer_types(family)
+        return ModelSpec(
+            id=self.model_id,
+            architecture=self._architecture(),
+            family=family,
+            hidden_size=hidden_size,
+            num_hidden_layers=len(layer_types),
+            num_attention_heads=heads,
+            num_key_value_heads=self._size("num_key_value_heads", heads),
+            head_dim=head_dim,
+            # Qwen (1) writes the sum of gate and up; every later family writes one of them.
+            intermediate_size=self._size("intermediate_size", 0) // (2 if family == "qwen" else 1),
+            vocab_size=self._size("vocab_size"),
+            max_position_embeddings=self._max_positions(),
+            tie_word_embeddings=bool(self.config.get("tie_word_embeddings", self.text.get("tie_word_embeddings"))),
+            qkv_bias=self._qkv_bias(family),
+            output_bias=family not in _QKV_BIAS_ONLY and bool(self.text.get("attention_bias", False)),
+            qk_norm=family.startswith("qwen3"),
+            attn_output_gate=family in ("qwen3_next", "qwen3_5", "qwen3_5_moe"),
+            rotary_dim=round(head_dim * self._rotary_share(family)),
+            dtype=self._dtype(),
+            layer_types=layer_types,
+            sliding_window=self.text.get("sliding_window"),
+            moe=self._moe(family, len(layer_types)),
+            linear_attention=self._linear_attention() if "linear_attention" in layer_types else None,
+            vision=self._vision(family),
+            mtp_layers=self._mtp_layers(family),
+            head=self._head(),
+            quantization=CheckpointQuantization.from_config(self._quantization_config(), self.where),
+        )
+
+    def _size(self, key: str, default: int | None = None) -> int:
+        value = self.text.get(key)
+        if value is None:
+            value = default
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0 or (value == 0 and default != 0):
+            raise BrokenCheckpoint(
+                f"{self.where}: {key} is {self.text.get(key)!r}, but must be a positive whole number; "
+                "config.json is damaged or of a model that is not a decoder. Download it again"
+            )
+        return value
+
+    def _architecture(self) -> str:
+        names = self.config.get("architectures") or self.text.get("architectures") or []
+        return str(names[0]) if names else ""
+
+    def _family(self) -> str:
+        model_type = str(self.text.get("model_type", self.config.get("model_type", "")))
+        family = model_type.removesuffix("_text")
+        if family not in FAMILIES:
+            raise UnknownArchitecture(
+                f"{self.where}: model_type {model_type!r} (architecture {self._architecture() or 'not named'}) is "
+                f"unknown to qserve, and its memory is not guessed. Known are: {', '.join(FAMILIES)}"
+            )
+        return family
+
+    def _head(self) -> Head:
+        name = self._architecture()
+        if name.endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")) or not name:
+            return Head("lm")
+        labels = self.config.get("num_labels") or len(self.config.get("id2label") or ()) or None
+        if name.endswith(("ForSequenceClassification", "ForTokenClassification")):
+            return Head("score", labels or 2)  # transformers' default where the config is silent
+        if name.endswith("ForRewardModel"):  # Qwen2.5-Math-RM: Linear, ReLU, Linear to one score
+            return Head("score", labels or 1, hidden_layers=1)
+        if name.endswith("ForProcessRewardModel"):
+            return Head("score", labels or 2, hidden_layers=1)
+        raise UnknownArchitecture(
+            f"{self.where}: {name!r} has a head that is unknown to qserve. Known are …ForCausalLM, "
+            "…ForConditionalGeneration, …ForSequenceClassification, …ForTokenClassification, …ForRewardModel, "
+            "…ForProcessRewardModel"
+        )
+
+    def _qkv_bias(self, family: str) -> bool:
+        if family in _QKV_BIAS_ONLY:
+            return bool(self.text.get("qkv_bias", True))
+        return bool(self.text.get("attention_bias", False))
+
+    def _rotary_share(self, family: str) -> float:
+        rope = self.text.get("rope_parameters") or {}
+        default = 0.25 if family in ("qwen3_next", "qwen3_5", "qwen3_5_moe") else 1.0
+        return float(rope.get("partial_rotary_factor", self.text.get("partial_rotary_factor", default)))
+
+    def _max_positions(self) -> int:
+        positions = self._size("max_position_embeddings", self._size("seq_length", 32768))
+        rope = self.text.get("rope_scaling") or self.text.get("rope_parameters") or {}
+        if rope.get("type", rope.get("rope_type")) == "yarn":
+            original = rope.get("original_max_position_embeddings") or positions
+            return max(positions, int(original * float(rope.get("factor", 1.0))))
+        return positions
+
+    def _dtype(self) -> str:
+        for holder in (self.text, self.config):
+            name = holder.get("dtype") or holder.get("torch_dtype")
+            if name:
+                return str(name).removeprefix("torch.")
+        return "bfloat16"
+
+    def _layer_types(self, family: str) -> tuple[LayerType, ...]:
+        count = self._size("num_hidden_layers")
+        named = self.text.get("layer_types")
+        if named is not None:
+            unknown = sorted({str(name) for name in named} - set(_LAYER_TYPES))
+            if unknown or len(named) != count:
+                raise BrokenCheckpoint(
+                    f"{self.where}: layer_types has {len(named)} entries"
+                    + (f", among them {', '.join(unknown)}" if unknown else "")
+                    + f"; expected are {count} of {', '.join(_LAYER_TYPES)}"
+                )
+            return tuple(cast(LayerType, name) for name in named)
+        if family in ("qwen3_next", "qwen3_5", "qwen3_5_moe"):
+            interval = self._size("full_attention_interval", 4)
+            linear, full = _LAYER_TYPES[2], _LAYER_TYPES[0]
+            return tuple(linear if (i + 1) % interval else full for i in range(count))
+        return self._attention_layers(family, count)
+
+    def _attention_layers(self, family: str, count: int) -> tuple[LayerType, ...]:
+        window = self.text.get("sliding_window")
+        full, sliding = _LAYER_TYPES[:2]
+        if not window or (family.startswith("qwen") and not self.text.get("use_sliding_window", False)):
+            return (full,) * count
+        first = self._size("max_window_layers", 0) if family.startswith("qwen") else 0
+        return tuple(sliding if i >= first else full for i in range(count))
+
+    def _moe(self, family: str, num_layers: int) -> MixtureOfExperts | None:
+        if not (family.endswith("_moe") or family == "qwen3_next") or not self.text.get("num_experts"):
+            return None
+        step = self._size("decoder_sparse_step", 1)
+        dense = set(self.text.get("mlp_only_layers") or ())
+        return MixtureOfExperts(
+            num_experts=self._size("num_experts"),
+            num_experts_per_tok=self._size("num_experts_per_tok"),
+            moe_intermediate_size=self._size("moe_intermediate_size"),
+            shared_expert_intermediate_size=self._size("shared_expert_intermediate_size", 0),
+            sparse_layers=sum((i + 1) % step == 0 and i not in dense for i in range(num_layers)),
+        )
+
+    def _linear_attention(self) -> LinearAttention:
+        return LinearAttention(
+            num_key_heads=self._size("linear_num_key_heads", 16),
+            num_value_heads=self._size("linear_num_value_heads", 32),
+            key_head_dim=self._size("linear_key_head_dim", 128),
+            value_head_dim=self._size("linear_value_head_dim", 128),
+            conv_kernel_dim=self._size("linear_conv_kernel_dim", 4),
+            state_dtype=self.text.get("mamba_ssm_dtype"),
+        )
+
+    def _vision(self, family: str) -> VisionEncoder | None:
+        vision = self.config.get("vision_config")
+        if not isinstance(vision, Mapping) or not self._architecture().endswith("ForConditionalGeneration"):
+            return None
+        deepstack = vision.get("deepstack_visual_indexes", [8, 16, 24] if family.startswith("qwen3_vl") else [])
+        return VisionEncoder(
+            depth=vision.get("depth", 27),
+            hidden_size=vision.get("hidden_size", 1152),
+            intermediate_size=vision.get("intermediate_size", 4304),
+            out_hidden_size=vision.get("out_hidden_size", self._size("hidden_size")),
+            patch_size=vision.get("patch_size", 16),
+            temporal_patch_size=vision.get("temporal_patch_size", 2),
+            spatial_merge_size=vision.get("spatial_merge_size", 2),
+            num_position_embeddings=vision.get("num_position_embeddings", 2304),
+            deepstack_layers=len(deepstack),
+        )
+
+    def _mtp_layers(self, family: str) -> int:
+        # Qwen3-Next's config does not name its one MTP layer; the checkpoint carries it all the same.
+        return self._size("mtp_num_hidden_layers", 1 if family == "qwen3_next" else 0)
+
+    def _quantization_config(self) -> Mapping[str, Any] | None:
+        found = self.config.get("quantization_config") or self.text.get("quantization_config")
+        return found if isinstance(found, Mapping) else None

@@ -1,0 +1,145 @@
+"""Quantization schemes: bytes per weight, who runs them, how good they are; and what a checkpoint says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from qserve.errors import UnknownArchitecture, UsageError
+
+__all__ = ["FAMILIES", "SCHEMES", "CheckpointQuantization", "Scheme", "resolve_scheme"]
+
+Engine = Literal["vllm", "transformers"]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One way to store the linear weights. Embeddings, norms and lm_head stay in 16 bit under every one of them.
+
+    `bytes_per_weight` counts a quantized linear weight with its scales and zero points, at group 128 where there are
+    groups. `quality` orders schemes, higher is better; the order is explained in docs/memory.md.
+    """
+
+    name: str
+    bits: int
+    bytes_per_weight: float
+    quality: int
+    engines: tuple[Engine, ...]
+    in_flight: tuple[Engine, ...] = ()
+    """Engines that quantize a 16-bit checkpoint while loading."""
+    vllm_method: str | None = None
+    """The value of vLLM's --quantization that quantizes in flight; None: nothing to pass."""
+    note: str = ""
+
+
+_BOTH: tuple[Engine, ...] = ("vllm", "transformers")
+
+SCHEMES = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("fp32", 32, 4.0, 101, _BOTH, _BOTH),
+        Scheme("bf16", 16, 2.0, 100, _BOTH, _BOTH),
+        Scheme("fp16", 16, 2.0, 99, _BOTH, _BOTH),
+        # A [128, 128] block has one fp32 scale (DeepSeek-V3 layout, as in Qwen's -FP8 checkpoints).
+        Scheme("fp8", 8, 1 + 4 / 128**2, 90, ("vllm",), ("vllm",), "fp8"),
+        # auto_gptq 8 bit: an fp16 scale and an 8-bit zero per group of 128.
+        Scheme("gptq-int8", 8, 1 + 3 / 128, 88, _BOTH),
+        Scheme("w8a8", 8, 1.0, 86, ("vllm",), note="compressed-tensors int8, a scale per channel"),
+        Scheme("bnb-int8", 8, 1.0, 84, ("transformers",), ("transformers",), note="LLM.int8, a scale per row"),
+        # 4 bit: an fp16 scale (2 B) and a 4-bit zero (0.5 B) per group of 128.
+        Scheme("awq", 4, 0.5 + 2.5 / 128, 70, _BOTH),
+        Scheme("gptq-int4", 4, 0.5 + 2.5 / 128, 68, _BOTH),
+        Scheme("w4a16", 4, 0.5 + 2 / 128, 67, ("vllm",), note="compressed-tensors int4, symmetric"),
+        Scheme("nvfp4", 4, 0.5 + 1 / 16, 64, ("vllm",), note="an fp8 scale per 16 weights"),
+        # nf4: an fp32 scale per 64 weights; double quantization stores it in 8 bit, plus one fp32 per 256 of them.
+        Scheme("bnb-nf4", 4, 0.5 + 1 / 64 + 4 / (64 * 256), 60, _BOTH, _BOTH, "bitsandbytes"),
+        Scheme("bnb-nf4-single", 4, 0.5 + 4 / 64, 60, _BOTH, ("transformers",), "bitsandbytes"),
+    )
+}
+
+# What --quant takes beside the exact schemes: best first.
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "auto": ("bf16", "fp8", "gptq-int8", "bnb-int8", "awq", "gptq-int4", "bnb-nf4"),
+    "fp16": ("fp16",),
+    "bf16": ("bf16",),
+    "fp8": ("fp8",),
+    "int8": ("gptq-int8", "w8a8", "bnb-int8"),
+    "4bit": ("awq", "gptq-int4", "w4a16", "bnb-nf4"),
+}
+
+
+def resolve_scheme(text: str) -> tuple[str, ...]:
+    """Schemes that --quant `text` allows, best first. Raises UsageError for a word that names none."""
+    if text in FAMILIES:
+        return FAMILIES[text]
+    if text in SCHEMES:
+        return (text,)
+    raise UsageError(
+        f"--quant {text!r} is no quantization; it takes {' | '.join(FAMILIES)} or an exact scheme: "
+        f"{', '.join(name for name in SCHEMES if name not in FAMILIES)}"
+    )
+
+
+@dataclass(frozen=True)
+class CheckpointQuantization:
+    """The `quantization_config` of a checkpoint that is stored quantized.
+
+    `group_size` is 0 where scales are per channel or tensor, `block` the edge of an fp8 block (0: none).
+    `skipped` are name parts of linear layers that stay in 16 bit.
+    """
+
+    scheme: str
+    bits: int
+    group_size: int = 0
+    block: int = 0
+    symmetric: bool = False
+    double_quant: bool = False
+    skipped: tuple[str, ...] = ()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any] | None, where: str) -> CheckpointQuantization | None:
+        """What a checkpoint says of itself; None for a 16-bit one. Raises UnknownArchitecture for unknown methods."""
+        if not config:
+            return None
+        method = str(config.get("quant_method", "")).lower()
+        skipped = tuple(
+            config.get("modules_to_not_convert") or config.get("ignore") or config.get("llm_int8_skip_modules") or ()
+        )
+        if method in ("awq", "gptq"):
+            bits, group = int(config.get("bits", 4)), int(config.get("group_size", 128))
+            name = "awq" if method == "awq" else f"gptq-int{bits}"
+            symmetric = bool(config.get("sym", False))
+            return cls(name, bits, max(group, 0), symmetric=symmetric, skipped=skipped)
+        if method == "fp8":
+            block = config.get("weight_block_size") or (0,)
+            return cls("fp8", 8, block=int(block[0]), symmetric=True, skipped=skipped)
+        if method == "bitsandbytes":
+            if config.get("load_in_8bit"):
+                return cls("bnb-int8", 8, symmetric=True, skipped=skipped)
+            double = bool(config.get("bnb_4bit_use_double_quant", False))
+            return cls("bnb-nf4" if double else "bnb-nf4-single", 4, 64, double_quant=double, skipped=skipped)
+        if method in ("compressed-tensors", "modelopt"):
+            return cls._from_groups(config, method, skipped, where)
+        raise UnknownArchitecture(
+            f"{where}: quantization method {method!r} is unknown to qserve; known are awq, gptq, fp8, bitsandbytes, "
+            "compressed-tensors, modelopt"
+        )
+
+    @classmethod
+    def _from_groups(
+        cls, config: Mapping[str, Any], method: str, skipped: tuple[str, ...], where: str
+    ) -> CheckpointQuantization:
+        groups = config.get("config_groups") or {}
+        first: Mapping[str, Any] = next(iter(groups.values()), {})
+        weights = first.get("weights") or {}
+        bits, kind = int(weights.get("num_bits", 8)), weights.get("type", "int")
+        if method == "modelopt" and "FP4" in str(config.get("quant_algo", "")).upper():
+            bits, kind = 4, "float"
+        group = int(weights.get("group_size") or 0)
+        name = {(4, "int"): "w4a16", (4, "float"): "nvfp4", (8, "float"): "fp8", (8, "int"): "w8a8"}.get((bits, kind))
+        if name is None:
+            raise UnknownArchitecture(f"{where}: {method} with {bits}-bit {kind} weights is unknown to qserve")
+        if (bits, kind) == (8, "int") and not first.get("input_activations"):
+            group = group if group > 0 else 0
+        return cls(name, bits, max(group, 0), symmetric=bool(weights.get("symmetric", True)), skipped=skipped)

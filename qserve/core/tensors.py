@@ -1,0 +1,67 @@
+"""Tensors by name: what a safetensors header says of one, and what its name says of its place in the model."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["DTYPE_BYTES", "Role", "Tensor", "dtype_bytes", "role_of"]
+
+# safetensors' own spelling, torch's spelling and vLLM's for the KV cache.
+DTYPE_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "U16": 2, "U32": 4, "U64": 8, "BOOL": 1,
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1,
+    "fp32": 4, "fp16": 2, "bf16": 2, "half": 2, "float": 4,
+    "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "int8_per_token_head": 1,
+}  # fmt: skip
+
+
+def dtype_bytes(name: str) -> int:
+    """Bytes of one element. Raises KeyError for a dtype nobody named here: a programmer's mistake or a new format."""
+    return DTYPE_BYTES[name]
+
+
+Role = Literal["embedding", "lm_head", "linear", "expert", "router", "norm", "linear_state", "vision", "mtp", "head"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor, or `repeat` of the same shape. `nbytes` is all of them together."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    repeat: int = 1
+
+    @property
+    def num_elements(self) -> int:
+        """Stored elements: of a packed tensor the packed ones."""
+        return math.prod(self.shape) * self.repeat
+
+    @property
+    def role(self) -> Role:
+        return role_of(self.name)
+
+
+# First match decides. Names as transformers writes them; Qwen (1) is transformer.h.N.attn.c_attn and so on.
+_ROLES: tuple[tuple[str, Role], ...] = (
+    (r"(^|\.)(visual|vision_tower|vision_model)\.", "vision"),
+    (r"(^|\.)mtp\.", "mtp"),
+    (r"(^|\.)(embed_tokens|wte)\.", "embedding"),
+    (r"(^|\.)lm_head\.", "lm_head"),
+    (r"^(score|classifier|reward_head|v_head|value_head)\.", "head"),
+    (r"\.mlp\.experts\.", "expert"),
+    (r"\.mlp\.(gate|shared_expert_gate)\.", "router"),
+    (r"(norm|ln_[12f])\d*\.(weight|bias)$", "norm"),
+    (r"\.linear_attn\.(conv1d|A_log|dt_bias|in_proj_a|in_proj_b|in_proj_ba)", "linear_state"),
+)
+_COMPILED = tuple((re.compile(pattern), role) for pattern, role in _ROLES)
+
+
+def role_of(name: str) -> Role:
+    """What a tensor is for; `linear` (a projection of attention or MLP) when no other pattern matches."""
+    return next((role for pattern, role in _COMPILED if pattern.search(name)), "linear")

@@ -1,0 +1,79 @@
+"""config.json and safetensors headers from the hub by range requests: kilobytes, never the weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from qserve.core.tensors import Tensor
+from qserve.errors import BrokenCheckpoint, ModelNotFound
+from qserve.hub.folder import parse_header
+
+__all__ = ["fetch"]
+
+_TIMEOUT_S = 10.0
+# Headers of the largest single files are below this; a longer one costs a second request.
+_FIRST_READ_BYTES = 1 << 20
+
+
+def fetch(model_id: str) -> tuple[Mapping[str, Any], tuple[Tensor, ...] | None] | None:
+    """(config, tensors) of a hub id; None when the hub can't be reached.
+
+    Raises ModelNotFound where the hub says that there is no such model, or that a token is needed.
+    """
+    try:
+        config = json.loads(_get(model_id, "config.json"))
+        return config, _tensors(model_id)
+    except urllib.error.HTTPError as error:
+        raise ModelNotFound(_refusal(model_id, error.code)) from None
+    except (OSError, ValueError):
+        return None
+
+
+def _tensors(model_id: str) -> tuple[Tensor, ...] | None:
+    tensors: list[Tensor] = []
+    for name in _file_names(model_id):
+        head = _get(model_id, name, _FIRST_READ_BYTES)
+        header_bytes = struct.unpack("<Q", head[:8])[0]
+        if header_bytes + 8 > len(head):
+            head = _get(model_id, name, header_bytes + 8)
+        tensors += parse_header(head[8 : 8 + header_bytes], f"{model_id}/{name}")[0]
+    return tuple(tensors)
+
+
+def _file_names(model_id: str) -> list[str]:
+    try:
+        index = json.loads(_get(model_id, "model.safetensors.index.json"))
+        return sorted(set(index["weight_map"].values()))
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        return ["model.safetensors"]
+    except KeyError:
+        raise BrokenCheckpoint(f"the index of {model_id} has no weight_map") from None
+
+
+def _get(model_id: str, name: str, num_bytes: int | None = None) -> bytes:
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    if not endpoint.startswith(("https://", "http://")):
+        raise ModelNotFound(f"HF_ENDPOINT={endpoint!r} is no http address")
+    request = urllib.request.Request(f"{endpoint}/{model_id}/resolve/main/{name}")  # noqa: S310 - scheme checked above
+    if num_bytes is not None:
+        request.add_header("Range", f"bytes=0-{num_bytes - 1}")
+    token = os.environ.get("HF_TOKEN")
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
+        body: bytes = response.read() if num_bytes is None else response.read(num_bytes)
+    return body
+
+
+def _refusal(model_id: str, status: int) -> str:
+    if status in (401, 403):
+        return f"the hub does not show {model_id!r} to us (HTTP {status}): no such model, or it needs HF_TOKEN"
+    return f"the hub answered HTTP {status} for {model_id!r}; is the id right?"

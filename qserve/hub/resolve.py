@@ -1,0 +1,94 @@
+"""From what the user wrote behind --model to a `Checkpoint`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.model_spec import ModelSpec
+from qserve.core.tensors import Tensor
+from qserve.errors import BrokenCheckpoint, ModelNotFound
+from qserve.hub import cache, folder, remote
+from qserve.hub.bundled import alias_of, bundled_config, known_ids
+
+__all__ = ["resolve"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def resolve(model: str) -> Checkpoint:
+    """The checkpoint that `model` names: a folder, `demo`, an alias, or a hub id.
+
+    A hub id is looked up in the local Hugging Face cache, then on the hub (config and header bytes only; not when
+    HF_HUB_OFFLINE is set), then among the bundled dimensions of configs/models.toml. Raises ModelNotFound,
+    BrokenCheckpoint or UnknownArchitecture.
+    """
+    if model == "demo":
+        from qserve.demo import chat_model_path  # pulls in the demo package only for the demo
+
+        return _from_folder(Path(chat_model_path()), "demo")
+    if Path(model).expanduser().is_dir():
+        return _from_folder(Path(model).expanduser(), model)
+    if _looks_like_path(model):
+        raise ModelNotFound(f"there is no folder {model!r}; --model takes a folder, a hub id, an alias or demo")
+    alias = alias_of(model)
+    return _from_hub(alias[0], (alias[1],)) if alias else _from_hub(model, ())
+
+
+def _looks_like_path(model: str) -> bool:
+    return model.startswith(("/", "./", "../", "~")) or (_HUB_ID.fullmatch(model) is None and "/" in model)
+
+
+def _from_folder(path: Path, model_id: str, messages: tuple[str, ...] = ()) -> Checkpoint:
+    config = folder.read_config(path)
+    spec = ModelSpec.from_config(config, model_id)
+    return Checkpoint(model_id, path, config, spec, folder.read_tensors(path), messages)
+
+
+def _from_hub(model_id: str, messages: tuple[str, ...]) -> Checkpoint:
+    snapshot = cache.snapshot(model_id)
+    if snapshot is not None and (snapshot / "config.json").is_file():
+        try:
+            return _from_folder(snapshot, model_id, messages)
+        except BrokenCheckpoint as broken:
+            # A cache that holds config.json alone is usual: the weights were never fetched.
+            config: Mapping[str, Any] = folder.read_config(snapshot)
+            note = f"the local cache of {model_id} is incomplete ({broken}); its dimensions count"
+            return _from_dimensions(model_id, config, (*messages, note))
+    fetched = _fetch(model_id)
+    if fetched is not None:
+        config, tensors = fetched
+        return Checkpoint(model_id, None, config, ModelSpec.from_config(config, model_id), tensors, messages)
+    bundled = bundled_config(model_id)
+    if bundled:
+        note = f"{model_id} is not on this machine: planned from its bundled dimensions"
+        return _from_dimensions(model_id, bundled, (*messages, note))
+    raise ModelNotFound(_not_found(model_id))
+
+
+def _from_dimensions(model_id: str, config: Mapping[str, Any], messages: tuple[str, ...]) -> Checkpoint:
+    return Checkpoint(model_id, None, config, ModelSpec.from_config(config, model_id), None, messages)
+
+
+def _fetch(model_id: str) -> tuple[Mapping[str, Any], tuple[Tensor, ...] | None] | None:
+    """None where the hub can't or may not be asked; what is bundled must then do."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE") or not _HUB_ID.fullmatch(model_id):
+        return None
+    # A model that we know by heart is not worth a network round trip: the plan answers in under half a second.
+    return None if bundled_config(model_id) else remote.fetch(model_id)
+
+
+def _not_found(model_id: str) -> str:
+    near = difflib.get_close_matches(model_id, [*known_ids(), "demo"], n=4, cutoff=0.5)
+    offline = os.environ.get("HF_HUB_OFFLINE")
+    asked = f"HF_HUB_OFFLINE={offline} forbids asking the hub" if offline else "the hub could not be asked"
+    hint = f"Close to it: {', '.join(near)}" if near else "`qserve models` lists what is known"
+    return (
+        f"{model_id!r} is no folder, not in the local cache and not among the bundled models, and {asked}. {hint}; "
+        "--model takes a folder, a hub id, an alias or demo"
+    )

@@ -1,0 +1,1 @@
+"""Bytes per term: weights, KV cache, activations, CUDA graphs, runtime; one file per term or engine."""

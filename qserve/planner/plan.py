@@ -1,0 +1,149 @@
+"""`Plan`: the one frozen object that loader, supervisor and report read. Its JSON is a contract (docs/cli.md)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from qserve.core.workload import Workload
+from qserve.planner.request import EngineName
+
+__all__ = ["DevicePlan", "ModelSummary", "Placement", "Plan", "QuantChoice", "Suggestion", "Term"]
+
+DeviceMap = dict[str, int | str]
+"""Module name to device: an accelerator's index, "cpu" or "disk", as accelerate writes it."""
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """`bytes_per_token` of KV cache over all layers and ranks; `parameters` counts every tensor once."""
+
+    id: str
+    architecture: str
+    parameters: int
+    kv_bytes_per_token: int = 0
+
+
+@dataclass(frozen=True)
+class QuantChoice:
+    """`checkpoint` is what to load: the model itself, or a sibling that somebody quantized already.
+
+    `in_flight`: the engine quantizes while loading. `reason` is for people.
+    """
+
+    scheme: str
+    checkpoint: str
+    in_flight: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the model goes. vLLM reads the parallel sizes and both memory settings, transformers the device_map.
+
+    `device_map` is None, "auto", or accelerate's map of modules. `kv_cache_memory_bytes` is per device.
+    """
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    device_map: DeviceMap | str | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_memory_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Term:
+    """One figure of the account on one device, with the way it was obtained."""
+
+    name: str
+    num_bytes: int
+    formula: str
+    source: str
+    low_bytes: int
+    high_bytes: int
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """The account of one device: the six terms and `free_bytes` sum to `total_bytes`.
+
+    `runtime_bytes` is what belongs to nobody's tensors: CUDA context, NCCL, libraries, the Python process.
+    `used_by_others_bytes` is held by other processes. `free_bytes` is negative where the plan does not fit.
+    """
+
+    name: str
+    total_bytes: int
+    weights_bytes: int
+    kv_cache_bytes: int
+    activations_bytes: int
+    cuda_graphs_bytes: int
+    runtime_bytes: int
+    free_bytes: int
+    used_by_others_bytes: int = 0
+    terms: tuple[Term, ...] = ()
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A change after which the plan fits: what to do, what it costs, and the command that does it."""
+
+    change: str
+    cost: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that was decided. `fits` is False with a sentence in `why_not` and ways out in `suggestions`."""
+
+    model: ModelSummary
+    engine: EngineName
+    engine_version: str
+    quant: QuantChoice
+    dtype: str
+    kv_cache_dtype: str
+    workload: Workload
+    placement: Placement
+    devices: tuple[DevicePlan, ...]
+    kv_cache_tokens: int
+    max_concurrency: float
+    fits: bool
+    why_not: str | None = None
+    suggestions: tuple[Suggestion, ...] = ()
+    short_bytes: int = 0
+    notes: tuple[str, ...] = ()
+    engine_args: tuple[str, ...] = field(default=())
+    """vLLM's command-line arguments that put this plan into effect."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `qserve plan --json` prints: plain dicts, lists, numbers, strings."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        """The plan that `to_json` wrote. Unknown fields are left out; a missing one raises TypeError."""
+        values = {item.name: data[item.name] for item in fields(cls) if item.name in data}
+        return cls(
+            **{
+                **values,
+                "model": ModelSummary(**data["model"]),
+                "quant": QuantChoice(**data["quant"]),
+                "workload": Workload(**data["workload"]),
+                "placement": Placement(**data["placement"]),
+                "devices": tuple(_device(device) for device in data["devices"]),
+                "suggestions": tuple(Suggestion(**item) for item in data.get("suggestions", ())),
+                "notes": tuple(data.get("notes", ())),
+                "engine_args": tuple(data.get("engine_args", ())),
+            }
+        )
+
+
+def _device(data: dict[str, Any]) -> DevicePlan:
+    return DevicePlan(**{**data, "terms": tuple(Term(**term) for term in data.get("terms", ()))})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,41 @@
+"""What the user fixed; everything that is None is the planner's to choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["EngineName", "PlanRequest"]
+
+EngineName = Literal["vllm", "transformers"]
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The flags of `qserve plan` and `qserve up`, in the spelling of the engines.
+
+    `engine_version` is a vLLM release ("0.32.0"). `share_bytes` bounds what this plan may take of every device, where
+    several models share one. `prompt_logprobs` asks for room for `echo` with `logprobs` (lm-eval).
+    """
+
+    quant: str = "auto"
+    dtype: str | None = None
+    engine: EngineName | None = None
+    engine_version: str | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_memory_bytes: int | None = None
+    kv_cache_dtype: str = "auto"
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    prompt_len: int | None = None
+    prompt_logprobs: bool = False
+    enforce_eager: bool = False
+    enable_prefix_caching: bool | None = None
+    num_speculative_tokens: int = 0
+    language_model_only: bool = False
+    mamba_ssm_cache_dtype: str | None = None
+    block_size: int | None = None
+    share_bytes: int | None = None

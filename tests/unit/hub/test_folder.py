@@ -1,0 +1,112 @@
+"""Every way in which a checkpoint folder can be broken has a message of its own, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from qserve.errors import BrokenCheckpoint, ModelNotFound, UnknownArchitecture
+from qserve.hub import resolve
+
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 8, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "intermediate_size": 16, "vocab_size": 32,
+    "max_position_embeddings": 64, "tie_word_embeddings": True, "dtype": "bfloat16",
+}  # fmt: skip
+
+
+def write_safetensors(path: Path, shapes: dict[str, tuple[int, ...]], cut: int = 0) -> None:
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        size = 2
+        for edge in shape:
+            size *= edge
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    path.write_bytes((struct.pack("<Q", len(text)) + text + b"\0" * offset)[: -cut or None])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    write_safetensors(tmp_path / "model.safetensors", {"model.embed_tokens.weight": (32, 8)})
+    return tmp_path
+
+
+def test_a_whole_folder_is_read_from_its_headers(folder: Path) -> None:
+    checkpoint = resolve(str(folder))
+    assert checkpoint.folder == folder
+    assert checkpoint.spec.head_dim == 4
+    assert [(tensor.name, tensor.nbytes) for tensor in checkpoint.counted_tensors] == [
+        ("model.embed_tokens.weight", 512)
+    ]
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="there is no folder"):
+        resolve(str(tmp_path / "nowhere"))
+
+
+def test_folder_without_config(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"no config\.json"):
+        resolve(str(tmp_path))
+
+
+def test_broken_json(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    with pytest.raises(BrokenCheckpoint, match="no readable JSON"):
+        resolve(str(folder))
+
+
+def test_missing_dimension_is_named(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in CONFIG.items() if k != "hidden_size"}))
+    with pytest.raises(BrokenCheckpoint, match="hidden_size is None"):
+        resolve(str(folder))
+
+
+def test_unknown_architecture_is_named(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "model_type": "gpt9"}))
+    with pytest.raises(UnknownArchitecture, match="'gpt9'"):
+        resolve(str(folder))
+
+
+def test_unknown_head_is_named(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["Qwen3ForDreaming"]}))
+    with pytest.raises(UnknownArchitecture, match="Qwen3ForDreaming"):
+        resolve(str(folder))
+
+
+def test_truncated_data(folder: Path) -> None:
+    write_safetensors(folder / "model.safetensors", {"model.embed_tokens.weight": (32, 8)}, cut=100)
+    with pytest.raises(BrokenCheckpoint, match="truncated: 100 bytes are missing"):
+        resolve(str(folder))
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", b"\xff" * 16, struct.pack("<Q", 50) + b"{}"])
+def test_damaged_header(folder: Path, content: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(BrokenCheckpoint, match="header"):
+        resolve(str(folder))
+
+
+def test_header_that_is_no_json(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"nope")
+    with pytest.raises(BrokenCheckpoint, match="no safetensors header"):
+        resolve(str(folder))
+
+
+def test_missing_shard_is_named(folder: Path) -> None:
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(BrokenCheckpoint, match=r"model-2\.safetensors"):
+        resolve(str(folder))
+
+
+def test_no_weights_at_all(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(BrokenCheckpoint, match=r"no \*\.safetensors"):
+        resolve(str(folder))
