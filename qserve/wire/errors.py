@@ -33,6 +33,7 @@ class ApiError(Exception):
     code: str
     param: str | None = None
     retry_after_s: int | None = None
+    allow: str | None = None
 
     def __str__(self) -> str:
         return self.message
@@ -43,6 +44,8 @@ class ApiError(Exception):
         headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
+        if self.allow is not None:
+            headers["allow"] = self.allow
         return headers
 
     def body(self) -> bytes:

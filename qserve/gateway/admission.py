@@ -1,0 +1,119 @@
+"""How many sequences a worker runs at once, and who waits for a place: a bounded queue, first come, first served."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from qserve.wire.errors import ApiError
+
+__all__ = ["Admission"]
+
+# Until a first request has finished nobody knows how long one takes.
+_FIRST_GUESS_S = 5.0
+_SMOOTHING = 0.2
+_MAX_RETRY_AFTER_S = 60
+
+
+@dataclass(eq=False, slots=True)
+class _Ticket:
+    num_sequences: int
+    granted: asyncio.Future[None]
+
+
+class Admission:
+    """The door of one worker.
+
+    A request takes as many places as it has sequences, all of them if it has more than there are, so that an
+    oversized one still runs, alone. Whoever waits longest goes next, even when somebody smaller behind would fit:
+    nobody starves.
+    """
+
+    def __init__(self, num_places: int, max_waiting: int) -> None:
+        self._num_places = num_places
+        self._max_waiting = max_waiting
+        self._queue: deque[_Ticket] = deque()
+        self._seconds_per_request = _FIRST_GUESS_S
+        self.num_running_sequences = 0
+        self.num_running_requests = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._queue)
+
+    @asynccontextmanager
+    async def places(self, num_sequences: int) -> AsyncIterator[None]:
+        """Waits for the places and holds them. 429 if the queue is full; a cancelled wait leaves no trace."""
+        num_sequences = min(num_sequences, self._num_places)
+        await self._enter(num_sequences)
+        granted_s = time.perf_counter()
+        try:
+            yield
+            elapsed_s = time.perf_counter() - granted_s
+            self._seconds_per_request += _SMOOTHING * (elapsed_s - self._seconds_per_request)
+        finally:
+            self._leave(num_sequences)
+
+    def turn_away(self, error: ApiError) -> None:
+        """Everybody who waits gets `error`; those who run are left alone."""
+        while self._queue:
+            ticket = self._queue.popleft()
+            if not ticket.granted.done():
+                ticket.granted.set_exception(replace(error))
+
+    def retry_after_s(self) -> int:
+        """Whole seconds until the queue will have moved through, by the pace of the requests that finished last."""
+        ahead = sum(ticket.num_sequences for ticket in self._queue) + self.num_running_sequences
+        estimate_s = ahead / self._num_places * self._seconds_per_request
+        return max(1, min(_MAX_RETRY_AFTER_S, math.ceil(estimate_s)))
+
+    async def _enter(self, num_sequences: int) -> None:
+        if not self._queue and self.num_running_sequences + num_sequences <= self._num_places:
+            self._take(num_sequences)
+            return
+        if len(self._queue) >= self._max_waiting:
+            raise ApiError(
+                429,
+                f"{len(self._queue)} requests wait already, which is the limit; try again later or raise --max-queue",
+                "queue_full",
+                retry_after_s=self.retry_after_s(),
+            )
+        ticket = _Ticket(num_sequences, asyncio.get_running_loop().create_future())
+        self._queue.append(ticket)
+        try:
+            await ticket.granted
+        except asyncio.CancelledError:
+            self._withdraw(ticket)
+            raise
+
+    def _withdraw(self, ticket: _Ticket) -> None:
+        if ticket.granted.done() and not ticket.granted.cancelled() and ticket.granted.exception() is None:
+            self._leave(ticket.num_sequences)  # granted in the very tick in which its client left
+        elif ticket in self._queue:
+            self._queue.remove(ticket)
+            self._admit()  # it may have stood in front of smaller ones
+
+    def _take(self, num_sequences: int) -> None:
+        self.num_running_sequences += num_sequences
+        self.num_running_requests += 1
+
+    def _leave(self, num_sequences: int) -> None:
+        self.num_running_sequences -= num_sequences
+        self.num_running_requests -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._queue:
+            ticket = self._queue[0]
+            if self.num_running_sequences + ticket.num_sequences > self._num_places:
+                return
+            self._queue.popleft()
+            if not ticket.granted.done():
+                self._take(ticket.num_sequences)
+                ticket.granted.set_result(None)

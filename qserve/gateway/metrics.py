@@ -1,0 +1,111 @@
+"""What the gateway measures, for Prometheus. docs/api.md explains each; a test holds the two together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import psutil
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from qserve.gateway.record import RequestRecord
+
+__all__ = ["GatewayMetrics", "WorkerView"]
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter's time of birth doubles the text, and nobody reads it
+
+_TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_ITL_BUCKETS_S = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
+_E2E_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+_QUEUE_BUCKETS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class WorkerView(Protocol):
+    """What the gauges read from a worker at the moment of the scrape."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_ready(self) -> bool: ...
+    @property
+    def num_running_requests(self) -> int: ...
+    @property
+    def num_running_sequences(self) -> int: ...
+    @property
+    def num_waiting(self) -> int: ...
+
+
+class GatewayMetrics:
+    """One registry per gateway. Labels come from routes, served models and workers, never from a client's text."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"qserve_gateway_{name}", text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"qserve_gateway_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+        self._requests = counter("requests", "Requests answered", "route", "model", "status")
+        self._errors = counter("errors", "Errors by their code, those inside streams included", "code")
+        self._disconnects = counter("disconnects", "Clients that left before their answer was complete", "phase")
+        self.stream_events = counter("stream_events", "Server-sent events relayed", "model")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens, from the usage that workers report", "model")
+        self.generation_tokens = counter("generation_tokens", "Tokens generated, from the same usage", "model")
+        self.queue_wait = histogram("queue_wait_seconds", "Wait for a place at the worker", _QUEUE_BUCKETS_S, "worker")
+        self.ttft = histogram(
+            "time_to_first_token_seconds", "Streams: request received to first event sent", _TTFT_BUCKETS_S, "model"
+        )
+        self.itl = histogram("inter_token_latency_seconds", "Streams: time between two events", _ITL_BUCKETS_S, "model")
+        self.e2e = histogram(
+            "e2e_request_latency_seconds", "Answered generations: request received to last byte sent", _E2E_BUCKETS_S,
+            "model",
+        )  # fmt: skip
+        process = psutil.Process()
+        self._gauge(
+            "resident_memory_bytes", "Resident memory of the gateway's process", lambda: process.memory_info().rss
+        )
+
+    def _gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
+        Gauge(f"qserve_gateway_{name}", text, registry=self.registry).set_function(read)
+
+    def watch_workers(self, workers: Iterable[WorkerView]) -> None:
+        """Adds the gauges that tell each worker's state and load."""
+        self.registry.register(_WorkerGauges(list(workers)))
+
+    def count_error(self, code: str) -> None:
+        """One error, by its `code`."""
+        self._errors.labels(code).inc()
+
+    def finish(self, record: RequestRecord) -> None:
+        """Counts a request that is over."""
+        self._requests.labels(record.route, record.model, str(record.status)).inc()
+        if record.error_code:
+            self.count_error(record.error_code)
+        if record.client_left:
+            self._disconnects.labels(record.phase).inc()
+
+    def exposition(self) -> bytes:
+        """Prometheus text, version 0.0.4."""
+        return generate_latest(self.registry)
+
+
+class _WorkerGauges(Collector):
+    def __init__(self, workers: list[WorkerView]) -> None:
+        self._workers = workers
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        readings: dict[str, tuple[str, Callable[[WorkerView], float]]] = {
+            "worker_ready": ("1 if the worker takes requests", lambda worker: worker.is_ready),
+            "requests_running": ("Requests at the worker", lambda worker: worker.num_running_requests),
+            "sequences_running": ("Sequences at the worker", lambda worker: worker.num_running_sequences),
+            "requests_waiting": ("Requests in the queue", lambda worker: worker.num_waiting),
+        }
+        for name, (text, read) in readings.items():
+            family = GaugeMetricFamily(f"qserve_gateway_{name}", text, labels=["worker"])
+            for worker in self._workers:
+                family.add_metric([worker.name], float(read(worker)))
+            yield family

@@ -1,0 +1,90 @@
+"""What surrounds every request, whatever its route: its id, its log line, and the shape of its errors."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from qserve.gateway.limits import ClientGone
+from qserve.gateway.metrics import GatewayMetrics
+from qserve.gateway.record import RequestRecord, log_request, record_of
+from qserve.gateway.respond import send_error
+from qserve.gateway.routes import route_template
+from qserve.wire.errors import ApiError
+
+__all__ = ["ApiErrors", "RequestContext"]
+
+_log = logging.getLogger("qserve.gateway")
+
+
+class RequestContext:
+    """Outermost: makes the record, puts the request id on the answer, counts and logs at the end."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord.begin(scope, route_template(scope["path"]))
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", record.request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            self._metrics.finish(record)
+            log_request(record)
+
+
+class ApiErrors:
+    """Turns what was raised into an answer of the API: nothing leaves as HTML or as another framework's JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = record_of(scope)
+        try:
+            await self._app(scope, receive, send)
+        except ClientGone:
+            record.client_left = True
+            record.status = record.status or 499
+        except Exception as raised:
+            error = _as_api_error(raised, record)
+            record.error_code = error.code
+            if record.status:  # too late for a status line: cut the connection, so that nobody takes this for the end
+                raise
+            await send_error(send, error)
+
+
+def _as_api_error(raised: Exception, record: RequestRecord) -> ApiError:
+    if isinstance(raised, ApiError):
+        return raised
+    if isinstance(raised, HTTPException):
+        return _of_router(raised, record)
+    _log.error("request %s failed", record.request_id, exc_info=raised)
+    return ApiError(
+        500, f"something broke inside qserve; its log tells more under {record.request_id}", "internal_error"
+    )
+
+
+def _of_router(raised: HTTPException, record: RequestRecord) -> ApiError:
+    if raised.status_code == 405:
+        allow = (raised.headers or {}).get("Allow", "")
+        return ApiError(405, f"{record.route} takes {allow}, not {record.method}", "method_not_allowed", allow=allow)
+    return ApiError(raised.status_code, "there is no such route; /openapi.json lists them", "route_not_found")

@@ -1,0 +1,83 @@
+"""What is known of one request while it runs: for its log line, its metrics and its error."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["RequestRecord", "log_request", "record_of"]
+
+_access = logging.getLogger("qserve.access")
+_SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_KEY = "qserve.record"
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request. No content and no key ever goes in here.
+
+    Attributes:
+        route: the route's template (`/v1/models/{model}`), `unmatched` if there is none: never the client's own text.
+        status: 0 until a status line went out; 499 if the client left first.
+        error_code: the `code` of the error it ended with, also of one that went out inside a stream.
+        phase: how far it got: `reading`, `queued`, `waiting` (for the first byte), `streaming`, `done`.
+        client_left: the client closed the connection before its answer was complete.
+    """
+
+    request_id: str
+    method: str
+    route: str
+    started_s: float = field(default_factory=time.perf_counter)
+    model: str = ""
+    worker: str = ""
+    status: int = 0
+    error_code: str = ""
+    phase: str = "reading"
+    client_left: bool = False
+
+    @classmethod
+    def begin(cls, scope: Any, route: str) -> RequestRecord:
+        """The record of this scope's request, which `record_of` finds from here on."""
+        record = cls(_request_id(scope), scope["method"], route)
+        scope[_KEY] = record
+        return record
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self.started_s
+
+
+def record_of(scope: Any) -> RequestRecord:
+    """The record that `RequestRecord.begin` made for this scope."""
+    record: RequestRecord = scope[_KEY]
+    return record
+
+
+def _request_id(scope: Any) -> str:
+    """The client's own id if it is sane (it goes into logs and headers), else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return str(value, "ascii")
+    return f"req-{uuid.uuid4().hex}"
+
+
+def log_request(record: RequestRecord) -> None:
+    """One line per request on the logger `qserve.access`; the same fields as `extra={"request": …}`."""
+    if not _access.isEnabledFor(logging.INFO):
+        return
+    fields = {
+        "request_id": record.request_id,
+        "method": record.method,
+        "route": record.route,
+        "status": record.status,
+        "ms": round(record.elapsed_s * 1000, 1),
+        "model": record.model,
+        "worker": record.worker,
+        "error": record.error_code,
+    }
+    line = " ".join(f"{name}={value}" for name, value in fields.items() if value != "")
+    _access.info(line, extra={"request": fields})

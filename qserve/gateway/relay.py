@@ -1,0 +1,194 @@
+"""One generation, from the client's bytes to the worker's bytes and back.
+
+    validate once → find the worker → wait for a place → forward the same bytes → relay what comes
+
+Two things end it early, whatever it is doing: the client leaves, or the supervisor gives the worker up. Either closes
+the connection to the worker, and with it the generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+import aiohttp
+from starlette.types import Receive, Send
+
+from qserve.gateway.limits import ClientGone, until_gone
+from qserve.gateway.metrics import GatewayMetrics
+from qserve.gateway.record import RequestRecord
+from qserve.gateway.respond import send_body
+from qserve.gateway.upstream import Upstream
+from qserve.wire.errors import ApiError
+from qserve.wire.sse import EventCutter, count_events
+
+__all__ = ["Exchange"]
+
+_EVENT_STREAM = "text/event-stream"
+_USAGE = re.compile(rb'"usage"\s*:\s*\{(.*)', re.DOTALL)
+_PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+
+
+class Exchange:
+    """One request that a worker answers.
+
+    `num_sequences` is how many places it takes at the worker; 0 for work so small that it never queues.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        path: str,
+        body: bytes,
+        num_sequences: int,
+        record: RequestRecord,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._upstream = upstream
+        self._path = path
+        self._body = body
+        self._num_sequences = num_sequences
+        self._record = record
+        self._metrics = metrics
+        self._streaming = False
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
+        self._upstream.check_ready()
+        down = self._upstream.down
+        work = asyncio.create_task(self._work(send))
+        gone = asyncio.create_task(until_gone(receive))
+        try:
+            await asyncio.wait((work, gone, down), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait((work,))
+        await self._conclude(work, gone, down, send)
+
+    async def _conclude(
+        self, work: asyncio.Task[None], gone: asyncio.Task[None], down: asyncio.Future[None], send: Send
+    ) -> None:
+        try:
+            if not work.cancelled():
+                work.result()
+            elif down.done() and not gone.done():
+                raise _died(self._upstream.endpoint.detail)
+            else:
+                raise ClientGone
+        except ApiError as error:
+            if not self._streaming:
+                raise
+            self._record.error_code = error.code
+            await send({"type": "http.response.body", "body": error.event()})
+
+    async def _work(self, send: Send) -> None:
+        if not self._num_sequences:
+            await self._forward(send)
+            return
+        self._record.phase = "queued"
+        queued_s = time.perf_counter()
+        async with self._upstream.admission.places(self._num_sequences):
+            self._metrics.queue_wait.labels(self._upstream.name).observe(time.perf_counter() - queued_s)
+            self._upstream.check_ready()
+            await self._forward(send)
+        if not self._record.error_code:
+            self._metrics.e2e.labels(self._record.model).observe(self._record.elapsed_s)
+
+    async def _forward(self, send: Send) -> None:
+        self._record.phase = "waiting"
+        try:
+            async with self._upstream.post(self._path, self._body, self._record.request_id) as response:
+                self._body = b""  # it may be megabytes, and the answer may take minutes
+                if response.content_type == _EVENT_STREAM and response.status == 200:
+                    await self._relay_stream(response, send)
+                else:
+                    await self._relay_whole(response, send)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise ApiError(
+                503, f"the worker can't be reached: {error.strerror if isinstance(error, OSError) else error}",
+                "worker_unreachable", retry_after_s=2,
+            ) from error  # fmt: skip
+        except (aiohttp.ClientError, OSError) as error:
+            raise _died("it closed the connection") from error
+
+    async def _relay_whole(self, response: aiohttp.ClientResponse, send: Send) -> None:
+        body = await response.read()
+        status = response.status
+        if status in (401, 403) or response.content_type != "application/json":
+            # Its quarrel is with the gateway, or it is no answer of the API: the client could make nothing of it.
+            raise ApiError(502, f"the worker answered {status} with {response.content_type}", "worker_error")
+        if status >= 400:
+            self._record.error_code = f"worker_{status}"
+        else:
+            self._count_usage(body)
+        await send_body(send, status, body, headers=_passed_on(response))
+        self._record.phase = "done"
+
+    async def _relay_stream(self, response: aiohttp.ClientResponse, send: Send) -> None:
+        """Relays whole events as they come. The status line waits for the first: until then an error has its own."""
+        cutter = EventCutter()
+        itl = self._metrics.itl.labels(self._record.model)
+        num_events = 0
+        last = before_last = b""
+        last_s = 0.0
+        content = response.content
+        try:
+            while chunk := await content.readany():
+                events = cutter.feed(chunk)
+                if not events:
+                    continue
+                now_s = time.perf_counter()
+                count = count_events(events)
+                if self._streaming:
+                    for _ in range(count):
+                        itl.observe((now_s - last_s) / count)
+                else:
+                    await self._start_stream(response, send)
+                await send({"type": "http.response.body", "body": events, "more_body": True})
+                num_events += count
+                last_s = now_s
+                before_last, last = last, events
+        finally:
+            self._metrics.stream_events.labels(self._record.model).inc(num_events)
+        if not self._streaming:
+            await self._start_stream(response, send)
+        await send({"type": "http.response.body", "body": cutter.rest()})
+        self._record.phase = "done"
+        self._count_usage(before_last + last)
+
+    async def _start_stream(self, response: aiohttp.ClientResponse, send: Send) -> None:
+        headers = [
+            (b"content-type", response.headers["content-type"].encode()),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._streaming = True
+        self._record.phase = "streaming"
+        self._metrics.ttft.labels(self._record.model).observe(self._record.elapsed_s)
+
+    def _count_usage(self, answer: bytes) -> None:
+        """Adds the tokens of `"usage": {…}`, if it is there. Inside a JSON string its quotes would be escaped."""
+        usage = _USAGE.search(answer)
+        if usage is None:
+            return
+        for pattern, counter in (
+            (_PROMPT_TOKENS, self._metrics.prompt_tokens),
+            (_COMPLETION_TOKENS, self._metrics.generation_tokens),
+        ):
+            if found := pattern.search(usage[1]):
+                counter.labels(self._record.model).inc(int(found[1]))
+
+
+def _died(why: str) -> ApiError:
+    message = f"the worker died while it answered ({why}); send the request again once /ready says so"
+    return ApiError(502, message, "worker_died", retry_after_s=5)
+
+
+def _passed_on(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+    value = response.headers.get("retry-after")
+    return [] if value is None else [(b"retry-after", value.encode())]

@@ -1,0 +1,52 @@
+"""What the gateway can be told. Each default exists once, here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from qserve.errors import UsageError
+from qserve.units import MIB
+
+__all__ = ["GatewaySettings"]
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """How one gateway guards and relays.
+
+    Attributes:
+        keys: API keys; any of them opens every route. Without one the gateway is open to whoever reaches its port.
+        cors_origins: browser origins that may call, spelled exactly (`https://chat.example.org`); none: CORS is off.
+        allowed_hosts: names that a request's Host header may carry, without the port; empty: any. With no key on
+            loopback this is what keeps a web page from reaching the gateway through a DNS name of its own.
+        max_queue: requests that may wait for one worker; more get 429.
+        max_body_bytes: a longer request body gets 413.
+        body_idle_timeout_s: a body of which nothing arrives for so long gets 408.
+        connect_timeout_s: bound on opening a connection to a worker. Nothing bounds how long an answer may take.
+        watch_interval_s: how often the workers' states are looked at; a worker that hangs is given up this fast.
+    """
+
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    max_queue: int = 256
+    max_body_bytes: int = 16 * MIB
+    body_idle_timeout_s: float = 30.0
+    connect_timeout_s: float = 5.0
+    watch_interval_s: float = 0.2
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            if not key or not key.isascii() or not key.isprintable() or " " in key:
+                raise UsageError("an API key must be printable ASCII without spaces, and not empty; change --api-key")
+        for origin in self.cors_origins:
+            if "://" not in origin or origin.endswith("/") or "*" in origin:
+                raise UsageError(
+                    f"{origin!r} is no origin for CORS; write scheme and host as the browser does, "
+                    "for example https://chat.example.org (no '*', no slash at the end)"
+                )
+        if self.max_queue < 0 or self.max_body_bytes < 1:
+            raise UsageError(
+                f"max_queue {self.max_queue} and max_body_bytes {self.max_body_bytes}: "
+                "the queue may be 0 or longer, the body limit must be at least 1 byte"
+            )
