@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
+from qserve.core.facts import load
 from qserve.errors import UsageError
-from qserve.units import parse_bytes
+from qserve.units import MIB, parse_bytes
 
 __all__ = ["CpuFeatures", "Device", "Hardware", "formats_of", "known_gpus", "parse_gpu"]
 
 # A card of unknown kind: what a memory=… description computes with. Ampere is the oldest generation with bf16.
 _ASSUMED_CAPABILITY = (8, 0)
+_EXAMPLES = ("rtx-4090", "rtx-3060", "l4", "a100-80gb", "h100-80gb", "mi300x")
 _DESCRIPTION_KEYS = ("memory", "sm", "count", "bandwidth", "cc", "used", "name")
 
 
@@ -107,13 +107,15 @@ def formats_of(compute_capability: tuple[int, int]) -> tuple[str, ...]:
 
 @cache
 def known_gpus() -> dict[str, Device]:
-    """Every card of configs/gpus.toml under its key and under each of its aliases."""
-    devices: dict[str, Device] = {}
-    for key, row in tomllib.loads(_table_path().read_text())["gpus"].items():
-        device = _device_of_row(row)
-        for name in (key, *row.get("aliases", ())):
-            devices[name] = device
-    return devices
+    """Every card of configs/gpus.toml under its key, each of its aliases and the driver's own name."""
+    rows = load("gpus")["gpus"]
+    return {name: _device_of_row(rows[key]) for name, key in _keys_by_name().items()}
+
+
+@cache
+def _keys_by_name() -> dict[str, str]:
+    rows = load("gpus")["gpus"].items()
+    return {name: key for key, row in rows for name in (key, *row["aliases"], _normal(row["name"]))}
 
 
 def parse_gpu(text: str) -> tuple[Device, ...]:
@@ -128,14 +130,16 @@ def parse_gpu(text: str) -> tuple[Device, ...]:
 
 
 def _known(name: str) -> Device:
-    wanted = _normal(name)
-    table = known_gpus()
-    if wanted in table:
-        return table[wanted]
-    near = difflib.get_close_matches(wanted, table, n=4, cutoff=0.5) or [key for key in table if wanted in key][:4]
-    hint = f"near matches: {', '.join(near)}" if near else f"known are for example {', '.join(list(table)[:6])}"
+    wanted, keys = _normal(name), _keys_by_name()
+    if wanted in keys:
+        return known_gpus()[wanted]
+    close = difflib.get_close_matches(wanted, keys, n=6, cutoff=0.5) or [
+        key for key in keys if wanted and wanted in key
+    ]
+    near = list(dict.fromkeys(keys[match] for match in close))[:4]
+    hint = "near matches" if near else "known are for example"
     raise UsageError(
-        f"--gpu {name!r} is no card of configs/gpus.toml; {hint}. "
+        f"--gpu {name!r} is no card of configs/gpus.toml; {hint}: {', '.join(near or _EXAMPLES)}. "
         "Any card can be described: --gpu memory=23.6GiB,sm=128"
     )
 
@@ -185,7 +189,7 @@ def _positive_int(what: str, value: str, text: str) -> int:
 def _normal(name: str) -> str:
     """'NVIDIA GeForce RTX 4090' and 'rtx_4090' both name rtx-4090."""
     words = re.sub(r"[\s_]+", "-", name.strip().lower())
-    return re.sub(r"^(nvidia-)?(geforce-)?", "", words)
+    return re.sub(r"^(nvidia-|amd-)?(geforce-|instinct-|radeon-)?", "", words)
 
 
 def _device_of_row(row: dict[str, Any]) -> Device:
@@ -193,16 +197,9 @@ def _device_of_row(row: dict[str, Any]) -> Device:
     return Device(
         name=row["name"],
         kind="cuda",
-        total_bytes=int(row["total_bytes"]),
+        total_bytes=row["total_mib"] * MIB,
         sm_count=row["sm_count"],
         bandwidth_bytes_per_s=int(row["bandwidth_gb_per_s"] * 1e9),
         formats=tuple(row["formats"]) if "formats" in row else formats_of(capability) if capability else (),
         compute_capability=capability,
     )
-
-
-def _table_path() -> Path:
-    """configs/ beside the package in a checkout, qserve/_configs in a wheel."""
-    package = Path(__file__).parent.parent
-    packaged = package / "_configs" / "gpus.toml"
-    return packaged if packaged.is_file() else package.parent / "configs" / "gpus.toml"

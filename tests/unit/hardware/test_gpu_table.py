@@ -1,0 +1,54 @@
+"""configs/gpus.toml: every card loads, says where its figures are from, and obeys the rules of the page's head."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from qserve.core.facts import load
+from qserve.core.hardware import formats_of, known_gpus, parse_gpu
+from qserve.units import GIB
+
+ROWS = load("gpus")["gpus"]
+
+
+def test_there_are_enough_cards() -> None:
+    assert len(ROWS) >= 30
+    assert sum(row["total"] == "measured" for row in ROWS.values()) >= 40
+
+
+@pytest.mark.parametrize("key", ROWS)
+def test_a_card_loads_and_names_its_sources(key: str) -> None:
+    row, (device,) = ROWS[key], parse_gpu(key)
+    assert device.name == row["name"]
+    assert device.total_bytes > 5 * GIB
+    assert device.sm_count > 0
+    assert 100e9 < device.bandwidth_bytes_per_s < 10e12
+    assert device.formats
+    assert row["total"] in ("measured", "derived")
+    assert row["spec"] in load("gpus")["sources"]
+    assert set(row.get("formats", ())) <= set(formats_of((99, 0)))
+
+
+@pytest.mark.parametrize("key", [key for key, row in ROWS.items() if row["total"] == "measured"])
+def test_a_measured_total_is_the_one_its_log_prints(key: str) -> None:
+    row = ROWS[key]
+    mib = [float(number) for number in re.findall(r"(\d+(?:\.\d+)?)\s?Mi?B", row["log"])]
+    mib += [float(number) * 1024 for number in re.findall(r"(\d+(?:\.\d+)?) Gi?B", row["log"])]
+    mib += [int(number) / 1024**2 for number in re.findall(r"totalMem=(\d+)", row["log"])]
+    assert min(abs(number - row["total_mib"]) for number in mib) <= 0.002 * row["total_mib"]
+
+
+def test_no_two_cards_share_a_name() -> None:
+    names = Counter(name for key, row in ROWS.items() for name in (key, *row["aliases"]))
+    assert [name for name, count in names.items() if count > 1] == []
+    assert set(names) <= set(known_gpus())
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA RTX A6000", "AMD Instinct MI300X", "NVIDIA L4"]
+)
+def test_the_drivers_own_name_is_understood(name: str) -> None:
+    assert parse_gpu(name)[0].name == name
