@@ -68,15 +68,13 @@ def _router(endpoints: Endpoints, upstreams: Sequence[Upstream], settings: Gatew
 
     @contextlib.asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
-        for upstream in upstreams:
-            upstream.start()
         watching = asyncio.create_task(watch(upstreams, settings.watch_interval_s))
         try:
             yield
         finally:
             watching.cancel()
             for upstream in upstreams:
-                await upstream.close()
+                upstream.client.close()
 
     router = Router(routes, redirect_slashes=False, lifespan=lifespan)
 

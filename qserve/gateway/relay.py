@@ -12,20 +12,20 @@ import asyncio
 import re
 import time
 
-import aiohttp
 from starlette.types import Receive, Send
 
+from qserve.gateway.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.limits import ClientGone, until_gone
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import RequestRecord
-from qserve.gateway.respond import send_body
+from qserve.gateway.respond import JSON, send_body
 from qserve.gateway.upstream import Upstream
 from qserve.wire.errors import ApiError
 from qserve.wire.sse import EventCutter, count_events
 
 __all__ = ["Exchange"]
 
-_EVENT_STREAM = "text/event-stream"
+_EVENT_STREAM = b"text/event-stream"
 _USAGE = re.compile(rb'"usage"\s*:\s*\{(.*)', re.DOTALL)
 _PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
@@ -100,44 +100,43 @@ class Exchange:
 
     async def _forward(self, send: Send) -> None:
         self._record.phase = "waiting"
+        request = self._upstream.client.request("POST", self._path, self._record.request_id, self._body)
+        self._body = b""  # it may be megabytes, and the answer may take minutes
         try:
-            async with self._upstream.post(self._path, self._body, self._record.request_id) as response:
-                self._body = b""  # it may be megabytes, and the answer may take minutes
-                if response.content_type == _EVENT_STREAM and response.status == 200:
-                    await self._relay_stream(response, send)
+            async with request as reply:
+                if reply.content_type == _EVENT_STREAM and reply.status == 200:
+                    await self._relay_stream(reply, send)
                 else:
-                    await self._relay_whole(response, send)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise ApiError(
-                503, f"the worker can't be reached: {error.strerror if isinstance(error, OSError) else error}",
-                "worker_unreachable", retry_after_s=2,
-            ) from error  # fmt: skip
-        except (aiohttp.ClientError, OSError) as error:
-            raise _died("it closed the connection") from error
+                    await self._relay_whole(reply, send)
+        except Unreachable as error:
+            message = f"the worker can't be reached: {error}"
+            raise ApiError(503, message, "worker_unreachable", retry_after_s=2) from error
+        except ConnectionBroke as error:
+            raise _died(str(error)) from error
 
-    async def _relay_whole(self, response: aiohttp.ClientResponse, send: Send) -> None:
-        body = await response.read()
-        status = response.status
-        if status in (401, 403) or response.content_type != "application/json":
+    async def _relay_whole(self, reply: Reply, send: Send) -> None:
+        body = await reply.read()
+        status = reply.status
+        if status in (401, 403) or reply.content_type != JSON:
             # Its quarrel is with the gateway, or it is no answer of the API: the client could make nothing of it.
-            raise ApiError(502, f"the worker answered {status} with {response.content_type}", "worker_error")
+            kind = reply.content_type.decode(errors="replace") or "no content type"
+            raise ApiError(502, f"the worker answered {status} with {kind}", "worker_error")
         if status >= 400:
             self._record.error_code = f"worker_{status}"
         else:
             self._count_usage(body)
-        await send_body(send, status, body, headers=_passed_on(response))
+        await send_body(send, status, body, headers=_passed_on(reply))
         self._record.phase = "done"
 
-    async def _relay_stream(self, response: aiohttp.ClientResponse, send: Send) -> None:
+    async def _relay_stream(self, reply: Reply, send: Send) -> None:
         """Relays whole events as they come. The status line waits for the first: until then an error has its own."""
         cutter = EventCutter()
         itl = self._metrics.itl.labels(self._record.model)
         num_events = 0
         last = before_last = b""
         last_s = 0.0
-        content = response.content
         try:
-            while chunk := await content.readany():
+            while chunk := await reply.read_some():
                 events = cutter.feed(chunk)
                 if not events:
                     continue
@@ -147,7 +146,7 @@ class Exchange:
                     for _ in range(count):
                         itl.observe((now_s - last_s) / count)
                 else:
-                    await self._start_stream(response, send)
+                    await self._start_stream(reply, send)
                 await send({"type": "http.response.body", "body": events, "more_body": True})
                 num_events += count
                 last_s = now_s
@@ -155,14 +154,14 @@ class Exchange:
         finally:
             self._metrics.stream_events.labels(self._record.model).inc(num_events)
         if not self._streaming:
-            await self._start_stream(response, send)
+            await self._start_stream(reply, send)
         await send({"type": "http.response.body", "body": cutter.rest()})
         self._record.phase = "done"
         self._count_usage(before_last + last)
 
-    async def _start_stream(self, response: aiohttp.ClientResponse, send: Send) -> None:
+    async def _start_stream(self, reply: Reply, send: Send) -> None:
         headers = [
-            (b"content-type", response.headers["content-type"].encode()),
+            (b"content-type", reply.headers[b"content-type"]),
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
         ]
@@ -189,6 +188,6 @@ def _died(why: str) -> ApiError:
     return ApiError(502, message, "worker_died", retry_after_s=5)
 
 
-def _passed_on(response: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
-    value = response.headers.get("retry-after")
-    return [] if value is None else [(b"retry-after", value.encode())]
+def _passed_on(reply: Reply) -> list[tuple[bytes, bytes]]:
+    value = reply.headers.get(b"retry-after")
+    return [] if value is None else [(b"retry-after", value)]

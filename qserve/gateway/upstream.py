@@ -5,31 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-import aiohttp
-from yarl import URL
-
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import WorkerEndpoint, WorkerState
 from qserve.gateway.admission import Admission
+from qserve.gateway.client import ConnectionBroke, Unreachable, WorkerClient
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import ApiError
 
 __all__ = ["Upstream", "resolve", "watch"]
 
-# Shorter than any server's own keep-alive (uvicorn: 5 s), so that a pooled connection is never closed under a request.
-_POOL_IDLE_S = 2.0
 _SCRAPE_TIMEOUT_S = 2.0
 _RETRY_AFTER_S = {WorkerState.STARTING: 5, WorkerState.RESTARTING: 5, WorkerState.DRAINING: 10, WorkerState.FAILED: 60}
 
 
 class Upstream:
-    """A worker. `start` and `close` frame its life in an event loop; requests come in between."""
+    """A worker: its `endpoint` (which the supervisor keeps writing to), its `admission` and its `client`."""
 
     def __init__(self, endpoint: WorkerEndpoint, settings: GatewaySettings) -> None:
         self.endpoint = endpoint
         self.admission = Admission(endpoint.max_num_seqs, settings.max_queue)
-        self._connect_timeout_s = settings.connect_timeout_s
-        self._authorization = f"Bearer {endpoint.key}"
-        self._session: aiohttp.ClientSession | None = None
+        self.client = WorkerClient(endpoint.address, endpoint.key, settings.connect_timeout_s)
         self._down: asyncio.Future[None] | None = None
 
     @property
@@ -59,28 +53,6 @@ class Upstream:
             self._down = asyncio.get_running_loop().create_future()
         return self._down
 
-    def start(self) -> None:
-        """Opens the pool; no connection yet."""
-        address = self.endpoint.address
-        if isinstance(address, UnixAddress):
-            connector: aiohttp.BaseConnector = aiohttp.UnixConnector(
-                str(address.path), limit=0, keepalive_timeout=_POOL_IDLE_S
-            )
-            base = URL("http://worker")
-        else:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_POOL_IDLE_S)
-            base = URL.build(scheme="http", host=address.host, port=address.port)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s)
-        self._session = aiohttp.ClientSession(
-            base, connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent",), trust_env=False,
-        )  # fmt: skip
-
-    async def close(self) -> None:
-        """Closes every connection."""
-        if self._session is not None:
-            await self._session.close()
-
     def check_ready(self) -> None:
         """503 with the supervisor's own words unless the worker takes requests."""
         if not self.is_ready:
@@ -100,31 +72,18 @@ class Upstream:
         if self.endpoint.state is not WorkerState.DRAINING and self._down is not None and not self._down.done():
             self._down.set_result(None)
 
-    def post(self, path: str, body: bytes, request_id: str) -> aiohttp.client._RequestContextManager:
-        """The worker's answer to these bytes, once its headers are there."""
-        assert self._session is not None, "the gateway's lifespan has not started"
-        headers = {
-            "authorization": self._authorization,
-            "content-type": "application/json",
-            "accept-encoding": "identity",
-            "x-request-id": request_id,
-        }
-        return self._session.post(path, data=body, headers=headers)
-
     async def get(self, path: str) -> bytes:
         """A small document of the worker's own. Raises ApiError when it is not to be had within two seconds."""
-        assert self._session is not None, "the gateway's lifespan has not started"
         self.check_ready()
-        timeout = aiohttp.ClientTimeout(total=_SCRAPE_TIMEOUT_S)
-        headers = {"authorization": self._authorization, "accept-encoding": "identity"}
         try:
-            async with self._session.get(path, headers=headers, timeout=timeout) as response:
-                body = await response.read()
-                if response.status != 200:
-                    raise ApiError(502, f"the worker answered {response.status} to GET {path}", "worker_error")
-                return body
-        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
-            raise ApiError(502, f"the worker did not answer GET {path}: {error!r}", "worker_unreachable") from error
+            async with asyncio.timeout(_SCRAPE_TIMEOUT_S), self.client.request("GET", path, "gateway") as reply:
+                body = await reply.read()
+        except (Unreachable, ConnectionBroke, TimeoutError) as error:
+            why = str(error) or f"nothing came within {_SCRAPE_TIMEOUT_S:g} s"
+            raise ApiError(502, f"the worker did not answer GET {path}: {why}", "worker_unreachable") from error
+        if reply.status != 200:
+            raise ApiError(502, f"the worker answered {reply.status} to GET {path}", "worker_error")
+        return body
 
 
 def resolve(upstreams: Sequence[Upstream], model: str | None) -> Upstream:
