@@ -87,7 +87,11 @@ class Beat:
             self._task = asyncio.create_task(self._run())
 
     def leave(self, stream: Stream) -> None:
+        """No more tokens; with the last stream the beat stops, and starts anew with the next."""
         self._streams.pop(stream, None)
+        if not self._streams and self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+            self._task = None
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

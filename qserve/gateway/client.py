@@ -51,6 +51,7 @@ class Reply(asyncio.Protocol):
         self._num_buffered_bytes = 0
         self._paused = False
         self._complete = False
+        self._kept_alive = False
 
     @property
     def content_type(self) -> bytes:
@@ -60,7 +61,7 @@ class Reply(asyncio.Protocol):
     @property
     def is_reusable(self) -> bool:
         """The answer is complete, and the worker keeps the connection open."""
-        return self._complete and not self._broke and self._parser.should_keep_alive()
+        return self._kept_alive and not self._paused and not self._broke
 
     @property
     def is_open(self) -> bool:
@@ -139,6 +140,10 @@ class Reply(asyncio.Protocol):
 
     # httptools
 
+    def on_message_begin(self) -> None:
+        if self._complete:  # nobody asked: what follows would be taken for the next request's answer
+            self._broke = "the worker spoke out of turn"
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.lower()] = value
 
@@ -151,6 +156,7 @@ class Reply(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._complete = True
+        self._kept_alive = self._parser.should_keep_alive()  # the parser forgets it right after
 
 
 class WorkerClient:

@@ -62,23 +62,22 @@ class Exchange:
         gone = asyncio.create_task(until_gone(receive))
         try:
             await asyncio.wait((work, gone, down), return_when=asyncio.FIRST_COMPLETED)
+            client_left = gone.done()
         finally:
             gone.cancel()
             if not work.done():
                 work.cancel()
                 await asyncio.wait((work,))
-        await self._conclude(work, gone, down, send)
+        await self._conclude(work, client_left, send)
 
-    async def _conclude(
-        self, work: asyncio.Task[None], gone: asyncio.Task[None], down: asyncio.Future[None], send: Send
-    ) -> None:
+    async def _conclude(self, work: asyncio.Task[None], client_left: bool, send: Send) -> None:
         try:
             if not work.cancelled():
                 work.result()
-            elif down.done() and not gone.done():
-                raise _died(self._upstream.endpoint.detail)
-            else:
+            elif client_left:
                 raise ClientGone
+            else:
+                raise _died(self._upstream.endpoint.detail)
         except ApiError as error:
             if not self._streaming:
                 raise
