@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from qserve.core.model_spec import ModelSpec, VisionEncoder
+from qserve.core.packing import pack
 from qserve.core.tensors import Tensor, dtype_bytes
 
 __all__ = ["num_parameters", "tensors_of"]
@@ -18,18 +20,20 @@ _Shape = tuple[str, tuple[int, ...], int]
 
 
 def tensors_of(spec: ModelSpec) -> tuple[Tensor, ...]:
-    """All tensors of the 16-bit checkpoint, MTP head and vision encoder included, tied lm_head left out."""
+    """All tensors of the checkpoint as stored, MTP head and vision encoder included, tied lm_head left out."""
     size = dtype_bytes(spec.dtype)
-    return tuple(
+    plain = (
         Tensor(name, spec.dtype, shape, math.prod(shape) * repeat * size, repeat)
         for name, shape, repeat in _shapes(spec)
         if repeat
     )
+    return tuple(pack(plain, spec.quantization) if spec.quantization else plain)
 
 
 def num_parameters(spec: ModelSpec) -> int:
-    """Parameters of all tensors, as model cards count them."""
-    return sum(math.prod(shape) * repeat for _, shape, repeat in _shapes(spec))
+    """Logical parameters of all tensors, as model cards count them: no scales, a tied lm_head not twice."""
+    plain = replace(spec, quantization=None)
+    return sum(math.prod(shape) * repeat for _, shape, repeat in _shapes(plain))
 
 
 def _shapes(spec: ModelSpec) -> Iterator[_Shape]:
@@ -108,7 +112,8 @@ def _experts(spec: ModelSpec, prefix: str, layers: int) -> Iterator[_Shape]:
 
 def _head(spec: ModelSpec) -> Iterator[_Shape]:
     if spec.head.kind == "lm":
-        if not spec.tie_word_embeddings:
+        # FP8 checkpoints carry an lm_head of their own even where the model ties it; engines differ in using it.
+        if not spec.tie_word_embeddings or (spec.quantization and spec.quantization.scheme == "fp8"):
             yield "lm_head.weight", (spec.vocab_size, spec.hidden_size), 1
         return
     for _ in range(spec.head.hidden_layers):

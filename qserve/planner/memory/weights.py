@@ -1,33 +1,105 @@
-"""Weights as they lie in memory after loading, per rank."""
+"""Weights as they lie in the memory of one rank: sharded, fused, cast and rounded as the engine does it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
-from qserve.core.quantization import SCHEMES
+from qserve.core.model_spec import ModelSpec
+from qserve.core.packing import pack
+from qserve.core.quantization import CheckpointQuantization
 from qserve.core.tensors import Tensor, dtype_bytes
+from qserve.planner.memory.allocator import allocated_bytes
 
-__all__ = ["loaded_bytes"]
+__all__ = ["Loading", "rank_weights"]
 
-# What quantization in flight touches; embeddings, heads, norms, routers and the vision encoder stay in 16 bit.
-_QUANTIZED_ROLES = ("linear", "expert")
+_Split = Literal["all", "kv", "none"]
+
+# (name, what it is fused with, how tensor parallelism splits it). First match decides.
+_RULES: tuple[tuple[str, str, _Split], ...] = (
+    (r"(embed_tokens|wte|lm_head)\.", "", "all"),
+    (r"\.q_proj\.", "qkv", "all"),
+    (r"\.[kv]_proj\.", "qkv", "kv"),
+    (r"\.(shared_expert\.)?(gate|up)_proj\.", "gate_up", "all"),
+    (r"\.in_proj_(qkv|z)\.", "in_proj_qkvz", "all"),
+    (r"\.in_proj_[ab]\.", "in_proj_ba", "all"),
+    (r"\.o_proj\.bias$", "", "none"),
+    (r"\.(o_proj|out_proj|down_proj|c_attn|c_proj|w1|w2)\.", "", "all"),
+    (r"\.(conv1d|A_log|dt_bias)", "", "all"),
+    (r"visual\.blocks\..*(qkv|proj|fc1|fc2)\.", "", "all"),
+    (r"visual\..*merger.*\.linear_fc[12]\.weight", "", "all"),
+)
+_COMPILED = tuple((re.compile(pattern), fused, split) for pattern, fused, split in _RULES)
+_EXPERT_INDEX = re.compile(r"(\.experts)\.\d+\.")
+# Scales keep the dtype that they are stored in; everything else in floating point is cast on loading.
+_SCALE = re.compile(r"(scale|scales|scale_inv|absmax|SCB|quant_map|code|state)(\.[\w.]+)?$")
+_FLOATS = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
 
 
-def loaded_bytes(tensors: Iterable[Tensor], dtype: str, scheme: str | None) -> int:
-    """Bytes of `tensors` on one device. `scheme` is the in-flight quantization; None loads them as stored.
+@dataclass(frozen=True)
+class Loading:
+    """How an engine loads weights.
 
-    Floating-point tensors are cast to `dtype`; packed integers and fp8 stay as they are.
+    `quantization` is applied in flight (None: as stored). `fuse` joins q, k, v and gate, up (vLLM), `fuse_experts`
+    the experts of a layer (vLLM, transformers 5). `round_blocks`: count CUDA allocator blocks, not bytes.
     """
-    return sum(_tensor_bytes(tensor, dtype, scheme) for tensor in tensors)
+
+    dtype: str
+    quantization: CheckpointQuantization | None = None
+    tensor_parallel_size: int = 1
+    fuse: bool = False
+    fuse_experts: bool = False
+    round_blocks: bool = False
+    max_split_bytes: int | None = None
+    with_mtp: bool = False
+    with_vision: bool = True
+    untie_lm_head: bool = False
 
 
-def _tensor_bytes(tensor: Tensor, dtype: str, scheme: str | None) -> int:
-    if scheme is not None and tensor.role in _QUANTIZED_ROLES and len(tensor.shape) == 2:
-        return round(tensor.num_elements * SCHEMES[scheme].bytes_per_weight)
-    if _is_float(tensor.dtype):
-        return tensor.num_elements * dtype_bytes(dtype)
-    return tensor.nbytes
+def rank_weights(spec: ModelSpec, tensors: Iterable[Tensor], loading: Loading) -> int:
+    """Bytes of one rank's share of `tensors` (all layers of them: a pipeline stage passes its own)."""
+    kept = (tensor for tensor in tensors if _is_loaded(tensor, spec, loading))
+    stored = pack(kept, loading.quantization) if loading.quantization else kept
+    blocks: dict[tuple[str, int], int] = {}
+    for tensor in stored:
+        key, count = _block_of(tensor, spec, loading)
+        blocks[key, count] = blocks.get((key, count), 0) + _share_bytes(tensor, spec, loading)
+    return sum(count * _block_bytes(total // count, loading) for (_, count), total in blocks.items())
 
 
-def _is_float(dtype: str) -> bool:
-    return dtype in ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
+def _is_loaded(tensor: Tensor, spec: ModelSpec, loading: Loading) -> bool:
+    role = tensor.role
+    if role == "lm_head" and spec.tie_word_embeddings and not loading.untie_lm_head:
+        return False
+    return (role != "mtp" or loading.with_mtp) and (role != "vision" or loading.with_vision)
+
+
+def _block_of(tensor: Tensor, spec: ModelSpec, loading: Loading) -> tuple[str, int]:
+    """The name of the allocation that a tensor is part of, and how many such allocations its `repeat` makes."""
+    name, count = tensor.name, tensor.repeat
+    if tensor.role == "expert" and loading.fuse_experts and spec.moe:
+        name, count = _EXPERT_INDEX.sub(r"\1.", name), max(1, count // spec.moe.num_experts)
+    fused = _rule(tensor.name)[0]
+    if fused and (loading.fuse or (tensor.role == "expert" and loading.fuse_experts)):
+        parent, _, leaf = name.rpartition(".")
+        name = f"{parent.rpartition('.')[0]}.{fused}.{leaf}"
+    return name, count
+
+
+def _share_bytes(tensor: Tensor, spec: ModelSpec, loading: Loading) -> int:
+    is_cast = tensor.dtype in _FLOATS and not _SCALE.search(tensor.name)
+    nbytes = tensor.num_elements * dtype_bytes(loading.dtype) if is_cast else tensor.nbytes
+    split, ranks = _rule(tensor.name)[1], loading.tensor_parallel_size
+    if split == "kv":
+        ranks = min(ranks, spec.num_key_value_heads)
+    return nbytes if split == "none" else -(-nbytes // ranks)
+
+
+def _rule(name: str) -> tuple[str, _Split]:
+    return next(((fused, split) for pattern, fused, split in _COMPILED if pattern.search(name)), ("", "none"))
+
+
+def _block_bytes(nbytes: int, loading: Loading) -> int:
+    return allocated_bytes(nbytes, loading.max_split_bytes) if loading.round_blocks else nbytes

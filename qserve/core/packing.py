@@ -1,0 +1,73 @@
+"""How each scheme stores one linear weight [out, in]: the packed tensor and what goes with it, byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from qserve.core.quantization import CheckpointQuantization
+from qserve.core.tensors import Tensor, dtype_bytes
+
+__all__ = ["is_packed", "pack"]
+
+# Embeddings, lm_head, norms, routers, convolutions and the vision encoder stay in 16 bit under every scheme.
+_PACKED_ROLES = ("linear", "expert")
+
+
+def pack(tensors: Iterable[Tensor], quantization: CheckpointQuantization) -> Iterator[Tensor]:
+    """The tensors of a 16-bit model as `quantization` stores them; those that it leaves alone come through."""
+    for tensor in tensors:
+        if is_packed(tensor, quantization):
+            yield from _pieces(tensor, quantization)
+        else:
+            yield tensor
+
+
+def is_packed(tensor: Tensor, quantization: CheckpointQuantization) -> bool:
+    """Whether `quantization` touches this tensor: a matrix of attention, MLP or an expert, not skipped by name."""
+    if tensor.role not in _PACKED_ROLES or len(tensor.shape) != 2:
+        return False
+    return not any(skipped in tensor.name for skipped in quantization.skipped)
+
+
+def _pieces(tensor: Tensor, quantization: CheckpointQuantization) -> Iterator[Tensor]:
+    stem = tensor.name.removesuffix(".weight")
+    rows, columns = tensor.shape
+    for suffix, dtype, nbytes in _layout(rows, columns, quantization):
+        elements = nbytes // dtype_bytes(dtype)
+        yield Tensor(f"{stem}.{suffix}", dtype, (elements,), nbytes * tensor.repeat, tensor.repeat)
+
+
+def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> list[tuple[str, str, int]]:
+    """(suffix, dtype, bytes) of the tensors that replace one [rows, columns] weight."""
+    weights = rows * columns
+    groups = _ceil(columns, quantization.group_size) if quantization.group_size else 1
+    match quantization.scheme:
+        case "awq":
+            packed = [("qweight", "I32", weights // 2), ("scales", "F16", groups * rows * 2)]
+            return [*packed, ("qzeros", "I32", groups * rows // 2)]
+        case "gptq-int4" | "gptq-int8" | "gptq-int3" | "gptq-int2":
+            bits = quantization.bits
+            packed = [("qweight", "I32", weights * bits // 8), ("scales", "F16", groups * rows * 2)]
+            return [*packed, ("qzeros", "I32", groups * rows * bits // 8), ("g_idx", "I32", columns * 4)]
+        case "w4a16":
+            zeros = [] if quantization.symmetric else [("weight_zero_point", "I32", groups * rows // 2)]
+            return [("weight_packed", "I32", weights // 2), ("weight_scale", "BF16", groups * rows * 2), *zeros]
+        case "w8a8":
+            return [("weight", "I8", weights), ("weight_scale", "BF16", rows * 2)]
+        case "fp8":
+            edge = quantization.block
+            scales = _ceil(rows, edge) * _ceil(columns, edge) if edge else 1
+            return [("weight", "F8_E4M3", weights), ("weight_scale_inv", "F32", scales * 4)]
+        case "bnb-int8":
+            return [("weight", "I8", weights), ("SCB", "F32", rows * 4)]
+        case "nvfp4":
+            return [("weight", "U8", weights // 2), ("weight_scale", "F8_E4M3", weights // 16)]
+        case _:  # bnb-nf4: an absmax per 64 weights, in fp32 or (double quantization) in 8 bit
+            absmax = _ceil(weights, 64)
+            nested = [("absmax", "U8", absmax), ("nested_absmax", "F32", _ceil(absmax, 256) * 4)]
+            plain = [("absmax", "F32", absmax * 4)]
+            return [("weight", "U8", weights // 2), *(nested if quantization.double_quant else plain)]
+
+
+def _ceil(value: int, step: int) -> int:
+    return -(-value // step)

@@ -1,0 +1,238 @@
+"""The account of one vLLM rank: what the engine will hold, term by term, and what is left for the KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from qserve.core.hardware import Device
+from qserve.planner import constants
+from qserve.planner.constants import Constant
+from qserve.planner.layout import stage_layers, stage_tensors
+from qserve.planner.memory import vllm
+from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout
+from qserve.planner.memory.rope import rope_cache_bytes
+from qserve.planner.memory.weights import Loading, rank_weights
+from qserve.planner.plan import DevicePlan, Term
+from qserve.planner.setup import Setup
+from qserve.planner.versions import VllmVersion
+from qserve.units import MIB, format_bytes
+
+__all__ = ["VllmAccount"]
+
+
+@dataclass(frozen=True)
+class VllmAccount:
+    """One setup at one max_num_seqs and max_num_batched_tokens; everything else follows.
+
+    The ranks of one stage are alike, so a stage is counted once; the KV cache is what the tightest rank can hold.
+    """
+
+    setup: Setup
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    gpu_memory_utilization: float
+
+    @cached_property
+    def version(self) -> VllmVersion:
+        return VllmVersion.parse(self.setup.engine_version)
+
+    @cached_property
+    def layout(self) -> KvLayout:
+        """Pages of one rank of one stage's share of the layers (whole model for a single stage)."""
+        setup, request = self.setup, self.setup.request
+        align = request.enable_prefix_caching
+        if align is None:
+            align = self.version.caches_prefixes_of_hybrids(request.num_speculative_tokens > 0)
+        options = StateOptions(setup.dtype, request.mamba_ssm_cache_dtype, align, request.num_speculative_tokens)
+        element_bytes = kv_element_bytes(request.kv_cache_dtype, setup.dtype)
+        return kv_layout(setup.spec, element_bytes, options, setup.tensor_parallel_size, request.block_size)
+
+    @cached_property
+    def stage_weights(self) -> tuple[int, ...]:
+        """Loaded bytes of one rank, per pipeline stage."""
+        setup, request = self.setup, self.setup.request
+        loading = Loading(
+            dtype=setup.dtype,
+            quantization=setup.in_flight,
+            tensor_parallel_size=setup.tensor_parallel_size,
+            fuse=True,
+            fuse_experts=True,
+            round_blocks=not setup.on_cpu,
+            max_split_bytes=20 * MIB if self.version.limits_block_splits else None,
+            with_mtp=request.num_speculative_tokens > 0,
+            with_vision=not request.language_model_only,
+        )
+        rope = rope_cache_bytes(setup.spec, setup.dtype)
+        stages = setup.pipeline_parallel_size
+        shares = (stage_tensors(setup.spec, setup.tensors, stage, stages) for stage in range(stages))
+        return tuple(rank_weights(setup.spec, share, loading) + rope for share in shares)
+
+    @cached_property
+    def activations_bytes(self) -> int:
+        setup, request = self.setup, self.setup.request
+        peak = vllm.activation_peak(
+            setup.spec,
+            setup.devices[0],
+            self.version,
+            self.max_num_seqs,
+            self.max_num_batched_tokens,
+            setup.tensor_parallel_size,
+            with_encoder=not request.language_model_only,
+        )
+        if request.prompt_logprobs:
+            peak += vllm.prompt_logprobs_bytes(setup.spec, self.max_num_batched_tokens)
+        return peak
+
+    @cached_property
+    def cuda_graphs_bytes(self) -> int:
+        if self.setup.request.enforce_eager or self.setup.on_cpu:
+            return 0
+        layers = max(stage_layers(self.setup.spec, self.setup.pipeline_parallel_size))
+        return vllm.cuda_graph_bytes(self.setup.spec, self.max_num_seqs, self.max_num_batched_tokens, layers)
+
+    @cached_property
+    def non_torch(self) -> Constant:
+        if self.setup.on_cpu:
+            return constants.PYTHON_VLLM_CPU
+        return constants.non_torch(self.version.release, self.setup.num_ranks)
+
+    @cached_property
+    def context(self) -> Constant:
+        """Held on the card outside vLLM's own account."""
+        if self.setup.on_cpu:
+            return Constant(0, 0, 0, "")
+        return constants.CUDA_CONTEXT_MULTI if self.setup.num_ranks > 1 else constants.CUDA_CONTEXT_SINGLE
+
+    def kv_budget(self, device: Device, weights_bytes: int) -> int:
+        """Bytes left for the KV cache on one rank; negative where the model alone is too much.
+
+        requested = total · gpu_memory_utilization; less weights, activation peak, non-torch, and from 0.21 on graphs.
+        """
+        fixed = self.setup.request.kv_cache_memory_bytes
+        if fixed is not None:
+            return fixed
+        requested = int(device.total_bytes * self.gpu_memory_utilization)
+        charged = weights_bytes + self.activations_bytes + self.non_torch.num_bytes
+        return requested - charged - (self.cuda_graphs_bytes if self.version.subtracts_cuda_graphs else 0)
+
+    @cached_property
+    def cache_bytes(self) -> int:
+        """KV cache of the tightest rank."""
+        return min(
+            self.kv_budget(device, weights)
+            for weights, devices in zip(self.stage_weights, self._stage_devices(), strict=True)
+            for device in devices
+        )
+
+    @cached_property
+    def whole_model_cache_bytes(self) -> int:
+        """`cache_bytes` scaled to all layers: a stage holds only its own layers' share of a block."""
+        layers = max(stage_layers(self.setup.spec, self.setup.pipeline_parallel_size))
+        return self.cache_bytes * self.setup.spec.num_hidden_layers // layers
+
+    @property
+    def max_tokens_of_one_sequence(self) -> int:
+        return self.layout.max_tokens_of_one_sequence(self.whole_model_cache_bytes)
+
+    def max_concurrency(self, max_model_len: int) -> float:
+        return self.layout.max_concurrency(self.whole_model_cache_bytes, max_model_len)
+
+    def logged_tokens(self, max_model_len: int) -> int:
+        """What this release logs as "GPU KV cache size"."""
+        blocks = self.layout.num_blocks(self.whole_model_cache_bytes)
+        if not self.setup.spec.is_hybrid:
+            return blocks * self.layout.block_tokens
+        if self.version.logs_tokens_from_concurrency:
+            return int(self.max_concurrency(max_model_len) * max_model_len)
+        return blocks // self.layout.num_groups * self.layout.block_tokens
+
+    def devices(self) -> tuple[DevicePlan, ...]:
+        """The account of every rank."""
+        return tuple(
+            self._device(device, weights)
+            for weights, devices in zip(self.stage_weights, self._stage_devices(), strict=True)
+            for device in devices
+        )
+
+    def _stage_devices(self) -> list[tuple[Device, ...]]:
+        ranks = self.setup.tensor_parallel_size
+        return [self.setup.devices[i * ranks : (i + 1) * ranks] for i in range(self.setup.pipeline_parallel_size)]
+
+    def _device(self, device: Device, weights: int) -> DevicePlan:
+        runtime = self.non_torch.num_bytes + self.context.num_bytes
+        cache = max(0, self.cache_bytes)
+        held = weights + cache + self.activations_bytes + self.cuda_graphs_bytes + runtime
+        return DevicePlan(
+            name=device.name,
+            total_bytes=device.total_bytes,
+            weights_bytes=weights,
+            kv_cache_bytes=cache,
+            activations_bytes=self.activations_bytes,
+            cuda_graphs_bytes=self.cuda_graphs_bytes,
+            runtime_bytes=runtime,
+            free_bytes=device.total_bytes - device.used_by_others_bytes - held,
+            used_by_others_bytes=device.used_by_others_bytes,
+            terms=self._terms(device, weights),
+        )
+
+    def _terms(self, device: Device, weights: int) -> tuple[Term, ...]:
+        setup, spec = self.setup, self.setup.spec
+        seqs, tokens = self.max_num_seqs, self.max_num_batched_tokens
+        per_graph = f"{vllm.num_cuda_graphs(seqs, tokens)} graphs"
+        requested = format_bytes(device.total_bytes * self.gpu_memory_utilization)
+        activations, graphs = self.activations_bytes, self.cuda_graphs_bytes
+        return (
+            Term(
+                "weights",
+                weights,
+                f"{setup.quant.scheme} tensors of {spec.id}, 1/{setup.tensor_parallel_size} of the shared ones, "
+                f"with the rotary table and the allocator's blocks of 2 MiB",
+                "safetensors headers" if setup.checkpoint.tensors else "dimensions of config.json",
+                int(weights * 0.995),
+                int(weights * 1.01),
+            ),
+            Term(
+                "KV cache",
+                max(0, self.cache_bytes),
+                f"{requested} requested ({device.name}: {format_bytes(device.total_bytes)} × "
+                f"{self.gpu_memory_utilization:g}) − weights − activations − non-torch"
+                + (" − graphs" if self.version.subtracts_cuda_graphs else ""),
+                f"vLLM {setup.engine_version}, determine_available_memory",
+                max(0, int(self.cache_bytes * 0.96 - 200 * MIB)),
+                max(0, int(self.cache_bytes * 1.02 + 200 * MIB)),
+            ),
+            Term(
+                "activations",
+                activations,
+                f"max over sampler, widest layer and vision encoder at max_num_seqs={seqs}, "
+                f"max_num_batched_tokens={tokens}, vocabulary {spec.vocab_size}",
+                "vLLM profile run; 45 start-up logs of 0.17 to 0.19 on H100",
+                int(activations * 0.93),
+                int(activations * 1.15),
+            ),
+            Term(
+                "CUDA graphs",
+                graphs,
+                f"{spec.num_hidden_layers} layers × {per_graph}" if graphs else "none (--enforce-eager)",
+                constants.GRAPH_BYTES_PER_LAYER.source,
+                graphs // 2,
+                graphs * 3 // 2,
+            ),
+            Term(
+                "non-torch",
+                self.non_torch.num_bytes,
+                f"NCCL, cuBLAS and driver libraries on {setup.num_ranks} rank(s)",
+                self.non_torch.source,
+                self.non_torch.low_bytes,
+                self.non_torch.high_bytes,
+            ),
+            Term(
+                "CUDA context",
+                self.context.num_bytes,
+                "outside vLLM's own account, but on the card",
+                self.context.source,
+                self.context.low_bytes,
+                self.context.high_bytes,
+            ),
+        )

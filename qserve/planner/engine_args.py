@@ -1,0 +1,41 @@
+"""The command-line arguments that put a plan into effect."""
+
+from __future__ import annotations
+
+from qserve.core.quantization import SCHEMES
+from qserve.planner.plan import Plan
+from qserve.planner.setup import Setup
+
+__all__ = ["engine_args"]
+
+
+def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
+    """Arguments of `vllm serve <checkpoint>`; nothing for transformers, whose worker reads the plan itself.
+
+    --max-num-seqs and --kv-cache-memory-bytes are always there: the first decides activations and graphs, the second
+    makes start-up independent of what else moves on the card.
+    """
+    if plan.engine != "vllm":
+        return ()
+    workload, placement, request = plan.workload, plan.placement, setup.request
+    pairs: list[tuple[str, str | int | float | None]] = [
+        ("--dtype", plan.dtype),
+        ("--quantization", SCHEMES[plan.quant.scheme].vllm_method if plan.quant.in_flight else None),
+        ("--max-model-len", workload.max_model_len),
+        ("--max-num-seqs", workload.max_num_seqs),
+        ("--max-num-batched-tokens", workload.max_num_batched_tokens),
+        ("--kv-cache-dtype", plan.kv_cache_dtype if plan.kv_cache_dtype != "auto" else None),
+        ("--tensor-parallel-size", _above_one(placement.tensor_parallel_size)),
+        ("--pipeline-parallel-size", _above_one(placement.pipeline_parallel_size)),
+        ("--gpu-memory-utilization", placement.gpu_memory_utilization),
+        ("--kv-cache-memory-bytes", placement.kv_cache_memory_bytes if not setup.on_cpu else None),
+        ("--mamba-ssm-cache-dtype", request.mamba_ssm_cache_dtype),
+        ("--block-size", request.block_size),
+    ]
+    flags = [("--enforce-eager", request.enforce_eager), ("--language-model-only", request.language_model_only)]
+    written = [part for name, value in pairs if value is not None for part in (name, str(value))]
+    return (*written, *(name for name, is_set in flags if is_set))
+
+
+def _above_one(size: int) -> int | None:
+    return size if size > 1 else None

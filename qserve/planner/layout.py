@@ -1,0 +1,102 @@
+"""How many ranks a model splits into: the divisibility rules of tensor parallelism, and pipeline stages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qserve.core.model_spec import ModelSpec
+from qserve.core.tensors import Tensor
+from qserve.errors import UsageError
+from qserve.planner.request import PlanRequest
+
+__all__ = ["layouts", "stage_layers", "stage_tensors", "why_not_divisible"]
+
+_LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
+
+
+def layouts(spec: ModelSpec, num_devices: int, request: PlanRequest) -> Iterator[tuple[int, int]]:
+    """(tensor, pipeline) parallel sizes worth trying, fewest cards first, tensor parallelism before pipeline stages.
+
+    Raises UsageError when a size that the user fixed can't divide the model or needs more cards than there are.
+    """
+    fixed_tensor, fixed_pipeline = request.tensor_parallel_size, request.pipeline_parallel_size
+    if fixed_tensor is not None:
+        reason = why_not_divisible(spec, fixed_tensor)
+        if reason:
+            raise UsageError(f"--tensor-parallel-size {fixed_tensor}: {reason}")
+    if (fixed_tensor or 1) * (fixed_pipeline or 1) > num_devices:
+        raise UsageError(
+            f"--tensor-parallel-size {fixed_tensor or 1} with --pipeline-parallel-size {fixed_pipeline or 1} needs "
+            f"{(fixed_tensor or 1) * (fixed_pipeline or 1)} cards, but there are {num_devices}; "
+            "lower them, or describe more cards: --gpu NAME:COUNT"
+        )
+    pairs = [
+        (tensor, pipeline)
+        for tensor in ([fixed_tensor] if fixed_tensor else range(1, num_devices + 1))
+        for pipeline in ([fixed_pipeline] if fixed_pipeline else range(1, num_devices // tensor + 1))
+        if tensor * pipeline <= num_devices
+        and pipeline <= spec.num_hidden_layers
+        and not why_not_divisible(spec, tensor)
+    ]
+    yield from sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair[1]))
+
+
+def why_not_divisible(spec: ModelSpec, tensor_parallel_size: int) -> str | None:
+    """The dimension that `tensor_parallel_size` ranks can't share; None when they can. KV heads may replicate."""
+    ranks = tensor_parallel_size
+    group = spec.quantization.group_size if spec.quantization else 0
+    sizes = [("attention heads", spec.num_attention_heads)]
+    if spec.intermediate_size and (spec.moe is None or spec.moe.sparse_layers < spec.num_hidden_layers):
+        sizes.append(("MLP columns", spec.intermediate_size))
+    if spec.moe:
+        sizes.append(("expert columns", spec.moe.moe_intermediate_size))
+    if spec.linear_attention:
+        sizes.append(("linear-attention key heads", spec.linear_attention.num_key_heads))
+    for name, size in sizes:
+        if size % ranks:
+            return f"{size} {name} don't divide by {ranks}"
+        if group and name.endswith("columns") and (size // ranks) % group:
+            return f"{size} {name} over {ranks} ranks cut quantization groups of {group}"
+    heads = spec.num_key_value_heads
+    if heads % ranks and ranks % heads:
+        return f"{heads} KV heads neither divide by {ranks} nor replicate evenly"
+    return None
+
+
+def stage_layers(spec: ModelSpec, pipeline_parallel_size: int) -> tuple[int, ...]:
+    """Layers of each stage. What doesn't divide goes to the stages before the last, from the back, as vLLM does it."""
+    base, rest = divmod(spec.num_hidden_layers, pipeline_parallel_size)
+    layers = [base] * pipeline_parallel_size
+    for offset in range(2, rest + 2):
+        layers[-offset] += 1
+    return tuple(layers)
+
+
+def stage_tensors(spec: ModelSpec, tensors: tuple[Tensor, ...], stage: int, num_stages: int) -> tuple[Tensor, ...]:
+    """A stage's share: its layers, embeddings and vision encoder on the first, final norm and head on the last.
+
+    Tensors of a header belong to the layer in their name; repeated ones (from dimensions) are shared out by number.
+    """
+    if num_stages == 1:
+        return tensors
+    counts = stage_layers(spec, num_stages)
+    first = sum(counts[:stage])
+    own = range(first, first + counts[stage])
+    picked = (_stage_part(spec, tensor, stage, num_stages, own) for tensor in tensors)
+    return tuple(tensor for tensor in picked if tensor is not None)
+
+
+def _stage_part(spec: ModelSpec, tensor: Tensor, stage: int, num_stages: int, own: range) -> Tensor | None:
+    role = tensor.role
+    if role in ("embedding", "vision"):
+        tied_copy = role == "embedding" and spec.tie_word_embeddings and stage == num_stages - 1
+        return tensor if stage == 0 or tied_copy else None
+    layer = _LAYER.search(tensor.name)
+    if layer is None or role == "mtp":
+        return tensor if stage == num_stages - 1 else None
+    if tensor.repeat == 1:
+        return tensor if int(layer[1]) in own else None
+    repeat = round(tensor.repeat * len(own) / spec.num_hidden_layers)
+    return replace(tensor, repeat=repeat, nbytes=tensor.nbytes * repeat // tensor.repeat) if repeat else None

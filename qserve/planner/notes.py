@@ -1,0 +1,55 @@
+"""What a user should know about a plan beside its figures: known traps of model, engine and release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qserve.planner.plan import Plan
+from qserve.planner.setup import Setup
+from qserve.planner.versions import VllmVersion
+
+__all__ = ["notes_on"]
+
+
+def notes_on(setup: Setup, plan: Plan) -> tuple[str, ...]:
+    """Sentences, the most important first."""
+    return (*_about_quantization(setup), *_about_model(setup), *_about_layout(setup, plan))
+
+
+def _about_quantization(setup: Setup) -> Iterator[str]:
+    scheme, in_flight = setup.quant.scheme, setup.quant.in_flight
+    if scheme.startswith("bnb") and setup.engine == "vllm":
+        if VllmVersion.parse(setup.engine_version).bitsandbytes_is_plugin:
+            yield "bitsandbytes left vLLM's core in 0.28: install the package vllm-bnb-plugin"
+        if setup.num_ranks > 1 and not in_flight:
+            yield "vLLM does not run a pre-quantized bitsandbytes checkpoint on several cards"
+    if scheme.startswith("bnb") and setup.engine == "transformers" and setup.spec.moe:
+        yield (
+            "transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit "
+            "(bitsandbytes#1849): most of this model stays as large as it was"
+        )
+
+
+def _about_model(setup: Setup) -> Iterator[str]:
+    spec, request = setup.spec, setup.request
+    if spec.is_hybrid and setup.engine == "vllm":
+        yield (
+            "hybrid model: a sequence pins whole blocks for its linear-attention state, so start-up fails with more "
+            "sequences than blocks; --max-num-seqs is always given"
+        )
+        if VllmVersion.parse(setup.engine_version).release < (0, 17) and spec.family.startswith("qwen3_5"):
+            yield "this family needs vLLM 0.17 or later"
+    if spec.vision and setup.engine == "vllm" and not request.language_model_only:
+        yield "the vision encoder is loaded and profiled; --language-model-only leaves both out"
+
+
+def _about_layout(setup: Setup, plan: Plan) -> Iterator[str]:
+    heads, ranks = setup.spec.num_key_value_heads, setup.tensor_parallel_size
+    if ranks > heads:
+        yield f"{heads} KV heads on {ranks} ranks: each head is kept {ranks // heads} times, the cache does not shrink"
+    cards = len(setup.hardware.devices)
+    if setup.engine == "vllm" and 1 <= setup.num_ranks < cards:
+        yield f"{setup.num_ranks} of {cards} cards suffice; the others stay free"
+    positions = setup.spec.max_position_embeddings
+    if plan.fits and plan.workload.max_model_len < positions and setup.request.max_model_len is None:
+        yield f"max_model_len is {plan.workload.max_model_len} of the model's {positions}: no more fits"

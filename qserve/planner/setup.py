@@ -1,0 +1,46 @@
+"""One candidate: a way to run the model, before anybody has counted whether it fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Device, Hardware
+from qserve.core.model_spec import ModelSpec
+from qserve.core.quantization import CheckpointQuantization
+from qserve.core.tensors import Tensor
+from qserve.planner.plan import QuantChoice
+from qserve.planner.request import EngineName, PlanRequest
+
+__all__ = ["Setup"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Engine, quantization and layout of one candidate.
+
+    `spec` and `tensors` are those of the checkpoint that is loaded (a sibling's, where one is taken);
+    `in_flight` is the quantization applied while loading. `devices` are the ranks' cards, or the CPU alone.
+    """
+
+    checkpoint: Checkpoint
+    hardware: Hardware
+    request: PlanRequest
+    engine: EngineName
+    engine_version: str
+    quant: QuantChoice
+    spec: ModelSpec
+    tensors: tuple[Tensor, ...]
+    in_flight: CheckpointQuantization | None
+    dtype: str
+    devices: tuple[Device, ...]
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+
+    @property
+    def num_ranks(self) -> int:
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.devices[0].kind == "cpu"

@@ -1,0 +1,75 @@
+"""vLLM releases as the planner tells them apart: what changed in the account of memory, and when."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from qserve.errors import UsageError
+
+__all__ = ["VllmVersion", "parse_release"]
+
+
+def parse_release(text: str) -> tuple[int, int]:
+    """(major, minor) of '0.19.0', '0.28.1rc1', '4.46'. Raises UsageError."""
+    match = re.match(r"v?(\d+)\.(\d+)", text)
+    if match is None:
+        raise UsageError(f"--engine-version {text!r} is no release; write for example 0.32.0")
+    return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True)
+class VllmVersion:
+    """One release. Each property names the first release that behaves so; sources stand beside the constants."""
+
+    release: tuple[int, int]
+
+    @classmethod
+    def parse(cls, text: str) -> VllmVersion:
+        """Raises UsageError outside 0.5 to 0.x: older ones account differently, and nobody measured them."""
+        release = parse_release(text)
+        if release < (0, 5):
+            raise UsageError(f"--engine-version {text}: vLLM before 0.5 is not planned for; use 0.32.0")
+        return cls(release)
+
+    @property
+    def is_v0_engine(self) -> bool:
+        """The first engine, with its own defaults: 256 sequences, a whole prompt in one step."""
+        return self.release < (0, 8)
+
+    @property
+    def samples_with_triton(self) -> bool:
+        """Top-k/top-p without sorting the vocabulary: 14 instead of 38 bytes per sequence and token."""
+        return self.release >= (0, 17)
+
+    @property
+    def keeps_moe_workspace(self) -> bool:
+        """Fused experts work in buffers that stay allocated, beside everything else."""
+        return self.release >= (0, 13)
+
+    @property
+    def subtracts_cuda_graphs(self) -> bool:
+        """CUDA graphs are estimated and taken from the KV cache; before, they came out of what was left over."""
+        return self.release >= (0, 21)
+
+    @property
+    def default_utilization(self) -> float:
+        return 0.92 if self.release >= (0, 22) else 0.9
+
+    @property
+    def logs_tokens_from_concurrency(self) -> bool:
+        """'GPU KV cache size' of a hybrid is concurrency · max_model_len; before, blocks // groups · block size."""
+        return self.release >= (0, 21)
+
+    @property
+    def limits_block_splits(self) -> bool:
+        """Weights are loaded with the allocator's max_split_size at 20 MiB."""
+        return self.release >= (0, 24)
+
+    @property
+    def bitsandbytes_is_plugin(self) -> bool:
+        return self.release >= (0, 28)
+
+    def caches_prefixes_of_hybrids(self, is_speculative: bool) -> bool:
+        """Whether prefix caching (mamba cache mode `align`) is on for hybrids by default."""
+        return self.release >= ((0, 27) if is_speculative else (0, 24))
