@@ -4,26 +4,25 @@ RequestContext   id, metrics, log line            middleware.py
 CORSMiddleware   only if origins are named        starlette
 ApiErrors        exceptions → OpenAI's shape      middleware.py
 KeyAuth          key and Host                     auth.py
-routes           ROUTES → Endpoints → Exchange    routes.py, endpoints.py, relay.py
+Dispatch         method and path → endpoint       routes.py, dispatch.py
+Endpoints        what each route does             endpoints.py, relay.py
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route as StarletteRoute
-from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.auth import KeyAuth
-from qserve.gateway.endpoints import Endpoint, Endpoints
+from qserve.gateway.dispatch import Dispatch
+from qserve.gateway.endpoints import Endpoints
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.middleware import ApiErrors, RequestContext
-from qserve.gateway.routes import ROUTES, RelayedRoute
+from qserve.gateway.routes import ROUTES
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.upstream import Upstream, watch
 
@@ -36,50 +35,37 @@ def build_gateway(settings: GatewaySettings, workers: Sequence[WorkerEndpoint]) 
     metrics = GatewayMetrics()
     upstreams = [Upstream(worker, settings) for worker in workers]
     metrics.watch_workers(upstreams)
-    app: ASGIApp = _router(Endpoints(settings, upstreams, metrics), upstreams, settings)
+    endpoints = Endpoints(settings, upstreams, metrics)
+    app: ASGIApp = Dispatch({route: endpoints.of(route) for route in ROUTES})
     app = ApiErrors(KeyAuth(app, settings.keys, settings.allowed_hosts))
     if settings.cors_origins:
         app = CORSMiddleware(
             app, allow_origins=settings.cors_origins, allow_methods=("GET", "POST"), allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after"),
         )  # fmt: skip
-    return RequestContext(app, metrics)
+    return _WithLifespan(RequestContext(app, metrics), upstreams, settings.watch_interval_s)
 
 
-class _Raw:
-    """An endpoint that speaks ASGI itself: Starlette wraps functions, and leaves objects alone."""
+class _WithLifespan:
+    """Runs the watch over the workers' states from start-up to shutdown."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+    def __init__(self, app: ASGIApp, upstreams: Sequence[Upstream], watch_interval_s: float) -> None:
+        self._app = app
+        self._upstreams = upstreams
+        self._watch_interval_s = watch_interval_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._endpoint(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        else:
+            await self._app(scope, receive, send)
 
-
-def _router(endpoints: Endpoints, upstreams: Sequence[Upstream], settings: GatewaySettings) -> ASGIApp:
-    routes = [
-        StarletteRoute(
-            route.path.replace("{model}", "{model:path}"),
-            _Raw(endpoints.relayed(route) if isinstance(route, RelayedRoute) else endpoints.of(route.path)),
-            methods=[route.method],
-        )
-        for route in ROUTES
-    ]
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: object) -> AsyncIterator[None]:
-        watching = asyncio.create_task(watch(upstreams, settings.watch_interval_s))
-        try:
-            yield
-        finally:
-            watching.cancel()
-            for upstream in upstreams:
-                upstream.client.close()
-
-    router = Router(routes, redirect_slashes=False, lifespan=lifespan)
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = router  # makes the router raise what it can't route, so that ApiErrors gives it its shape
-        await router(scope, receive, send)
-
-    return app
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        watching = asyncio.create_task(watch(self._upstreams, self._watch_interval_s))
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        watching.cancel()
+        for upstream in self._upstreams:
+            upstream.client.close()
+        await send({"type": "lifespan.shutdown.complete"})

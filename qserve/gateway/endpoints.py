@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,19 +13,18 @@ from starlette.types import Receive, Scope, Send
 
 import qserve
 from qserve.gateway import exposition
+from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.limits import read_body, require_json
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import record_of
 from qserve.gateway.relay import Exchange
 from qserve.gateway.respond import send_body, send_json
-from qserve.gateway.routes import RelayedRoute
+from qserve.gateway.routes import RelayedRoute, Route
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.upstream import Upstream, resolve
 from qserve.wire.errors import ApiError, from_validation
 
 __all__ = ["Endpoints"]
-
-Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Endpoints:
@@ -37,8 +36,10 @@ class Endpoints:
         self._metrics = metrics
         self._started_unix_s = int(time.time())
 
-    def of(self, path: str) -> Endpoint:
-        """What answers GET requests to this path of `ROUTES`."""
+    def of(self, route: Route) -> Endpoint:
+        """What answers requests to this route of `ROUTES`."""
+        if isinstance(route, RelayedRoute):
+            return self._relayed(route)
         return {
             "/health": self.health,
             "/ready": self.ready,
@@ -48,15 +49,14 @@ class Endpoints:
             "/v1/models": self.models,
             "/v1/models/{model}": self.model,
             "/v1/qserve/memory": self.memory,
-        }[path]
+        }[route.path]
 
-    def relayed(self, route: RelayedRoute) -> Endpoint:
-        """What answers requests that go to a worker."""
+    def _relayed(self, route: RelayedRoute) -> Endpoint:
+        num_sequences = route.num_sequences or (lambda _: 0)
 
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-            settings = self._settings
             require_json(scope)
-            body = await read_body(scope, receive, settings.max_body_bytes, settings.body_idle_timeout_s)
+            body = await read_body(scope, receive, self._settings.max_body_bytes, self._settings.body_idle_timeout_s)
             try:
                 request: Any = route.request.model_validate_json(body)
             except ValidationError as error:
@@ -65,8 +65,8 @@ class Endpoints:
             record = record_of(scope)
             record.model = upstream.endpoint.models[0]
             record.worker = upstream.name
-            num_sequences = route.num_sequences(request) if route.num_sequences else 0
-            await Exchange(upstream, route.path, body, num_sequences, record, self._metrics).run(receive, send)
+            exchange = Exchange(upstream, route.path, body, num_sequences(request), record, self._metrics)
+            await exchange.run(receive, send)
 
         return endpoint
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qserve.gateway.limits import ClientGone
@@ -75,16 +74,7 @@ class ApiErrors:
 def _as_api_error(raised: Exception, record: RequestRecord) -> ApiError:
     if isinstance(raised, ApiError):
         return raised
-    if isinstance(raised, HTTPException):
-        return _of_router(raised, record)
     _log.error("request %s failed", record.request_id, exc_info=raised)
     return ApiError(
         500, f"something broke inside qserve; its log tells more under {record.request_id}", "internal_error"
     )
-
-
-def _of_router(raised: HTTPException, record: RequestRecord) -> ApiError:
-    if raised.status_code == 405:
-        allow = (raised.headers or {}).get("Allow", "")
-        return ApiError(405, f"{record.route} takes {allow}, not {record.method}", "method_not_allowed", allow=allow)
-    return ApiError(raised.status_code, "there is no such route; /openapi.json lists them", "route_not_found")

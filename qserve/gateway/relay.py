@@ -9,19 +9,20 @@ the connection to the worker, and with it the generation.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import time
 
 from starlette.types import Receive, Send
 
 from qserve.gateway.client import ConnectionBroke, Reply, Unreachable
+from qserve.gateway.events import EventCutter, count_events
 from qserve.gateway.limits import ClientGone, until_gone
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import RequestRecord
 from qserve.gateway.respond import JSON, send_body
 from qserve.gateway.upstream import Upstream
 from qserve.wire.errors import ApiError
-from qserve.wire.sse import EventCutter, count_events
 
 __all__ = ["Exchange"]
 
@@ -57,32 +58,33 @@ class Exchange:
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
         self._upstream.check_ready()
+        task = asyncio.current_task()
+        assert task is not None
         down = self._upstream.down
-        work = asyncio.create_task(self._work(send))
         gone = asyncio.create_task(until_gone(receive))
+        interrupt = functools.partial(_cancel, task)
+        down.add_done_callback(interrupt)
+        gone.add_done_callback(interrupt)
         try:
-            await asyncio.wait((work, gone, down), return_when=asyncio.FIRST_COMPLETED)
-            client_left = gone.done()
-        finally:
-            gone.cancel()
-            if not work.done():
-                work.cancel()
-                await asyncio.wait((work,))
-        await self._conclude(work, client_left, send)
-
-    async def _conclude(self, work: asyncio.Task[None], client_left: bool, send: Send) -> None:
-        try:
-            if not work.cancelled():
-                work.result()
-            elif client_left:
-                raise ClientGone
-            else:
-                raise _died(self._upstream.endpoint.detail)
+            await self._work(send)
+        except asyncio.CancelledError:
+            if not (down.done() or gone.done()) or task.uncancel():
+                raise  # the server itself is going
+            if gone.done():
+                raise ClientGone from None
+            await self._fail(_died(self._upstream.endpoint.detail), send)
         except ApiError as error:
-            if not self._streaming:
-                raise
-            self._record.error_code = error.code
-            await send({"type": "http.response.body", "body": error.event()})
+            await self._fail(error, send)
+        finally:
+            down.remove_done_callback(interrupt)
+            gone.remove_done_callback(interrupt)
+            gone.cancel()
+
+    async def _fail(self, error: ApiError, send: Send) -> None:
+        if not self._streaming:
+            raise error
+        self._record.error_code = error.code
+        await send({"type": "http.response.body", "body": error.event()})
 
     async def _work(self, send: Send) -> None:
         if not self._num_sequences:
@@ -180,6 +182,10 @@ class Exchange:
         ):
             if found := pattern.search(usage[1]):
                 counter.labels(self._record.model).inc(int(found[1]))
+
+
+def _cancel(task: asyncio.Task[None], _: asyncio.Future[None]) -> None:
+    task.cancel()
 
 
 def _died(why: str) -> ApiError:

@@ -50,14 +50,6 @@ def _completion_sequences(request: CompletionRequest) -> int:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/health", "The gateway's process is alive. The only route without a key."),
-    Route("GET", "/ready", "Every worker takes requests; else 503 with the state of each."),
-    Route("GET", "/version", "qserve's version."),
-    Route("GET", "/metrics", "Prometheus: the gateway's metrics, then each worker's with a label `worker`."),
-    Route("GET", "/openapi.json", "This document."),
-    Route("GET", "/v1/models", "The models that are served."),
-    Route("GET", "/v1/models/{model}", "One of them."),
-    Route("GET", "/v1/qserve/memory", "What each worker holds in memory, per term, as it measured it."),
     RelayedRoute(
         "POST", "/v1/chat/completions", "The next turn of a conversation.", ChatCompletionRequest, _chat_sequences
     ),
@@ -67,6 +59,14 @@ ROUTES: tuple[Route, ...] = (
     ),
     RelayedRoute("POST", "/tokenize", "Token ids of a prompt, or of messages through the template.", TokenizeRequest),
     RelayedRoute("POST", "/detokenize", "The text of token ids.", DetokenizeRequest),
+    Route("GET", "/health", "The gateway's process is alive. The only route without a key."),
+    Route("GET", "/ready", "Every worker takes requests; else 503 with the state of each."),
+    Route("GET", "/version", "qserve's version."),
+    Route("GET", "/metrics", "Prometheus: the gateway's metrics, then each worker's with a label `worker`."),
+    Route("GET", "/openapi.json", "This document."),
+    Route("GET", "/v1/models", "The models that are served."),
+    Route("GET", "/v1/models/{model}", "One of them."),
+    Route("GET", "/v1/qserve/memory", "What each worker holds in memory, per term, as it measured it."),
 )  # fmt: skip
 
 _FIXED = frozenset(route.path for route in ROUTES if "{" not in route.path)

@@ -58,8 +58,9 @@ class _Wire(BaseModel):
     @classmethod
     def _refuse_by_name(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            for name, why in _REFUSED.items():
-                if name not in cls.model_fields and data.get(name) is not None:
+            for name, value in data.items():
+                why = _REFUSED.get(name)
+                if why is not None and value is not None and name not in cls.model_fields:
                     raise PydanticCustomError(
                         "unsupported_field", "'{field}' is not supported: {why}", {"field": name, "why": why}
                     )
