@@ -1,1 +1,1 @@
-"""The formats on the wire: request schemas, the error shape, server-sent events. Shared by gateway and workers; no I/O."""
+"""The formats on the wire: request schemas, errors, server-sent events. Shared by gateway and workers; no I/O."""

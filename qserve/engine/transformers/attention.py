@@ -1,0 +1,130 @@
+"""Attention over sequences of different lengths that lie end to end in one row, without one big mask.
+
+transformers' continuous batching packs every running request into one row. With `sdpa` it then builds a dense mask of
+all queries against all keys: eight prompts of 128 tokens cost eight times the arithmetic that they need, measured as
+41 % of a prefill step and 24 % of a decode step (docs/results/LOG.md). flash-attn has a kernel for this (`varlen`);
+where it is not installed, or on a CPU, this function takes its place, by the library's own door, `AttentionInterface`:
+
+- a prompt, or a chunk of one, is one causal SDPA call;
+- sequences that decode one token are padded to a common length and share a call, in buckets of similar length. The
+  query heads of one key head become the rows of its query, so no key is repeated for grouped-query attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+__all__ = ["NAME", "length_buckets", "register", "varlen_sdpa"]
+
+NAME = "qserve_varlen_sdpa"
+# Keys are padded to a multiple of this, so that a CPU's kernels meet few shapes: each new one is compiled once.
+_KEY_MULTIPLE = 64
+
+
+def register() -> None:
+    """Make the function known to transformers under `NAME`; a packed row needs no mask."""
+    AttentionInterface.register(NAME, varlen_sdpa)
+    AttentionMaskInterface.register(NAME, lambda *_args, **_kwargs: None)
+
+
+def varlen_sdpa(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    cache: Any = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """One layer's causal attention.
+
+    Args:
+        module: the attention layer; only its `layer_idx` is read.
+        query: [1, heads, total_q, head_dim].
+        key: [1, kv_heads, total_k, head_dim]; without `cache`, total_k equals total_q.
+        value: as `key`.
+        attention_mask: None, since the borders say it all.
+        scaling: factor on the scores; None is 1/√head_dim.
+        dropout: not used in inference.
+        cache: transformers' paged cache in continuous batching; it stores the new keys and returns all of them.
+        kwargs: holds `cu_seq_lens_q` and `cu_seq_lens_k`, the borders of the sequences (int, batch + 1 of them).
+
+    Returns:
+        [1, total_q, heads, head_dim], and None for the attention weights that nobody asks for.
+
+    """
+    if cache is not None:
+        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
+    borders_q: list[int] = kwargs["cu_seq_lens_q"].tolist()
+    borders_k: list[int] = kwargs["cu_seq_lens_k"].tolist()
+    output = torch.empty_like(query)
+    decoding: list[int] = []
+    for index in range(len(borders_q) - 1):
+        rows = slice(borders_q[index], borders_q[index + 1])
+        if rows.stop - rows.start == 1:
+            decoding.append(index)
+        elif rows.stop > rows.start:
+            columns = slice(borders_k[index], borders_k[index + 1])
+            output[:, :, rows] = _prefill(query[:, :, rows], key[:, :, columns], value[:, :, columns], scaling)
+    lengths = {index: borders_k[index + 1] - borders_k[index] for index in decoding}
+    for bucket in length_buckets(lengths):
+        rows_of = torch.tensor([borders_q[index] for index in bucket], device=query.device)
+        starts = torch.tensor([borders_k[index] for index in bucket], device=query.device)
+        ends = torch.tensor([borders_k[index + 1] for index in bucket], device=query.device)
+        output[:, :, rows_of] = _decode(query[:, :, rows_of], key, value, starts, ends, lengths[bucket[-1]], scaling)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def length_buckets(lengths: dict[int, int]) -> list[list[int]]:
+    """Sequences, shortest first, in buckets whose longest is at most twice the shortest: padding never doubles work."""
+    buckets: list[list[int]] = []
+    for index in sorted(lengths, key=lambda i: lengths[i]):
+        if buckets and lengths[index] <= max(2 * lengths[buckets[-1][0]], _KEY_MULTIPLE):
+            buckets[-1].append(index)
+        else:
+            buckets.append([index])
+    return buckets
+
+
+def _prefill(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> torch.Tensor:
+    """One sequence. A chunk that continues a prompt needs a causal mask aligned to the end of the keys."""
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    mask = None
+    if num_queries < num_keys:
+        ones = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device)
+        mask = ones.tril(diagonal=num_keys - num_queries)
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
+    )
+
+
+def _decode(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    starts: torch.Tensor,
+    ends: torch.Tensor,
+    longest: int,
+    scaling: float | None,
+) -> torch.Tensor:
+    """One token of each of `batch` sequences; `query` and the answer are [1, heads, batch, head_dim]."""
+    _, heads, batch, head_dim = query.shape
+    kv_heads = key.shape[1]
+    width = -(-longest // _KEY_MULTIPLE) * _KEY_MULTIPLE
+    columns = starts[:, None] + torch.arange(width, device=query.device)
+    mask = (columns < ends[:, None])[:, None, None, :]
+    columns = columns.clamp(max=key.shape[2] - 1).flatten()
+    keys, values = (
+        states[0].index_select(1, columns).view(kv_heads, batch, width, head_dim).transpose(0, 1)
+        for states in (key, value)
+    )
+    grouped = query[0].transpose(0, 1).reshape(batch, kv_heads, heads // kv_heads, head_dim)
+    mixed = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scaling)
+    return mixed.reshape(batch, heads, head_dim).transpose(0, 1)[None]

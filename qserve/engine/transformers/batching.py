@@ -1,0 +1,71 @@
+"""What a batcher is: the part of the engine that runs many sequences through the model at once.
+
+There is one per way of keeping a cache. `paged` drives transformers' continuous batching; models that it refuses get a
+batcher of their own behind the same three verbs: submit, cancel, exclusive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from qserve.engine.transformers.sampling import SequenceSampler, TokenChoice
+
+__all__ = ["Batcher", "BatcherLoad", "Sequence", "SequenceFailed"]
+
+
+class SequenceFailed(Exception):
+    """One sequence failed in the engine, for example for want of memory. Others go on."""
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A prompt that is being continued.
+
+    `outbox` receives one `TokenChoice` a token, on the event loop; a `SequenceFailed` ends it early. After `max_tokens`
+    tokens, or a token of `stop_token_ids`, nothing more comes.
+    """
+
+    request_id: str
+    prompt_ids: list[int]
+    max_tokens: int
+    stop_token_ids: frozenset[int]
+    sampler: SequenceSampler
+    outbox: asyncio.Queue[TokenChoice | SequenceFailed] = field(default_factory=asyncio.Queue)
+
+
+@dataclass(frozen=True)
+class BatcherLoad:
+    """Right now: sequences that generate, sequences that wait, and how much of the KV pool is taken (0 to 1)."""
+
+    num_running: int
+    num_waiting: int
+    kv_cache_usage: float
+
+
+class Batcher(Protocol):
+    """Thread-safe for its caller: all verbs may be called from the event loop while a thread of its own generates."""
+
+    kv_cache_bytes: int
+    kv_cache_tokens: int
+
+    def start(self, on_death: Callable[[BaseException], None]) -> None:
+        """Start generating. `on_death` is called, from the generating thread, when it can't go on."""
+
+    def stop(self) -> None:
+        """Stop at once; sequences that run are lost."""
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence. Tokens arrive in its outbox."""
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Stop a sequence that nobody waits for. Harmless for one that has ended."""
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """The model to oneself between two steps, from another thread: for prompt log-probabilities."""
+
+    def load(self) -> BatcherLoad:
+        """How busy it is."""

@@ -1,0 +1,165 @@
+"""POST /v1/completions: plain prompts, batches of them, and `echo` with `logprobs` as lm-eval needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from qserve.engine.transformers.engine import Engine, Piece, merged
+from qserve.engine.transformers.legacy_logprobs import LegacyLogprobs
+from qserve.engine.transformers.prompt_logprobs import ScoredPrompt
+from qserve.engine.transformers.requests import (
+    completion_max_tokens,
+    completion_prompts,
+    generations,
+    sampling_params,
+)
+from qserve.wire.openai import CompletionRequest
+from qserve.wire.sse import DONE, event
+
+__all__ = ["CompletionAnswer"]
+
+
+class CompletionAnswer:
+    """One request being answered. Building it refuses what can't be answered; nothing runs before it is read.
+
+    Choices are numbered prompt by prompt, `n` of each. With `echo` the prompt's text stands before the answer, and with
+    `logprobs` so do its tokens. Where `echo`, `logprobs` and at most one new token meet, the forward that scores the
+    prompt yields that token too, the end-of-text token included, and nothing is generated.
+    """
+
+    def __init__(self, engine: Engine, request: CompletionRequest) -> None:
+        self._engine = engine
+        self._request = request
+        self._prompts = completion_prompts(engine, request)
+        self._params = sampling_params(engine, request, request.logprobs)
+        limits = [completion_max_tokens(engine, request, prompt) for prompt in self._prompts]
+        self._scores_only = request.echo and request.logprobs is not None and max(limits) <= 1
+        # With echo and max_tokens 0 and no logprobs there is nothing to compute: the prompt is the answer.
+        self._generations = [
+            generation
+            for prompt, limit in zip(self._prompts, limits, strict=True)
+            if limit and not self._scores_only
+            for generation in generations([prompt], self._params, limit, request)
+        ]
+        self._draw_next = max(limits) > 0
+        self._head = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
+        self._num_generated = 0
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer as one object."""
+        choices = await self._echoes()
+        async with aclosing(self._pieces()) as pieces:
+            async for index, piece in pieces:
+                choices[index].add(piece)
+        return {
+            **self._head,
+            "object": "text_completion",
+            "choices": [choice.to_json(index) for index, choice in enumerate(choices)],
+            "usage": self._usage(),
+        }
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The answer as server-sent events; an echoed prompt is the first event of its choice."""
+        for index, choice in enumerate(await self._echoes()):
+            if choice.text or choice.finish_reason:
+                yield self._chunk(choice.to_json(index))
+        async with aclosing(self._pieces()) as pieces:
+            async for index, piece in pieces:
+                if piece.text or piece.finish_reason or (self._request.logprobs is not None and piece.tokens):
+                    choice = self._empty_choice()
+                    choice.add(piece)
+                    yield self._chunk(choice.to_json(index))
+        if self._request.stream_options is not None and self._request.stream_options.include_usage:
+            yield event({**self._head, "object": "text_completion", "choices": [], "usage": self._usage()})
+        yield DONE
+
+    async def _pieces(self) -> AsyncGenerator[tuple[int, Piece]]:
+        streams = [self._engine.generate(generation) for generation in self._generations]
+        async with aclosing(merged(streams)) as arrivals:
+            async for index, piece in arrivals:
+                if piece.finish_reason is not None:
+                    self._num_generated += piece.num_tokens
+                yield index, piece
+
+    async def _echoes(self) -> list[_Choice]:
+        """The choices as they are before anything is generated."""
+        n = self._request.n
+        choices = [self._empty_choice() for _ in range(n * len(self._prompts))]
+        if not self._request.echo:
+            return choices
+        scored: list[ScoredPrompt | None] = [None] * len(choices)
+        if self._request.logprobs is not None:
+            scored = [*await self._score([prompt for prompt in self._prompts for _ in range(n)])]
+        for index, choice in enumerate(choices):
+            choice.echo(self._prompts[index // n], scored[index])
+            if self._scores_only or not self._generations:
+                self._num_generated += choice.close(scored[index])
+        return choices
+
+    async def _score(self, prompts: list[list[int]]) -> list[ScoredPrompt]:
+        scoring = self._engine.score(prompts, self._params, draw_next=self._scores_only and self._draw_next)
+        return await asyncio.ensure_future(scoring)
+
+    def _empty_choice(self) -> _Choice:
+        logprobs = None if self._request.logprobs is None else LegacyLogprobs(self._engine.token_text)
+        return _Choice(self._engine, logprobs)
+
+    def _chunk(self, choice: dict[str, Any]) -> bytes:
+        return event({**self._head, "object": "text_completion", "choices": [choice]})
+
+    def _usage(self) -> dict[str, int]:
+        num_prompt = sum(map(len, self._prompts))
+        return {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": self._num_generated,
+            "total_tokens": num_prompt + self._num_generated,
+        }
+
+
+class _Choice:
+    """One choice while it grows."""
+
+    def __init__(self, engine: Engine, logprobs: LegacyLogprobs | None) -> None:
+        self._engine = engine
+        self._logprobs = logprobs
+        self.text = ""
+        self.finish_reason: str | None = None
+
+    def echo(self, prompt: list[int], scored: ScoredPrompt | None) -> None:
+        """Put the prompt before the answer."""
+        self.text = self._engine.tokenizer.decode(prompt)
+        if self._logprobs is not None and scored is not None:
+            for token_id, logprob, top in zip(prompt, scored.logprobs, scored.top, strict=True):
+                self._logprobs.add(token_id, logprob, top)
+
+    def close(self, scored: ScoredPrompt | None) -> int:
+        """End after the prompt, with the one token that its forward drew; the number of tokens drawn."""
+        self.finish_reason = "length"
+        if scored is None or scored.next_token is None:
+            return 0
+        token = scored.next_token
+        if token.token_id in self._engine.eos_token_ids:
+            self.finish_reason = "stop"
+        else:
+            self.text += self._engine.tokenizer.decode([token.token_id])
+        if self._logprobs is not None:
+            self._logprobs.add(token.token_id, token.logprob, token.top)
+        return 1
+
+    def add(self, piece: Piece) -> None:
+        """Append what was generated."""
+        self.text += piece.text
+        self.finish_reason = piece.finish_reason
+        if self._logprobs is not None:
+            for token in piece.tokens:
+                self._logprobs.add(token.token_id, token.logprob, token.top)
+
+    def to_json(self, index: int) -> dict[str, Any]:
+        """The entry of `choices`."""
+        logprobs = None if self._logprobs is None else self._logprobs.to_json()
+        return {"index": index, "text": self.text, "logprobs": logprobs, "finish_reason": self.finish_reason}

@@ -1,0 +1,215 @@
+"""The engine behind the routes: a loaded model, its batcher and scorer, and text that comes out piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, replace
+from typing import Any
+
+from qserve.engine.transformers.batching import Batcher, Sequence, SequenceFailed
+from qserve.engine.transformers.load import LoadedModel
+from qserve.engine.transformers.prompt_logprobs import PromptToScore, ScoredPrompt
+from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler, TokenChoice
+from qserve.engine.transformers.scoring import PromptScorer
+from qserve.engine.transformers.text import StopStrings, TextStream, TokenText
+from qserve.wire.errors import ApiError
+
+__all__ = ["Engine", "Generation", "Piece"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that is ready to be shown, with the tokens that came since the last piece.
+
+    `tokens` leaves out a token that ended the sequence; `num_tokens` counts it. The last piece has a `finish_reason`.
+    """
+
+    text: str
+    tokens: tuple[TokenChoice, ...]
+    num_tokens: int
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One answer to be generated: a prompt in tokens, and what the request asked for."""
+
+    prompt_ids: list[int]
+    params: SamplingParams
+    max_tokens: int
+    stops: tuple[str, ...] = ()
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+
+
+class Engine:
+    """Serves one model. All methods belong to one event loop."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        batcher: Batcher,
+        scorer: PromptScorer,
+        *,
+        max_model_len: int,
+        max_num_seqs: int,
+    ) -> None:
+        self.loaded = loaded
+        self.tokenizer = loaded.tokenizer
+        self.batcher = batcher
+        self.max_model_len = max_model_len
+        self.max_num_seqs = max_num_seqs
+        self.token_text = TokenText(loaded.tokenizer)
+        self.vocab_size = int(loaded.model.config.get_text_config().vocab_size)
+        self.eos_token_ids = _eos_token_ids(loaded)
+        self.defaults = _default_params(loaded.model.generation_config)
+        self.num_prompt_tokens = 0
+        self.num_generated_tokens = 0
+        self._scorer = scorer
+        self._ids = itertools.count()
+        self._device = loaded.model.device
+
+    def check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
+        """The number of tokens that may be generated; raises a 400 with the numbers when that is none."""
+        room = self.max_model_len - num_prompt_tokens
+        if num_prompt_tokens == 0:
+            raise ApiError(400, "the prompt is empty: it has no tokens", "empty_prompt", "prompt")
+        if room < (1 if max_tokens is None else max_tokens):
+            asked = "" if max_tokens is None else f" and max_tokens asks for {max_tokens}"
+            raise ApiError(
+                400,
+                f"the model's context is {self.max_model_len} tokens (max_model_len); the prompt has "
+                f"{num_prompt_tokens}{asked}. "
+                "Shorten the prompt, lower max_tokens, or serve with a larger --max-model-len",
+                "context_length_exceeded",
+                "messages" if max_tokens is None else "max_tokens",
+            )
+        return room if max_tokens is None else max_tokens
+
+    async def generate(self, generation: Generation) -> AsyncIterator[Piece]:
+        """The pieces of one answer. Closing the iterator, or cancelling its task, stops the generation."""
+        params = generation.params
+        sequence = Sequence(
+            request_id=f"s{next(self._ids)}",
+            prompt_ids=generation.prompt_ids,
+            max_tokens=generation.max_tokens,
+            stop_token_ids=params.stop_token_ids,
+            sampler=SequenceSampler(params, generation.prompt_ids, self._device),
+        )
+        self.num_prompt_tokens += len(generation.prompt_ids)
+        text = TextStream(self.tokenizer, skip_special_tokens=generation.skip_special_tokens)
+        stops = StopStrings(generation.stops, include=generation.include_stop)
+        self.batcher.submit(sequence)
+        try:
+            for num_tokens in itertools.count(1):
+                item = await sequence.outbox.get()
+                if isinstance(item, SequenceFailed):
+                    raise ApiError(500, str(item), "generation_failed")
+                self.num_generated_tokens += 1
+                piece = _next_piece(item, num_tokens, generation, text, stops)
+                yield piece
+                if piece.finish_reason is not None:
+                    return
+        finally:
+            self.batcher.cancel(sequence)
+
+    async def score(
+        self, prompts: SequenceOf[list[int]], params: SamplingParams, *, draw_next: bool
+    ) -> list[ScoredPrompt]:
+        """Log-probabilities of prompts, and the token after each when `draw_next`."""
+        self.num_prompt_tokens += sum(map(len, prompts))
+        jobs = [
+            PromptToScore(
+                prompt,
+                params.num_logprobs or 0,
+                SequenceSampler(seeded(params, index), prompt, self._device) if draw_next else None,
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+        try:
+            return await self._scorer.score(jobs)
+        except SequenceFailed as error:
+            raise ApiError(500, str(error), "generation_failed") from error
+
+    async def warm_up(self) -> None:
+        """One token through everything, so that the first user does not pay for first-time set-up."""
+        params = SamplingParams(temperature=0.0)
+        async for _ in self.generate(Generation([min(self.eos_token_ids, default=0)], params, max_tokens=1)):
+            pass
+        await self.score([[min(self.eos_token_ids, default=0)]], params, draw_next=False)
+        self.num_prompt_tokens = self.num_generated_tokens = 0
+
+    def stop(self) -> None:
+        """End both threads."""
+        self._scorer.stop()
+        self.batcher.stop()
+
+
+def seeded(params: SamplingParams, index: int) -> SamplingParams:
+    """The parameters of the `index`-th answer to one request: each draws differently, and the same again next time."""
+    return params if params.seed is None or index == 0 else replace(params, seed=params.seed + index)
+
+
+def _next_piece(
+    choice: TokenChoice, num_tokens: int, generation: Generation, text: TextStream, stops: StopStrings
+) -> Piece:
+    ends = choice.token_id in generation.params.stop_token_ids
+    shown, stopped = stops.push("" if ends else text.push(choice.token_id))
+    finish_reason = "stop" if stopped or ends else "length" if num_tokens >= generation.max_tokens else None
+    if finish_reason is not None and not stopped:
+        tail, stopped = stops.push(text.flush())
+        shown += tail if stopped else tail + stops.flush()
+        finish_reason = "stop" if stopped else finish_reason
+    return Piece(shown, () if ends else (choice,), num_tokens, finish_reason)
+
+
+def _eos_token_ids(loaded: LoadedModel) -> frozenset[int]:
+    """Tokens that end an answer: generation_config.json's, and the tokenizer's own."""
+    configured = loaded.model.generation_config.eos_token_id
+    ids = {configured} if isinstance(configured, int) else set(configured or ())
+    return frozenset({*ids, loaded.tokenizer.eos_token_id} - {None})
+
+
+def _default_params(config: Any) -> SamplingParams:
+    """What generation_config.json recommends, for requests that do not say."""
+    if config.do_sample is False or (config.do_sample is None and config.temperature is None):
+        return SamplingParams(temperature=0.0 if config.do_sample is False else 1.0)
+    return SamplingParams(
+        temperature=1.0 if config.temperature is None else float(config.temperature),
+        top_p=1.0 if config.top_p is None else float(config.top_p),
+        top_k=0 if config.top_k is None else int(config.top_k),
+        min_p=0.0 if config.min_p is None else float(config.min_p),
+        repetition_penalty=1.0 if config.repetition_penalty is None else float(config.repetition_penalty),
+    )
+
+
+async def merged(streams: SequenceOf[AsyncIterator[Piece]]) -> AsyncGenerator[tuple[int, Piece]]:
+    """Pieces of several answers as they come, with the index of the answer. The first error ends all of them."""
+    arrivals: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue()
+
+    async def forward(index: int, stream: AsyncIterator[Piece]) -> None:
+        try:
+            async for piece in stream:
+                arrivals.put_nowait((index, piece))
+            arrivals.put_nowait(None)
+        except Exception as error:
+            arrivals.put_nowait(error)
+
+    tasks = [asyncio.create_task(forward(index, stream)) for index, stream in enumerate(streams)]
+    try:
+        running = len(tasks)
+        while running:
+            arrival = await arrivals.get()
+            if isinstance(arrival, BaseException):
+                raise arrival
+            if arrival is None:
+                running -= 1
+            else:
+                yield arrival
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,91 @@
+"""Log-probabilities of the tokens of a prompt: what `echo` with `logprobs` answers, and what lm-eval asks for.
+
+Prompts from all requests are packed end to end into rows of bounded length, without padding. The logits are made for a
+few positions at a time, so that 8192 tokens of a vocabulary of 152k need megabytes and not 5 GiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from qserve.engine.transformers.sampling import SequenceSampler, TokenChoice, top_logprobs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["PromptToScore", "ScoredPrompt", "pack", "score_prompts"]
+
+# Float32 logits that are alive at once: 256 MiB of them, whatever the vocabulary.
+_LOGITS_BYTES = 256 * 1024**2
+_LOWEST_LOGPROB = -9999.0
+
+
+@dataclass(frozen=True)
+class PromptToScore:
+    """`num_top` alternatives a position; `sampler` draws the token after the prompt, None where none is asked for."""
+
+    token_ids: Sequence[int]
+    num_top: int
+    sampler: SequenceSampler | None
+
+
+@dataclass(frozen=True)
+class ScoredPrompt:
+    """Entry i is token i's log-probability given the tokens before it; nothing precedes the first, so its is None."""
+
+    logprobs: list[float | None]
+    top: list[tuple[tuple[int, float], ...]]
+    next_token: TokenChoice | None
+
+
+def pack(lengths: Sequence[int], max_num_batched_tokens: int) -> Iterator[range]:
+    """Ranges of consecutive prompts that fit one row. One that is longer than the row gets a row of its own."""
+    start, used = 0, 0
+    for index, length in enumerate(lengths):
+        if index > start and used + length > max_num_batched_tokens:
+            yield range(start, index)
+            start, used = index, 0
+        used += length
+    if start < len(lengths):
+        yield range(start, len(lengths))
+
+
+@torch.no_grad()
+def score_prompts(model: PreTrainedModel, prompts: Sequence[PromptToScore]) -> list[ScoredPrompt]:
+    """One forward over `prompts`, packed. Needs an attention that reads borders: ours, or flash-attn."""
+    lengths = [len(prompt.token_ids) for prompt in prompts]
+    device = model.device
+    borders = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
+    hidden = model.base_model(
+        input_ids=torch.tensor([[t for prompt in prompts for t in prompt.token_ids]], device=device),
+        position_ids=torch.cat([torch.arange(n) for n in lengths])[None].to(device),
+        cu_seq_lens_q=borders,
+        cu_seq_lens_k=borders,
+        max_length_q=max(lengths),
+        max_length_k=max(lengths),
+        use_cache=False,
+    ).last_hidden_state[0]
+    ends = borders.tolist()
+    return [_score(model, hidden[a:b], p) for a, b, p in zip(ends, ends[1:], prompts, strict=False)]
+
+
+def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) -> ScoredPrompt:
+    """`hidden` is [tokens, width] of one prompt."""
+    head = model.get_output_embeddings()
+    targets = torch.tensor(prompt.token_ids[1:], device=hidden.device)
+    logprobs: list[float | None] = [None]
+    top: list[tuple[tuple[int, float], ...]] = [()]
+    step = max(1, _LOGITS_BYTES // (4 * head.weight.shape[0]))
+    for start in range(0, len(targets), step):
+        wanted = targets[start : start + step]
+        rows = torch.log_softmax(head(hidden[start : start + len(wanted)]).float(), dim=-1)
+        logprobs += rows.gather(1, wanted[:, None])[:, 0].clamp(min=_LOWEST_LOGPROB).tolist()
+        top += top_logprobs(rows, prompt.num_top) if prompt.num_top else [()] * len(wanted)
+    following = None
+    if prompt.sampler is not None:
+        following = prompt.sampler.choose(head(hidden[-1:]).float()[0])
+    return ScoredPrompt(logprobs, top, following)

@@ -1,0 +1,166 @@
+"""From one row of logits to one token, as asked: penalties, temperature, top-k, top-p, min-p, seed, logprobs.
+
+A sequence samples from its own row with its own random generator, so what it draws does not depend on which other
+requests share the batch, nor on when they came.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+import torch
+
+__all__ = ["SamplingParams", "SequenceSampler", "TokenChoice", "top_logprobs"]
+
+# Most nuclei hold far fewer tokens than this; only a flatter distribution pays for a sort of the whole vocabulary.
+_NUCLEUS_GUESS = 1024
+_GREEDY_BELOW = 1e-5
+# What OpenAI's clients and lm-eval expect instead of minus infinity, which JSON cannot say.
+_LOWEST_LOGPROB = -9999.0
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """What a request asks of the sampler. Zero temperature is greedy.
+
+    `num_logprobs`: None for none at all, 0 for the chosen token's, N for the N likeliest beside it; they are those of
+    the model's own distribution, before penalties and temperature.
+    `stop_token_ids` end the sequence; before `min_tokens` they can't be drawn.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    num_logprobs: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken."""
+        return self.temperature < _GREEDY_BELOW
+
+
+@dataclass(frozen=True)
+class TokenChoice:
+    """A chosen token. `logprob` and `top` (likeliest first) are filled as `num_logprobs` asks."""
+
+    token_id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def top_logprobs(logprobs: torch.Tensor, num_top: int) -> list[tuple[tuple[int, float], ...]]:
+    """The `num_top` likeliest (token, logprob) of each row of `logprobs` [rows, vocab]; minus infinity reads -9999."""
+    values, ids = logprobs.topk(num_top, dim=-1)
+    values = values.clamp(min=_LOWEST_LOGPROB)
+    return [tuple(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
+
+
+class SequenceSampler:
+    """The sampler of one sequence; it remembers what it drew, for penalties and `min_tokens`."""
+
+    def __init__(self, params: SamplingParams, prompt_ids: SequenceOf[int], device: torch.device) -> None:
+        self.params = params
+        self._device = device
+        self._drawn: Counter[int] = Counter()
+        self._prompt = torch.tensor(sorted(set(prompt_ids)), dtype=torch.long, device=device)
+        self._generator = torch.Generator(device=device)
+        if params.seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(params.seed % 2**63)
+
+    @property
+    def num_drawn(self) -> int:
+        """Tokens drawn so far."""
+        return self._drawn.total()
+
+    @property
+    def is_plain_greedy(self) -> bool:
+        """Whether an argmax over the raw row is all there is to do, so that a whole batch can share one."""
+        p = self.params
+        penalised = p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0
+        return p.is_greedy and p.num_logprobs is None and not penalised and not p.logit_bias and not self._too_short
+
+    @property
+    def _too_short(self) -> bool:
+        return self.num_drawn < self.params.min_tokens
+
+    def choose(self, logits: torch.Tensor) -> TokenChoice:
+        """Draw the next token from `logits` [vocab], float32. The row is not changed."""
+        adjusted = self._penalise(logits)
+        token_id = int(adjusted.argmax()) if self.params.is_greedy else self._draw(adjusted)
+        choice = self._describe(token_id, logits)
+        self.record(token_id)
+        return choice
+
+    def record(self, token_id: int) -> None:
+        """Remember a token that was drawn elsewhere, by an argmax over the batch."""
+        self._drawn[token_id] += 1
+
+    def _penalise(self, logits: torch.Tensor) -> torch.Tensor:
+        params = self.params
+        row = logits.clone()
+        ids = torch.tensor(list(self._drawn), dtype=torch.long, device=self._device)
+        if params.repetition_penalty != 1.0:
+            seen = torch.cat([self._prompt, ids])  # a token in both is read twice and written twice with the same value
+            values = row[seen]
+            row[seen] = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
+        if self._drawn and (params.frequency_penalty or params.presence_penalty):
+            counts = torch.tensor(list(self._drawn.values()), dtype=row.dtype, device=self._device)
+            row[ids] -= params.frequency_penalty * counts + params.presence_penalty
+        for token_id, bias in params.logit_bias.items():
+            row[token_id] += bias
+        if self._too_short:
+            row[list(params.stop_token_ids)] = float("-inf")
+        return row
+
+    def _draw(self, logits: torch.Tensor) -> int:
+        scaled = logits / self.params.temperature
+        ids, kept = self._truncate(scaled)
+        probabilities = torch.softmax(kept, dim=-1)
+        # argmax(p / Exp(1)) draws from p, and needs no cumulative sum over the vocabulary.
+        noise = torch.empty_like(probabilities).exponential_(generator=self._generator)
+        winner = int((probabilities / noise.clamp_min(1e-20)).argmax())
+        return winner if ids is None else int(ids[winner])
+
+    def _truncate(self, scaled: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Token ids (None: all of them, in order) and scores that top-k, top-p and min-p leave, in vLLM's order."""
+        params = self.params
+        vocab = scaled.shape[-1]
+        use_top_k = 0 < params.top_k < vocab
+        if not use_top_k and params.top_p >= 1.0 and params.min_p <= 0.0:
+            return None, scaled
+        kept, ids = scaled.topk(params.top_k if use_top_k else min(_NUCLEUS_GUESS, vocab))
+        log_total = torch.logsumexp(kept if use_top_k else scaled, dim=-1)
+        if params.top_p < 1.0:
+            cumulative = torch.exp(kept - log_total).cumsum(-1)
+            if not use_top_k and float(cumulative[-1]) < params.top_p:
+                kept, ids = scaled.sort(descending=True)
+                cumulative = torch.exp(kept - log_total).cumsum(-1)
+            num_kept = int((cumulative < params.top_p).sum()) + 1
+            kept, ids = kept[:num_kept], ids[:num_kept]
+        elif not use_top_k:
+            kept, ids = scaled.sort(descending=True)
+        if params.min_p > 0.0:
+            floor = kept[0] + torch.log(torch.tensor(params.min_p, device=kept.device))
+            num_kept = max(1, int((kept >= floor).sum()))
+            kept, ids = kept[:num_kept], ids[:num_kept]
+        return ids, kept
+
+    def _describe(self, token_id: int, logits: torch.Tensor) -> TokenChoice:
+        num_top = self.params.num_logprobs
+        if num_top is None:
+            return TokenChoice(token_id)
+        logprobs = torch.log_softmax(logits, dim=-1)
+        top = top_logprobs(logprobs[None], num_top)[0] if num_top else ()
+        return TokenChoice(token_id, max(float(logprobs[token_id]), _LOWEST_LOGPROB), top)

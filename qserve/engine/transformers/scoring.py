@@ -1,0 +1,90 @@
+"""The queue before `prompt_logprobs`: requests of all clients share rows, and generation goes on between the rows."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qserve.engine.transformers.batching import Batcher, SequenceFailed
+from qserve.engine.transformers.prompt_logprobs import PromptToScore, ScoredPrompt, pack, score_prompts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["PromptScorer"]
+
+_Job = tuple[PromptToScore, "asyncio.Future[ScoredPrompt]"]
+
+
+class PromptScorer:
+    """A thread that scores prompts while the batcher holds still, one row at a time."""
+
+    def __init__(
+        self, model: PreTrainedModel, batcher: Batcher, loop: asyncio.AbstractEventLoop, max_num_batched_tokens: int
+    ) -> None:
+        self._model = model
+        self._batcher = batcher
+        self._loop = loop
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="prompt-scorer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the row it is at."""
+        self._jobs.put(None)
+
+    async def score(self, prompts: Sequence[PromptToScore]) -> list[ScoredPrompt]:
+        """The log-probabilities of `prompts`. A cancelled caller's prompts that wait are not computed.
+
+        Raises SequenceFailed when the machine has no memory for them.
+        """
+        futures: list[asyncio.Future[ScoredPrompt]] = [self._loop.create_future() for _ in prompts]
+        for job in zip(prompts, futures, strict=True):
+            self._jobs.put(job)
+        try:
+            return list(await asyncio.gather(*futures))
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            waiting = [job]
+            while not self._jobs.empty():
+                more = self._jobs.get()
+                if more is None:
+                    return
+                waiting.append(more)
+            for rows in pack([len(prompt.token_ids) for prompt, _ in waiting], self._max_num_batched_tokens):
+                self._score_row([waiting[index] for index in rows])
+
+    def _score_row(self, jobs: list[_Job]) -> None:
+        jobs = [job for job in jobs if not job[1].cancelled()]
+        if not jobs:
+            return
+        try:
+            with self._batcher.exclusive():
+                scored = score_prompts(self._model, [prompt for prompt, _ in jobs])
+        except (RuntimeError, MemoryError) as error:  # torch says RuntimeError when memory runs out
+            failure = SequenceFailed(f"scoring the prompt failed: {error}")
+            for _, future in jobs:
+                self._loop.call_soon_threadsafe(_settle, future, failure)
+            return
+        for (_, future), result in zip(jobs, scored, strict=True):
+            self._loop.call_soon_threadsafe(_settle, future, result)
+
+
+def _settle(future: asyncio.Future[ScoredPrompt], result: ScoredPrompt | SequenceFailed) -> None:
+    if future.done():
+        return
+    if isinstance(result, SequenceFailed):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

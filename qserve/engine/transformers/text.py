@@ -1,0 +1,111 @@
+"""From tokens to text as it may be shown: whole characters only, and nothing of a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers.decoders import DecodeStream
+
+__all__ = ["StopStrings", "TextStream", "TokenText"]
+
+
+class TextStream:
+    """Decodes one token after the other; a character whose bytes are not complete waits for the rest of them."""
+
+    def __init__(self, tokenizer: Any, *, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        self._skip = skip_special_tokens
+        self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
+        self._ids: list[int] = []
+        self._num_sent = 0
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; often one word, sometimes nothing yet."""
+        self._ids.append(token_id)
+        piece: str = self._stream.step(self._backend, token_id) or ""
+        self._num_sent += len(piece)
+        return piece
+
+    def flush(self) -> str:
+        """What is left when no more tokens come: an unfinished character shows as U+FFFD."""
+        whole: str = self._backend.decode(self._ids, skip_special_tokens=self._skip)
+        return whole[self._num_sent :]
+
+
+class StopStrings:
+    """Cuts at the first stop string, wherever token borders fall, and holds back what might become one."""
+
+    def __init__(self, stops: Sequence[str], *, include: bool) -> None:
+        self._stops = tuple(stops)
+        self._include = include
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Text that may be shown now, and whether a stop string was met (then nothing may follow)."""
+        if not self._stops:
+            return text, False
+        self._held += text
+        found = [(self._held.find(stop), -len(stop), stop) for stop in self._stops if stop in self._held]
+        if found:
+            position, _, stop = min(found)
+            shown = self._held[: position + len(stop)] if self._include else self._held[:position]
+            self._held = ""
+            return shown, True
+        keep = max(_overlap(self._held, stop) for stop in self._stops)
+        split = len(self._held) - keep
+        shown, self._held = self._held[:split], self._held[split:]
+        return shown, False
+
+    def flush(self) -> str:
+        """What was held back and turned out not to be a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that a stop string begins with."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if stop.startswith(text[-length:]):
+            return length
+    return 0
+
+
+class TokenText:
+    """How a single token is written in logprobs: a string of its own for every id, and its bytes."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._backend = tokenizer.backend_tokenizer
+        self._special = {token.content for token in self._backend.get_added_tokens_decoder().values()}
+        self._bytes_of_letter = _byte_level_alphabet()
+
+    def raw(self, token_id: int) -> bytes:
+        """The bytes of a token; those of a byte-level BPE may be part of a character."""
+        letters = self._backend.id_to_token(token_id)
+        if letters is None:
+            return b""
+        if letters in self._special or any(letter not in self._bytes_of_letter for letter in letters):
+            return str(letters).encode()
+        return bytes(self._bytes_of_letter[letter] for letter in letters)
+
+    def label(self, token_id: int) -> str:
+        """The token as text. Bytes that are no whole characters are spelled `bytes:\\xe4\\xbd`, as OpenAI spells them,
+        so that two tokens never share a key of `top_logprobs`.
+        """
+        raw = self.raw(token_id)
+        if not raw:
+            return f"token_id:{token_id}"
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's printable letter for each byte, inverted (the alphabet of every byte-level BPE, Qwen's among them)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    letters.update({chr(256 + index): byte for index, byte in enumerate(others)})
+    return letters
