@@ -10,7 +10,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.dimensions import tensors_of
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import FAMILIES, SCHEMES, CheckpointQuantization, Engine, resolve_scheme
+from qserve.core.quantization import SCHEMES, CheckpointQuantization, Engine, resolve_scheme
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner import constants
@@ -161,13 +161,9 @@ def _pays(scheme: str, device: Device) -> bool:
 
 
 def _same_family(stored: str, asked: str) -> bool:
-    bits = {"4bit": 4, "int8": 8, "fp8": 8}.get(asked)
-    return (
-        asked in FAMILIES
-        and bits is not None
-        and SCHEMES[stored].bits == bits
-        and (asked == "fp8") == (stored == "fp8")
-    )
+    if "fp8" in (asked, stored):
+        return asked == stored
+    return SCHEMES[stored].bits == {"4bit": 4, "int8": 8}.get(asked)
 
 
 def _dtype(spec: ModelSpec, weights: _Weights, device: Device, request: PlanRequest) -> str:

@@ -64,9 +64,7 @@ def non_torch(release: tuple[int, int], num_ranks: int) -> Constant:
     """What vLLM charges beside torch's allocator: NCCL, custom all-reduce, cuBLAS, Triton modules."""
     if num_ranks > 1:
         if release < (0, 9):
-            return Constant(
-                230 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.7 and 0.8, 2 and 4 cards, RTX 4090 and 22 GB cards"
-            )
+            return Constant(230 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.7 and 0.8 on 2 and 4 cards of 22 and 24 GB")
         if release < (0, 18):
             return Constant(1413 * MIB, 200 * MIB, 2200 * MIB, "vLLM 0.10.2, 2 x H200")
         return Constant(2125 * MIB, 1400 * MIB, 2300 * MIB, "vLLM 0.19, 2 x H100")

@@ -15,8 +15,9 @@ Offload = Literal["none", "cpu", "disk"]
 class PlanRequest:
     """The flags of `qserve plan` and `qserve up`, in the spelling of the engines.
 
-    `engine_version` is a vLLM release ("0.32.0"). `share_bytes` bounds what this plan may take of every device, where
-    several models share one. `offload` allows layers in RAM, or in RAM and on disk (transformers). `prompt_logprobs` asks for room for `echo` with `logprobs` (lm-eval).
+    `engine_version` is a release of the engine ("0.32.0"). `offload` allows layers in RAM, or in RAM and on disk
+    (transformers). `prompt_logprobs` asks for room for `echo` with `logprobs` (lm-eval). `share_bytes` bounds what
+    the plan may take of every device, where several models share one.
     """
 
     quant: str = "auto"

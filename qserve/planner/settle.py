@@ -28,7 +28,8 @@ _CPU_MAX_NUM_SEQS = 64
 _CPU_BATCHED_TOKENS = 1024
 _CUDA_BATCHED_TOKENS = 2048
 # Tokens of pool per sequence where memory allows; longer conversations share.
-_POOL_TOKENS_PER_SEQ = 4096
+_CPU_POOL_TOKENS_PER_SEQ = 1024
+_CUDA_POOL_TOKENS_PER_SEQ = 4096
 # A service on a CPU leaves most of what is free to others; one on a card takes nearly all.
 _CPU_POOL_SHARE = 0.3
 _CUDA_SHARE = 0.92
@@ -146,9 +147,8 @@ def _settle_transformers(setup: Setup, room_tokens: int) -> Plan:
         account.device(device, weights, cache, activations)
         for device, (weights, cache) in zip(setup.devices, held, strict=True)
     )
-    placement = Placement(
-        device_map=_device_map(setup, spread.device_map if spread else None), kv_cache_memory_bytes=pool
-    )
+    device_map = _device_map(spread.device_map if spread else None)
+    placement = Placement(device_map=device_map, kv_cache_memory_bytes=pool)
     tokens = account.tokens_of(pool)
     plan = _plan(setup, workload, placement, devices, tokens, tokens / max_model_len)
     if fits:
@@ -172,11 +172,12 @@ def _pool_bytes(account: TransformersAccount, left: int, need: int) -> tuple[int
     most = int(max(0, left) * (_CPU_POOL_SHARE if setup.on_cpu else 1.0))
     affordable = account.tokens_of(most)
     max_model_len = request.max_model_len or max(need, min(setup.spec.max_position_embeddings, affordable))
-    wanted = max(max_model_len, account.max_num_seqs * min(max_model_len, _POOL_TOKENS_PER_SEQ))
+    per_sequence = _CPU_POOL_TOKENS_PER_SEQ if setup.on_cpu else _CUDA_POOL_TOKENS_PER_SEQ
+    wanted = max(max_model_len, account.max_num_seqs * min(max_model_len, per_sequence))
     return account.pool_bytes(max(max_model_len, min(wanted, affordable))), max_model_len
 
 
-def _device_map(setup: Setup, full: DeviceMap | None) -> DeviceMap | str | None:
+def _device_map(full: DeviceMap | None) -> DeviceMap | str | None:
     if full is None:
         return None
     places = set(full.values())

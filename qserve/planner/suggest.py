@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, known_gpus
-from qserve.core.quantization import SCHEMES
+from qserve.core.quantization import FAMILIES, SCHEMES
 from qserve.planner.plan import Plan, Suggestion
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
@@ -82,16 +82,10 @@ def _fewer_bits(setup: Setup) -> Iterator[_Change]:
         ("int8", "little accuracy"),
         ("4bit", "one to three points on hard benchmarks"),
     ):
-        best = max(SCHEMES[name].quality for name in _family(quant))
+        best = max(SCHEMES[name].quality for name in FAMILIES[quant])
         if setup.checkpoint.spec.quantization is None and best < quality:
             lower = replace(setup.request, quant=quant, dtype=None)
             yield _Change(f"weights in {quant}", cost, lower, setup.hardware, setup.checkpoint.id)
-
-
-def _family(quant: str) -> tuple[str, ...]:
-    from qserve.core.quantization import FAMILIES
-
-    return FAMILIES[quant]
 
 
 def _offload(setup: Setup) -> Iterator[_Change]:

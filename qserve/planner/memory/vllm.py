@@ -56,7 +56,12 @@ def activation_peak(
     encoder = 0
     if spec.vision and with_encoder:
         encoder = encoder_peak(spec)
-        embeddings = _ENCODER_PATCHES // spec.vision.spatial_merge_size**2 * spec.hidden_size * _ACTIVATION_BYTES
+        embeddings = (
+            _ENCODER_PATCHES
+            // (spec.vision.spatial_merge_size * spec.vision.spatial_merge_size)
+            * spec.hidden_size
+            * _ACTIVATION_BYTES
+        )
     language = max(
         _sampler_peak(spec, device, version, max_num_seqs, max_num_batched_tokens),
         _layer_peak(spec, max_num_batched_tokens, tensor_parallel_size),
@@ -69,7 +74,7 @@ def encoder_peak(spec: ModelSpec) -> int:
     vision = spec.vision
     if vision is None:
         return 0
-    pixels = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+    pixels: int = vision.in_channels * vision.temporal_patch_size * vision.patch_size * vision.patch_size
     widths = pixels + 2 * vision.hidden_size + 2 * vision.intermediate_size
     return _ENCODER_PATCHES * widths * _ACTIVATION_BYTES
 
@@ -117,7 +122,7 @@ def _layer_peak(spec: ModelSpec, num_tokens: int, tensor_parallel_size: int) -> 
 
 
 def _moe_workspace(spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int) -> int:
-    """T·top_k·(max(I, H) + max(2I, H))·2: the two buffers of fused experts. Source: vllm TritonExperts.workspace_shapes."""
+    """T·top_k·(max(I, H) + max(2I, H))·2: two buffers. Source: vllm TritonExperts.workspace_shapes."""
     moe = spec.moe
     if moe is None or not version.keeps_moe_workspace:
         return 0

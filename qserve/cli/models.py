@@ -1,0 +1,70 @@
+"""`qserve models`: what is known without a network, how large it is, and which quantized siblings it has."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from qserve.core import facts
+from qserve.core.dimensions import num_parameters
+from qserve.core.model_spec import ModelSpec
+from qserve.hub.bundled import aliases, bundled_config, known_ids
+from qserve.planner.memory.kv import kv_bytes_per_token
+from qserve.units import format_bytes
+
+__all__ = ["command"]
+
+
+@click.command("models")
+@click.argument("part", default="")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+def command(part: str, as_json: bool) -> None:
+    """Known models, their sizes and aliases. PART: only ids that contain it, upper or lower case.
+
+    \b
+    qserve models
+    qserve models 32b
+    """
+    rows = [_row(model_id) for model_id in known_ids() if part.lower() in model_id.lower()]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    _print(rows)
+
+
+def _row(model_id: str) -> dict[str, Any]:
+    spec = ModelSpec.from_config(bundled_config(model_id) or {}, model_id)
+    parameters = num_parameters(spec)
+    return {
+        "id": model_id,
+        "architecture": spec.architecture,
+        "parameters": parameters,
+        "bf16_bytes": 2 * parameters,
+        "kv_bytes_per_token": kv_bytes_per_token(spec, 2),
+        "max_position_embeddings": spec.max_position_embeddings,
+        "siblings": dict(facts.load("siblings").get(model_id, {})),
+        "aliases": [name for name, (target, _) in aliases().items() if target == model_id],
+    }
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("model", overflow="fold")
+    for name in ("size", "bf16", "KV a token"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("quantized siblings")
+    for row in rows:
+        names = [str(row["id"]), *(f"  = {alias}" for alias in row["aliases"])]
+        table.add_row(
+            "\n".join(names),
+            f"{int(str(row['parameters'])) / 1e9:.2f}B",
+            format_bytes(row["bf16_bytes"]),
+            format_bytes(row["kv_bytes_per_token"]),
+            " ".join(row["siblings"]),
+        )
+    Console().print(table)

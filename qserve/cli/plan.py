@@ -1,0 +1,62 @@
+"""`qserve plan`: does it fit, with which quantization, placement and limits, and what to change if not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from qserve.cli.options import hardware_of, plan_options, request_of
+from qserve.hub import resolve
+from qserve.planner import Plan, make_plan
+
+__all__ = ["command"]
+
+_DOES_NOT_FIT = 3
+
+
+@click.group("plan", invoke_without_command=True)
+@click.option("--model", help="A folder, a hub id, an alias, or demo.")
+@click.option("--reward", help="A reward model that shares the cards with --model.")
+@plan_options
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
+@click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    model: str | None,
+    reward: str | None,
+    gpu: str | None,
+    as_json: bool,
+    explain: bool,
+    **values: Any,
+) -> None:
+    """Does it fit? With which quantization, placement and limits?
+
+    Nothing is downloaded but config.json and safetensors headers. Exit status: 0 fits, 3 does not, 2 bad input.
+
+    \b
+    qserve plan --model Qwen/Qwen32B --quant 4bit --gpu rtx-4090
+    qserve plan --model Qwen/Qwen3-8B --reward ./my-reward-model --gpu a100-80gb
+    qserve plan --model ./my-checkpoint --json
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if model is None:
+        raise click.UsageError("--model is missing: a folder, a hub id, an alias, or demo")
+    plan = make_plan(resolve(model), hardware_of(gpu), request_of(values))
+    _print(plan, as_json, explain)
+    if not plan.fits:
+        sys.exit(_DOES_NOT_FIT)
+
+
+def _print(plan: Plan, as_json: bool, explain: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(plan.to_json(), indent=2, ensure_ascii=False))
+        return
+    from qserve.cli.show_plan import show_plan
+
+    show_plan(plan, explain)
