@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -19,6 +20,10 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter's tim
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _ITL_BUCKETS_S = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
 _E2E_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+_USAGE = re.compile(rb'"usage"\s*:\s*\{(.*)', re.DOTALL)
+_PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+
 _QUEUE_BUCKETS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -53,8 +58,8 @@ class GatewayMetrics:
         self._errors = counter("errors", "Errors by their code, those inside streams included", "code")
         self._disconnects = counter("disconnects", "Clients that left before their answer was complete", "phase")
         self.stream_events = counter("stream_events", "Server-sent events relayed", "model")
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens, from the usage that workers report", "model")
-        self.generation_tokens = counter("generation_tokens", "Tokens generated, from the same usage", "model")
+        self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, from the usage that workers report", "model")
+        self._generation_tokens = counter("generation_tokens", "Tokens generated, from the same usage", "model")
         self.queue_wait = histogram("queue_wait_seconds", "Wait for a place at the worker", _QUEUE_BUCKETS_S, "worker")
         self.ttft = histogram(
             "time_to_first_token_seconds", "Streams: request received to first event sent", _TTFT_BUCKETS_S, "model"
@@ -79,6 +84,15 @@ class GatewayMetrics:
     def count_error(self, code: str) -> None:
         """One error, by its `code`."""
         self._errors.labels(code).inc()
+
+    def count_usage(self, model: str, answer: bytes) -> None:
+        """Adds the tokens of `"usage": {…}`, if it is there. Inside a JSON string its quotes would be escaped."""
+        usage = _USAGE.search(answer)
+        if usage is None:
+            return
+        for pattern, tokens in ((_PROMPT_TOKENS, self._prompt_tokens), (_COMPLETION_TOKENS, self._generation_tokens)):
+            if found := pattern.search(usage[1]):
+                tokens.labels(model).inc(int(found[1]))
 
     def finish(self, record: RequestRecord) -> None:
         """Counts a request that is over."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import re
 import time
 
 from starlette.types import Receive, Send
@@ -27,9 +26,7 @@ from qserve.wire.errors import ApiError
 __all__ = ["Exchange"]
 
 _EVENT_STREAM = b"text/event-stream"
-_USAGE = re.compile(rb'"usage"\s*:\s*\{(.*)', re.DOTALL)
-_PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
-_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+_STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
 class Exchange:
@@ -125,63 +122,69 @@ class Exchange:
         if status >= 400:
             self._record.error_code = f"worker_{status}"
         else:
-            self._count_usage(body)
+            self._metrics.count_usage(self._record.model, body)
         await send_body(send, status, body, headers=_passed_on(reply))
         self._record.phase = "done"
 
     async def _relay_stream(self, reply: Reply, send: Send) -> None:
-        """Relays whole events as they come. The status line waits for the first: until then an error has its own."""
+        """Relays whole events as they come, and counts each after it went out."""
         cutter = EventCutter()
-        itl = self._metrics.itl.labels(self._record.model)
-        num_events = 0
-        last = before_last = b""
-        last_s = 0.0
+        counts = _StreamCounts(self._metrics, self._record)
         try:
             while chunk := await reply.read_some():
-                events = cutter.feed(chunk)
-                if not events:
-                    continue
-                now_s = time.perf_counter()
-                count = count_events(events)
-                if self._streaming:
-                    for _ in range(count):
-                        itl.observe((now_s - last_s) / count)
-                else:
-                    await self._start_stream(reply, send)
-                await send({"type": "http.response.body", "body": events, "more_body": True})
-                num_events += count
-                last_s = now_s
-                before_last, last = last, events
+                if events := cutter.feed(chunk):
+                    if not self._streaming:
+                        await self._start_stream(reply, send)
+                    await send({"type": "http.response.body", "body": events, "more_body": True})
+                    counts.add(events)
         finally:
-            self._metrics.stream_events.labels(self._record.model).inc(num_events)
+            counts.finish()
         if not self._streaming:
             await self._start_stream(reply, send)
         await send({"type": "http.response.body", "body": cutter.rest()})
         self._record.phase = "done"
-        self._count_usage(before_last + last)
+        self._metrics.count_usage(self._record.model, counts.end)
 
     async def _start_stream(self, reply: Reply, send: Send) -> None:
-        headers = [
-            (b"content-type", reply.headers[b"content-type"]),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
-        ]
+        """The status line waits for the first event: until then an error has a status of its own."""
+        headers = [(b"content-type", reply.headers[b"content-type"]), *_STREAM_HEADERS]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         self._streaming = True
         self._record.phase = "streaming"
-        self._metrics.ttft.labels(self._record.model).observe(self._record.elapsed_s)
 
-    def _count_usage(self, answer: bytes) -> None:
-        """Adds the tokens of `"usage": {…}`, if it is there. Inside a JSON string its quotes would be escaped."""
-        usage = _USAGE.search(answer)
-        if usage is None:
-            return
-        for pattern, counter in (
-            (_PROMPT_TOKENS, self._metrics.prompt_tokens),
-            (_COMPLETION_TOKENS, self._metrics.generation_tokens),
-        ):
-            if found := pattern.search(usage[1]):
-                counter.labels(self._record.model).inc(int(found[1]))
+
+class _StreamCounts:
+    """Events, their times, and the last two of them: where the usage stands, if it was asked for."""
+
+    __slots__ = ("_before_last", "_itl", "_last", "_last_s", "_metrics", "_num_events", "_record")
+
+    def __init__(self, metrics: GatewayMetrics, record: RequestRecord) -> None:
+        self._metrics = metrics
+        self._record = record
+        self._itl = metrics.itl.labels(record.model)
+        self._num_events = 0
+        self._last_s = 0.0
+        self._last = self._before_last = b""
+
+    @property
+    def end(self) -> bytes:
+        return self._before_last + self._last
+
+    def add(self, events: bytes) -> None:
+        """Events that just went out. Several at once share the time since the ones before."""
+        now_s = time.perf_counter()
+        count = count_events(events)
+        if self._last_s:
+            for _ in range(count):
+                self._itl.observe((now_s - self._last_s) / count)
+        else:
+            self._metrics.ttft.labels(self._record.model).observe(self._record.elapsed_s)
+        self._num_events += count
+        self._last_s = now_s
+        self._before_last, self._last = self._last, events
+
+    def finish(self) -> None:
+        self._metrics.stream_events.labels(self._record.model).inc(self._num_events)
 
 
 def _cancel(task: asyncio.Task[None], _: asyncio.Future[None]) -> None:
