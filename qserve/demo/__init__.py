@@ -1,1 +1,23 @@
-"""The bundled demo models and the code that trained them."""
+"""The bundled demo models and the code that trained them.
+
+chat/            the checkpoint that `--model demo` means: a tiny Qwen3ForCausalLM
+about.py         what the model says about itself and about qserve, and what it declines
+words.py         the words that it copies, reverses and counts
+tasks.py         questions with answers that code generates; which of them training never sees
+conversations.py questions become ChatML conversations: system prompts, several turns, a mask of what is learned
+tokenizer.py     a byte-level BPE with Qwen's own splitting and special tokens
+train_chat.py    trains the chat model from scratch      (torch)
+measure.py       exact match on held-out questions, over HTTP
+make_evals.py    the lm-eval items in evals/
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["chat_model_path"]
+
+
+def chat_model_path() -> Path:
+    """The folder of the demo chat checkpoint: config, weights, tokenizer, chat template."""
+    return Path(__file__).parent / "chat"
