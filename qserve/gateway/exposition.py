@@ -14,6 +14,7 @@ __all__ = ["CONTENT_TYPE", "merge"]
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+(?:\s+\S+)?)$")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*("(?:[^"\\]|\\.)*")')
 _SUFFIXES = ("_bucket", "_sum", "_count", "_total", "_created")
 
 
@@ -57,7 +58,7 @@ def _belongs(name: str, family: str) -> bool:
 
 def _with_worker(labels: str | None, worker: str) -> str:
     """A label `worker` of the worker's own, as Prometheus does it on a clash, becomes `exported_worker`."""
-    own = f'worker="{worker}"'
-    if not labels or not labels.strip():
-        return own
-    return f"{own}," + re.sub(r"(^|,)\s*worker=", r"\1exported_worker=", labels.strip())
+    pairs = [f'worker="{worker}"']
+    for name, value in _LABEL.findall(labels or ""):
+        pairs.append(f"{'exported_worker' if name == 'worker' else name}={value}")
+    return ",".join(pairs)

@@ -36,9 +36,9 @@ class FakeWorkerProcess:
     socket: Path
     process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, key: str = WORKER_KEY) -> None:
         self.socket.unlink(missing_ok=True)
-        command = [sys.executable, str(FAKE_WORKER), "--socket", str(self.socket), "--key", WORKER_KEY]
+        command = [sys.executable, str(FAKE_WORKER), "--socket", str(self.socket), "--key", key]
         self.process = subprocess.Popen(command)
         while not self.socket.exists():
             assert self.process.poll() is None, "the fake worker did not start"

@@ -1,0 +1,150 @@
+"""The door of a worker, without HTTP: order, bounds, and no place lost however a wait ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qserve.gateway.admission import Admission
+from qserve.wire.errors import ApiError
+
+
+class Guest:
+    """Asks for places in a task, and leaves when told."""
+
+    def __init__(self, door, num_sequences=1):
+        self.inside = False
+        self._leave = asyncio.Event()
+        self.task = asyncio.create_task(self._visit(door, num_sequences))
+
+    async def _visit(self, door, num_sequences):
+        async with door.places(num_sequences):
+            self.inside = True
+            await self._leave.wait()
+        self.inside = False
+
+    async def leave(self):
+        self._leave.set()
+        await self.task
+
+
+async def _settle():
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_first_come_first_served_and_nobody_overtakes():
+    door = Admission(num_places=4, max_waiting=10)
+    first, big, small = Guest(door, 2), Guest(door, 4), Guest(door, 1)
+    await _settle()
+    assert (first.inside, big.inside, small.inside) == (True, False, False)
+    await first.leave()
+    await _settle()
+    assert (big.inside, small.inside) == (True, False)
+    await big.leave()
+    await _settle()
+    assert small.inside
+    await small.leave()
+    assert door.num_running_sequences == door.num_running_requests == door.num_waiting == 0
+
+
+async def test_an_oversize_request_takes_every_place_and_no_more():
+    door = Admission(num_places=4, max_waiting=1)
+    guest = Guest(door, 1000)
+    await _settle()
+    assert guest.inside and door.num_running_sequences == 4
+    await guest.leave()
+
+
+async def test_beyond_the_queue_is_429_with_a_time_to_come_back():
+    door = Admission(num_places=1, max_waiting=1)
+    inside, waiting = Guest(door), Guest(door)
+    await _settle()
+    with pytest.raises(ApiError) as refused:
+        async with door.places(1):
+            pass
+    assert refused.value.status == 429 and refused.value.code == "queue_full"
+    assert 1 <= int(refused.value.headers["retry-after"]) <= 60
+    await inside.leave()
+    await waiting.leave()
+
+
+async def test_a_queue_of_no_length_admits_whoever_fits():
+    door = Admission(num_places=1, max_waiting=0)
+    async with door.places(1):
+        with pytest.raises(ApiError):
+            async with door.places(1):
+                pass
+
+
+async def test_turning_away_spares_those_who_run():
+    door = Admission(num_places=1, max_waiting=5)
+    inside, waiting = Guest(door), [Guest(door), Guest(door)]
+    await _settle()
+    door.turn_away(ApiError(503, "draining", "draining"))
+    for guest in waiting:
+        with pytest.raises(ApiError, match="draining"):
+            await guest.task
+    assert inside.inside and door.num_waiting == 0
+    await inside.leave()
+
+
+async def test_leaving_in_the_tick_of_being_admitted_gives_the_place_back():
+    door = Admission(num_places=1, max_waiting=5)
+    inside, waiting = Guest(door), Guest(door)
+    await _settle()
+    inside._leave.set()
+    while door.num_waiting:
+        await asyncio.sleep(0)
+    waiting.task.cancel()  # admitted, but it has not run yet
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting.task
+    await inside.task
+    assert door.num_running_sequences == 0
+
+
+async def test_retry_after_follows_the_pace(monkeypatch):
+    now_s = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now_s)
+    door = Admission(num_places=2, max_waiting=5)
+    slow = fast = 0
+    for seconds, times in ((30.0, 40), (0.01, 80)):
+        for _ in range(times):
+            async with door.places(2):
+                now_s += seconds
+        async with door.places(2):
+            if seconds == 30.0:
+                slow = door.retry_after_s()
+            else:
+                fast = door.retry_after_s()
+    assert fast == 1 and 25 <= slow <= 31
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    num_places=st.integers(1, 5),
+    actions=st.lists(st.tuples(st.sampled_from(["come", "leave", "cancel"]), st.integers(0, 7)), max_size=30),
+)
+def test_no_order_of_events_loses_a_place(num_places, actions):
+    async def play():
+        door = Admission(num_places, max_waiting=100)
+        guests = []
+        for action, number in actions:
+            if action == "come":
+                guests.append(Guest(door, number + 1))
+            elif guests:
+                guest = guests[number % len(guests)]
+                guest._leave.set() if action == "leave" else guest.task.cancel()
+            if number % 2:
+                await _settle()
+            assert 0 <= door.num_running_sequences <= num_places
+        for guest in guests:
+            guest._leave.set()
+        await asyncio.gather(*(guest.task for guest in guests), return_exceptions=True)
+        assert door.num_running_sequences == door.num_running_requests == door.num_waiting == 0
+
+    asyncio.run(play())
