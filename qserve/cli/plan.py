@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from typing import Any
@@ -17,7 +18,20 @@ __all__ = ["command"]
 _DOES_NOT_FIT = 3
 
 
-@click.group("plan", invoke_without_command=True)
+class _WithTraining(click.Group):
+    """`qserve plan` is a command of its own; `qserve plan train` is loaded when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["train"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "train":
+            return None
+        command: click.Command = importlib.import_module("qserve.cli.plan_train").command
+        return command
+
+
+@click.group("plan", cls=_WithTraining, invoke_without_command=True)
 @click.option("--model", help="A folder, a hub id, an alias, or demo.")
 @click.option("--reward", help="A reward model that shares the cards with --model.")
 @plan_options
@@ -42,6 +56,7 @@ def command(
     qserve plan --model Qwen/Qwen32B --quant 4bit --gpu rtx-4090
     qserve plan --model Qwen/Qwen3-8B --reward ./my-reward-model --gpu a100-80gb
     qserve plan --model ./my-checkpoint --json
+    qserve plan train --help
     """
     if ctx.invoked_subcommand is not None:
         return

@@ -1,0 +1,256 @@
+"""Adds a training run up: one card, phase by phase, term by term."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qserve.core.hardware import Device
+from qserve.core.model_spec import ModelSpec
+from qserve.planner.memory.kv import kv_bytes_per_token
+from qserve.planner.plan import Term
+from qserve.planner.training import activations
+from qserve.planner.training.constants import (
+    ASLEEP,
+    EIGHT_BIT_STATE_BYTES,
+    ENGINE_OVERHEAD,
+    FRAGMENTATION,
+    LAYER_BYTES,
+    LOGIT_BYTES,
+    NCCL,
+    PRECISIONS,
+    RUNTIME,
+)
+from qserve.planner.training.models import TrainedModel
+from qserve.planner.training.plan import CardAccount
+from qserve.planner.training.request import TrainingRequest, VllmBeside
+from qserve.planner.training.states import States, states_of
+
+__all__ = ["Run", "engine_card", "engine_need_bytes", "host_bytes", "trainer_card"]
+
+_MEMTRACKER = "measured with torch's MemTracker, tests/tiny/test_training_memory.py"
+_ZERO = "ZeRO, https://arxiv.org/abs/1910.02054, table 1"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A request with its models and the number of trainer ranks."""
+
+    request: TrainingRequest
+    models: tuple[TrainedModel, ...]
+    num_ranks: int
+
+    @property
+    def trained(self) -> tuple[TrainedModel, ...]:
+        return tuple(model for model in self.models if model.tuning is not None)
+
+    def states(self) -> tuple[tuple[TrainedModel, States], ...]:
+        return tuple((model, states_of(model, self.request, self.num_ranks)) for model in self.models)
+
+
+def trainer_card(run: Run, device: Device) -> CardAccount:
+    """The account of a card that trains, in the phase that needs most."""
+    resident = _resident(run) + _environment(run, device)
+    phases = {
+        "backward": resident + _beside(run, device, asleep=True) + _gathered(run) + _backward(run),
+        "step": resident + _beside(run, device, asleep=True) + _step(run),
+    }
+    if run.request.vllm is not None and run.request.vllm.mode == "colocated":
+        phases["rollout"] = resident + _beside(run, device, asleep=False)
+    sums = {name: sum(term.num_bytes for term in terms) for name, terms in phases.items()}
+    worst = max(sums, key=lambda name: sums[name])
+    terms = phases[worst]
+    if worst == "backward":
+        terms = terms + _fragmentation(run, device.total_bytes - sums[worst])
+        sums[worst] = sum(term.num_bytes for term in terms)
+    return CardAccount(device.name, "trainer", device.total_bytes, worst, sums, tuple(t for t in terms if t.high_bytes))
+
+
+def engine_card(run: Run, vllm: VllmBeside, spec: ModelSpec, device: Device) -> CardAccount:
+    """The account of a card that only generates: what vLLM claims, spent or not."""
+    claim = round(vllm.gpu_memory_utilization * device.total_bytes)
+    terms = (_claim(vllm, device), _term("others", device.used_by_others_bytes, "held by other processes", "driver"))
+    return CardAccount(
+        device.name, "engine", device.total_bytes, "rollout", {"rollout": claim}, tuple(t for t in terms if t.num_bytes)
+    )
+
+
+def engine_need_bytes(spec: ModelSpec, vllm: VllmBeside, max_length: int) -> int:
+    """The least that an engine must claim: its share of the weights, one full sequence of cache, its overhead."""
+    weights = TrainedModel("policy", spec, None).base_bytes(2)
+    cache = kv_bytes_per_token(spec, 2) * max_length
+    return round((weights + cache) / vllm.tensor_parallel_size + ENGINE_OVERHEAD.expected)
+
+
+def host_bytes(run: Run) -> int:
+    """RAM or NVMe of the node for everything offloaded, and for an engine's weights while it sleeps."""
+    offloaded = sum(states.host_bytes for _, states in run.states())
+    vllm = run.request.vllm
+    if vllm is None or not vllm.sleep:
+        return offloaded
+    engines = run.num_ranks // vllm.tensor_parallel_size
+    return offloaded + max(1, engines) * run.models[0].base_bytes(2)
+
+
+def _resident(run: Run) -> tuple[Term, ...]:
+    """Weights, gradients, optimizer and communication buckets of every model."""
+    return tuple(term for model, states in run.states() for term in _state_terms(run, model, states))
+
+
+def _gathered(run: Run) -> tuple[Term, ...]:
+    """What ZeRO-3 holds whole while it computes; the models compute one after the other."""
+    states = [states for _, states in run.states()]
+    expected = max(state.gathered_bytes for state in states)
+    high = max(state.gathered_high_bytes for state in states)
+    how = "two layers (at work, prefetched) and the larger of embedding and lm_head, whole"
+    source = "DeepSpeed stage 3; high: stage3_max_live_parameters 1e9"
+    return (_term("gathered", expected, how, source, expected, high),)
+
+
+def _state_terms(run: Run, model: TrainedModel, states: States) -> Iterable[Term]:
+    request, precision, role = run.request, PRECISIONS[run.request.precision], model.role
+    stage, ranks = request.zero_stage, run.num_ranks
+    by = {limit: f" / {ranks} ranks" if stage >= limit and ranks > 1 else "" for limit in (1, 2, 3)}
+    count, trained = _billions(model.parameters), _billions(model.trainable)
+    width = precision.weight_bytes if model.tuning == "full" else precision.frozen_bytes
+    how = f"{count} parameters × {width} B{by[3]}"
+    if model.quantization is not None:
+        how = f"{count} parameters as {model.quantization.scheme}, embeddings and norms in 16 bit{by[3]}"
+    if model.tuning in ("lora", "qlora"):
+        how += f" + adapters {trained}"
+    if model.tuning == "full" and precision.cast_bytes:
+        how += f" + {precision.cast_bytes} B that autocast keeps"
+    yield _term(f"weights ({role})", states.weights_bytes, how, _ZERO)
+    if model.tuning is None:
+        return
+    how = f"{trained} trained × {precision.gradient_bytes} B{by[2]}"
+    yield _term(f"gradients ({role})", states.gradients_bytes, how, _ZERO)
+    yield _term(f"optimizer ({role})", states.optimizer_bytes, _optimizer_formula(run, trained) + by[1], _ZERO)
+    how = "gradients on their way through NCCL: DDP copies them all, ZeRO at most 2 × 5e8"
+    yield _term(f"buckets ({role})", states.buckets_bytes, how, "DeepSpeed reduce_bucket_size; DDP buckets")
+
+
+def _optimizer_formula(run: Run, trained: str) -> str:
+    precision, name = PRECISIONS[run.request.precision], run.request.optimizer
+    master = f"{precision.master_bytes} B fp32 master + " if precision.master_bytes else ""
+    states = {
+        "adamw": f"2 × {precision.state_bytes} B",
+        "adamw-fused": f"2 × {precision.state_bytes} B",
+        "adamw-8bit": f"2 × {EIGHT_BIT_STATE_BYTES:.3f} B, embeddings 2 × 4 B",
+        "adafactor": "rows + columns only",
+        "lion": f"{precision.state_bytes} B",
+        "sgd": "no state",
+    }[name]
+    return f"{trained} trained × ({master}{name}: {states})"
+
+
+def _environment(run: Run, device: Device) -> tuple[Term, ...]:
+    low, expected, high = int(RUNTIME.low), int(RUNTIME.expected), int(RUNTIME.high)
+    if run.request.runtime_bytes is not None:
+        low = expected = high = run.request.runtime_bytes
+    terms = [_term("runtime", expected, "CUDA context, cuBLAS, loaded kernels", RUNTIME.source, low, high)]
+    if run.num_ranks > 1:
+        terms.append(_band_term("nccl", "communicators", NCCL.expected, NCCL.low, NCCL.high, NCCL.source))
+    terms.append(_term("others", device.used_by_others_bytes, "held by other processes", "driver"))
+    return tuple(terms)
+
+
+def _backward(run: Run) -> tuple[Term, ...]:
+    """Activations and logits of the trained model that needs most; policy and critic take turns."""
+    model = max(run.trained, key=lambda model: _peak(model, run.request))
+    request, tokens = run.request, run.request.tokens
+    logits = activations.logits_bytes(model, request)
+    if model.tuning == "head":
+        how = f"{tokens} tokens × (6 · intermediate + 4 · hidden): no graph over frozen weights"
+        return (_term("activations", activations.forward_bytes(model, request), how, "one layer's forward pass"),)
+    if not request.gradient_checkpointing:
+        per_token = round(activations.layer_bytes_per_token(model, request))
+        layers = model.spec.num_hidden_layers
+        how = f"{tokens} tokens × {layers} layers × {per_token} B ({_layer_formula(model, request)})"
+        saved = _term("activations", activations.saved_bytes(model, request), how, _MEMTRACKER)
+        return (saved, _logits_term(model, request, logits))
+    kept = activations.checkpoint_bytes(model, request)
+    how = f"{tokens} tokens × {model.spec.num_hidden_layers} layers × 2 · hidden {model.spec.hidden_size}"
+    terms = [_term("activations", kept, how, "Chen et al. 2016, https://arxiv.org/abs/1604.06174")]
+    recomputed = activations.recompute_bytes(model, request)
+    if recomputed > logits:  # the loss is over when the first layer is recomputed: the larger of the two counts
+        how = f"{tokens} tokens × one layer ({_layer_formula(model, request)}) + 6 · intermediate of gradients"
+        terms.append(_term("recomputed layer", recomputed, how, _MEMTRACKER))
+    else:
+        terms.append(_logits_term(model, request, logits))
+    return tuple(terms)
+
+
+def _peak(model: TrainedModel, request: TrainingRequest) -> int:
+    if model.tuning == "head":
+        return activations.forward_bytes(model, request)
+    logits = activations.logits_bytes(model, request)
+    if not request.gradient_checkpointing:
+        return activations.saved_bytes(model, request) + logits
+    return activations.checkpoint_bytes(model, request) + max(logits, activations.recompute_bytes(model, request))
+
+
+def _layer_formula(model: TrainedModel, request: TrainingRequest) -> str:
+    parts = [f"{LAYER_BYTES.hidden} · hidden", f"{LAYER_BYTES.heads} · q", f"{LAYER_BYTES.intermediate} · intermediate"]
+    parts += [f"{LAYER_BYTES.qk_norm} · (q + kv)"] if model.spec.qk_norm else []
+    parts += [f"{LAYER_BYTES.lora_input} · adapter inputs"] if model.adapter_input_dims else []
+    parts += ["8 · heads · length: eager attention is quadratic"] if request.attention == "eager" else []
+    return " + ".join(parts)
+
+
+def _logits_term(model: TrainedModel, request: TrainingRequest, num_bytes: int) -> Term:
+    per = num_bytes // max(1, model.spec.vocab_size * request.logit_tokens)
+    how = f"{request.logit_tokens} tokens × {model.spec.vocab_size} vocabulary × {per} B"
+    if model.spec.head.kind != "lm":
+        how = "none: a reward head gives one number a sequence"
+    low = round(num_bytes * LOGIT_BYTES["rl-16bit"] / 16) if per == LOGIT_BYTES["rl-fp32"] else num_bytes
+    return _term("logits", num_bytes, how, _MEMTRACKER, low, num_bytes)
+
+
+def _step(run: Run) -> tuple[Term, ...]:
+    """Temporaries of the optimizer step; the optimizers of policy and critic step one after the other."""
+    temporaries = max(states.step_bytes for _, states in run.states())
+    how = "fp32 copies of 16-bit gradients, and sqrt of the second moment (foreach AdamW)"
+    return (_term("optimizer step", temporaries, how, "torch.optim._multi_tensor_adamw; DeepSpeed stage 1 to 3"),)
+
+
+def _fragmentation(run: Run, left_bytes: int) -> tuple[Term, ...]:
+    """What the allocator keeps beyond need; it gives this back before it fails, so it never exceeds what is left."""
+    request = run.request
+    model = max(run.trained, key=lambda model: _peak(model, request))
+    length = request.mean_length or request.max_length
+    per_token = activations.checkpoint_bytes(model, request) + activations.logits_bytes(model, request)
+    share = min(length, request.max_length) / request.max_length
+    full = FRAGMENTATION.expected * share * per_token
+    capped = max(0, min(round(full), left_bytes))
+    how = f"{FRAGMENTATION.expected} × the bytes of {length} tokens a sequence (mean length), at most what is left"
+    expected = capped if request.mean_length else 0
+    return (_term("fragmentation", expected, how, FRAGMENTATION.source, 0, capped),)
+
+
+def _beside(run: Run, device: Device, *, asleep: bool) -> tuple[Term, ...]:
+    vllm = run.request.vllm
+    if vllm is None or vllm.mode != "colocated":
+        return ()
+    if asleep and vllm.sleep:
+        how = "context, graphs and buffers of the sleeping engine"
+        return (_band_term("vllm", how, ASLEEP.expected, ASLEEP.low, ASLEEP.high, ASLEEP.source),)
+    return (_claim(vllm, device),)
+
+
+def _claim(vllm: VllmBeside, device: Device) -> Term:
+    claim = round(vllm.gpu_memory_utilization * device.total_bytes)
+    how = f"gpu_memory_utilization {vllm.gpu_memory_utilization} × the card's total, free or not"
+    return _term("vllm", claim, how, "vLLM: requested memory = total × gpu_memory_utilization")
+
+
+def _band_term(name: str, how: str, expected: float, low: float, high: float, source: str) -> Term:
+    return _term(name, round(expected), how, source, round(low), round(high))
+
+
+def _term(name: str, num_bytes: int, how: str, source: str, low: int | None = None, high: int | None = None) -> Term:
+    return Term(name, num_bytes, how, source, num_bytes if low is None else low, num_bytes if high is None else high)
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:.2f} B" if count >= 1e8 else f"{count / 1e6:.2f} M"

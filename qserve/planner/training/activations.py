@@ -1,0 +1,79 @@
+"""What a forward and backward pass keeps for itself, in bytes per token or in all."""
+
+from __future__ import annotations
+
+from qserve.core.model_spec import ModelSpec
+from qserve.planner.training.constants import (
+    ATTENTION_MATRIX_BYTES,
+    BACKWARD_INTERMEDIATE_BYTES,
+    LAYER_BYTES,
+    LOGIT_BYTES,
+)
+from qserve.planner.training.models import TrainedModel
+from qserve.planner.training.request import TrainingRequest
+
+__all__ = [
+    "checkpoint_bytes",
+    "forward_bytes",
+    "layer_bytes_per_token",
+    "logits_bytes",
+    "recompute_bytes",
+    "saved_bytes",
+]
+
+
+def layer_bytes_per_token(model: TrainedModel, request: TrainingRequest) -> float:
+    """Bytes that one layer saves a token, without recomputation, averaged over the layers.
+
+    Linear in length with SDPA and flash attention; eager attention adds heads · length · 8.
+    """
+    spec = model.spec
+    q_dim = spec.num_attention_heads * spec.head_dim
+    kv_dim = spec.num_key_value_heads * spec.head_dim
+    width = 2 if request.precision == "fp32" else 1  # every 16-bit tensor twice as wide
+    saved = LAYER_BYTES.hidden * spec.hidden_size + LAYER_BYTES.heads * q_dim
+    saved += LAYER_BYTES.intermediate * _active_intermediate(spec)
+    saved += LAYER_BYTES.qk_norm * (q_dim + kv_dim) if spec.qk_norm else 0
+    saved += LAYER_BYTES.lora_input * model.adapter_input_dims
+    if request.attention == "eager":
+        saved += ATTENTION_MATRIX_BYTES * spec.num_attention_heads * request.max_length
+    return float(saved * width)
+
+
+def saved_bytes(model: TrainedModel, request: TrainingRequest) -> int:
+    """Activations of all layers, kept from forward to backward: no recomputation."""
+    return round(layer_bytes_per_token(model, request) * model.spec.num_hidden_layers * request.tokens)
+
+
+def checkpoint_bytes(model: TrainedModel, request: TrainingRequest) -> int:
+    """Layer inputs, the only thing that gradient checkpointing keeps."""
+    width = 4 if request.precision == "fp32" else 2
+    return width * model.spec.hidden_size * model.spec.num_hidden_layers * request.tokens
+
+
+def recompute_bytes(model: TrainedModel, request: TrainingRequest) -> int:
+    """One layer, recomputed, with the gradients of its widest tensors."""
+    gradients = BACKWARD_INTERMEDIATE_BYTES * _active_intermediate(model.spec)
+    return round((layer_bytes_per_token(model, request) + gradients) * request.tokens)
+
+
+def forward_bytes(model: TrainedModel, request: TrainingRequest) -> int:
+    """A forward pass that keeps nothing (frozen weights, no graph): gate, up and product of one layer, two streams."""
+    return (2 * 3 * _active_intermediate(model.spec) + 4 * model.spec.hidden_size) * request.tokens
+
+
+def logits_bytes(model: TrainedModel, request: TrainingRequest) -> int:
+    """Logits, log-softmax and their gradients; nothing where a head gives one number a sequence."""
+    if model.spec.head.kind != "lm":
+        return 0
+    kind = "lm"
+    if request.method in ("ppo", "grpo"):
+        kind = "rl-16bit" if request.precision in ("mixed", "pure") and request.zero_stage else "rl-fp32"
+    return LOGIT_BYTES[kind] * model.spec.vocab_size * request.logit_tokens
+
+
+def _active_intermediate(spec: ModelSpec) -> int:
+    """MLP width that a token passes through: of an MoE layer the routed and the shared experts."""
+    if spec.moe is None:
+        return spec.intermediate_size
+    return spec.moe.num_experts_per_tok * spec.moe.moe_intermediate_size + spec.moe.shared_expert_intermediate_size

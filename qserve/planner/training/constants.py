@@ -1,0 +1,162 @@
+"""Every figure of a training plan that is not arithmetic on dimensions, with its source.
+
+"measured" means: torch 2.13's MemTracker over transformers 5.19 models with fake tensors, reproduced by
+tests/tiny/test_training_memory.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qserve.units import GIB
+
+__all__ = [
+    "ASLEEP",
+    "ATTENTION_MATRIX_BYTES",
+    "BACKWARD_INTERMEDIATE_BYTES",
+    "DDP_BUCKETS",
+    "EAGER_CUDA_CONTEXT",
+    "EIGHT_BIT_STATE_BYTES",
+    "ENGINE_OVERHEAD",
+    "FRAGMENTATION",
+    "LAYER_BYTES",
+    "LOGIT_BYTES",
+    "NCCL",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "RUNTIME",
+    "ZERO_BUCKET_ELEMENTS",
+    "ZERO_LIVE_ELEMENTS",
+    "ZERO_SUB_GROUP_ELEMENTS",
+    "Band",
+    "Optimizer",
+    "Precision",
+]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Bytes a trainable parameter has as weight, gradient and fp32 master copy, and of one fp32-or-16-bit state.
+
+    `frozen_bytes` are those of a parameter that is not trained, `cast_bytes` of the copy that autocast keeps.
+    """
+
+    weight_bytes: int
+    gradient_bytes: int
+    master_bytes: int
+    state_bytes: int
+    frozen_bytes: int = 2
+    cast_bytes: int = 0
+    meaning: str = ""
+
+
+PRECISIONS = {
+    "mixed": Precision(2, 2, 4, 4, meaning="16-bit weights and gradients, fp32 master copy and states (DeepSpeed)"),
+    "amp": Precision(4, 4, 0, 4, cast_bytes=2, meaning="fp32 weights under autocast (Trainer's bf16=True, fp16=True)"),
+    "pure": Precision(2, 2, 0, 2, meaning="weights, gradients and states all in 16 bit; updates get lost in rounding"),
+    "fp32": Precision(4, 4, 0, 4, frozen_bytes=4, meaning="everything in fp32"),
+}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """`states` tensors of parameter size in the precision's state dtype; `eight_bit`: one byte each instead.
+
+    `factored`: rows + columns instead of rows × columns. `step_copies`: state-sized temporaries of a foreach step.
+    """
+
+    states: int
+    eight_bit: bool = False
+    factored: bool = False
+    step_copies: int = 0
+    flag: str = ""
+
+
+OPTIMIZERS = {
+    # torch's foreach AdamW holds sqrt(exp_avg_sq) of every parameter at once; fused=True does not.
+    "adamw": Optimizer(2, step_copies=1, flag="adamw_torch"),
+    "adamw-fused": Optimizer(2, flag="adamw_torch_fused"),
+    "adamw-8bit": Optimizer(2, eight_bit=True, flag="adamw_bnb_8bit"),
+    "adafactor": Optimizer(1, factored=True, flag="adafactor"),
+    "lion": Optimizer(1, flag="lion_32bit"),
+    "sgd": Optimizer(0, flag="sgd"),
+}
+
+# bitsandbytes keeps one fp32 scale a block of 256 states, and transformers keeps embeddings' states in 32 bit.
+EIGHT_BIT_STATE_BYTES = 1 + 4 / 256
+
+# Bytes per token and vocabulary entry at the peak of the loss; measured.
+LOGIT_BYTES = {
+    # log-softmax, the gradient handed to it and the one it returns, in fp32 each.
+    "lm": 12,
+    # TRL's selective_log_softmax over 16-bit logits, row by row (under DeepSpeed); measured 4, with the model's own
+    # logits still held 6.
+    "rl-16bit": 6,
+    # The same when accelerate's autocast wrapper converted the logits to fp32.
+    "rl-fp32": 16,
+}
+
+
+@dataclass(frozen=True)
+class LayerBytes:
+    """Bytes per token that one decoder layer saves for its backward pass, per unit of each dimension; measured.
+
+    hidden: two RMSNorms, each an fp32 input (4), a 16-bit normalized one (2) and the projections' input (2).
+    heads: q, expanded k and v, attention output, 2 bytes each. intermediate: gate, SiLU, up, product, 2 each.
+    qk_norm: fp32 and 16-bit input of the norm on q and k.
+    """
+
+    hidden: int = 16
+    heads: int = 8
+    intermediate: int = 8
+    qk_norm: int = 6
+    lora_input: int = 4  # PEFT casts the input of every adapter to the adapter's fp32
+
+
+LAYER_BYTES = LayerBytes()
+BACKWARD_INTERMEDIATE_BYTES = 6  # gradients of gate, up and product while one layer is in its backward pass; measured
+ATTENTION_MATRIX_BYTES = 8  # eager attention: 16-bit scores, fp32 softmax and its 16-bit copy, a head and token pair
+
+# DeepSpeed's defaults: reduce_bucket_size and allgather_bucket_size 5e8, sub_group_size 1e9,
+# stage3_max_live_parameters 1e9. https://www.deepspeed.ai/docs/config-json/#zero-optimizations-for-fp16-training
+ZERO_BUCKET_ELEMENTS = 2 * 500_000_000
+ZERO_SUB_GROUP_ELEMENTS = 1_000_000_000
+ZERO_LIVE_ELEMENTS = 1_000_000_000
+# DistributedDataParallel with gradient_as_bucket_view=False (accelerate's default) copies all gradients into buckets.
+DDP_BUCKETS = 1
+
+
+@dataclass(frozen=True)
+class Band:
+    """An expected figure between a low and a high one."""
+
+    expected: float
+    low: float
+    high: float
+    source: str
+
+
+# CUDA context, cuBLAS workspaces and loaded kernels of a trainer process; NCCL on top where there are several.
+RUNTIME = Band(
+    0.6 * GIB, 0.4 * GIB, 1.2 * GIB, "CUDA 12 with lazy module loading, A100 and H100 logs: 0.5 GiB + cuBLAS"
+)
+NCCL = Band(0.5 * GIB, 0.3 * GIB, 2.1 * GIB, "vLLM 0.19 on H100 logs up to 2.1 GiB of non-torch memory at TP 2 to 4")
+# Before CUDA 11.7's lazy loading every kernel of torch, flash-attn and DeepSpeed was loaded at once.
+EAGER_CUDA_CONTEXT = Band(
+    1.3 * GIB, 1.0 * GIB, 1.6 * GIB, "torch 2.0 for CUDA 11.8 on A100, nvidia-smi of an idle process"
+)
+
+# What the caching allocator keeps beyond what is used, as a multiple of the bytes a token of mean length needs,
+# when sample lengths vary: vocabulary-wide buffers of unlike lengths do not fit into each other's blocks.
+# Fitted once on the 17 ms-swift 1.x rows of tests/golden (torch 2.1, max_memory_reserved); 0 where every batch is
+# padded to the same length, and next to 0 with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+FRAGMENTATION = Band(
+    2.8, 0.0, 2.8, "ms-swift 1.x Benchmark.md, lengths 3234 ± 2547, against the sum of the other terms"
+)
+
+# A vLLM engine put to sleep at level 1 keeps context, graphs and buffers.
+ASLEEP = Band(
+    1.4 * GIB, 1.0 * GIB, 4.3 * GIB, "vLLM logs: 'Sleep mode freed 71.25 GiB memory, 1.38 GiB memory is still in use'"
+)
+# Activation peak, context and graphs of an engine beside its weights and KV, at a trainer's small batches.
+ENGINE_OVERHEAD = Band(2.0 * GIB, 1.2 * GIB, 3.5 * GIB, "vLLM 0.8 to 0.19 logs of 1.5B to 7B models")

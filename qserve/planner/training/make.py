@@ -1,0 +1,100 @@
+"""From a request to a `TrainingPlan`: place, add up, judge, and look for ways out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qserve.core.hardware import Device
+from qserve.core.model_spec import ModelSpec
+from qserve.errors import UsageError
+from qserve.planner.training.account import Run, engine_card, engine_need_bytes, host_bytes, trainer_card
+from qserve.planner.training.models import cast_of
+from qserve.planner.training.notes import notes_on
+from qserve.planner.training.plan import CardAccount, TrainingPlan
+from qserve.planner.training.request import TrainingRequest
+from qserve.units import format_bytes
+
+__all__ = ["plan_training"]
+
+# Terms that shrink with the micro-batch; what is left without them no batch size can change.
+_PER_TOKEN = ("activations", "recomputed layer", "logits", "fragmentation")
+
+
+def plan_training(
+    spec: ModelSpec, devices: Sequence[Device], request: TrainingRequest, reward: ModelSpec | None = None
+) -> TrainingPlan:
+    """The plan of `request` on `devices`, without suggestions (see suggest.ways_out).
+
+    `reward` is the reward model of ppo or grpo (None: ppo's is of the policy's size, grpo has none).
+    Raises UsageError where the cards do not suffice for the layout that is asked for.
+    """
+    trainers, engines = _divide(devices, request)
+    run = Run(request, cast_of(spec, request, reward), len(trainers))
+    cards = [trainer_card(run, device) for device in trainers]
+    if request.vllm is not None:
+        cards += [engine_card(run, request.vllm, spec, device) for device in engines]
+    why_not = _engine_trouble(spec, request, engines or trainers) or _trainer_trouble(cards)
+    worst = min(cards[: len(trainers)], key=lambda card: card.free_bytes)
+    policy = run.models[0]
+    return TrainingPlan(
+        model_id=spec.id,
+        parameters=policy.parameters,
+        trainable=policy.trainable,
+        request=request,
+        cards=tuple(cards),
+        host_bytes=host_bytes(run),
+        fits=why_not is None,
+        why_not=why_not,
+        dominant=max(worst.terms, key=lambda term: term.num_bytes).name,
+        notes=notes_on(run, tuple(cards)),
+    )
+
+
+def _divide(devices: Sequence[Device], request: TrainingRequest) -> tuple[Sequence[Device], Sequence[Device]]:
+    """(cards that train, cards that only generate)."""
+    if not devices:
+        raise UsageError("there is no accelerator to train on; describe one with --gpu, for example --gpu rtx-4090:2")
+    vllm = request.vllm
+    if vllm is None or vllm.mode == "colocated":
+        if vllm is not None and len(devices) % vllm.tensor_parallel_size:
+            raise UsageError(
+                f"--vllm-tensor-parallel-size is {vllm.tensor_parallel_size}, but must divide the {len(devices)} cards"
+            )
+        return devices, ()
+    if vllm.num_gpus >= len(devices):
+        raise UsageError(
+            f"--vllm separate takes {vllm.num_gpus} of {len(devices)} cards for the engine and leaves none to train "
+            "on; name more cards with --gpu NAME:COUNT, or use --vllm colocated"
+        )
+    return devices[: -vllm.num_gpus], devices[-vllm.num_gpus :]
+
+
+def _engine_trouble(spec: ModelSpec, request: TrainingRequest, devices: Sequence[Device]) -> str | None:
+    vllm = request.vllm
+    if vllm is None:
+        return None
+    need = engine_need_bytes(spec, vllm, request.max_length)
+    claim = min(round(vllm.gpu_memory_utilization * device.total_bytes) for device in devices)
+    if claim >= need:
+        return None
+    return (
+        f"the engine claims {format_bytes(claim)} of a card (gpu_memory_utilization {vllm.gpu_memory_utilization}), "
+        f"but needs at least {format_bytes(need)} for its weights, one sequence of {request.max_length} tokens and its "
+        "own overhead"
+    )
+
+
+def _trainer_trouble(cards: Sequence[CardAccount]) -> str | None:
+    card = min(cards, key=lambda card: card.free_bytes)
+    if card.free_bytes >= 0:
+        return None
+    largest = max(card.terms, key=lambda term: term.num_bytes)
+    fixed = sum(term.num_bytes for term in card.terms if term.name not in _PER_TOKEN)
+    text = (
+        f"a card of {format_bytes(card.total_bytes)} ({card.name}) needs {format_bytes(card.used_bytes)} in the "
+        f"{card.phase} phase, {format_bytes(-card.free_bytes)} more than it has; the largest part is {largest.name}, "
+        f"{format_bytes(largest.num_bytes)}"
+    )
+    if fixed > card.total_bytes:
+        text += f"; {format_bytes(fixed)} of it do not depend on the batch: no micro-batch and no length can help"
+    return text

@@ -1,0 +1,141 @@
+"""The models of a training run, and how many of their parameters are trained."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Literal
+
+from qserve.core.dimensions import tensors_of
+from qserve.core.model_spec import Head, ModelSpec
+from qserve.core.quantization import CheckpointQuantization
+from qserve.core.tensors import Tensor
+from qserve.planner.memory.weights import Loading, rank_weights
+from qserve.planner.training.request import TrainingRequest, Tuning
+
+__all__ = ["TrainedModel", "cast_of"]
+
+Role = Literal["policy", "reward", "critic", "reference"]
+_ATTENTION = re.compile(r"\.self_attn\.[qkvo]_proj\.weight$")
+_QKV = re.compile(r"\.self_attn\.[qkv]_proj\.weight$")
+_NF4 = CheckpointQuantization("bnb-nf4", 4, 64, double_quant=True)
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """One model in the run: its role, what it is, and what of it is trained (`tuning` None: nothing)."""
+
+    role: Role
+    spec: ModelSpec
+    tuning: Tuning | None
+    rank: int = 8
+    lora_targets: str = "all-linear"
+    train_embeddings: bool = False
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Its tensors by dimensions; MTP heads are dropped by every trainer."""
+        return _tensors(self.spec)
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensor.num_elements for tensor in self.tensors)
+
+    @property
+    def quantization(self) -> CheckpointQuantization | None:
+        """How the base is stored: by the checkpoint, or nf4 with double quantization under qlora."""
+        return self.spec.quantization or (_NF4 if self.tuning == "qlora" else None)
+
+    @property
+    def trainable(self) -> int:
+        """Parameters that have a gradient and optimizer states."""
+        return sum(tensor.num_elements for tensor in self.trained_tensors)
+
+    @cached_property
+    def trained_tensors(self) -> tuple[Tensor, ...]:
+        """Those tensors: the model's own, the adapters', or copies of embedding and lm_head beside the adapters."""
+        if self.tuning is None:
+            return ()
+        if self.tuning == "full":
+            return self.tensors
+        if self.tuning == "head":
+            return tuple(tensor for tensor in self.tensors if tensor.role == "head")
+        return (*self._adapters(), *self._saved_modules())
+
+    @property
+    def adapter_input_dims(self) -> int:
+        """Input features of all adapters of one layer together; PEFT keeps an fp32 copy of each input."""
+        if self.tuning not in ("lora", "qlora"):
+            return 0
+        targets = [tensor for tensor in self._targets() if tensor.repeat == self.spec.num_hidden_layers]
+        return sum(tensor.shape[1] for tensor in targets)
+
+    def base_bytes(self, frozen_bytes: int) -> int:
+        """Bytes of the weights that no adapter adds, at `frozen_bytes` a 16-bit parameter (2 or 4)."""
+        return _loaded_bytes(self.spec, self.quantization, "float32" if frozen_bytes == 4 else "bfloat16")
+
+    def _targets(self) -> Iterator[Tensor]:
+        pattern = {"attention": _ATTENTION, "qkv": _QKV}.get(self.lora_targets)
+        for tensor in self.tensors:
+            is_matrix = tensor.role == "linear" and len(tensor.shape) == 2 and tensor.name.endswith(".weight")
+            if is_matrix and (pattern is None or pattern.search(tensor.name)):
+                yield tensor
+
+    def _adapters(self) -> Iterator[Tensor]:
+        """A and B of every target. Qwen (1) has one fused c_attn where later families have q, k and v."""
+        fused = [tensor for tensor in self._targets() if self.spec.family == "qwen" and _QKV.search(tensor.name)]
+        for tensor in self._targets():
+            rows = sum(part.shape[0] for part in fused) if tensor in fused else tensor.shape[0]
+            if tensor in fused[1:]:
+                continue
+            yield _adapter(tensor, "lora_A", (self.rank, tensor.shape[1]))
+            yield _adapter(tensor, "lora_B", (rows, self.rank))
+
+    def _saved_modules(self) -> Iterable[Tensor]:
+        return [t for t in self.tensors if self.train_embeddings and t.role in ("embedding", "lm_head")]
+
+
+@cache
+def _tensors(spec: ModelSpec) -> tuple[Tensor, ...]:
+    return tuple(tensor for tensor in tensors_of(spec) if tensor.role != "mtp")
+
+
+@cache
+def _loaded_bytes(spec: ModelSpec, quantization: CheckpointQuantization | None, dtype: str) -> int:
+    return rank_weights(spec, _tensors(spec), Loading(dtype, quantization))
+
+
+def cast_of(spec: ModelSpec, request: TrainingRequest, reward: ModelSpec | None = None) -> tuple[TrainedModel, ...]:
+    """The models that `request` keeps in memory, the trained ones first.
+
+    A reference model is a copy of the policy; under LoRA it is the policy with its adapters off, and costs nothing.
+    ppo's critic is a policy-sized body with one output, its reward model `reward` (None: of the policy's size).
+    """
+    policy = TrainedModel(
+        "reward" if request.method == "reward" else "policy",
+        _with_head(spec) if request.method == "reward" else spec,
+        request.tuning,
+        request.rank,
+        request.lora_targets,
+        request.train_embeddings,
+    )
+    cast = [policy]
+    if request.method == "ppo":
+        cast.append(replace(policy, role="critic", spec=_with_head(spec)))
+    if request.method in ("ppo", "grpo") and request.beta > 0 and request.tuning == "full":
+        cast.append(TrainedModel("reference", spec, None))
+    if request.method == "ppo" or (request.method == "grpo" and reward is not None):
+        cast.append(TrainedModel("reward", reward or _with_head(spec), None))
+    return tuple(cast)
+
+
+def _with_head(spec: ModelSpec) -> ModelSpec:
+    """The same body with a scalar head in place of the language-model head."""
+    return spec if spec.head.kind == "score" else replace(spec, head=Head("score", num_labels=1))
+
+
+def _adapter(target: Tensor, part: str, shape: tuple[int, int]) -> Tensor:
+    name = target.name.replace(".weight", f".{part}.weight")
+    return Tensor(name, "float32", shape, shape[0] * shape[1] * target.repeat * 4, target.repeat)

@@ -1,0 +1,70 @@
+"""What people commonly get wrong, said where it matters for the run at hand. docs/memory.md has all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qserve.planner.training.account import Run, engine_need_bytes
+from qserve.planner.training.constants import PRECISIONS
+from qserve.planner.training.plan import CardAccount
+from qserve.units import format_bytes
+
+__all__ = ["notes_on"]
+
+
+def notes_on(run: Run, cards: tuple[CardAccount, ...]) -> tuple[str, ...]:
+    """Sentences about this run: each true for it, none general."""
+    return (*_on_memory(run, cards), *_on_engine(run, cards), *_on_model(run))
+
+
+def _on_memory(run: Run, cards: tuple[CardAccount, ...]) -> Iterator[str]:
+    request = run.request
+    tight = min(cards, key=lambda card: card.total_bytes - card.high_bytes)
+    if tight.free_bytes >= 0 and tight.high_bytes > tight.total_bytes:
+        yield (
+            f"fits as expected, but not at the upper end of the bands ({format_bytes(tight.high_bytes)} of "
+            f"{format_bytes(tight.total_bytes)}): set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. empty_cache() "
+            "lowers what the driver reports, not what the run needs"
+        )
+    if request.gradient_checkpointing:
+        yield (
+            "gradient checkpointing is switched on at the model, model.gradient_checkpointing_enable() or the "
+            "trainer's gradient_checkpointing=True; from_pretrained takes no such option. It costs 20 to 30 % of speed"
+        )
+    if request.attention == "eager":
+        yield "eager attention holds heads × length² scores; with sdpa or flash attention memory is linear in length"
+    if run.num_ranks > 1 and request.zero_stage == 0:
+        yield f"without ZeRO each of the {run.num_ranks} cards holds everything: more cards only shorten the run"
+
+
+def _on_engine(run: Run, cards: tuple[CardAccount, ...]) -> Iterator[str]:
+    vllm = run.request.vllm
+    if vllm is None:
+        return
+    total = cards[-1].total_bytes
+    claim = round(vllm.gpu_memory_utilization * total)
+    if vllm.mode == "colocated":
+        yield (
+            f"gpu_memory_utilization is a share of the whole card, not of what is free: the engine claims "
+            f"{format_bytes(claim)} and leaves {format_bytes(total - claim)} to the trainer"
+            + (" while it generates" if vllm.sleep else "; raising it takes that from the trainer")
+        )
+    need = engine_need_bytes(run.models[0].spec, vllm, run.request.max_length)
+    yield f"the engine needs at least {format_bytes(need)} a card to start; what it claims beyond that is cache"
+
+
+def _on_model(run: Run) -> Iterator[str]:
+    policy, precision = run.models[0], PRECISIONS[run.request.precision]
+    if policy.tuning in ("lora", "qlora"):
+        adapters = policy.trainable * (precision.weight_bytes + precision.gradient_bytes + precision.master_bytes + 8)
+        yield (
+            f"rank {policy.rank} adapters are {policy.trainable / 1e6:.1f} M parameters, {format_bytes(adapters)} with "
+            "gradients and Adam; a larger rank never saves memory"
+        )
+    if run.request.method == "reward":
+        head, billions = policy.spec.hidden_size, policy.parameters / 1e9
+        yield f"the reward head is {head} of {billions:.2f} billion parameters; what counts is the body"
+    if policy.spec.moe is not None and policy.tuning in ("lora", "qlora"):
+        yield "adapters on fused experts are not counted: PEFT's all-linear does not reach them in transformers 5"
+    if run.request.precision in ("mixed", "pure", "amp"):
+        yield "bf16 and fp16 take the same bytes; bf16 saves overflows, not memory"

@@ -1,0 +1,137 @@
+"""What a training run is asked to do: the flags of `qserve plan train`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from qserve.errors import UsageError
+from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
+
+__all__ = ["Method", "Offload", "TrainingRequest", "VllmBeside"]
+
+Method = Literal["sft", "lora", "qlora", "reward", "ppo", "grpo"]
+Tuning = Literal["full", "lora", "qlora", "head"]
+Offload = Literal["none", "cpu", "nvme"]
+Attention = Literal["sdpa", "eager"]
+
+
+@dataclass(frozen=True)
+class VllmBeside:
+    """The engine that generates rollouts.
+
+    colocated: one engine a trainer card (or one over `tensor_parallel_size` of them) in the same memory; `sleep`:
+    it gives back weights and KV while the trainer works. separate: `num_gpus` cards of its own, the last ones.
+    """
+
+    mode: Literal["colocated", "separate"]
+    gpu_memory_utilization: float = 0.9
+    tensor_parallel_size: int = 1
+    num_gpus: int = 1
+    sleep: bool = False
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """One training run, per device.
+
+    `micro_batch` is per_device_train_batch_size; for `reward` it counts pairs, each two sequences. `max_length` is in
+    tokens, prompt and completion together; `completion_length` the part whose log-probabilities a policy loss needs
+    (None: all). `mean_length`: the data's mean length where batches are not padded to one length (None: they are).
+    `freeze_base` trains the head only. `lora_targets`: "all-linear" or "attention". `train_embeddings` is PEFT's
+    modules_to_save of embedding and lm_head. `beta` > 0 keeps a reference model (grpo, ppo).
+    """
+
+    method: Method
+    micro_batch: int = 1
+    max_length: int = 2048
+    completion_length: int | None = None
+    mean_length: int | None = None
+    gradient_accumulation_steps: int = 1
+    gradient_checkpointing: bool = True
+    freeze_base: bool = False
+    optimizer: str = "adamw"
+    precision: str = "mixed"
+    zero_stage: int = 0
+    offload_optimizer: Offload = "none"
+    offload_param: Offload = "none"
+    lora_rank: int = 0
+    lora_targets: Literal["all-linear", "attention", "qkv"] = "all-linear"
+    train_embeddings: bool = False
+    attention: Attention = "sdpa"
+    beta: float = 0.04
+    vllm: VllmBeside | None = None
+    runtime_bytes: int | None = None
+    """Overrides the memory of context and libraries (old CUDA releases, or 0 where only torch's own is asked for)."""
+
+    def __post_init__(self) -> None:
+        _one_of("--method", self.method, get_args(Method))
+        _one_of("--optimizer", self.optimizer, tuple(OPTIMIZERS))
+        _one_of("--precision", self.precision, tuple(PRECISIONS))
+        _one_of("--zero", self.zero_stage, (0, 1, 2, 3))
+        _at_least_one("--micro-batch", self.micro_batch)
+        _at_least_one("--max-length", self.max_length)
+        _at_least_one("--gradient-accumulation-steps", self.gradient_accumulation_steps)
+        if self.completion_length is not None and not 1 <= self.completion_length <= self.max_length:
+            raise UsageError(
+                f"--completion-length is {self.completion_length}, but must lie from 1 to --max-length "
+                f"{self.max_length}, which counts prompt and completion together"
+            )
+        if self.offload_param != "none" and self.zero_stage != 3:
+            raise UsageError("--offload-param moves ZeRO-3's shards of the weights; add --zero 3")
+        if self.offload_optimizer != "none" and self.zero_stage == 0:
+            raise UsageError("--offload-optimizer is DeepSpeed's; add --zero 1, 2 or 3")
+        if self.freeze_base and self.method != "reward":
+            raise UsageError(f"--freeze-base trains the reward head only; --method {self.method} has none to train")
+        if self.tuning == "qlora" and self.zero_stage == 3:
+            raise UsageError(
+                "bitsandbytes' 4-bit weights are not sharded by ZeRO-3 here; use --zero 0, 1 or 2 with qlora"
+            )
+        if self.vllm is not None and self.method not in ("ppo", "grpo"):
+            raise UsageError(f"--vllm serves rollouts, which --method {self.method} has none of; use ppo or grpo")
+        if self.vllm is not None and not 0 < self.vllm.gpu_memory_utilization <= 1:
+            raise UsageError(
+                f"--gpu-memory-utilization is {self.vllm.gpu_memory_utilization}, but is a share of the card"
+            )
+
+    @property
+    def tuning(self) -> Tuning:
+        """What is trained: all weights, adapters, adapters on 4-bit weights, or the head alone."""
+        if self.freeze_base:
+            return "head"
+        if self.method == "qlora":
+            return "qlora"
+        return "lora" if self.method == "lora" or self.lora_rank else "full"
+
+    @property
+    def rank(self) -> int:
+        """The LoRA rank; PEFT's default of 8 where none was named."""
+        return self.lora_rank or 8
+
+    @property
+    def sequences(self) -> int:
+        """Sequences in one forward pass of one device: a reward pair is two."""
+        return self.micro_batch * (2 if self.method == "reward" else 1)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in one forward pass of one device."""
+        return self.sequences * self.max_length
+
+    @property
+    def logit_tokens(self) -> int:
+        """Positions whose logits the loss needs: none with a reward head, the completion's in RL."""
+        if self.method == "reward":
+            return 0
+        in_policy_loss = self.method in ("ppo", "grpo")
+        return self.sequences * ((self.completion_length or self.max_length) if in_policy_loss else self.max_length)
+
+
+def _one_of(flag: str, value: object, allowed: tuple[object, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{flag} is {value!r}; it takes {', '.join(str(name) for name in allowed)}")
+
+
+def _at_least_one(flag: str, value: int) -> None:
+    if value < 1:
+        raise UsageError(f"{flag} is {value}, but must be at least 1")

@@ -1,0 +1,129 @@
+"""What a model holds for the whole run on one rank: weights, gradients, optimizer states, and how ZeRO divides them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from qserve.core.tensors import Tensor
+from qserve.planner.training.constants import (
+    EIGHT_BIT_STATE_BYTES,
+    OPTIMIZERS,
+    PRECISIONS,
+    ZERO_BUCKET_ELEMENTS,
+    ZERO_LIVE_ELEMENTS,
+    ZERO_SUB_GROUP_ELEMENTS,
+    Precision,
+)
+from qserve.planner.training.models import TrainedModel
+from qserve.planner.training.request import TrainingRequest
+
+__all__ = ["States", "states_of"]
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes of one model on one rank, and what it keeps on the host (all ranks together).
+
+    `gathered_bytes`: layers that ZeRO-3 holds whole while it computes them, `gathered_high_bytes` with DeepSpeed's
+    stage3_max_live_parameters. `buckets_bytes`: gradients on their way through NCCL. `step_bytes`: temporaries of
+    the optimizer step, when no activations live.
+    """
+
+    weights_bytes: int
+    gradients_bytes: int = 0
+    optimizer_bytes: int = 0
+    buckets_bytes: int = 0
+    gathered_bytes: int = 0
+    gathered_high_bytes: int = 0
+    step_bytes: int = 0
+    host_bytes: int = 0
+
+
+def states_of(model: TrainedModel, request: TrainingRequest, num_ranks: int) -> States:
+    """The states of `model` over `num_ranks` data-parallel ranks."""
+    precision = PRECISIONS[request.precision]
+    shards = num_ranks if request.zero_stage == 3 else 1
+    weights = _weights(model, precision)
+    gathered, gathered_high = _gathered(model, precision, request, weights)
+    host = 0
+    if request.offload_param != "none":
+        host, weights = weights, 0
+    if not model.trained_tensors:
+        return States(_share(weights, shards), 0, 0, 0, gathered, gathered_high, 0, host)
+    gradients = sum(tensor.num_elements * _of(tensor, precision).gradient_bytes for tensor in model.trained_tensors)
+    optimizer = sum(_optimizer_bytes(tensor, request) for tensor in model.trained_tensors)
+    optimizer_share = _share(optimizer, num_ranks if request.zero_stage >= 1 else 1)
+    gradients_share = _share(gradients, num_ranks if request.zero_stage >= 2 else 1)
+    step = _step_bytes(model, request, num_ranks)
+    if request.offload_optimizer != "none":
+        # DeepSpeed copies each reduced bucket to the host, where CPUAdam also keeps fp32 gradients.
+        host += optimizer + 4 * model.trainable
+        optimizer_share = gradients_share = step = 0
+    buckets = _buckets(model, precision, request, num_ranks)
+    return States(
+        _share(weights, shards), gradients_share, optimizer_share, buckets, gathered, gathered_high, step, host
+    )
+
+
+def _weights(model: TrainedModel, precision: Precision) -> int:
+    if model.tuning == "full":
+        return model.parameters * (precision.weight_bytes + precision.cast_bytes)
+    added = [tensor for tensor in model.trained_tensors if model.tuning != "head"]
+    return model.base_bytes(precision.frozen_bytes) + sum(
+        tensor.num_elements * _of(tensor, precision).weight_bytes for tensor in added
+    )
+
+
+def _of(tensor: Tensor, precision: Precision) -> Precision:
+    """Adapters stay in fp32 where the base is 16 bit (PEFT's autocast_adapter_dtype), but 16 bit under DeepSpeed."""
+    is_adapter = ".lora_" in tensor.name
+    return PRECISIONS["fp32"] if is_adapter and precision is PRECISIONS["pure"] else precision
+
+
+def _optimizer_bytes(tensor: Tensor, request: TrainingRequest) -> int:
+    precision, optimizer = _of(tensor, PRECISIONS[request.precision]), OPTIMIZERS[request.optimizer]
+    master = precision.master_bytes * tensor.num_elements
+    if optimizer.factored and len(tensor.shape) == 2:
+        return master + precision.state_bytes * sum(tensor.shape) * tensor.repeat
+    # transformers tells bitsandbytes to keep the states of embeddings in 32 bit.
+    if optimizer.eight_bit and tensor.role != "embedding":
+        return master + math.ceil(optimizer.states * EIGHT_BIT_STATE_BYTES * tensor.num_elements)
+    return master + optimizer.states * max(precision.state_bytes, 4 * optimizer.eight_bit) * tensor.num_elements
+
+
+def _step_bytes(model: TrainedModel, request: TrainingRequest, num_ranks: int) -> int:
+    """fp32 gradients beside 16-bit ones (DeepSpeed, a sub-group at a time in stage 3) and foreach temporaries."""
+    precision, optimizer = PRECISIONS[request.precision], OPTIMIZERS[request.optimizer]
+    held = _share(model.trainable, num_ranks if request.zero_stage >= 1 else 1)
+    converted = min(held, ZERO_SUB_GROUP_ELEMENTS) if request.zero_stage == 3 else held
+    fp32_gradients = 4 * converted if precision.master_bytes else 0
+    # DeepSpeed replaces AdamW by its fused one.
+    copies = optimizer.step_copies if request.zero_stage == 0 else 0
+    return fp32_gradients + copies * precision.state_bytes * held
+
+
+def _buckets(model: TrainedModel, precision: Precision, request: TrainingRequest, num_ranks: int) -> int:
+    """DDP copies all gradients into its buckets; ZeRO has two of 5e8 elements, never more than there are gradients."""
+    if num_ranks == 1 and request.zero_stage == 0:
+        return 0
+    elements = model.trainable if request.zero_stage == 0 else min(model.trainable, ZERO_BUCKET_ELEMENTS)
+    return elements * precision.gradient_bytes
+
+
+def _gathered(
+    model: TrainedModel, precision: Precision, request: TrainingRequest, weights_bytes: int
+) -> tuple[int, int]:
+    """Two layers (one at work, one prefetched) and the larger of embedding and lm_head; (expected, high)."""
+    if request.zero_stage != 3:
+        return 0, 0
+    spec, width = model.spec, precision.weight_bytes if model.tuning == "full" else precision.frozen_bytes
+    edges = spec.vocab_size * spec.hidden_size
+    count = 1 if spec.tie_word_embeddings or spec.head.kind != "lm" else 2
+    layer = max(0, model.parameters - count * edges) // spec.num_hidden_layers
+    needed = min(weights_bytes, width * (2 * layer + edges))
+    return needed, max(needed, width * min(model.parameters, ZERO_LIVE_ELEMENTS))
+
+
+def _share(num_bytes: int, shards: int) -> int:
+    return -(-num_bytes // shards)

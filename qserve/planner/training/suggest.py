@@ -1,0 +1,204 @@
+"""Ways out of a training run that does not fit, cheapest first: each is planned before it is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from qserve.core.hardware import Device
+from qserve.core.model_spec import ModelSpec
+from qserve.errors import UsageError
+from qserve.planner.plan import Suggestion
+from qserve.planner.training.command import command_line, doubled
+from qserve.planner.training.make import plan_training
+from qserve.planner.training.plan import TrainingPlan
+from qserve.planner.training.request import TrainingRequest
+
+__all__ = ["Asked", "ways_out"]
+
+_WANTED = 4
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it was typed: what a suggestion's command repeats. `gpu` None: the detected cards."""
+
+    model: str
+    spec: ModelSpec
+    gpu: str | None
+    devices: tuple[Device, ...]
+    request: TrainingRequest
+    reward_model: str | None = None
+    reward: ModelSpec | None = None
+
+    def plan(self) -> TrainingPlan:
+        return plan_training(self.spec, self.devices, self.request, self.reward)
+
+    def command(self) -> str:
+        return command_line(self.model, self.gpu, self.request, self.reward_model)
+
+
+@dataclass(frozen=True)
+class _Change:
+    what: str
+    cost: str
+    apply: Callable[[Asked], Asked | None]
+
+
+def ways_out(asked: Asked) -> tuple[Suggestion, ...]:
+    """Up to four changes after which the run fits: single ones first, then pairs and triples of them."""
+    found: list[Suggestion] = []
+    used: list[set[str]] = []
+    applicable = [change for change in _CHANGES if change.apply(asked) is not None]
+    for size in (1, 2, 3):
+        for changes in combinations(applicable, size):
+            names = {change.what for change in changes}
+            # A pair that holds a single way out says nothing new.
+            if any(done <= names for done in used) or len(found) >= _WANTED:
+                continue
+            suggestion = _tried(asked, changes)
+            if suggestion is not None and all(suggestion.command != other.command for other in found):
+                found.append(suggestion)
+                used.append(names)
+        if len(found) >= 3:
+            break
+    return tuple(found)
+
+
+def _tried(asked: Asked, changes: Sequence[_Change]) -> Suggestion | None:
+    changed: Asked | None = asked
+    for change in changes:
+        changed = change.apply(changed) if changed is not None else None
+    if changed is None or not _fits(changed):
+        return None
+    cost = "; ".join(change.cost for change in changes)
+    return Suggestion(", and ".join(change.what for change in changes), cost, changed.command())
+
+
+def _fits(asked: Asked) -> bool:
+    try:
+        return asked.plan().fits
+    except UsageError:  # a change that the other flags forbid
+        return False
+
+
+def _with(asked: Asked, **fields: object) -> Asked | None:
+    try:
+        return replace(asked, request=replace(asked.request, **fields))  # type: ignore[arg-type]
+    except UsageError:
+        return None
+
+
+def _checkpointing(asked: Asked) -> Asked | None:
+    return None if asked.request.gradient_checkpointing else _with(asked, gradient_checkpointing=True)
+
+
+def _sdpa(asked: Asked) -> Asked | None:
+    return _with(asked, attention="sdpa") if asked.request.attention == "eager" else None
+
+
+def _micro_batch(asked: Asked) -> Asked | None:
+    """The largest smaller micro-batch that fits, with the accumulation that keeps the batch; else 1."""
+    request = asked.request
+    divisors = [size for size in range(request.micro_batch - 1, 0, -1) if request.micro_batch % size == 0]
+    tried: Asked | None = None
+    for size in divisors:
+        steps = request.gradient_accumulation_steps * request.micro_batch // size
+        tried = _with(asked, micro_batch=size, gradient_accumulation_steps=steps)
+        if tried is not None and _fits(tried):
+            return tried
+    return tried
+
+
+def _sleep(asked: Asked) -> Asked | None:
+    vllm = asked.request.vllm
+    if vllm is None or vllm.sleep or vllm.mode == "separate":
+        return None
+    return _with(asked, vllm=replace(vllm, sleep=True))
+
+
+def _fraction(asked: Asked) -> Asked | None:
+    """The largest lower fraction that fits, in steps of 0.05."""
+    vllm = asked.request.vllm
+    if vllm is None or vllm.mode == "separate":
+        return None
+    for step in range(int(vllm.gpu_memory_utilization * 20 - 1e-9), 0, -1):
+        tried = _with(asked, vllm=replace(vllm, gpu_memory_utilization=step / 20))
+        if tried is not None and _fits(tried):
+            return tried
+    return None
+
+
+def _sharded_engine(asked: Asked) -> Asked | None:
+    """The engine over twice the cards, which halves its weights on each, with the fraction that then fits."""
+    vllm = asked.request.vllm
+    if vllm is None or vllm.mode == "separate" or len(asked.devices) % (2 * vllm.tensor_parallel_size):
+        return None
+    changed = _with(asked, vllm=replace(vllm, tensor_parallel_size=2 * vllm.tensor_parallel_size))
+    return (_fraction(changed) or changed) if changed is not None else None
+
+
+def _zero(stage: int) -> Callable[[Asked], Asked | None]:
+    def apply(asked: Asked) -> Asked | None:
+        ranks = len(asked.devices)
+        return _with(asked, zero_stage=stage) if ranks > 1 and asked.request.zero_stage < stage else None
+
+    return apply
+
+
+def _eight_bit(asked: Asked) -> Asked | None:
+    return _with(asked, optimizer="adamw-8bit") if asked.request.optimizer.startswith("adamw") else None
+
+
+def _separate(asked: Asked) -> Asked | None:
+    vllm = asked.request.vllm
+    if vllm is None or vllm.mode == "separate" or len(asked.devices) < 2:
+        return None
+    return _with(asked, vllm=replace(vllm, mode="separate", sleep=False))
+
+
+def _offload(asked: Asked) -> Asked | None:
+    return _with(asked, offload_optimizer="cpu", zero_stage=max(asked.request.zero_stage, 2))
+
+
+def _lora(asked: Asked) -> Asked | None:
+    return _with(asked, lora_rank=16) if asked.request.tuning == "full" else None
+
+
+def _qlora(asked: Asked) -> Asked | None:
+    may = asked.request.method in ("sft", "lora") and asked.request.zero_stage < 3
+    return _with(asked, method="qlora", lora_rank=asked.request.lora_rank or 16) if may else None
+
+
+def _half_length(asked: Asked) -> Asked | None:
+    request = asked.request
+    completion = request.completion_length and max(1, request.completion_length // 2)
+    return _with(asked, max_length=request.max_length // 2, completion_length=completion)
+
+
+def _cards(asked: Asked) -> Asked | None:
+    if asked.gpu is None:
+        return None
+    stage = max(asked.request.zero_stage, 3 if asked.request.tuning != "qlora" else 2)
+    more = replace(asked, devices=asked.devices * 2, gpu=doubled(asked.gpu, len(asked.devices)))
+    return _with(more, zero_stage=stage)
+
+
+_CHANGES = (
+    _Change("recompute activations (gradient checkpointing)", "20 to 30 % slower", _checkpointing),
+    _Change("use sdpa instead of eager attention", "nothing; it is faster too", _sdpa),
+    _Change("a smaller micro-batch with more accumulation", "more, smaller steps for the same batch", _micro_batch),
+    _Change("let the engine sleep while the trainer works", "seconds a step to wake it; RAM for its weights", _sleep),
+    _Change("a lower gpu_memory_utilization", "less cache: fewer rollouts at once", _fraction),
+    _Change("ZeRO-2", "gradients are reduced in shards", _zero(2)),
+    _Change("ZeRO-3", "weights are gathered layer by layer: more communication, 1.5 × the traffic", _zero(3)),
+    _Change("8-bit Adam", "quantized optimizer states; needs bitsandbytes", _eight_bit),
+    _Change("the engine over twice the cards, at a lower fraction", "tensor parallel traffic", _sharded_engine),
+    _Change("a card of its own for the engine", "one trainer less", _separate),
+    _Change("ZeRO with the optimizer in RAM", "the step runs on the CPU", _offload),
+    _Change("LoRA of rank 16", "adapters instead of all weights", _lora),
+    _Change("QLoRA of rank 16", "4-bit base weights; slower, slightly worse", _qlora),
+    _Change("half the length", "longer samples are cut", _half_length),
+    _Change("twice the cards with ZeRO-3", "more hardware", _cards),
+)
