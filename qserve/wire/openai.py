@@ -30,9 +30,9 @@ MAX_TOP_LOGPROBS = 20
 INT64_MAX = 2**63 - 1
 
 _REFUSED = {
-    "tools": "this engine does not parse tool calls; serve the model with --engine vllm",
-    "tool_choice": "this engine does not parse tool calls; serve the model with --engine vllm",
-    "parallel_tool_calls": "this engine does not parse tool calls; serve the model with --engine vllm",
+    "tools": "this engine does not parse tool calls",
+    "tool_choice": "this engine does not parse tool calls",
+    "parallel_tool_calls": "this engine does not parse tool calls",
     "functions": "deprecated by OpenAI, and this engine does not parse tool calls",
     "function_call": "deprecated by OpenAI, and this engine does not parse tool calls",
     "suffix": "Qwen chat models do not fill in the middle through this field",

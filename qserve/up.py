@@ -1,1 +1,0 @@
-"""The supervisor: plan, start, wait until ready, watch, restart, drain."""
