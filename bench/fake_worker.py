@@ -3,7 +3,7 @@
     python bench/fake_worker.py --socket /tmp/fake.sock --key secret
 
 A request says in `metadata` (a field that every worker takes and ignores) how it wants to be answered; strings all:
-    chunks    how many tokens to generate                               (default: max_tokens, or 16)
+    chunks    how many tokens to generate                               (default: max_tokens, at most 16)
     ttft_ms   time to the first event                                   (0)
     itl_ms    time between events; streams of one speed share one beat, as in a batch   (0: as fast as it can)
     fault     hang (never answers) · die (closes the connection after half the chunks) · half (dies within an event)
@@ -124,7 +124,7 @@ class Stream:
         self._connection = connection
         self.streamed = bool(request.get("stream"))
         self.with_usage = bool((request.get("stream_options") or {}).get("include_usage"))
-        self.num_chunks = int(knobs.get("chunks", request.get("max_tokens") or 16))
+        self.num_chunks = int(knobs.get("chunks", min(request.get("max_tokens") or 16, 16)))
         self.ttft_s = float(knobs.get("ttft_ms", 0)) / 1000
         self.itl_s = float(knobs.get("itl_ms", 0)) / 1000
         self.fault = knobs.get("fault", "")

@@ -121,7 +121,8 @@ class Endpoints:
     async def openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
         from qserve.gateway.openapi import document  # the response schemas are needed for nothing else
 
-        await send_body(send, 200, document(with_keys=bool(self._settings.keys)))
+        served = tuple(name for upstream in self._upstreams for name in upstream.endpoint.models)
+        await send_body(send, 200, document(bool(self._settings.keys), served))
 
     async def _memory_of(self, upstream: Upstream) -> dict[str, Any]:
         entry = {"worker": upstream.name, "state": upstream.endpoint.state.value}

@@ -31,17 +31,22 @@ _QUEUE_FULL = {"429": "the queue is full; Retry-After tells when to come back"}
 
 
 @functools.cache
-def document(with_keys: bool) -> bytes:
-    """OpenAPI 3.1 as JSON. `with_keys`: whether this gateway asks for an API key."""
+def document(with_keys: bool, served: tuple[str, ...]) -> bytes:
+    """OpenAPI 3.1 as JSON. `with_keys`: whether this gateway asks for an API key; `served`: the models' names."""
     models: list[type[BaseModel]] = [responses.ErrorBody, *responses.OF_ROUTE.values()]
     models += [route.request for route in ROUTES if isinstance(route, RelayedRoute)]
     _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
+    for schema in schemas["$defs"].values():
+        _allow_nulls(schema)
+    for route in ROUTES:
+        if isinstance(route, RelayedRoute):
+            _name_models(schemas["$defs"][route.request.__name__]["properties"]["model"], served)
     components: dict[str, Any] = {"schemas": schemas["$defs"]}
     if with_keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     paths: dict[str, Any] = {}
     for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, with_keys)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, with_keys, served)
     value = {
         "openapi": "3.1.0",
         "info": {"title": "qserve", "version": qserve.__version__, "license": {"name": "Apache-2.0"}},
@@ -51,7 +56,7 @@ def document(with_keys: bool) -> bytes:
     return json.dumps(value).encode()
 
 
-def _operation(route: Route, with_keys: bool) -> dict[str, Any]:
+def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.operation_id,
         "summary": route.summary,
@@ -60,10 +65,30 @@ def _operation(route: Route, with_keys: bool) -> dict[str, Any]:
     if with_keys and route.path not in OPEN_PATHS:
         operation["security"] = [{"key": []}]
     if "{model}" in route.path:
-        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+        name = {"type": "string", "enum": list(served)}
+        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": name}]
     if isinstance(route, RelayedRoute):
         operation["requestBody"] = {"required": True, "content": {"application/json": _ref(route.request.__name__)}}
     return operation
+
+
+def _allow_nulls(schema: dict[str, Any]) -> None:
+    """In a request null means "not given", for fields that we know and for those that we do not."""
+    if schema.get("additionalProperties") is not False:
+        return
+    schema["additionalProperties"] = {"type": "null"}
+    optional = schema["properties"].keys() - set(schema.get("required", ()))
+    for name in optional:
+        one = schema["properties"][name]
+        if {"type": "null"} not in one.get("anyOf", ()):
+            schema["properties"][name] = {"anyOf": [one, {"type": "null"}]}
+
+
+def _name_models(schema: dict[str, Any], served: tuple[str, ...]) -> None:
+    """Narrows the schema of a field `model`, a string or perhaps null, to the names that are served."""
+    for one in schema.get("anyOf", [schema]):
+        if one["type"] == "string":
+            one["enum"] = list(served)
 
 
 def _success(route: Route) -> dict[str, Any]:
@@ -74,7 +99,7 @@ def _success(route: Route) -> dict[str, Any]:
     else:
         content = {"application/json": _ref(responses.OF_ROUTE[route.path].__name__)}
     if isinstance(route, RelayedRoute) and route.num_sequences is not None:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}  # data: {a chunk}, …, data: [DONE]
     return {"description": "the answer", "content": content}
 
 
