@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 __all__ = ["DTYPE_BYTES", "Role", "Tensor", "dtype_bytes", "role_of"]
@@ -62,6 +63,7 @@ _ROLES: tuple[tuple[str, Role], ...] = (
 _COMPILED = tuple((re.compile(pattern), role) for pattern, role in _ROLES)
 
 
+@cache
 def role_of(name: str) -> Role:
     """What a tensor is for; `linear` (a projection of attention or MLP) when no other pattern matches."""
     return next((role for pattern, role in _COMPILED if pattern.search(name)), "linear")

@@ -10,7 +10,14 @@ from qserve.planner import constants
 from qserve.planner.constants import Constant
 from qserve.planner.device_map import Bin, Module, fill
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
-from qserve.planner.memory.transformers import activation_bytes, exllama_scratch_bytes, generate_extra_bytes
+from qserve.planner.memory.transformers import (
+    activation_bytes,
+    exllama_scratch_bytes,
+    generate_extra_bytes,
+    prefill_bytes,
+    returned_logits_bytes,
+    rotary_tables_bytes,
+)
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.plan import DeviceMap, DevicePlan, Term
 from qserve.planner.setup import Setup
@@ -79,18 +86,28 @@ class TransformersAccount:
         left = pool_bytes - self.max_num_seqs * self.state_sequence_bytes
         return max(0, left) // self.kv_token_bytes if self.kv_token_bytes else 0
 
-    def activations_bytes(self, prompt_len: int, max_model_len: int) -> int:
-        """Peak of a step beside weights and cache, cuBLAS workspace included on a card."""
-        spec, dtype = self.setup.spec, self.setup.dtype
-        scratch = exllama_scratch_bytes(spec, self.release)
+    def activations_bytes(self, prompt_len: int, max_model_len: int) -> tuple[int, ...]:
+        """Peak of a step on every device beside weights and cache, cuBLAS workspace included on a card."""
+        spec, count = self.setup.spec, len(self.setup.devices)
         if self.has_pool or self.setup.on_cpu:
             rows = self.max_num_batched_tokens if self.setup.request.prompt_logprobs else self.max_num_seqs
-            step = activation_bytes(spec, dtype, self.max_num_batched_tokens, min(rows, self.max_num_batched_tokens))
-        else:
-            step = self.max_num_seqs * generate_extra_bytes(
-                spec, dtype, self.release, prompt_len, max_model_len, self.kv_token_bytes
-            )
-        return step + scratch + self.workspace.num_bytes
+            rows = min(rows, self.max_num_batched_tokens)
+            step = activation_bytes(spec, self.setup.dtype, self.max_num_batched_tokens, rows)
+            return (step + self.workspace.num_bytes,) * count
+        fixed = self.workspace.num_bytes + exllama_scratch_bytes(spec, self.release)
+        fixed += rotary_tables_bytes(spec, self.setup.dtype, self.release) // count
+        return tuple(fixed + step for step in self._generate_steps(prompt_len, max_model_len))
+
+    def _generate_steps(self, prompt_len: int, max_model_len: int) -> list[int]:
+        """Peak of one `generate` call per card: layers on each, the head on the last, its output on the first."""
+        spec, dtype, count = self.setup.spec, self.setup.dtype, len(self.setup.devices)
+        token_bytes = self.kv_token_bytes // count
+        whole = generate_extra_bytes(spec, dtype, self.release, prompt_len, max_model_len, token_bytes)
+        body = prefill_bytes(spec, dtype, prompt_len) if count > 1 and self.release < (4, 50) else 0
+        steps = [max(0, body - (max_model_len - prompt_len) * token_bytes)] * (count - 1) + [whole]
+        if count > 1:
+            steps[0] = max(steps[0], returned_logits_bytes(spec, self.release, prompt_len))
+        return [self.max_num_seqs * step for step in steps]
 
     @property
     def workspace(self) -> Constant:
@@ -105,10 +122,15 @@ class TransformersAccount:
     def runtime(self) -> Constant:
         return constants.PYTHON_TRANSFORMERS_CPU if self.setup.on_cpu else constants.CUDA_CONTEXT_SINGLE
 
-    def room(self, activations_bytes: int, share: float) -> int:
+    def room(self, activations_bytes: tuple[int, ...], share: float) -> int:
         """Bytes for weights and cache on all devices together, at `share` of what each has available."""
-        held = activations_bytes + self.runtime.num_bytes
-        return sum(int(device.available_bytes * share) - held for device in self.setup.devices)
+        return sum(self._capacities(activations_bytes, share))
+
+    def _capacities(self, activations_bytes: tuple[int, ...], share: float) -> list[int]:
+        return [
+            int(device.available_bytes * share) - activations - self.runtime.num_bytes
+            for device, activations in zip(self.setup.devices, activations_bytes, strict=True)
+        ]
 
     def modules(self, pool_bytes: int) -> list[Module]:
         """Embeddings, each layer with its part of the cache, and the head; layers are taken as alike."""
@@ -124,10 +146,9 @@ class TransformersAccount:
         picked = [tensor for tensor in self.setup.tensors if tensor.role in roles]
         return rank_weights(self.setup.spec, picked, self.loading)
 
-    def spread(self, pool_bytes: int, activations_bytes: int, share: float) -> Spread | None:
+    def spread(self, pool_bytes: int, activations_bytes: tuple[int, ...], share: float) -> Spread | None:
         """Modules over the cards, then RAM and disk as far as the request allows; None when they don't fit."""
-        held = activations_bytes + self.runtime.num_bytes
-        bins = [Bin(i, int(card.available_bytes * share) - held) for i, card in enumerate(self.setup.devices)]
+        bins = [Bin(i, room) for i, room in enumerate(self._capacities(activations_bytes, share))]
         hardware, offload = self.setup.hardware, self.setup.request.offload
         if self.setup.on_cpu:
             bins = [replace(bins[0], name="cpu")]

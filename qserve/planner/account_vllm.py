@@ -18,7 +18,39 @@ from qserve.planner.setup import Setup
 from qserve.planner.versions import VllmVersion
 from qserve.units import MIB, format_bytes
 
-__all__ = ["VllmAccount"]
+__all__ = ["VllmAccount", "cuda_context", "stage_weights"]
+
+
+def cuda_context(setup: Setup) -> Constant:
+    """Held on the card outside vLLM's own account."""
+    if setup.on_cpu:
+        return Constant(0, 0, 0, "no card")
+    is_wide = setup.num_ranks > 1 and _fuses_all_reduce(setup)
+    return constants.CUDA_CONTEXT_MULTI if is_wide else constants.CUDA_CONTEXT_SINGLE
+
+
+def _fuses_all_reduce(setup: Setup) -> bool:
+    return setup.devices[0].compute_capability in ((9, 0), (10, 0), (10, 3))
+
+
+def stage_weights(setup: Setup) -> tuple[int, ...]:
+    """Loaded bytes of one rank, per pipeline stage: tensors as vLLM fuses and shards them, and the rotary table."""
+    request, stages = setup.request, setup.pipeline_parallel_size
+    limits_splits = VllmVersion.parse(setup.engine_version).limits_block_splits
+    loading = Loading(
+        dtype=setup.dtype,
+        quantization=setup.in_flight,
+        tensor_parallel_size=setup.tensor_parallel_size,
+        fuse=True,
+        fuse_experts=True,
+        round_blocks=not setup.on_cpu,
+        max_split_bytes=20 * MIB if limits_splits else None,
+        with_mtp=request.num_speculative_tokens > 0,
+        with_vision=not request.language_model_only,
+    )
+    rope = rope_cache_bytes(setup.spec, setup.dtype)
+    shares = (stage_tensors(setup.spec, setup.tensors, stage, stages) for stage in range(stages))
+    return tuple(rank_weights(setup.spec, share, loading) + rope for share in shares)
 
 
 @dataclass(frozen=True)
@@ -29,6 +61,7 @@ class VllmAccount:
     """
 
     setup: Setup
+    stage_weights: tuple[int, ...]
     max_num_seqs: int
     max_num_batched_tokens: int
     gpu_memory_utilization: float
@@ -47,26 +80,6 @@ class VllmAccount:
         options = StateOptions(setup.dtype, request.mamba_ssm_cache_dtype, align, request.num_speculative_tokens)
         element_bytes = kv_element_bytes(request.kv_cache_dtype, setup.dtype)
         return kv_layout(setup.spec, element_bytes, options, setup.tensor_parallel_size, request.block_size)
-
-    @cached_property
-    def stage_weights(self) -> tuple[int, ...]:
-        """Loaded bytes of one rank, per pipeline stage."""
-        setup, request = self.setup, self.setup.request
-        loading = Loading(
-            dtype=setup.dtype,
-            quantization=setup.in_flight,
-            tensor_parallel_size=setup.tensor_parallel_size,
-            fuse=True,
-            fuse_experts=True,
-            round_blocks=not setup.on_cpu,
-            max_split_bytes=20 * MIB if self.version.limits_block_splits else None,
-            with_mtp=request.num_speculative_tokens > 0,
-            with_vision=not request.language_model_only,
-        )
-        rope = rope_cache_bytes(setup.spec, setup.dtype)
-        stages = setup.pipeline_parallel_size
-        shares = (stage_tensors(setup.spec, setup.tensors, stage, stages) for stage in range(stages))
-        return tuple(rank_weights(setup.spec, share, loading) + rope for share in shares)
 
     @cached_property
     def activations_bytes(self) -> int:
@@ -95,14 +108,11 @@ class VllmAccount:
     def non_torch(self) -> Constant:
         if self.setup.on_cpu:
             return constants.PYTHON_VLLM_CPU
-        return constants.non_torch(self.version.release, self.setup.num_ranks)
+        return constants.non_torch(self.version.release, self.setup.num_ranks, _fuses_all_reduce(self.setup))
 
-    @cached_property
+    @property
     def context(self) -> Constant:
-        """Held on the card outside vLLM's own account."""
-        if self.setup.on_cpu:
-            return Constant(0, 0, 0, "")
-        return constants.CUDA_CONTEXT_MULTI if self.setup.num_ranks > 1 else constants.CUDA_CONTEXT_SINGLE
+        return cuda_context(self.setup)
 
     def kv_budget(self, device: Device, weights_bytes: int) -> int:
         """Bytes left for the KV cache on one rank; negative where the model alone is too much.
@@ -146,6 +156,11 @@ class VllmAccount:
         if self.version.logs_tokens_from_concurrency:
             return int(self.max_concurrency(max_model_len) * max_model_len)
         return blocks // self.layout.num_groups * self.layout.block_tokens
+
+    @property
+    def slack_bytes(self) -> int:
+        """How far the low estimates of context and graphs lie below the expected ones."""
+        return self.context.num_bytes - self.context.low_bytes + self.cuda_graphs_bytes // 2
 
     def devices(self) -> tuple[DevicePlan, ...]:
         """The account of every rank."""

@@ -14,7 +14,7 @@ from qserve.core.quantization import SCHEMES, CheckpointQuantization, Engine, re
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner import constants
-from qserve.planner.layout import layouts
+from qserve.planner.layout import layouts, why_not_divisible
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
@@ -177,6 +177,9 @@ def _dtype(spec: ModelSpec, weights: _Weights, device: Device, request: PlanRequ
 
 
 def _nothing_runs(checkpoint: Checkpoint, request: PlanRequest, engine: Engine) -> str:
+    reason = why_not_divisible(checkpoint.spec, request.tensor_parallel_size or 1)
+    if reason:
+        return f"--tensor-parallel-size {request.tensor_parallel_size}: {reason}; choose a divisor of all of them"
     runs = [name for name, scheme in SCHEMES.items() if engine in scheme.in_flight]
     return (
         f"--quant {request.quant} of {checkpoint.id} does not run on {engine}: there is no known checkpoint of it, and "

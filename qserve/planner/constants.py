@@ -60,14 +60,13 @@ GRAPH_BYTES_PER_LAYER = Constant(225_000, 150_000, 330_000, "vLLM 0.19, H100, de
 GRAPH_BYTES_PER_LAYER_RICH = Constant(310_000, 150_000, 360_000, "vLLM 0.19, H100, experts or packed weights")
 
 
-def non_torch(release: tuple[int, int], num_ranks: int) -> Constant:
-    """What vLLM charges beside torch's allocator: NCCL, custom all-reduce, cuBLAS, Triton modules."""
+def non_torch(release: tuple[int, int], num_ranks: int, fuses_all_reduce: bool) -> Constant:
+    """What vLLM charges beside torch's allocator: NCCL, all-reduce buffers, cuBLAS, Triton modules.
+
+    `fuses_all_reduce`: data-centre cards from Hopper on, where vLLM sets up workspaces for fused all-reduce.
+    """
     if num_ranks > 1:
-        if release < (0, 9):
-            return Constant(230 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.7 and 0.8 on 2 and 4 cards of 22 and 24 GB")
-        if release < (0, 18):
-            return Constant(1413 * MIB, 200 * MIB, 2200 * MIB, "vLLM 0.10.2, 2 x H200")
-        return Constant(2125 * MIB, 1400 * MIB, 2300 * MIB, "vLLM 0.19, 2 x H100")
+        return _non_torch_of_many(release, fuses_all_reduce)
     if release < (0, 9):
         return Constant(60 * MIB, 30 * MIB, 100 * MIB, "vLLM 0.7 and 0.8: RTX 4060, V100, RTX 2060")
     if release < (0, 18):
@@ -75,6 +74,16 @@ def non_torch(release: tuple[int, int], num_ranks: int) -> Constant:
     if release < (0, 21):
         return Constant(254 * MIB, 200 * MIB, 300 * MIB, "vLLM 0.19, H100, eight runs: 0.24 to 0.27 GiB")
     return Constant(522 * MIB, 250 * MIB, 700 * MIB, "vLLM 0.28, A100: weights + non-torch − weights = 0.51 GiB")
+
+
+def _non_torch_of_many(release: tuple[int, int], fuses_all_reduce: bool) -> Constant:
+    if release < (0, 9):
+        return Constant(230 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.7 and 0.8 on 2 and 4 cards of 22 and 24 GB")
+    if not fuses_all_reduce:
+        return Constant(614 * MIB, 200 * MIB, 1500 * MIB, "vLLM 0.22 to 0.27 on pairs of RTX 3090 and 5090, inferred")
+    if release < (0, 18):
+        return Constant(1413 * MIB, 200 * MIB, 2200 * MIB, "vLLM 0.10.2, 2 x H200")
+    return Constant(2125 * MIB, 1400 * MIB, 2300 * MIB, "vLLM 0.19, 2 x H100")
 
 
 # --- transformers on CUDA ---------------------------------------------------------------------------------------

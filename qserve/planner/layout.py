@@ -19,13 +19,10 @@ _LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 def layouts(spec: ModelSpec, num_devices: int, request: PlanRequest) -> Iterator[tuple[int, int]]:
     """(tensor, pipeline) parallel sizes worth trying, fewest cards first, tensor parallelism before pipeline stages.
 
-    Raises UsageError when a size that the user fixed can't divide the model or needs more cards than there are.
+    Nothing where a size that the user fixed can't divide the model (`why_not_divisible` says why). Raises UsageError
+    when it needs more cards than there are.
     """
     fixed_tensor, fixed_pipeline = request.tensor_parallel_size, request.pipeline_parallel_size
-    if fixed_tensor is not None:
-        reason = why_not_divisible(spec, fixed_tensor)
-        if reason:
-            raise UsageError(f"--tensor-parallel-size {fixed_tensor}: {reason}")
     if (fixed_tensor or 1) * (fixed_pipeline or 1) > num_devices:
         raise UsageError(
             f"--tensor-parallel-size {fixed_tensor or 1} with --pipeline-parallel-size {fixed_pipeline or 1} needs "

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
+from qserve.errors import UsageError
 from qserve.planner.candidates import candidates
 from qserve.planner.engine_args import engine_args
 from qserve.planner.notes import notes_on
@@ -49,5 +50,8 @@ def _nearest(setups: list[Setup]) -> tuple[Plan, Setup]:
 
 def _fits(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Plan | None:
     """The plan for a changed request where it fits, without suggestions of its own."""
-    found = _first_that_fits(list(candidates(checkpoint, hardware, request)))
+    try:
+        found = _first_that_fits(list(candidates(checkpoint, hardware, request)))
+    except UsageError:  # a change that this model or engine can't do is no way out
+        return None
     return found[0] if found else None

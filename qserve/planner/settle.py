@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from qserve.core.workload import Workload
 from qserve.planner.account_transformers import TransformersAccount
-from qserve.planner.account_vllm import VllmAccount
+from qserve.planner.account_vllm import VllmAccount, cuda_context, stage_weights
 from qserve.planner.memory import vllm
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes
 from qserve.planner.plan import DeviceMap, DevicePlan, ModelSummary, Placement, Plan
@@ -81,15 +81,18 @@ def _vllm_fits(account: VllmAccount, need: int) -> bool:
     layout = account.layout
     if layout.state_blocks and account.max_num_seqs > layout.num_blocks(account.whole_model_cache_bytes):
         return False  # start-up fails: fewer blocks than sequences
-    return all(device.free_bytes >= 0 for device in account.devices())
+    # What no log counts exactly (context, graphs) refuses a plan only where its low estimate is too much as well.
+    return all(device.free_bytes + account.slack_bytes >= 0 for device in account.devices())
 
 
 def _vllm_accounts(setup: Setup, need: int) -> Iterator[VllmAccount]:
     """The engine's own defaults first, then fewer sequences, smaller steps, a larger share of the card."""
-    request, device = setup.request, setup.devices[0]
+    request, device, weights = setup.request, setup.devices[0], stage_weights(setup)
     version = VllmVersion.parse(setup.engine_version)
     seqs = request.max_num_seqs or vllm.default_max_num_seqs(device, version)
-    batched = request.max_num_batched_tokens or vllm.default_max_num_batched_tokens(device, version, need)
+    batched = request.max_num_batched_tokens or vllm.default_max_num_batched_tokens(
+        device, version, request.max_model_len or setup.spec.max_position_embeddings
+    )
     shares = [request.gpu_memory_utilization] if request.gpu_memory_utilization else _utilizations(setup, version)
     seqs_ladder = [seqs] if request.max_num_seqs else [seqs, *(n for n in _SEQS_LADDER if n < seqs)]
     batched_ladder = (
@@ -98,7 +101,7 @@ def _vllm_accounts(setup: Setup, need: int) -> Iterator[VllmAccount]:
     for share in shares:
         for tokens in batched_ladder:
             for count in seqs_ladder:
-                yield VllmAccount(setup, count, tokens, share)
+                yield VllmAccount(setup, weights, count, tokens, share)
 
 
 def _utilizations(setup: Setup, version: VllmVersion) -> list[float]:
@@ -115,8 +118,7 @@ def _utilizations(setup: Setup, version: VllmVersion) -> list[float]:
 
 
 def _context_share(setup: Setup) -> float:
-    account = VllmAccount(setup, 1, 512, 0.9)
-    return account.context.num_bytes / setup.devices[0].total_bytes
+    return cuda_context(setup).num_bytes / setup.devices[0].total_bytes
 
 
 def _floor(share: float) -> float:
@@ -144,8 +146,8 @@ def _settle_transformers(setup: Setup, room_tokens: int) -> Plan:
     if len(names) == 1 and (spread is None or len(set(spread.device_map.values())) == 1):
         held = [(account.weights_bytes, pool)]
     devices = tuple(
-        account.device(device, weights, cache, activations)
-        for device, (weights, cache) in zip(setup.devices, held, strict=True)
+        account.device(device, weights, cache, peak)
+        for device, (weights, cache), peak in zip(setup.devices, held, activations, strict=True)
     )
     device_map = _device_map(spread.device_map if spread else None)
     placement = Placement(device_map=device_map, kv_cache_memory_bytes=pool)

@@ -32,10 +32,13 @@ class VllmVersion:
             raise UsageError(f"--engine-version {text}: vLLM before 0.5 is not planned for; use 0.32.0")
         return cls(release)
 
-    @property
-    def is_v0_engine(self) -> bool:
-        """The first engine, with its own defaults: 256 sequences, a whole prompt in one step."""
-        return self.release < (0, 8)
+    def is_v0_engine(self, compute_capability: tuple[int, int] | None) -> bool:
+        """The first engine, with its own defaults: 256 sequences, a whole prompt in one step.
+
+        Up to 0.10 it stayed for cards before Ampere.
+        """
+        is_old_card = compute_capability is not None and compute_capability < (8, 0)
+        return self.release < (0, 8) or (is_old_card and self.release < (0, 11))
 
     @property
     def samples_with_triton(self) -> bool:
@@ -64,7 +67,7 @@ class VllmVersion:
     @property
     def limits_block_splits(self) -> bool:
         """Weights are loaded with the allocator's max_split_size at 20 MiB."""
-        return self.release >= (0, 24)
+        return self.release >= (0, 28)
 
     @property
     def bitsandbytes_is_plugin(self) -> bool:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import dtype_bytes
 
-__all__ = ["activation_bytes", "exllama_scratch_bytes", "generate_extra_bytes", "prefill_bytes"]
+__all__ = [
+    "activation_bytes",
+    "exllama_scratch_bytes",
+    "generate_extra_bytes",
+    "prefill_bytes",
+    "returned_logits_bytes",
+    "rotary_tables_bytes",
+]
 
 # The exllama kernels of auto_gptq, later replaced.
 _EXLLAMA_UNTIL = (4, 49)
@@ -13,6 +20,7 @@ _EXLLAMA_UNTIL = (4, 49)
 _CHUNKED_SINCE = (4, 50)
 _LAST_LOGIT_ONLY_SINCE = (4, 45)
 _CHUNK_TOKENS = 2048
+_TABLE_POSITIONS = 32768
 
 
 def activation_bytes(spec: ModelSpec, dtype: str, num_tokens: int, num_logit_rows: int) -> int:
@@ -34,19 +42,31 @@ def prefill_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:
 def generate_extra_bytes(
     spec: ModelSpec, dtype: str, release: tuple[int, int], prompt_len: int, max_model_len: int, kv_token_bytes: int
 ) -> int:
-    """What one `generate` call takes beyond weights and the final KV cache, on CUDA.
+    """What one `generate` call takes beyond weights and the final KV cache, on CUDA, tables of angles left out.
 
     The peak is at the end of the prompt or at the end of the answer: the prompt's activations count only as far as
     they exceed the cache that is still to come.
     """
     to_come = (max_model_len - prompt_len) * kv_token_bytes
     if release < _LAST_LOGIT_ONLY_SINCE:
-        # Logits of the whole prompt in 16 and 32 bit, the last hidden states, and a rotary table in every layer.
+        # Logits of the whole prompt in 16 and 32 bit, and the last hidden states.
         prompt = prompt_len * (spec.vocab_size * (dtype_bytes(dtype) + 4) + spec.hidden_size * dtype_bytes(dtype))
-        rotary = 2 * spec.num_hidden_layers * 32768 * spec.head_dim * dtype_bytes(dtype)
-        return rotary + max(0, prompt - to_come)
+        # The cache was a tuple: the old one lives until the step that made the new one ends.
+        return max(max_model_len * kv_token_bytes, prompt - to_come)
     step = min(prompt_len, _CHUNK_TOKENS) if release >= _CHUNKED_SINCE else prompt_len
     return max(0, prefill_bytes(spec, dtype, step) - to_come)
+
+
+def rotary_tables_bytes(spec: ModelSpec, dtype: str, release: tuple[int, int]) -> int:
+    """Before 4.45 every layer kept cos and sin of 32768 positions; since then they are computed as needed."""
+    if release >= _LAST_LOGIT_ONLY_SINCE:
+        return 0
+    return 2 * spec.num_hidden_layers * _TABLE_POSITIONS * spec.head_dim * dtype_bytes(dtype)
+
+
+def returned_logits_bytes(spec: ModelSpec, release: tuple[int, int], prompt_len: int) -> int:
+    """fp32 logits of the prompt on the first of several cards: accelerate moves outputs to where inputs came from."""
+    return 4 * spec.vocab_size * prompt_len if release < _LAST_LOGIT_ONLY_SINCE else 0
 
 
 def exllama_scratch_bytes(spec: ModelSpec, release: tuple[int, int]) -> int:

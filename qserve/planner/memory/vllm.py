@@ -19,18 +19,18 @@ __all__ = [
 ]
 
 _ACTIVATION_BYTES = 2  # bf16 and fp16 alike
-# The largest image of the Qwen vision processors, which vLLM profiles with: 16384 tokens of 2 × 2 patches.
-_ENCODER_PATCHES = 65536
+# The largest image of the Qwen vision processors, which vLLM profiles with: 4096 × 4096 pixels.
+_ENCODER_TOKENS = 16384
 
 
 def default_max_num_seqs(device: Device, version: VllmVersion) -> int:
     """1024 on cards of 70 GiB and more but the A100, else 256. Source: vllm EngineArgs.get_batch_defaults."""
-    return 1024 if _is_large(device) and not version.is_v0_engine else 256
+    return 1024 if _is_large(device) and not version.is_v0_engine(device.compute_capability) else 256
 
 
 def default_max_num_batched_tokens(device: Device, version: VllmVersion, max_model_len: int) -> int:
     """Tokens of one step of the API server: 8192 or 2048 by card; a whole prompt in the first engine."""
-    if version.is_v0_engine:
+    if version.is_v0_engine(device.compute_capability):
         return max(max_model_len, 2048)
     if device.total_bytes >= 160 * GIB:
         return 16384
@@ -56,12 +56,7 @@ def activation_peak(
     encoder = 0
     if spec.vision and with_encoder:
         encoder = encoder_peak(spec)
-        embeddings = (
-            _ENCODER_PATCHES
-            // (spec.vision.spatial_merge_size * spec.vision.spatial_merge_size)
-            * spec.hidden_size
-            * _ACTIVATION_BYTES
-        )
+        embeddings = _ENCODER_TOKENS * spec.hidden_size * _ACTIVATION_BYTES
     language = max(
         _sampler_peak(spec, device, version, max_num_seqs, max_num_batched_tokens),
         _layer_peak(spec, max_num_batched_tokens, tensor_parallel_size),
@@ -76,7 +71,8 @@ def encoder_peak(spec: ModelSpec) -> int:
         return 0
     pixels: int = vision.in_channels * vision.temporal_patch_size * vision.patch_size * vision.patch_size
     widths = pixels + 2 * vision.hidden_size + 2 * vision.intermediate_size
-    return _ENCODER_PATCHES * widths * _ACTIVATION_BYTES
+    patches = _ENCODER_TOKENS * vision.spatial_merge_size * vision.spatial_merge_size
+    return patches * widths * _ACTIVATION_BYTES
 
 
 def prompt_logprobs_bytes(spec: ModelSpec, num_tokens: int) -> int:
@@ -97,8 +93,8 @@ def num_cuda_graphs(max_num_seqs: int, max_num_batched_tokens: int) -> int:
     Source: vllm VllmConfig._set_cudagraph_sizes (mode FULL_AND_PIECEWISE).
     """
     largest = min(2 * max_num_seqs, 512, max_num_batched_tokens)
-    sizes = [*(n for n in (1, 2, 4) if n <= largest), *range(8, min(largest + 1, 256), 8), *range(256, largest + 1, 16)]
-    return len(sizes) + sum(size <= max_num_seqs for size in sizes)
+    steps = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+    return sum((size <= largest) + (size <= min(largest, max_num_seqs)) for size in steps)
 
 
 def _sampler_peak(spec: ModelSpec, device: Device, version: VllmVersion, num_seqs: int, num_tokens: int) -> int:

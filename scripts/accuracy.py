@@ -1,0 +1,42 @@
+"""Error of the planner per term, engine and release, against the published figures of tests/golden."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.golden.accuracy import Comparison, Skipped, compare_all
+
+
+def main() -> None:
+    results = list(compare_all())
+    compared = [item for item in results if isinstance(item, Comparison)]
+    groups: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
+    for item in compared:
+        if item.untrusted is None:
+            groups[item.term, item.group].append(item)
+    print(f"{'term':28s} {'engine':22s} {'rows':>5s} {'mean':>8s} {'worst':>8s}  worst row")
+    for (term, group), items in sorted(groups.items()):
+        worst = max(items, key=lambda item: abs(item.error))
+        mean = sum(abs(item.error) for item in items) / len(items)
+        print(
+            f"{term:28s} {group:22s} {len(items):5d} {mean:8.2%} {worst.error:+8.2%}  {worst.row.id} {worst.row.model}"
+        )
+    if "--rows" in sys.argv:
+        for item in compared:
+            print(
+                f"{item.row.id} {item.row.model:32s} {item.term:26s} {item.group:18s} planned {item.planned:12.3f} "
+                f"measured {item.measured:12.3f} {item.error:+8.2%}"
+            )
+    print("\nNot to be trusted (planned, not averaged):")
+    for item in compared:
+        if item.untrusted:
+            print(f"  {item.row.id} {item.row.model} {item.term}: {item.error:+.1%}; {item.untrusted}")
+    print("\nNot compared:")
+    for reason, count in Counter(item.reason for item in results if isinstance(item, Skipped)).most_common():
+        print(f"  {count:3d} × {reason}")
+
+
+main()

@@ -1,0 +1,347 @@
+"""The planner against published figures: every row of measurements.csv is planned as its source describes it.
+
+A row is compared, or it is listed with the reason why not; nothing is dropped without a word.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Device, Hardware, known_gpus
+from qserve.core.model_spec import ModelSpec
+from qserve.errors import QserveError
+from qserve.hub.bundled import bundled_config, known_ids
+from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner.constants import VLLM_VERSION
+from qserve.planner.memory.vllm import default_max_num_seqs
+from qserve.planner.versions import VllmVersion
+from qserve.units import GIB, MIB
+
+__all__ = ["Comparison", "Skipped", "compare_all"]
+
+FOLDER = Path(__file__).parent
+_RAM_BYTES = 512 * GIB
+
+# Rows that contradict physics or their own neighbours. They are planned and shown, but not averaged.
+UNTRUSTED = {
+    "m0108": "2.50 GB at 1 token, 2.62 at 6144, though the KV cache alone grows by 0.21",
+    "m0057": "below the bytes of its own weights; the source calls the row uncertain",
+    "m0058": "below the bytes of its own weights; the source calls the row uncertain",
+    "m0065": "the source calls the multi-card Qwen2-72B rows uncertain",
+    "m0066": "the source calls the multi-card Qwen2-72B rows uncertain",
+    "m0072": "the source calls the multi-card Qwen2-72B rows uncertain",
+    "m0580": "weights of 56.88 and a cache of 4.85 GiB are more than the 59.6 GiB that 0.49 of the card requests",
+    "m0581": "the cache of m0580",
+    "m0582": "the cache of m0580",
+    "m0447": "of a rank that does not sample; the driver's peak is not in the log",
+    "m0448": "of a rank that does not sample; the driver's cache was the smaller one (81536 tokens)",
+}
+# Logs that state no release, but print weights with four decimals or count blocks, as only old ones did.
+INFERRED_RELEASES = {
+    **{f"m{number:04d}": "0.7.0" for number in range(583, 589)},
+    **{f"m{number:04d}": "0.8.0" for number in range(603, 607)},
+}
+_QUANTITIES = {
+    "model weights": "weights",
+    "torch peak activation increase": "activations",
+    "non-torch forward increase": "non-torch",
+    "available KV cache memory": "KV bytes",
+    "GPU KV cache size": "KV tokens",
+    "GPU KV blocks (16 tokens)": "KV tokens",
+    "maximum concurrency at max_model_len": "concurrency",
+    "CUDA graph pool (vLLM estimate)": "CUDA graphs",
+    "peak GPU memory": "peak",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published figure."""
+
+    id: str
+    kind: str
+    model: str
+    config: dict[str, Any]
+    quantity: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Planned against measured, in the same unit; `group` is engine and release."""
+
+    row: Row
+    term: str
+    group: str
+    planned: float
+    measured: float
+    untrusted: str | None = None
+
+    @property
+    def error(self) -> float:
+        """Relative error: (planned − measured) / measured."""
+        return (self.planned - self.measured) / abs(self.measured)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A row that can't be planned, and why."""
+
+    row: Row
+    reason: str
+
+
+def read_rows() -> list[Row]:
+    """Every row of measurements.csv."""
+    with (FOLDER / "measurements.csv").open(newline="") as stream:
+        return [
+            Row(
+                line["id"], line["kind"], line["model"], json.loads(line["config"]), line["quantity"],
+                float(line["value"]) if re.fullmatch(r"-?[\d.]+", line["value"]) else float("nan"), line["unit"],
+            )
+            for line in csv.DictReader(stream)
+        ]  # fmt: skip
+
+
+def compare_all() -> Iterator[Comparison | Skipped]:
+    """Each inference row of vLLM and transformers, compared or skipped."""
+    rows = read_rows()
+    for row in rows:
+        if row.kind not in ("inference-vllm", "inference-transformers"):
+            continue
+        reason = _why_not(row)
+        if reason:
+            yield Skipped(row, reason)
+            continue
+        try:
+            yield from _compare(row, rows)
+        except QserveError as error:
+            yield Skipped(row, str(error).split(";")[0])
+
+
+def _why_not(row: Row) -> str | None:
+    if row.value < 0:
+        return "start-up failed: a negative cache is no size"
+    if row.quantity not in _QUANTITIES:
+        return f"{row.quantity!r} is not a term of the plan"
+    if row.kind == "inference-transformers" and row.config.get("generation") == "Qwen1":
+        return "first-generation Qwen ran code of its own; unit and way of measuring are not stated"
+    if row.config.get("uncertain") and row.id not in UNTRUSTED:
+        return f"uncertain by its source: {row.config.get('uncertain_why') or row.config['uncertain']}"
+    if checkpoint_of(row.model, str(row.config.get("quant"))) is None:
+        return f"dimensions or packing of {row.model} ({row.config.get('quant')}) are not known"
+    return None
+
+
+def _compare(row: Row, rows: list[Row]) -> Iterator[Comparison | Skipped]:
+    checkpoint = checkpoint_of(row.model, str(row.config.get("quant")))
+    assert checkpoint is not None
+    term = _QUANTITIES[row.quantity]
+    request = request_of(row)
+    given = (
+        _cache_bytes_given(row, rows) if checkpoint.spec.is_hybrid and term in ("KV tokens", "concurrency") else None
+    )
+    devices = devices_of(row.config)
+    if given is not None:
+        request, term = replace(request, kv_cache_memory_bytes=given), f"{term}, KV bytes given"
+        devices = devices or _anything(row.config)
+    if term == "weights":
+        devices = devices or _anything(row.config)
+    if not devices:
+        yield Skipped(row, f"the card's memory is not stated ({row.config.get('gpu', 'no card named')})")
+        return
+    if (
+        term in ("KV bytes", "KV tokens")
+        and row.kind == "inference-vllm"
+        and "gpu_memory_utilization" not in row.config
+    ):
+        yield Skipped(row, "gpu_memory_utilization is not stated")
+        return
+    machine = Hardware(devices, _RAM_BYTES, _RAM_BYTES, 16)
+    plan = make_plan(checkpoint, machine, request)
+    planned, measured = _figures(row, term, plan)
+    release = ".".join(plan.engine_version.split(".")[:2])
+    yield Comparison(row, term, f"{plan.engine} {release}", planned, measured, UNTRUSTED.get(row.id))
+
+
+def _figures(row: Row, term: str, plan: Plan) -> tuple[float, float]:
+    device = plan.devices[0]
+    if term.startswith("KV tokens"):
+        return float(plan.kv_cache_tokens), row.value * (16 if "blocks" in row.quantity else 1)
+    if term.startswith("concurrency"):
+        return plan.max_concurrency, row.value
+    if term == "peak":
+        total = sum(d.weights_bytes + d.kv_cache_bytes + d.activations_bytes for d in plan.devices)
+        return total / GIB, row.value / (1 if row.unit == "GB" else 1024)
+    num_bytes = {
+        "weights": device.weights_bytes,
+        "activations": device.activations_bytes,
+        "KV bytes": min(d.kv_cache_bytes for d in plan.devices),
+        "CUDA graphs": device.cuda_graphs_bytes,
+        "non-torch": next((t.num_bytes for t in device.terms if t.name == "non-torch"), 0),
+    }[term]
+    return num_bytes / GIB, row.value
+
+
+def _cache_bytes_given(row: Row, rows: list[Row]) -> int | None:
+    """The KV bytes that the same log states; hybrids turn them into tokens by their pages."""
+    for other in rows:
+        if other.model == row.model and other.config == row.config:
+            if other.quantity == "KV cache bytes":
+                return int(other.value)
+            if other.quantity == "available KV cache memory":
+                return int(other.value * GIB)
+    return None
+
+
+def request_of(row: Row) -> PlanRequest:
+    """What the row says was fixed."""
+    config = row.config
+    release = INFERRED_RELEASES.get(row.id) or _release(config)
+    version = VllmVersion.parse(release or VLLM_VERSION)
+    devices = devices_of(config) or _anything(config)
+    shared = {
+        "max_model_len": config.get("max_model_len"),
+        # The log's engine ran with its own default where the row names none; the planner would lower it to fit.
+        "max_num_seqs": config.get("max_num_seqs") or default_max_num_seqs(devices[0], version),
+        "max_num_batched_tokens": config.get("max_num_batched_tokens"),
+    }
+    dtype = {"torch.bfloat16": "bfloat16", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}.get(
+        str(config.get("dtype")), config.get("dtype")
+    )
+    if row.kind == "inference-transformers":
+        prompt = int(config["input_len"])
+        return PlanRequest(
+            engine="transformers",
+            engine_version=config["transformers"],
+            prompt_len=prompt,
+            max_model_len=prompt + int(config["gen_tokens"]),
+            max_num_seqs=config.get("batch", 1),
+        )
+    speculative = re.search(r"mtp n=(\d)", str(config.get("spec", "")))
+    return PlanRequest(
+        **shared,
+        engine="vllm",
+        engine_version=release,
+        dtype=None if dtype == "auto" else dtype,
+        gpu_memory_utilization=config.get("gpu_memory_utilization"),
+        quant="auto" if _packing(row.model, str(config.get("quant"))) else "bf16",
+        kv_cache_dtype=str(config.get("kv_cache_dtype", "auto")).split(" ")[0].replace("bf16", "bfloat16"),
+        tensor_parallel_size=config.get("tp", 1),
+        enforce_eager=bool(config.get("enforce_eager")),
+        enable_prefix_caching=_prefix_caching(config),
+        num_speculative_tokens=int(speculative[1]) if speculative else 0,
+        language_model_only=bool(config.get("language_model_only")),
+    )
+
+
+def _prefix_caching(config: dict[str, Any]) -> bool | None:
+    if "enable_prefix_caching" in config:
+        return bool(config["enable_prefix_caching"])
+    return True if "align" in str(config.get("mamba_cache_mode", config.get("derived", ""))) else None
+
+
+def _release(config: dict[str, Any]) -> str | None:
+    """The row's vLLM release; None where it states none and the planner's default is as good as any."""
+    text = str(config.get("vllm", ""))
+    if config.get("engine") == "V0":
+        return "0.7.0"
+    if text.startswith("nightly"):
+        return "0.22.0"  # the one nightly says "v0.22-era"
+    found = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return found[0] if found else None
+
+
+@cache
+def checkpoint_of(model: str, quant: str) -> Checkpoint | None:
+    """The bundled dimensions of a row's model, packed as the row says."""
+    name = _full_id(model)
+    if name is None:
+        return None
+    packing = _packing(model, quant)
+    if packing is None:
+        return None
+    config = {**(bundled_config(name) or {}), **packing}
+    return Checkpoint(model, None, config, ModelSpec.from_config(config, model))
+
+
+_SUFFIXES = r"(-AWQ|-GPTQ-Int4|-GPTQ-Int8|-FP8|-quantized\.w8a8|-bnb-4bit)$"
+
+
+def _full_id(model: str) -> str | None:
+    wanted = re.sub(_SUFFIXES, "", model).split("/")[-1]
+    for known in known_ids():
+        if known.split("/")[-1] == wanted:
+            return known
+    return None
+
+
+def _packing(model: str, quant: str) -> dict[str, Any] | None:
+    text = f"{model} {quant}".lower()
+    method: dict[str, Any]
+    if any(word in text for word in ("nvfp4", "autoround", "cyankiwi", "syv-ai", "agentworld")):
+        return None  # mixed precision: only the files' bytes would tell
+    if "w8a8" in text:
+        weights = {"num_bits": 8, "type": "int"}
+        groups = {"group_0": {"weights": weights, "input_activations": {"num_bits": 8}}}
+        method = {"quant_method": "compressed-tensors", "config_groups": groups}
+    elif "awq" in text:
+        method = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    elif "gptq" in text:
+        method = {"quant_method": "gptq", "bits": 8 if "int8" in text else 4, "group_size": 128}
+    elif "bnb-4bit" in text:
+        method = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}
+    elif "fp8" in text:
+        method = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    else:
+        return {}
+    return {"quantization_config": method}
+
+
+def devices_of(config: dict[str, Any]) -> tuple[Device, ...]:
+    """The cards of a row; empty where their memory is not stated and the name tells too little."""
+    gpu = str(config.get("gpu", ""))
+    count = max(int(config.get("tp", 1)), int(config.get("num_gpus", 1)), int((re.match(r"(\d)x", gpu) or [0, 1])[1]))
+    card = _card(gpu)
+    total = config.get("gpu_total_GiB") or (
+        float(config["gpu_total_MiB"]) / 1024 if "gpu_total_MiB" in config else None
+    )
+    stated = re.search(r"\(([\d.]+) GiB", gpu)
+    if total is None and stated:
+        total = float(stated[1])
+    if card is None and total is None:
+        return ()
+    device = card or Device(gpu or "card", "cuda", 0, sm_count=80, formats=("fp16", "bf16"), compute_capability=(8, 0))
+    if total is not None:
+        device = replace(device, total_bytes=int(float(total) * GIB))
+    sized = re.search(r"-(\d+)GB", gpu)  # the same name with another memory: RTX2060-12GB
+    if total is None and sized and abs(device.total_bytes / GIB / float(sized[1]) - 1) > 0.2:
+        device = replace(device, total_bytes=int(sized[1]) * GIB)
+    return (device,) * count
+
+
+def _card(gpu: str) -> Device | None:
+    text = re.sub(r"^\d+x", "", gpu).lower().replace(" ", "-")
+    for pattern, key in (
+        ("h100", "h100-sxm"), ("h200", "h200"), ("h20", "h20"), ("a100-80", "a100-80gb"), ("a100-40", "a100-40gb"),
+        ("l40s", "l40s"), ("l4-", "l4"), ("v100-32", "v100-32gb"), ("gb10", "gb10"), ("rtx-a6000", "rtx-a6000"),
+    ):  # fmt: skip
+        if text.startswith(pattern):
+            return known_gpus()[key]
+    geforce = re.match(r"rtx-?(\d{4})", text)
+    return known_gpus().get(f"rtx-{geforce[1]}") if geforce else None
+
+
+def _anything(config: dict[str, Any]) -> tuple[Device, ...]:
+    """Large cards for what does not depend on the card."""
+    count = max(int(config.get("tp", 1)), 1)
+    return (replace(known_gpus()["h200"], total_bytes=512 * 1024 * MIB),) * count
