@@ -42,9 +42,8 @@ def _write(model: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
         if name != "lm_head.weight"
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(
-        0o644
-    )  # safetensors writes 0600, which other users of a shared venv can't read
+    # safetensors writes 0600, which the other users of a shared installation can't read.
+    (folder / "model.safetensors").chmod(0o644)
     config = {key: value for key, value in model.config.to_dict().items() if key not in _NOT_WRITTEN}
     config |= {"dtype": "bfloat16", "architectures": ["Qwen3ForCausalLM"]}
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from qserve.demo.measure import measure, table, wilson_interval
+from qserve.demo.measure import measure, table, task_result, wilson_interval
+from qserve.demo.tasks import Exchange
 
 
 async def _models(_: web.Request) -> web.Response:
@@ -54,6 +55,12 @@ async def test_counts_right_and_wrong_answers(adder: str) -> None:
 async def test_a_refused_key_is_an_error(adder: str) -> None:
     with pytest.raises(aiohttp.ClientResponseError, match="401"):
         await measure(adder, None, "wrong", num=1, concurrency=1)
+
+
+@pytest.mark.parametrize(("answer", "num_right"), [("42", 1), (" 42\n", 1), ("142", 0), ("42.", 0), ("", 0)])
+def test_only_the_whole_answer_counts(answer: str, num_right: int) -> None:
+    exchange = Exchange("add_2digit", "12+30", "What is 12+30?", "42")
+    assert task_result("add_2digit", [exchange], [answer]).num_right == num_right
 
 
 def test_wilson_interval() -> None:
