@@ -38,7 +38,7 @@ class TransformersAccount:
     max_num_batched_tokens: int
 
     @property
-    def release(self) -> tuple[int, int]:
+    def release(self) -> tuple[int, ...]:
         return parse_release(self.setup.engine_version)
 
     @property

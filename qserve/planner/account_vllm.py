@@ -10,7 +10,7 @@ from qserve.planner import constants
 from qserve.planner.constants import Constant
 from qserve.planner.layout import stage_layers, stage_tensors
 from qserve.planner.memory import vllm
-from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout
+from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.plan import DevicePlan, Term
@@ -79,7 +79,14 @@ class VllmAccount:
             align = self.version.caches_prefixes_of_hybrids(request.num_speculative_tokens > 0)
         options = StateOptions(setup.dtype, request.mamba_ssm_cache_dtype, align, request.num_speculative_tokens)
         element_bytes = kv_element_bytes(request.kv_cache_dtype, setup.dtype)
-        return kv_layout(setup.spec, element_bytes, options, setup.tensor_parallel_size, request.block_size)
+        return kv_layout(
+            setup.spec,
+            element_bytes,
+            options,
+            setup.tensor_parallel_size,
+            request.block_size,
+            kv_scale_bytes(request.kv_cache_dtype),
+        )
 
     @cached_property
     def activations_bytes(self) -> int:

@@ -60,7 +60,7 @@ GRAPH_BYTES_PER_LAYER = Constant(225_000, 150_000, 330_000, "vLLM 0.19, H100, de
 GRAPH_BYTES_PER_LAYER_RICH = Constant(310_000, 150_000, 360_000, "vLLM 0.19, H100, experts or packed weights")
 
 
-def non_torch(release: tuple[int, int], num_ranks: int, fuses_all_reduce: bool) -> Constant:
+def non_torch(release: tuple[int, ...], num_ranks: int, fuses_all_reduce: bool) -> Constant:
     """What vLLM charges beside torch's allocator: NCCL, all-reduce buffers, cuBLAS, Triton modules.
 
     `fuses_all_reduce`: data-centre cards from Hopper on, where vLLM sets up workspaces for fused all-reduce.
@@ -76,7 +76,7 @@ def non_torch(release: tuple[int, int], num_ranks: int, fuses_all_reduce: bool) 
     return Constant(522 * MIB, 250 * MIB, 700 * MIB, "vLLM 0.28, A100: weights + non-torch − weights = 0.51 GiB")
 
 
-def _non_torch_of_many(release: tuple[int, int], fuses_all_reduce: bool) -> Constant:
+def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool) -> Constant:
     if release < (0, 9):
         return Constant(230 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.7 and 0.8 on 2 and 4 cards of 22 and 24 GB")
     if not fuses_all_reduce:

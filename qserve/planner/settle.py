@@ -30,6 +30,7 @@ _CUDA_BATCHED_TOKENS = 2048
 # Tokens of pool per sequence where memory allows; longer conversations share.
 _CPU_POOL_TOKENS_PER_SEQ = 1024
 _CUDA_POOL_TOKENS_PER_SEQ = 4096
+_SCORER_LENGTH = 8192
 # A service on a CPU leaves most of what is free to others; one on a card takes nearly all.
 _CPU_POOL_SHARE = 0.3
 _CUDA_SHARE = 0.92
@@ -126,6 +127,8 @@ def _floor(share: float) -> float:
 
 
 def _settle_transformers(setup: Setup, room_tokens: int) -> Plan:
+    if setup.spec.head.kind == "score":
+        return _settle_scorer(setup)
     request = setup.request
     seqs = request.max_num_seqs or (_CPU_MAX_NUM_SEQS if setup.on_cpu else 16)
     batched = request.max_num_batched_tokens or (_CPU_BATCHED_TOKENS if setup.on_cpu else _CUDA_BATCHED_TOKENS)
@@ -157,6 +160,20 @@ def _settle_transformers(setup: Setup, room_tokens: int) -> Plan:
         return plan
     wanted = account.pool_bytes(need)
     return _refused(plan, max(1, wanted - left), wanted, left)
+
+
+def _settle_scorer(setup: Setup) -> Plan:
+    """A reward model scores packed batches in one pass: weights and activations, no cache."""
+    request = setup.request
+    length = request.max_model_len or min(setup.spec.max_position_embeddings, _SCORER_LENGTH)
+    batched = request.max_num_batched_tokens or max(length, _CPU_BATCHED_TOKENS)
+    account = TransformersAccount(setup, request.max_num_seqs or _CPU_MAX_NUM_SEQS, batched)
+    activations = account.activations_bytes(length, length)[0]
+    device = account.device(setup.devices[0], account.weights_bytes, 0, activations)
+    workload = Workload(length, account.max_num_seqs, batched, length)
+    placement = Placement(device_map="cpu" if setup.on_cpu else "cuda:0")
+    plan = _plan(setup, workload, placement, (device,), 0, batched / length)
+    return plan if device.free_bytes >= 0 else _refused(plan, -device.free_bytes, 0, device.free_bytes)
 
 
 def _pool(setup: Setup) -> bool:

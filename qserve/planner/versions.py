@@ -10,19 +10,19 @@ from qserve.errors import UsageError
 __all__ = ["VllmVersion", "parse_release"]
 
 
-def parse_release(text: str) -> tuple[int, int]:
-    """(major, minor) of '0.19.0', '0.28.1rc1', '4.46'. Raises UsageError."""
-    match = re.match(r"v?(\d+)\.(\d+)", text)
+def parse_release(text: str) -> tuple[int, int, int]:
+    """(major, minor, patch) of '0.19.0', '0.28.1rc1', '4.46'. Raises UsageError."""
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
     if match is None:
         raise UsageError(f"--engine-version {text!r} is no release; write for example 0.32.0")
-    return int(match[1]), int(match[2])
+    return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
 @dataclass(frozen=True)
 class VllmVersion:
     """One release. Each property names the first release that behaves so; sources stand beside the constants."""
 
-    release: tuple[int, int]
+    release: tuple[int, int, int]
 
     @classmethod
     def parse(cls, text: str) -> VllmVersion:
@@ -62,7 +62,7 @@ class VllmVersion:
     @property
     def logs_tokens_from_concurrency(self) -> bool:
         """'GPU KV cache size' of a hybrid is concurrency · max_model_len; before, blocks // groups · block size."""
-        return self.release >= (0, 21)
+        return self.release >= (0, 20, 2)
 
     @property
     def limits_block_splits(self) -> bool:

@@ -41,6 +41,9 @@ UNTRUSTED = {
     "m0580": "weights of 56.88 and a cache of 4.85 GiB are more than the 59.6 GiB that 0.49 of the card requests",
     "m0581": "the cache of m0580",
     "m0582": "the cache of m0580",
+    "n0016": "prefix caching is not stated; with it the plan says 2.38 as well",
+    "n0026": "prefix caching is not stated; with it the plan is exact to 0.5 %",
+    "n0027": "prefix caching is not stated; with it the plan is exact to 0.5 %",
     "m0447": "of a rank that does not sample; the driver's peak is not in the log",
     "m0448": "of a rank that does not sample; the driver's cache was the smaller one (81536 tokens)",
 }
@@ -137,19 +140,30 @@ def _why_not(row: Row) -> str | None:
         return "first-generation Qwen ran code of its own; unit and way of measuring are not stated"
     if row.config.get("uncertain") and row.id not in UNTRUSTED:
         return f"uncertain by its source: {row.config.get('uncertain_why') or row.config['uncertain']}"
-    if checkpoint_of(row.model, str(row.config.get("quant"))) is None:
+    if _checkpoint_for(row) is None:
         return f"dimensions or packing of {row.model} ({row.config.get('quant')}) are not known"
     return None
 
 
+def _checkpoint_for(row: Row) -> Checkpoint | None:
+    """What the row served. Pages of a hybrid don't depend on how its weights are packed."""
+    packed = checkpoint_of(row.model, str(row.config.get("quant")))
+    plain = checkpoint_of(row.model, "None")
+    if packed is None and plain is not None and plain.spec.is_hybrid:
+        return plain if _QUANTITIES.get(row.quantity) in ("KV tokens", "concurrency") else None
+    return packed
+
+
 def _compare(row: Row, rows: list[Row]) -> Iterator[Comparison | Skipped]:
-    checkpoint = checkpoint_of(row.model, str(row.config.get("quant")))
+    checkpoint = _checkpoint_for(row)
     assert checkpoint is not None
     term = _QUANTITIES[row.quantity]
     request = request_of(row)
-    given = (
-        _cache_bytes_given(row, rows) if checkpoint.spec.is_hybrid and term in ("KV tokens", "concurrency") else None
-    )
+    is_paged = checkpoint.spec.is_hybrid and term in ("KV tokens", "concurrency")
+    given = _cache_bytes_given(row, rows) if is_paged else None
+    if is_paged and given is None and checkpoint_of(row.model, str(row.config.get("quant"))) is None:
+        yield Skipped(row, "neither KV bytes nor the packing of the weights are stated")
+        return
     devices = devices_of(row.config)
     if given is not None:
         request, term = replace(request, kv_cache_memory_bytes=given), f"{term}, KV bytes given"
@@ -159,11 +173,8 @@ def _compare(row: Row, rows: list[Row]) -> Iterator[Comparison | Skipped]:
     if not devices:
         yield Skipped(row, f"the card's memory is not stated ({row.config.get('gpu', 'no card named')})")
         return
-    if (
-        term in ("KV bytes", "KV tokens")
-        and row.kind == "inference-vllm"
-        and "gpu_memory_utilization" not in row.config
-    ):
+    is_share_needed = row.kind == "inference-vllm" and term in ("KV bytes", "KV tokens", "concurrency")
+    if is_share_needed and "gpu_memory_utilization" not in row.config:
         yield Skipped(row, "gpu_memory_utilization is not stated")
         return
     machine = Hardware(devices, _RAM_BYTES, _RAM_BYTES, 16)

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from qserve.core.model_spec import LinearAttention, ModelSpec
 from qserve.core.tensors import dtype_bytes
 
-__all__ = ["KvLayout", "StateOptions", "kv_bytes_per_token", "kv_element_bytes", "kv_layout", "state_bytes"]
+__all__ = [
+    "KvLayout",
+    "StateOptions",
+    "kv_bytes_per_token",
+    "kv_element_bytes",
+    "kv_layout",
+    "kv_scale_bytes",
+    "state_bytes",
+]
 
 _BLOCK_TOKENS = 16  # vLLM's default block size on CUDA
 
@@ -63,13 +71,19 @@ def kv_element_bytes(kv_cache_dtype: str, dtype: str) -> int:
     return dtype_bytes(dtype if kv_cache_dtype == "auto" else kv_cache_dtype)
 
 
-def kv_bytes_per_token(spec: ModelSpec, element_bytes: int, tensor_parallel_size: int = 1) -> int:
+def kv_scale_bytes(kv_cache_dtype: str) -> int:
+    """Bytes that a quantized cache keeps per head and token beside the elements."""
+    return 4 if kv_cache_dtype.endswith("_per_token_head") else 0
+
+
+def kv_bytes_per_token(spec: ModelSpec, element_bytes: int, tensor_parallel_size: int = 1, scale_bytes: int = 0) -> int:
     """Bytes of one token on one rank: 2 · layers · kv_heads · head_dim · bytes, over layers with a cache.
 
-    KV heads split over tensor-parallel ranks, and replicate where there are fewer heads than ranks.
+    KV heads split over tensor-parallel ranks, and replicate where there are fewer heads than ranks. Sliding layers
+    count as full ones: short sequences fill their window, and long ones are never refused wrongly.
     """
     layers = spec.num_full_layers + spec.num_sliding_layers
-    return layers * _layer_token_bytes(spec, element_bytes, tensor_parallel_size)
+    return layers * _layer_token_bytes(spec, element_bytes, tensor_parallel_size, scale_bytes)
 
 
 def state_bytes(
@@ -92,6 +106,7 @@ def kv_layout(
     options: StateOptions,
     tensor_parallel_size: int = 1,
     block_size: int | None = None,
+    scale_bytes: int = 0,
 ) -> KvLayout:
     """vLLM's pages on one rank.
 
@@ -100,7 +115,7 @@ def kv_layout(
     Source: vllm v1/core/kv_cache_utils.py and HybridAttentionMambaModelConfig; checked on start-up logs 0.10 to 0.29.
     """
     grain = max(_BLOCK_TOKENS, block_size or 0)
-    token_bytes = _layer_token_bytes(spec, element_bytes, tensor_parallel_size)
+    token_bytes = _layer_token_bytes(spec, element_bytes, tensor_parallel_size, scale_bytes)
     if spec.linear_attention is None:
         layers = spec.num_full_layers + spec.num_sliding_layers
         return KvLayout(grain, layers * grain * token_bytes)
@@ -114,5 +129,6 @@ def kv_layout(
     return KvLayout(block_tokens, group_layers * block_tokens * token_bytes, state_groups * states, state_groups + 1)
 
 
-def _layer_token_bytes(spec: ModelSpec, element_bytes: int, tensor_parallel_size: int) -> int:
-    return 2 * max(1, spec.num_key_value_heads // tensor_parallel_size) * spec.head_dim * element_bytes
+def _layer_token_bytes(spec: ModelSpec, element_bytes: int, tensor_parallel_size: int, scale_bytes: int) -> int:
+    heads = max(1, spec.num_key_value_heads // tensor_parallel_size)
+    return 2 * heads * (spec.head_dim * element_bytes + scale_bytes)

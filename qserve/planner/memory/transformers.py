@@ -40,7 +40,7 @@ def prefill_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:
 
 
 def generate_extra_bytes(
-    spec: ModelSpec, dtype: str, release: tuple[int, int], prompt_len: int, max_model_len: int, kv_token_bytes: int
+    spec: ModelSpec, dtype: str, release: tuple[int, ...], prompt_len: int, max_model_len: int, kv_token_bytes: int
 ) -> int:
     """What one `generate` call takes beyond weights and the final KV cache, on CUDA, tables of angles left out.
 
@@ -57,19 +57,19 @@ def generate_extra_bytes(
     return max(0, prefill_bytes(spec, dtype, step) - to_come)
 
 
-def rotary_tables_bytes(spec: ModelSpec, dtype: str, release: tuple[int, int]) -> int:
+def rotary_tables_bytes(spec: ModelSpec, dtype: str, release: tuple[int, ...]) -> int:
     """Before 4.45 every layer kept cos and sin of 32768 positions; since then they are computed as needed."""
     if release >= _LAST_LOGIT_ONLY_SINCE:
         return 0
     return 2 * spec.num_hidden_layers * _TABLE_POSITIONS * spec.head_dim * dtype_bytes(dtype)
 
 
-def returned_logits_bytes(spec: ModelSpec, release: tuple[int, int], prompt_len: int) -> int:
+def returned_logits_bytes(spec: ModelSpec, release: tuple[int, ...], prompt_len: int) -> int:
     """fp32 logits of the prompt on the first of several cards: accelerate moves outputs to where inputs came from."""
     return 4 * spec.vocab_size * prompt_len if release < _LAST_LOGIT_ONLY_SINCE else 0
 
 
-def exllama_scratch_bytes(spec: ModelSpec, release: tuple[int, int]) -> int:
+def exllama_scratch_bytes(spec: ModelSpec, release: tuple[int, ...]) -> int:
     """2·I·H: one dequantized MLP weight, kept by the exllama kernels that GPTQ 4 bit ran on."""
     is_exllama = spec.quantization is not None and spec.quantization.scheme == "gptq-int4"
     return 2 * spec.intermediate_size * spec.hidden_size if is_exllama and release < _EXLLAMA_UNTIL else 0

@@ -1,0 +1,82 @@
+"""Several models on one budget: a chat model and its reward model, on one card or on two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.planner.make import make_plan
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
+
+__all__ = ["SharedPlan", "make_shared_plan"]
+
+
+@dataclass(frozen=True)
+class SharedPlan:
+    """Two workers: `chat` is planned on what `reward` leaves. `where` says in words how they share."""
+
+    chat: Plan
+    reward: Plan
+    where: str
+
+    @property
+    def fits(self) -> bool:
+        return self.chat.fits and self.reward.fits
+
+
+def make_shared_plan(
+    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
+) -> SharedPlan:
+    """The reward model gets what it needs (weights and one packed batch), the chat model the rest.
+
+    On one card they share; with several, the reward model gets the last to itself where the chat model fits on the
+    others. Where the card is too small for both, the reward model goes to the CPU.
+    """
+    attempts = [_beside(chat, reward, hardware, request, reward_request)]
+    if len(hardware.devices) > 1:
+        attempts.insert(0, _apart(chat, reward, hardware, request, reward_request))
+    if hardware.devices:
+        attempts.append(_reward_on_cpu(chat, reward, hardware, request, reward_request))
+    return next((shared for shared in attempts if shared.fits), attempts[0])
+
+
+def _beside(
+    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
+) -> SharedPlan:
+    own = replace(hardware, devices=hardware.devices[:1])
+    reward_plan = make_plan(reward, own, replace(reward_request, engine="transformers"))
+    rest = _without(hardware, _held_bytes(reward_plan))
+    place = hardware.devices[0].name if hardware.devices else "the CPU"
+    return SharedPlan(make_plan(chat, rest, request), reward_plan, f"chat and reward share {place}")
+
+
+def _apart(
+    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
+) -> SharedPlan:
+    last = replace(hardware, devices=hardware.devices[-1:])
+    others = replace(hardware, devices=hardware.devices[:-1])
+    reward_plan = make_plan(reward, last, replace(reward_request, engine="transformers"))
+    return SharedPlan(make_plan(chat, others, request), reward_plan, "the reward model has the last card to itself")
+
+
+def _reward_on_cpu(
+    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
+) -> SharedPlan:
+    reward_plan = make_plan(reward, replace(hardware, devices=()), replace(reward_request, engine="transformers"))
+    return SharedPlan(make_plan(chat, hardware, request), reward_plan, "the reward model runs on the CPU")
+
+
+def _held_bytes(plan: Plan) -> int:
+    device = plan.devices[0]
+    return device.weights_bytes + device.kv_cache_bytes + device.activations_bytes + device.runtime_bytes
+
+
+def _without(hardware: Hardware, held_bytes: int) -> Hardware:
+    """The machine as the second worker finds it: the first one is a neighbour that holds memory."""
+    if not hardware.devices:
+        return replace(hardware, ram_available_bytes=max(0, hardware.ram_available_bytes - held_bytes))
+    first = hardware.devices[0]
+    occupied = replace(first, used_by_others_bytes=first.used_by_others_bytes + held_bytes)
+    return replace(hardware, devices=(occupied, *hardware.devices[1:]))
