@@ -34,10 +34,9 @@ class KeyAuth:
     def _check_host(self, scope: Scope) -> None:
         host = _host_name(_header(scope, b"host"))
         if host not in self._hosts:
-            raise ApiError(
-                421, "this gateway does not answer to the Host of this request; allow it with --allowed-host",
-                "host_not_allowed",
-            )  # fmt: skip
+            names = ", ".join(sorted(name.decode() for name in self._hosts))
+            message = f"this gateway answers to the hosts {names}; ask it under one of these names, or give it a key"
+            raise ApiError(421, message, "host_not_allowed")
 
     def _check_key(self, scope: Scope) -> None:
         token = bearer_token(_header(scope, b"authorization"))

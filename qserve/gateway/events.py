@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["MAX_HELD_BYTES", "EventCutter", "count_events"]
+import re
+
+__all__ = ["MAX_HELD_BYTES", "EventCutter", "count_announcements", "count_events"]
 
 # An event longer than this passes through in pieces: holding it back is a courtesy, not worth unbounded memory.
 MAX_HELD_BYTES = 1 << 20
+
+# The first event of a chat stream, one per choice: it names the role before there is a token. Inside a JSON string the
+# quotes would be escaped.
+_ANNOUNCEMENT = re.compile(rb'"role"\s*:\s*"assistant"\s*,\s*"content"\s*:\s*(?:""|null)')
 
 _ENDS = (b"\n\n", b"\r\n\r\n")
 
@@ -45,3 +51,8 @@ def count_events(events: bytes) -> int:
     count; an event whose data is written on several lines counts once a line, which no OpenAI server does.
     """
     return events.count(b"\ndata:") + events.startswith(b"data:")
+
+
+def count_announcements(events: bytes) -> int:
+    """How many of the events only say who speaks."""
+    return len(_ANNOUNCEMENT.findall(events))

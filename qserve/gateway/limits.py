@@ -57,7 +57,7 @@ def _check_declared_length(scope: Scope, max_bytes: int) -> None:
 
 def _too_large(max_bytes: int) -> ApiError:
     return ApiError(
-        413, f"the body is longer than {format_bytes(max_bytes)}; raise --max-body-size or send less", "body_too_large"
+        413, f"the body is longer than {format_bytes(max_bytes)}; send less or raise --max-body-mib", "body_too_large"
     )
 
 

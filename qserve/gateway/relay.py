@@ -15,7 +15,7 @@ import time
 from starlette.types import Receive, Send
 
 from qserve.gateway.client import ConnectionBroke, Reply, Unreachable
-from qserve.gateway.events import EventCutter, count_events
+from qserve.gateway.events import EventCutter, count_announcements, count_events
 from qserve.gateway.limits import ClientGone, until_gone
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import RequestRecord
@@ -174,14 +174,16 @@ class _StreamCounts:
         """Events that just went out. Several at once share the time since the ones before."""
         now_s = time.perf_counter()
         count = count_events(events)
+        self._num_events += count
+        self._before_last, self._last = self._last, events
         if self._last_s:
             for _ in range(count):
                 self._itl.observe((now_s - self._last_s) / count)
-        else:
+        elif count > count_announcements(events):
             self._metrics.ttft.labels(self._record.model).observe(self._record.elapsed_s)
-        self._num_events += count
+        else:
+            return
         self._last_s = now_s
-        self._before_last, self._last = self._last, events
 
     def finish(self) -> None:
         self._metrics.stream_events.labels(self._record.model).inc(self._num_events)

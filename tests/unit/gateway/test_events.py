@@ -8,7 +8,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.gateway.events import MAX_HELD_BYTES, EventCutter, count_events
+from qserve.gateway.events import MAX_HELD_BYTES, EventCutter, count_announcements, count_events
 
 _ENDS = (b"\n\n", b"\r\n\r\n")
 _payloads = st.lists(st.text(max_size=20), max_size=8)
@@ -70,3 +70,10 @@ def test_an_endless_event_is_not_collected_for_ever():
 def test_the_usual_chunk_is_passed_on_without_a_copy():
     chunk = _stream(["hello"])
     assert EventCutter().feed(chunk) is chunk
+
+
+def test_who_speaks_is_no_token():
+    role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+    token = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"Hi"}}]}\n\n'
+    quoted = _stream(['"role":"assistant","content":""'])
+    assert [count_announcements(part) for part in (role, role + role + token, token, quoted)] == [1, 2, 0, 0]

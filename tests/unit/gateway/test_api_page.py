@@ -1,0 +1,91 @@
+"""docs/api.md names every route, field, refused field, error code and metric, and none that are not there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import qserve.gateway
+from qserve.gateway.metrics import GatewayMetrics
+from qserve.gateway.openapi import document
+from qserve.gateway.routes import ROUTES, RelayedRoute
+from qserve.wire import openai
+
+PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+SOURCES = Path(qserve.gateway.__file__).parent
+
+
+def _literals(node):
+    """The strings that an expression can be: a literal, or either side of a choice."""
+    if isinstance(node, ast.IfExp):
+        return _literals(node.body) | _literals(node.orelse)
+    return {node.value} if isinstance(node, ast.Constant) else set()
+
+
+def _codes_in_the_source():
+    """What stands as the third argument of an ApiError(…), or in the variable that does."""
+    codes = set()
+    for path in [*SOURCES.glob("*.py"), SOURCES.parent / "wire" / "errors.py"]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ApiError":
+                codes |= _literals(node.args[2])
+            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "code":
+                codes |= _literals(node.value)
+    return codes
+
+
+def test_every_route_is_there_and_no_other():
+    told = set(re.findall(r"^\| `((?:GET|POST) /\S*)` \|", PAGE, re.MULTILINE))
+    assert told == {f"{route.method} {route.path}" for route in ROUTES}
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if isinstance(route, RelayedRoute)], ids=lambda r: r.path)
+def test_every_field_is_there(route):
+    told = set(re.findall(r"`(\w+)`", PAGE))
+    assert set(route.request.model_fields) <= told
+
+
+def test_no_field_is_there_that_no_route_takes():
+    fields = {name for route in ROUTES if isinstance(route, RelayedRoute) for name in route.request.model_fields}
+    section = PAGE[PAGE.index("## Fields") : PAGE.index("### Refused by name")]
+    told = {
+        name for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    }
+    assert told == fields
+
+
+def test_every_refused_field_is_there():
+    section = PAGE[PAGE.index("### Refused by name") : PAGE.index("## Headers")]
+    assert set(re.findall(r"`(\w+)`", section)) == set(openai._REFUSED)
+
+
+def test_every_error_code_is_there():
+    codes = _codes_in_the_source()
+    assert len(codes) > 15
+    section = PAGE[PAGE.index("## Errors") : PAGE.index("## What happens")]
+    assert codes <= set(re.findall(r"`(\w+)`", section))
+
+
+def test_every_metric_is_there_and_no_other():
+    metrics = GatewayMetrics()
+    metrics.watch_workers([])
+    names = set()
+    for family in metrics.registry.collect():
+        names.add(family.name + "_total" if family.type == "counter" else family.name)
+    assert set(re.findall(r"`(qserve_gateway_\w+)`", PAGE)) == names
+
+
+def test_the_openapi_document_is_closed_and_says_which_models_there_are():
+    value = json.loads(document(True, ("a", "org/b")))
+    text = json.dumps(value)
+    for name in re.findall(r'"\$ref": "#/components/schemas/(\w+)"', text):
+        assert name in value["components"]["schemas"]
+    assert value["components"]["schemas"]["ChatCompletionRequest"]["properties"]["model"]["enum"] == ["a", "org/b"]
+    for path, item in value["paths"].items():
+        for operation in item.values():
+            assert ("security" in operation) == (path != "/health")
+    assert "security" not in json.dumps(json.loads(document(False, ("a",)))["paths"])
