@@ -11,7 +11,8 @@ import click
 
 from qserve.cli.options import hardware_of, plan_options, request_of
 from qserve.hub import resolve
-from qserve.planner import Plan, make_plan
+from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner.share import SharedPlan, make_shared_plan
 
 __all__ = ["command"]
 
@@ -62,9 +63,16 @@ def command(
         return
     if model is None:
         raise click.UsageError("--model is missing: a folder, a hub id, an alias, or demo")
-    plan = make_plan(resolve(model), hardware_of(gpu), request_of(values))
-    _print(plan, as_json, explain)
-    if not plan.fits:
+    hardware, request = hardware_of(gpu), request_of(values)
+    if reward is None:
+        plan = make_plan(resolve(model), hardware, request)
+        _print(plan, as_json, explain)
+        fits = plan.fits
+    else:
+        shared = make_shared_plan(resolve(model), resolve(reward), hardware, request, PlanRequest())
+        _print_shared(shared, as_json, explain)
+        fits = shared.fits
+    if not fits:
         sys.exit(_DOES_NOT_FIT)
 
 
@@ -75,3 +83,15 @@ def _print(plan: Plan, as_json: bool, explain: bool) -> None:
     from qserve.cli.show_plan import show_plan
 
     show_plan(plan, explain)
+
+
+def _print_shared(shared: SharedPlan, as_json: bool, explain: bool) -> None:
+    if as_json:
+        both = {**shared.chat.to_json(), "fits": shared.fits, "reward": shared.reward.to_json()}
+        click.echo(json.dumps(both, indent=2, ensure_ascii=False))
+        return
+    from qserve.cli.show_plan import show_plan
+
+    click.secho(shared.where, bold=True)
+    show_plan(shared.chat, explain)
+    show_plan(shared.reward, explain)

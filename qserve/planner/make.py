@@ -29,7 +29,7 @@ def make_plan(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) 
     plan = replace(plan, notes=(*checkpoint.messages, *hardware.notes, *notes_on(setup, plan)))
     if plan.fits:
         return replace(plan, engine_args=engine_args(setup, plan))
-    return replace(plan, suggestions=suggestions(plan, setup, _fits))
+    return replace(plan, suggestions=suggestions(setup, _fits))
 
 
 def _first_that_fits(setups: list[Setup]) -> tuple[Plan, Setup] | None:

@@ -23,6 +23,8 @@ ROOM_TOKENS = (16384, 8192, 4096, 2048)
 _SEQS_LADDER = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 _BATCHED_LADDER = (2048, 1024, 512)
 _MOST_UTILIZATION = 0.95
+# Share of the card that stays free where the planner chooses: identical cold boots differ by that much.
+_HEADROOM = 0.02
 
 _CPU_MAX_NUM_SEQS = 64
 _CPU_BATCHED_TOKENS = 1024
@@ -112,9 +114,9 @@ def _utilizations(setup: Setup, version: VllmVersion) -> list[float]:
     free = min(device.available_bytes / device.total_bytes for device in setup.devices)
     if setup.request.share_bytes is not None:
         free = min(free, setup.request.share_bytes / setup.devices[0].total_bytes)
-        return [_floor(free - _context_share(setup))]
+        return [_floor(free - _context_share(setup) - _HEADROOM)]
     # vLLM refuses to start when less than its share is free, and the CUDA context is part of what is taken.
-    most = _floor(min(_MOST_UTILIZATION, free - _context_share(setup)))
+    most = _floor(min(_MOST_UTILIZATION, free - _context_share(setup) - _HEADROOM))
     return sorted({min(version.default_utilization, most), most})
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
+from qserve.core.model_spec import Head
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
@@ -34,12 +35,22 @@ def make_shared_plan(
     On one card they share; with several, the reward model gets the last to itself where the chat model fits on the
     others. Where the card is too small for both, the reward model goes to the CPU.
     """
+    reward = _as_scorer(reward)
     attempts = [_beside(chat, reward, hardware, request, reward_request)]
     if len(hardware.devices) > 1:
         attempts.insert(0, _apart(chat, reward, hardware, request, reward_request))
     if hardware.devices:
         attempts.append(_reward_on_cpu(chat, reward, hardware, request, reward_request))
     return next((shared for shared in attempts if shared.fits), attempts[0])
+
+
+def _as_scorer(checkpoint: Checkpoint) -> Checkpoint:
+    """A language model in the place of a reward model is planned with a head of one score: it has yet to be trained."""
+    if checkpoint.spec.head.kind == "score":
+        return checkpoint
+    note = f"{checkpoint.id} has no reward head: planned as a base of one, with a score in place of its lm_head"
+    spec = replace(checkpoint.spec, head=Head("score", 1))
+    return replace(checkpoint, spec=spec, tensors=None, messages=(*checkpoint.messages, note))
 
 
 def _beside(

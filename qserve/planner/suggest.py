@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, known_gpus
 from qserve.core.quantization import FAMILIES, SCHEMES
 from qserve.planner.plan import Plan, Suggestion
-from qserve.planner.request import PlanRequest
+from qserve.planner.request import Offload, PlanRequest
 from qserve.planner.setup import Setup
 from qserve.units import format_bytes
 
@@ -18,6 +19,8 @@ __all__ = ["suggestions"]
 
 Try = Callable[[Checkpoint, Hardware, PlanRequest], Plan | None]
 _MOST = 6
+# What people can get, by size.
+_COMMON = ("rtx-4070-ti-super", "rtx-4090", "rtx-5090", "l40s", "a100-80gb", "h100-sxm", "h200")
 
 
 @dataclass(frozen=True)
@@ -32,104 +35,133 @@ class _Change:
     gpu: str | None = None
 
 
-def suggestions(plan: Plan, setup: Setup, attempt: Try) -> tuple[Suggestion, ...]:
-    """Up to six ways out that were counted and fit, the least painful first."""
-    found: list[Suggestion] = []
-    for change in _changes(plan, setup):
-        better = attempt(setup.checkpoint, change.hardware, change.request)
+Kind = tuple[bool, list[_Change]]
+"""Whether later changes of the kind cost more than earlier ones, and the changes."""
+
+
+def suggestions(setup: Setup, attempt: Try) -> tuple[Suggestion, ...]:
+    """Ways out that were counted and fit: the first of every kind, the least painful kind first."""
+    kinds = (_smaller_workload(setup), _fewer_bits(setup), _offload(setup), _more_cards(setup), _larger_card(setup))
+    found = (first for kind in kinds for first in _that_fit(kind, setup.checkpoint, attempt))
+    return tuple(islice(found, _MOST))
+
+
+def _that_fit(kind: Kind, checkpoint: Checkpoint, attempt: Try) -> Iterator[Suggestion]:
+    """Those of a kind that fit; of an ordered kind (cards, precision) the first alone, as later ones cost more."""
+    is_ordered, changes = kind
+    for change in changes:
+        better = attempt(checkpoint, change.hardware, change.request)
         if better is None:
             continue
         got = f"then {better.kv_cache_tokens} tokens of KV cache, max_model_len {better.workload.max_model_len}"
-        found.append(Suggestion(change.change, f"{change.cost}; {got}", _command(change)))
-        if len(found) == _MOST:
-            break
-    return tuple(found)
+        yield Suggestion(change.change, f"{change.cost}; {got}", _command(change))
+        if is_ordered:
+            return
 
 
-def _changes(plan: Plan, setup: Setup) -> Iterator[_Change]:
-    yield from _smaller_workload(plan, setup)
-    yield from _fewer_bits(setup)
-    yield from _offload(setup)
-    yield from _more_hardware(setup)
-
-
-def _smaller_workload(plan: Plan, setup: Setup) -> Iterator[_Change]:
+def _smaller_workload(setup: Setup) -> Kind:
     request, hardware, model = setup.request, setup.hardware, setup.checkpoint.id
+    changes: list[_Change] = []
     if request.gpu_memory_utilization:
         freed = replace(request, gpu_memory_utilization=None)
-        yield _Change("let the planner choose the memory fraction", "nothing", freed, hardware, model)
-    for length in (16384, 8192, 4096, 2048):
-        if request.max_model_len and length < request.max_model_len:
-            shorter = replace(request, max_model_len=length)
-            yield _Change(f"max_model_len {length}", "longer conversations are refused", shorter, hardware, model)
-            break
+        changes.append(_Change("let the planner choose the memory fraction", "nothing", freed, hardware, model))
+    if request.max_model_len:
+        shorter = replace(request, max_model_len=max(512, request.max_model_len // 2))
+        cost = "longer conversations are refused"
+        changes.append(_Change(f"max_model_len {shorter.max_model_len}", cost, shorter, hardware, model))
     if request.max_num_seqs and request.max_num_seqs > 1:
         fewer = replace(request, max_num_seqs=max(1, request.max_num_seqs // 4))
         cost = "fewer requests run at once, the others wait"
-        yield _Change(f"max_num_seqs {fewer.max_num_seqs}", cost, fewer, hardware, model)
-    if request.kv_cache_dtype == "auto" and setup.engine == "vllm" and not setup.on_cpu:
+        changes.append(_Change(f"max_num_seqs {fewer.max_num_seqs}", cost, fewer, hardware, model))
+    if setup.engine == "vllm" and not setup.on_cpu:
+        changes += _engine_knobs(setup)
+    return False, changes
+
+
+def _engine_knobs(setup: Setup) -> list[_Change]:
+    request, hardware, model = setup.request, setup.hardware, setup.checkpoint.id
+    changes: list[_Change] = []
+    if request.kv_cache_dtype == "auto":
         halved = replace(request, kv_cache_dtype="fp8")
-        yield _Change("KV cache in fp8", "a little accuracy on long contexts", halved, hardware, model)
-    if not request.enforce_eager and setup.engine == "vllm" and not setup.on_cpu:
+        changes.append(_Change("KV cache in fp8", "a little accuracy on long contexts", halved, hardware, model))
+    if not request.enforce_eager:
         eager = replace(request, enforce_eager=True)
-        yield _Change("no CUDA graphs", "slower decoding at few sequences", eager, hardware, model)
+        changes.append(_Change("no CUDA graphs", "slower decoding of few sequences", eager, hardware, model))
+    if setup.spec.vision and not request.language_model_only:
+        text_only = replace(request, language_model_only=True)
+        changes.append(_Change("no vision encoder", "no images", text_only, hardware, model))
+    return changes
 
 
-def _fewer_bits(setup: Setup) -> Iterator[_Change]:
+def _fewer_bits(setup: Setup) -> Kind:
     quality = SCHEMES[setup.quant.scheme].quality
-    for quant, cost in (
-        ("fp8", "hardly any accuracy"),
-        ("int8", "little accuracy"),
-        ("4bit", "one to three points on hard benchmarks"),
-    ):
-        best = max(SCHEMES[name].quality for name in FAMILIES[quant])
-        if setup.checkpoint.spec.quantization is None and best < quality:
-            lower = replace(setup.request, quant=quant, dtype=None)
-            yield _Change(f"weights in {quant}", cost, lower, setup.hardware, setup.checkpoint.id)
+    options = (("fp8", "hardly any accuracy"), ("int8", "little accuracy"), ("4bit", "some points on hard benchmarks"))
+    if setup.checkpoint.spec.quantization is not None:
+        return True, []
+    return True, [
+        _Change(f"weights in {quant}", cost, _in(setup.request, quant), setup.hardware, setup.checkpoint.id)
+        for quant, cost in options
+        if max(SCHEMES[name].quality for name in FAMILIES[quant]) < quality
+    ]
 
 
-def _offload(setup: Setup) -> Iterator[_Change]:
+def _in(request: PlanRequest, quant: str) -> PlanRequest:
+    return replace(request, quant=quant, dtype=None)
+
+
+def _offload(setup: Setup) -> Kind:
     request, hardware, model = setup.request, setup.hardware, setup.checkpoint.id
     if setup.on_cpu or request.offload != "none":
-        return
+        return True, []
     base = replace(request, engine="transformers", engine_version=None, tensor_parallel_size=None)
-    in_ram = replace(base, offload="cpu")
     ram = format_bytes(hardware.ram_available_bytes)
-    cost = f"layers in RAM ({ram} available) cross the bus for every token: seconds per token"
-    yield _Change("the transformers engine with layers in RAM", cost, in_ram, hardware, model)
-    on_disk = replace(base, offload="disk")
-    cost = "layers on disk are read for every token: tens of seconds per token"
-    yield _Change("the transformers engine with layers in RAM and on disk", cost, on_disk, hardware, model)
-
-
-def _more_hardware(setup: Setup) -> Iterator[_Change]:
-    request, hardware, model = setup.request, setup.hardware, setup.checkpoint.id
-    if setup.on_cpu:
-        return
-    free = replace(request, tensor_parallel_size=None, pipeline_parallel_size=None)
-    for count in (2, 4, 8):
-        if count > len(hardware.devices):
-            cards = replace(hardware, devices=(hardware.devices[0],) * count)
-            name = _gpu_flag(hardware.devices[0])
-            cost = f"{count - len(hardware.devices)} more of the same card"
-            yield _Change(f"{count} cards", cost, free, cards, model, f"{name}{_count(name, count)}")
-            break
-    larger = sorted(
-        {card.total_bytes: key for key, card in known_gpus().items() if _is_common(key)}.items(),
+    costs: tuple[tuple[Offload, str, str], ...] = (
+        ("cpu", "RAM", f"layers in RAM ({ram} available) cross the bus for every token: seconds per token"),
+        ("disk", "RAM and on disk", "layers on disk are read again for every token: tens of seconds per token"),
     )
-    for total_bytes, key in larger:
-        if total_bytes > hardware.devices[0].total_bytes * 1.2:
-            card = known_gpus()[key]
-            machine = replace(hardware, devices=(card,))
-            cost = f"a card of {format_bytes(total_bytes)} ({card.name})"
-            yield _Change("one larger card", cost, free, machine, model, key)
+    return True, [
+        _Change(f"transformers with layers in {place}", cost, replace(base, offload=offload), hardware, model)
+        for offload, place, cost in costs
+    ]
 
 
-_COMMON = ("rtx-4070-ti-super", "rtx-4090", "rtx-5090", "a6000", "rtx-a6000", "l40s", "a100-80gb", "h100-80gb", "h200")
+def _more_cards(setup: Setup) -> Kind:
+    if setup.on_cpu:
+        return True, []
+    request = replace(setup.request, tensor_parallel_size=None, pipeline_parallel_size=None)
+    card, have = setup.hardware.devices[0], len(setup.hardware.devices)
+    name = _gpu_flag(card)
+    return True, [
+        _Change(
+            f"{count} cards of this kind",
+            f"{count - have} more {card.name}",
+            request,
+            replace(setup.hardware, devices=(card,) * count),
+            setup.checkpoint.id,
+            f"{name}{_count(name, count)}",
+        )
+        for count in (2, 4, 8)
+        if count > have
+    ]
 
 
-def _is_common(key: str) -> bool:
-    return key in _COMMON
+def _larger_card(setup: Setup) -> Kind:
+    if setup.on_cpu:
+        return True, []
+    request = replace(setup.request, tensor_parallel_size=None, pipeline_parallel_size=None)
+    cards = [(known_gpus()[key], key) for key in _COMMON]
+    larger = [pair for pair in cards if pair[0].total_bytes > setup.hardware.devices[0].total_bytes]
+    return True, [
+        _Change(
+            f"one {card.name}",
+            f"another card, of {format_bytes(card.total_bytes)}",
+            request,
+            replace(setup.hardware, devices=(card,)),
+            setup.checkpoint.id,
+            key,
+        )
+        for card, key in larger
+    ]
 
 
 def _gpu_flag(device: Device) -> str:

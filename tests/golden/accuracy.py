@@ -241,6 +241,7 @@ def request_of(row: Row) -> PlanRequest:
     speculative = re.search(r"mtp n=(\d)", str(config.get("spec", "")))
     return PlanRequest(
         **shared,
+        block_size=config.get("block_size"),
         engine="vllm",
         engine_version=release,
         dtype=None if dtype == "auto" else dtype,
