@@ -6,6 +6,7 @@ requests share the batch, nor on when they came.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
@@ -108,9 +109,12 @@ class SequenceSampler:
         self._drawn[token_id] += 1
 
     def _penalise(self, logits: torch.Tensor) -> torch.Tensor:
+        """The row after min_tokens, bias and penalties, in vLLM's order: a repetition penalty meets biased logits."""
         params = self.params
         row = logits.clone()
         ids = torch.tensor(list(self._drawn), dtype=torch.long, device=self._device)
+        for token_id, bias in params.logit_bias.items():
+            row[token_id] += bias
         if params.repetition_penalty != 1.0:
             seen = torch.cat([self._prompt, ids])  # a token in both is read twice and written twice with the same value
             values = row[seen]
@@ -118,8 +122,6 @@ class SequenceSampler:
         if self._drawn and (params.frequency_penalty or params.presence_penalty):
             counts = torch.tensor(list(self._drawn.values()), dtype=row.dtype, device=self._device)
             row[ids] -= params.frequency_penalty * counts + params.presence_penalty
-        for token_id, bias in params.logit_bias.items():
-            row[token_id] += bias
         if self._too_short:
             row[list(params.stop_token_ids)] = float("-inf")
         return row
@@ -134,28 +136,38 @@ class SequenceSampler:
         return winner if ids is None else int(ids[winner])
 
     def _truncate(self, scaled: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Token ids (None: all of them, in order) and scores that top-k, top-p and min-p leave, in vLLM's order."""
+        """Token ids (None: all of them, in order) and scores that min-p, top-k and top-p leave.
+
+        In vLLM's order: min-p first; top-p counts shares of what the others leave.
+        """
         params = self.params
         vocab = scaled.shape[-1]
         use_top_k = 0 < params.top_k < vocab
         if not use_top_k and params.top_p >= 1.0 and params.min_p <= 0.0:
             return None, scaled
-        kept, ids = scaled.topk(params.top_k if use_top_k else min(_NUCLEUS_GUESS, vocab))
-        log_total = torch.logsumexp(kept if use_top_k else scaled, dim=-1)
+        floor = scaled.max() + math.log(params.min_p) if params.min_p > 0.0 else None
+        kept, ids = self._likeliest(scaled, params.top_k if use_top_k else vocab, floor)
+        if floor is not None:
+            kept = kept[: max(1, int((kept >= floor).sum()))]
         if params.top_p < 1.0:
+            log_total = torch.logsumexp(kept if use_top_k or floor is not None else scaled, dim=-1)
             cumulative = torch.exp(kept - log_total).cumsum(-1)
-            if not use_top_k and float(cumulative[-1]) < params.top_p:
-                kept, ids = scaled.sort(descending=True)
-                cumulative = torch.exp(kept - log_total).cumsum(-1)
-            num_kept = int((cumulative < params.top_p).sum()) + 1
-            kept, ids = kept[:num_kept], ids[:num_kept]
-        elif not use_top_k:
-            kept, ids = scaled.sort(descending=True)
-        if params.min_p > 0.0:
-            floor = kept[0] + torch.log(torch.tensor(params.min_p, device=kept.device))
-            num_kept = max(1, int((kept >= floor).sum()))
-            kept, ids = kept[:num_kept], ids[:num_kept]
-        return ids, kept
+            kept = kept[: int((cumulative < params.top_p).sum()) + 1]
+        return ids[: len(kept)], kept
+
+    def _likeliest(
+        self, scaled: torch.Tensor, num: int, floor: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The `num` largest scores, falling, and their ids; fewer where `floor` or top-p cut before them anyway."""
+        if num <= _NUCLEUS_GUESS:
+            return scaled.topk(num)
+        kept, ids = scaled.topk(_NUCLEUS_GUESS)
+        if floor is not None:
+            enough = bool(kept[-1] < floor)
+        else:
+            share = torch.exp(torch.logsumexp(kept, dim=-1) - torch.logsumexp(scaled, dim=-1))
+            enough = num == len(scaled) and float(share) >= self.params.top_p
+        return (kept, ids) if enough else scaled.topk(num)
 
     def _describe(self, token_id: int, logits: torch.Tensor) -> TokenChoice:
         num_top = self.params.num_logprobs
