@@ -41,6 +41,7 @@ UNTRUSTED = {
     "m0580": "weights of 56.88 and a cache of 4.85 GiB are more than the 59.6 GiB that 0.49 of the card requests",
     "m0581": "the cache of m0580",
     "m0582": "the cache of m0580",
+    "n0015": "prefix caching is not stated; with it the plan is exact to 0.5 %",
     "n0016": "prefix caching is not stated; with it the plan says 2.38 as well",
     "n0026": "prefix caching is not stated; with it the plan is exact to 0.5 %",
     "n0027": "prefix caching is not stated; with it the plan is exact to 0.5 %",

@@ -1,0 +1,86 @@
+"""KV pages against start-up logs of vLLM, to the block."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.core.model_spec import ModelSpec
+from qserve.hub.bundled import bundled_config
+from qserve.planner.memory.kv import KvLayout, StateOptions, kv_bytes_per_token, kv_layout, state_bytes
+from qserve.units import GIB
+
+
+def spec_of(model: str) -> ModelSpec:
+    return ModelSpec.from_config(bundled_config(model) or {}, model)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens_bytes"),
+    [
+        ("Qwen/Qwen2.5-7B", 57344),
+        ("Qwen/Qwen3-0.6B", 114688),
+        ("Qwen/Qwen3-32B", 262144),
+        ("Qwen/Qwen3-30B-A3B", 98304),
+        ("Qwen/Qwen3.5-27B", 65536),
+        ("Qwen/Qwen3.6-35B-A3B", 20480),
+    ],
+)
+def test_bytes_per_token(model: str, tokens_bytes: int) -> None:
+    assert kv_bytes_per_token(spec_of(model), 2) == tokens_bytes
+
+
+def test_heads_split_over_ranks_and_replicate_when_they_run_out() -> None:
+    spec = spec_of("Qwen/Qwen3-30B-A3B")  # 4 KV heads
+    per_rank = [kv_bytes_per_token(spec, 2, ranks) for ranks in (1, 2, 4, 8)]
+    assert per_rank == [98304, 49152, 24576, 24576]
+
+
+# Blocks, concurrency and logged tokens of seven logs; KV bytes as the log states them.
+LOGS = [
+    # model, element bytes, TP, align, speculative, KV GiB, length, block tokens, concurrency
+    ("Qwen/Qwen3.6-35B-A3B", 1, 1, True, 0, 5.98, 131072, 2096, 4.33),
+    ("Qwen/Qwen3.6-27B", 1, 2, True, 3, 11.08, 262144, 1600, 2.38),
+    ("Qwen/Qwen3.8-27B", 1, 2, True, 0, 4.99, 131072, 1568, 2.31),
+    ("Qwen/Qwen3.5-4B", 2, 1, False, 0, 12.85, 1024, 528, 159.40),
+    ("Qwen/Qwen3.8-27B", 2, 1, True, 0, 18.61, 262144, 784, 1.14),
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct", 2, 2, False, 0, 47878721024 / GIB, 262144, 544, 14.77),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "element", "ranks", "align", "drafts", "gib", "length", "block", "concurrency"), LOGS
+)
+def test_hybrid_pages(
+    model: str, element: int, ranks: int, align: bool, drafts: int, gib: float, length: int, block: int,
+    concurrency: float,
+) -> None:  # fmt: skip
+    options = StateOptions(align=align, num_speculative_tokens=drafts)
+    layout = kv_layout(spec_of(model), element, options, ranks)
+    assert layout.block_tokens == block
+    assert layout.max_concurrency(int(gib * GIB), length) == pytest.approx(concurrency, rel=0.01)
+
+
+def test_scales_of_a_quantized_cache_make_pages_larger() -> None:
+    # noonghunna/club-3090: int8_per_token_head, MTP of 4, two cards: block 1584, page 1,647,360 over 17 layers
+    options = StateOptions(dtype="float16", align=True, num_speculative_tokens=4)
+    layout = kv_layout(spec_of("Qwen/Qwen3.6-27B"), 1, options, 2, scale_bytes=4)
+    assert (layout.block_tokens, layout.block_bytes) == (1584, 17 * 1_647_360)
+
+
+def test_sixteen_bit_states_halve_the_block() -> None:
+    whole = kv_layout(spec_of("Qwen/Qwen3.8-27B"), 1, StateOptions())
+    half = kv_layout(spec_of("Qwen/Qwen3.8-27B"), 1, StateOptions(state_dtype="bfloat16"))
+    assert (whole.block_tokens, half.block_tokens) == (1568, 800)
+
+
+def test_qwen3_next_keeps_its_state_in_16_bit_as_the_config_is_silent() -> None:
+    linear = spec_of("Qwen/Qwen3-Next-80B-A3B-Instruct").linear_attention
+    assert linear is not None
+    assert state_bytes(linear, "bfloat16", None, 0) == 49152 + 1048576
+
+
+def test_dense_blocks_floor() -> None:
+    layout = KvLayout(16, 100)
+    assert layout.num_blocks(250) == 2
+    assert layout.blocks_per_sequence(17) == 2
+    assert layout.max_tokens_of_one_sequence(250) == 32
