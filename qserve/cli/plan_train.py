@@ -60,7 +60,9 @@ def command(model: str, gpu: str | None, reward_model: str | None, as_json: bool
     """
     checkpoint = resolve(model)
     reward = resolve(reward_model).spec if reward_model else None
-    asked = Asked(model, checkpoint.spec, gpu, hardware_of(gpu).devices, _request(values), reward_model, reward)
+    hardware = hardware_of(gpu)
+    ram_bytes = hardware.ram_available_bytes if gpu is None else None
+    asked = Asked(model, checkpoint.spec, gpu, hardware.devices, _request(values), reward_model, reward, ram_bytes)
     plan = asked.plan()
     if not plan.fits:
         plan = replace(plan, suggestions=ways_out(asked))

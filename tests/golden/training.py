@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -91,9 +92,6 @@ def compare_training(path: Path = FIGURES) -> Iterator[TrainingComparison | tupl
 
 def mean_clipped_length(max_length: int) -> int:
     """Mean of min(length, max_length) over ms-swift's data set."""
-    variance = NormalDist.from_samples  # noqa: F841
-    import math
-
     sigma2 = math.log(1 + (_SWIFT_DEVIATION / _SWIFT_MEAN) ** 2)
     mu, sigma = math.log(_SWIFT_MEAN) - sigma2 / 2, math.sqrt(sigma2)
     below, normal = math.log(max_length) - mu, NormalDist()
@@ -127,14 +125,17 @@ def _compare(row: dict[str, str], config: dict[str, Any]) -> TrainingComparison:
 def _readme(model: str, config: dict[str, Any]) -> tuple[int, int]:
     """(bytes a card, cards): finetune.py with LoRA rank 64 on all projections, DeepSpeed for Q-LoRA and full."""
     spec, method, cards = _spec(model), config["method"], config["num_gpus"]
+    # finetune_ds.sh takes ZeRO-3; the scripts for one card name ds_config_zero2.json, and plain LoRA goes without.
+    stage = 3 if cards > 1 else 0 if method.startswith("LoRA") else 2
     request = TrainingRequest(
         "sft" if method == "full" else "lora",
         micro_batch=config["micro_batch"],
         max_length=config["seq"],
         precision="pure" if method.startswith("LoRA") else "mixed",
-        zero_stage={"full": 3, "Q-LoRA": 2}.get(method, 3 if cards > 1 else 0),
+        zero_stage=stage,
         lora_rank=0 if method == "full" else 64,
         train_embeddings=method == "LoRA(emb)",
+        upcast_logits=stage == 0,  # DeepSpeed runs without autocast, and Qwen's remote code does not upcast
         runtime_bytes=round(EAGER_CUDA_CONTEXT.expected),
     )
     if method == "Q-LoRA":

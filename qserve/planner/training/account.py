@@ -126,8 +126,8 @@ def _state_terms(run: Run, model: TrainedModel, states: States) -> Iterable[Term
     how = f"{trained} trained × {precision.gradient_bytes} B{by[2]}"
     yield _term(f"gradients ({role})", states.gradients_bytes, how, _ZERO)
     yield _term(f"optimizer ({role})", states.optimizer_bytes, _optimizer_formula(run, trained) + by[1], _ZERO)
-    how = "gradients on their way through NCCL: DDP copies them all, ZeRO at most 2 × 5e8"
-    yield _term(f"buckets ({role})", states.buckets_bytes, how, "DeepSpeed reduce_bucket_size; DDP buckets")
+    how = "gradients on their way through NCCL: DDP copies them all, ZeRO has one buffer of 5e8 elements"
+    yield _term(f"buckets ({role})", states.buckets_bytes, how, "DeepSpeed reduce_bucket_size; DDP's flat buckets")
 
 
 def _optimizer_formula(run: Run, trained: str) -> str:

@@ -66,7 +66,7 @@ def logits_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     """Logits, log-softmax and their gradients; nothing where a head gives one number a sequence."""
     if model.spec.head.kind != "lm":
         return 0
-    kind = "lm"
+    kind = "lm" if request.upcast_logits else "lm-16bit"
     if request.method in ("ppo", "grpo"):
         kind = "rl-16bit" if request.precision in ("mixed", "pure") and request.zero_stage else "rl-fp32"
     return LOGIT_BYTES[kind] * model.spec.vocab_size * request.logit_tokens

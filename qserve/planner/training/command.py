@@ -8,10 +8,10 @@ from dataclasses import fields
 
 from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["command_line", "doubled"]
+__all__ = ["command_line", "with_count"]
 
 _FLAGS = {"zero_stage": "--zero"}
-_LEFT_OUT = ("method", "vllm", "runtime_bytes")
+_LEFT_OUT = ("method", "vllm", "upcast_logits", "runtime_bytes")
 
 
 def command_line(model: str, gpu: str | None, request: TrainingRequest, reward: str | None = None) -> str:
@@ -43,8 +43,8 @@ def _vllm_words(request: TrainingRequest) -> list[str]:
     return [*words, "--vllm-sleep"] if vllm.sleep else words
 
 
-def doubled(gpu: str, count: int) -> str:
-    """The same --gpu with twice the cards: rtx-4090:2 → rtx-4090:4."""
+def with_count(gpu: str, count: int) -> str:
+    """The same --gpu with `count` cards: rtx-4090:2 → rtx-4090:4."""
     if "=" in gpu:
-        return re.sub(r",?count=\d+", "", gpu) + f",count={2 * count}"
-    return f"{gpu.partition(':')[0]}:{2 * count}"
+        return re.sub(r",?count=\d+", "", gpu).lstrip(",") + f",count={count}"
+    return f"{gpu.partition(':')[0]}:{count}"

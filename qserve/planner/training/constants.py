@@ -14,7 +14,6 @@ __all__ = [
     "ASLEEP",
     "ATTENTION_MATRIX_BYTES",
     "BACKWARD_INTERMEDIATE_BYTES",
-    "DDP_BUCKETS",
     "EAGER_CUDA_CONTEXT",
     "EIGHT_BIT_STATE_BYTES",
     "ENGINE_OVERHEAD",
@@ -89,6 +88,8 @@ EIGHT_BIT_STATE_BYTES = 1 + 4 / 256
 LOGIT_BYTES = {
     # log-softmax, the gradient handed to it and the one it returns, in fp32 each.
     "lm": 12,
+    # The same where the model's own code does not upcast (remote code of Qwen 1 under DeepSpeed).
+    "lm-16bit": 6,
     # TRL's selective_log_softmax over 16-bit logits, row by row (under DeepSpeed); measured 4, with the model's own
     # logits still held 6.
     "rl-16bit": 6,
@@ -117,13 +118,12 @@ LAYER_BYTES = LayerBytes()
 BACKWARD_INTERMEDIATE_BYTES = 6  # gradients of gate, up and product while one layer is in its backward pass; measured
 ATTENTION_MATRIX_BYTES = 8  # eager attention: 16-bit scores, fp32 softmax and its 16-bit copy, a head and token pair
 
-# DeepSpeed's defaults: reduce_bucket_size and allgather_bucket_size 5e8, sub_group_size 1e9,
-# stage3_max_live_parameters 1e9. https://www.deepspeed.ai/docs/config-json/#zero-optimizations-for-fp16-training
-ZERO_BUCKET_ELEMENTS = 2 * 500_000_000
+# DeepSpeed's defaults: reduce_bucket_size 5e8 (one flat buffer of that size, whatever there is to reduce),
+# sub_group_size 1e9, stage3_max_live_parameters 1e9.
+# https://www.deepspeed.ai/docs/config-json/#zero-optimizations-for-fp16-training
+ZERO_BUCKET_ELEMENTS = 500_000_000
 ZERO_SUB_GROUP_ELEMENTS = 1_000_000_000
 ZERO_LIVE_ELEMENTS = 1_000_000_000
-# DistributedDataParallel with gradient_as_bucket_view=False (accelerate's default) copies all gradients into buckets.
-DDP_BUCKETS = 1
 
 
 @dataclass(frozen=True)

@@ -21,19 +21,30 @@ _PER_TOKEN = ("activations", "recomputed layer", "logits", "fragmentation")
 
 
 def plan_training(
-    spec: ModelSpec, devices: Sequence[Device], request: TrainingRequest, reward: ModelSpec | None = None
+    spec: ModelSpec,
+    devices: Sequence[Device],
+    request: TrainingRequest,
+    reward: ModelSpec | None = None,
+    ram_bytes: int | None = None,
 ) -> TrainingPlan:
     """The plan of `request` on `devices`, without suggestions (see suggest.ways_out).
 
-    `reward` is the reward model of ppo or grpo (None: ppo's is of the policy's size, grpo has none).
+    `reward` is the reward model of ppo or grpo (None: ppo's is of the policy's size, grpo has none). `ram_bytes`
+    bounds what may be offloaded to RAM (None: unknown, not checked).
     Raises UsageError where the cards do not suffice for the layout that is asked for.
     """
     trainers, engines = _divide(devices, request)
     run = Run(request, cast_of(spec, request, reward), len(trainers))
-    cards = [trainer_card(run, device) for device in trainers]
+    accounts = {device: trainer_card(run, device) for device in set(trainers)}
+    cards = [accounts[device] for device in trainers]
     if request.vllm is not None:
         cards += [engine_card(run, request.vllm, spec, device) for device in engines]
-    why_not = _engine_trouble(spec, request, engines or trainers) or _trainer_trouble(cards)
+    host = host_bytes(run)
+    why_not = (
+        _engine_trouble(spec, request, engines or trainers)
+        or _trainer_trouble(cards)
+        or _ram_trouble(request, host, ram_bytes)
+    )
     worst = min(cards[: len(trainers)], key=lambda card: card.free_bytes)
     policy = run.models[0]
     return TrainingPlan(
@@ -42,7 +53,7 @@ def plan_training(
         trainable=policy.trainable,
         request=request,
         cards=tuple(cards),
-        host_bytes=host_bytes(run),
+        host_bytes=host,
         fits=why_not is None,
         why_not=why_not,
         dominant=max(worst.terms, key=lambda term: term.num_bytes).name,
@@ -98,3 +109,14 @@ def _trainer_trouble(cards: Sequence[CardAccount]) -> str | None:
     if fixed > card.total_bytes:
         text += f"; {format_bytes(fixed)} of it do not depend on the batch: no micro-batch and no length can help"
     return text
+
+
+def _ram_trouble(request: TrainingRequest, needed_bytes: int, ram_bytes: int | None) -> str | None:
+    """Checked where all that is offloaded goes to RAM."""
+    to_ram = "nvme" not in (request.offload_optimizer, request.offload_param)
+    if ram_bytes is None or not to_ram or needed_bytes <= ram_bytes:
+        return None
+    return (
+        f"offloading needs {format_bytes(needed_bytes)}, but {format_bytes(ram_bytes)} of RAM are available; "
+        "--offload-optimizer nvme and --offload-param nvme put it on disk"
+    )

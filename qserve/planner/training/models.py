@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Literal
 
 from qserve.core.dimensions import tensors_of
@@ -53,53 +53,25 @@ class TrainedModel:
         """Parameters that have a gradient and optimizer states."""
         return sum(tensor.num_elements for tensor in self.trained_tensors)
 
-    @cached_property
+    @property
     def trained_tensors(self) -> tuple[Tensor, ...]:
         """Those tensors: the model's own, the adapters', or copies of embedding and lm_head beside the adapters."""
-        if self.tuning is None:
-            return ()
-        if self.tuning == "full":
-            return self.tensors
-        if self.tuning == "head":
-            return tuple(tensor for tensor in self.tensors if tensor.role == "head")
-        return (*self._adapters(), *self._saved_modules())
+        return _trained_tensors(self)
 
     @property
     def adapter_input_dims(self) -> int:
         """Input features of all adapters of one layer together; PEFT keeps an fp32 copy of each input."""
-        if self.tuning not in ("lora", "qlora"):
-            return 0
-        targets = [tensor for tensor in self._targets() if tensor.repeat == self.spec.num_hidden_layers]
-        return sum(tensor.shape[1] for tensor in targets)
+        return _adapter_input_dims(self)
 
     def base_bytes(self, frozen_bytes: int) -> int:
         """Bytes of the weights that no adapter adds, at `frozen_bytes` a 16-bit parameter (2 or 4)."""
         return _loaded_bytes(self.spec, self.quantization, "float32" if frozen_bytes == 4 else "bfloat16")
 
-    def _targets(self) -> Iterator[Tensor]:
-        pattern = {"attention": _ATTENTION, "qkv": _QKV}.get(self.lora_targets)
-        for tensor in self.tensors:
-            is_matrix = tensor.role == "linear" and len(tensor.shape) == 2 and tensor.name.endswith(".weight")
-            if is_matrix and (pattern is None or pattern.search(tensor.name)):
-                yield tensor
-
-    def _adapters(self) -> Iterator[Tensor]:
-        """A and B of every target. Qwen (1) has one fused c_attn where later families have q, k and v."""
-        fused = [tensor for tensor in self._targets() if self.spec.family == "qwen" and _QKV.search(tensor.name)]
-        for tensor in self._targets():
-            rows = sum(part.shape[0] for part in fused) if tensor in fused else tensor.shape[0]
-            if tensor in fused[1:]:
-                continue
-            yield _adapter(tensor, "lora_A", (self.rank, tensor.shape[1]))
-            yield _adapter(tensor, "lora_B", (rows, self.rank))
-
-    def _saved_modules(self) -> Iterable[Tensor]:
-        return [t for t in self.tensors if self.train_embeddings and t.role in ("embedding", "lm_head")]
-
 
 @cache
 def _tensors(spec: ModelSpec) -> tuple[Tensor, ...]:
-    return tuple(tensor for tensor in tensors_of(spec) if tensor.role != "mtp")
+    """Of a quantized checkpoint the logical matrices, which adapters are made for, not the packed ones."""
+    return tuple(tensor for tensor in tensors_of(replace(spec, quantization=None)) if tensor.role != "mtp")
 
 
 @cache
@@ -134,6 +106,44 @@ def cast_of(spec: ModelSpec, request: TrainingRequest, reward: ModelSpec | None 
 def _with_head(spec: ModelSpec) -> ModelSpec:
     """The same body with a scalar head in place of the language-model head."""
     return spec if spec.head.kind == "score" else replace(spec, head=Head("score", num_labels=1))
+
+
+@cache
+def _trained_tensors(model: TrainedModel) -> tuple[Tensor, ...]:
+    if model.tuning is None:
+        return ()
+    if model.tuning == "full":
+        return model.tensors
+    if model.tuning == "head":
+        return tuple(tensor for tensor in model.tensors if tensor.role == "head")
+    saved = [t for t in model.tensors if model.train_embeddings and t.role in ("embedding", "lm_head")]
+    return (*_adapters(model), *saved)
+
+
+@cache
+def _adapter_input_dims(model: TrainedModel) -> int:
+    if model.tuning not in ("lora", "qlora"):
+        return 0
+    return sum(tensor.shape[1] for tensor in _targets(model) if tensor.repeat == model.spec.num_hidden_layers)
+
+
+def _targets(model: TrainedModel) -> Iterator[Tensor]:
+    pattern = {"attention": _ATTENTION, "qkv": _QKV}.get(model.lora_targets)
+    for tensor in model.tensors:
+        is_matrix = tensor.role == "linear" and len(tensor.shape) == 2 and tensor.name.endswith(".weight")
+        if is_matrix and (pattern is None or pattern.search(tensor.name)):
+            yield tensor
+
+
+def _adapters(model: TrainedModel) -> Iterator[Tensor]:
+    """A and B of every target. Qwen (1) has one fused c_attn where later families have q, k and v."""
+    fused = [tensor for tensor in _targets(model) if model.spec.family == "qwen" and _QKV.search(tensor.name)]
+    for tensor in _targets(model):
+        if tensor in fused[1:]:
+            continue
+        rows = sum(part.shape[0] for part in fused) if tensor in fused else tensor.shape[0]
+        yield _adapter(tensor, "lora_A", (model.rank, tensor.shape[1]))
+        yield _adapter(tensor, "lora_B", (rows, model.rank))
 
 
 def _adapter(target: Tensor, part: str, shape: tuple[int, int]) -> Tensor:

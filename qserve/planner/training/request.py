@@ -61,6 +61,8 @@ class TrainingRequest:
     attention: Attention = "sdpa"
     beta: float = 0.04
     vllm: VllmBeside | None = None
+    upcast_logits: bool = True
+    """transformers' own models compute the loss in fp32; remote code of 2023 did not."""
     runtime_bytes: int | None = None
     """Overrides the memory of context and libraries (old CUDA releases, or 0 where only torch's own is asked for)."""
 

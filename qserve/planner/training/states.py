@@ -93,22 +93,24 @@ def _optimizer_bytes(tensor: Tensor, request: TrainingRequest) -> int:
 
 
 def _step_bytes(model: TrainedModel, request: TrainingRequest, num_ranks: int) -> int:
-    """fp32 gradients beside 16-bit ones (DeepSpeed, a sub-group at a time in stage 3) and foreach temporaries."""
+    """fp32 gradients beside 16-bit ones (in stage 1 and 2 by way of a flat 16-bit copy, in stage 3 a sub-group at a
+    time) and the temporaries of a foreach optimizer.
+    """
     precision, optimizer = PRECISIONS[request.precision], OPTIMIZERS[request.optimizer]
     held = _share(model.trainable, num_ranks if request.zero_stage >= 1 else 1)
     converted = min(held, ZERO_SUB_GROUP_ELEMENTS) if request.zero_stage == 3 else held
-    fp32_gradients = 4 * converted if precision.master_bytes else 0
+    flat_copy = precision.gradient_bytes if request.zero_stage in (1, 2) else 0
+    fp32_gradients = (4 + flat_copy) * converted if precision.master_bytes else 0
     # DeepSpeed replaces AdamW by its fused one.
     copies = optimizer.step_copies if request.zero_stage == 0 else 0
     return fp32_gradients + copies * precision.state_bytes * held
 
 
 def _buckets(model: TrainedModel, precision: Precision, request: TrainingRequest, num_ranks: int) -> int:
-    """DDP copies all gradients into its buckets; ZeRO has two of 5e8 elements, never more than there are gradients."""
-    if num_ranks == 1 and request.zero_stage == 0:
-        return 0
-    elements = model.trainable if request.zero_stage == 0 else min(model.trainable, ZERO_BUCKET_ELEMENTS)
-    return elements * precision.gradient_bytes
+    """DDP copies all gradients into its buckets; ZeRO has a flat one of fixed size."""
+    if request.zero_stage > 0:
+        return ZERO_BUCKET_ELEMENTS * precision.gradient_bytes
+    return model.trainable * precision.gradient_bytes if num_ranks > 1 else 0
 
 
 def _gathered(

@@ -10,7 +10,7 @@ from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.planner.plan import Suggestion
-from qserve.planner.training.command import command_line, doubled
+from qserve.planner.training.command import command_line, with_count
 from qserve.planner.training.make import plan_training
 from qserve.planner.training.plan import TrainingPlan
 from qserve.planner.training.request import TrainingRequest
@@ -22,7 +22,10 @@ _WANTED = 4
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as it was typed: what a suggestion's command repeats. `gpu` None: the detected cards."""
+    """A request as it was typed: what a suggestion's command repeats.
+
+    `gpu` None: the detected cards, with `ram_bytes` of RAM beside them (None: unknown).
+    """
 
     model: str
     spec: ModelSpec
@@ -31,9 +34,10 @@ class Asked:
     request: TrainingRequest
     reward_model: str | None = None
     reward: ModelSpec | None = None
+    ram_bytes: int | None = None
 
     def plan(self) -> TrainingPlan:
-        return plan_training(self.spec, self.devices, self.request, self.reward)
+        return plan_training(self.spec, self.devices, self.request, self.reward, self.ram_bytes)
 
     def command(self) -> str:
         return command_line(self.model, self.gpu, self.request, self.reward_model)
@@ -177,12 +181,23 @@ def _half_length(asked: Asked) -> Asked | None:
     return _with(asked, max_length=request.max_length // 2, completion_length=completion)
 
 
+def _offload_all(asked: Asked) -> Asked | None:
+    if asked.request.tuning == "qlora" or asked.request.offload_param != "none":
+        return None
+    return _with(asked, offload_optimizer="cpu", offload_param="cpu", zero_stage=3)
+
+
 def _cards(asked: Asked) -> Asked | None:
+    """Two, four or eight times the cards, the first number that fits; else twice."""
     if asked.gpu is None:
         return None
     stage = max(asked.request.zero_stage, 3 if asked.request.tuning != "qlora" else 2)
-    more = replace(asked, devices=asked.devices * 2, gpu=doubled(asked.gpu, len(asked.devices)))
-    return _with(more, zero_stage=stage)
+    sharded = _with(asked, zero_stage=stage)
+    if sharded is None:
+        return None
+    counts = [factor * len(asked.devices) for factor in (2, 4, 8)]
+    tried = [replace(sharded, devices=asked.devices[:1] * n, gpu=with_count(asked.gpu, n)) for n in counts]
+    return next((more for more in tried if _fits(more)), tried[0])
 
 
 _CHANGES = (
@@ -200,5 +215,6 @@ _CHANGES = (
     _Change("LoRA of rank 16", "adapters instead of all weights", _lora),
     _Change("QLoRA of rank 16", "4-bit base weights; slower, slightly worse", _qlora),
     _Change("half the length", "longer samples are cut", _half_length),
-    _Change("twice the cards with ZeRO-3", "more hardware", _cards),
+    _Change("more cards, with ZeRO-3", "more hardware", _cards),
+    _Change("ZeRO-3 with weights and optimizer in RAM", "each layer crosses PCIe, each pass", _offload_all),
 )

@@ -1,0 +1,131 @@
+"""What a training request refuses, and what its command line repeats."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from qserve.cli.plan_train import command
+from qserve.core.hardware import parse_gpu
+from qserve.core.model_spec import ModelSpec
+from qserve.errors import UsageError
+from qserve.hub.bundled import bundled_config
+from qserve.planner.training import TrainingRequest, VllmBeside, plan_training
+from qserve.planner.training.command import command_line, with_count
+from qserve.units import GIB
+
+
+def spec_for(model_id: str) -> ModelSpec:
+    config = bundled_config(model_id)
+    assert config is not None
+    return ModelSpec.from_config(config, model_id)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"method": "dpo"}, "--method is 'dpo'; it takes sft"),
+        ({"method": "sft", "micro_batch": 0}, "--micro-batch is 0"),
+        ({"method": "sft", "zero_stage": 4}, "--zero is 4"),
+        ({"method": "sft", "optimizer": "adam"}, "adamw-8bit"),
+        ({"method": "sft", "offload_param": "cpu"}, "add --zero 3"),
+        ({"method": "sft", "offload_optimizer": "cpu"}, "add --zero 1, 2 or 3"),
+        ({"method": "sft", "freeze_base": True}, "reward head only"),
+        ({"method": "qlora", "zero_stage": 3}, "use --zero 0, 1 or 2"),
+        ({"method": "sft", "vllm": VllmBeside("colocated")}, "use ppo or grpo"),
+        ({"method": "grpo", "vllm": VllmBeside("colocated", 1.5)}, "share of the card"),
+        ({"method": "grpo", "max_length": 512, "completion_length": 1024}, "from 1 to --max-length 512"),
+    ],
+)
+def test_a_contradiction_is_refused_with_the_way_out(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        TrainingRequest(**fields)
+
+
+@pytest.mark.parametrize(
+    ("request_", "extra"),
+    [
+        (TrainingRequest("sft"), ""),
+        (TrainingRequest("lora", micro_batch=4, gradient_checkpointing=False), "--no-gradient-checkpointing"),
+        (TrainingRequest("grpo", vllm=VllmBeside("separate", 0.8, 2, 2)), "--vllm-gpus 2"),
+        (TrainingRequest("reward", freeze_base=True, zero_stage=3, offload_param="nvme"), "--offload-param nvme"),
+    ],
+)
+def test_the_command_line_gives_the_request_back(request_: TrainingRequest, extra: str) -> None:
+    line = command_line("Qwen/Qwen3-8B", "h100:8", request_)
+    assert extra in line
+    words = shlex.split(line)
+    assert words[:3] == ["qserve", "plan", "train"]
+    result = CliRunner().invoke(command, [*words[3:], "--json"])
+    training = json.loads(result.stdout)["training"]
+    assert (
+        TrainingRequest(
+            **{
+                name: (VllmBeside(**value) if name == "vllm" and value else value)
+                for name, value in training.items()
+                if name not in ("tuning", "tokens")
+            }
+        )
+        == request_
+    )
+
+
+def test_cards_are_counted_as_they_were_written() -> None:
+    assert with_count("rtx-4090", 2) == "rtx-4090:2"
+    assert with_count("rtx-4090:4", 8) == "rtx-4090:8"
+    assert with_count("memory=24GiB,count=2,sm=82", 4) == "memory=24GiB,sm=82,count=4"
+    assert with_count("count=2,memory=24GiB", 4) == "memory=24GiB,count=4"
+
+
+def _run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(command, words)
+    return result.exit_code, result.stdout
+
+
+def test_the_exit_status_says_whether_it_fits() -> None:
+    base = ("--method", "lora", "--model", "Qwen/Qwen3-8B", "--gpu")
+    assert _run(*base, "rtx-4090")[0] == 0
+    status, text = _run(*base, "rtx-3060")
+    assert status == 3
+    assert "does not fit" in text
+    assert text.count("qserve plan train --method") >= 3
+
+
+def test_explain_prints_formula_and_source() -> None:
+    _, text = _run("--method", "reward", "--model", "Qwen/Qwen2.5-3B", "--gpu", "h100:4", "--zero", "3", "--explain")
+    for said in (
+        "3.09 B trained × (4 B fp32 master",
+        "arxiv.org/abs/1910.02054",
+        "what dominates: optimizer",
+        "16 · hid",
+    ):
+        assert said in " ".join(text.split())
+
+
+def test_offloading_more_than_this_machine_has_is_no_plan() -> None:
+    spec = spec_for("Qwen/Qwen3-32B")
+    request = TrainingRequest("sft", zero_stage=3, offload_optimizer="cpu", offload_param="cpu")
+    devices = parse_gpu("h100:2")
+    assert plan_training(spec, devices, request).fits  # of described cards' host nothing is known
+    plan = plan_training(spec, devices, request, ram_bytes=64 * GIB)
+    assert not plan.fits
+    assert plan.why_not is not None
+    assert "64.00 GiB of RAM" in plan.why_not
+    nvme = replace(request, offload_optimizer="nvme", offload_param="nvme")
+    assert plan_training(spec, devices, nvme, ram_bytes=64 * GIB).fits
+
+
+def test_json_is_one_object_with_the_account() -> None:
+    status, text = _run(
+        "--method", "grpo", "--model", "Qwen/Qwen2-7B", "--gpu", "rtx-3090:4", "--vllm", "colocated", "--json"
+    )
+    plan = json.loads(text)
+    assert status == 3
+    assert {"model", "training", "devices", "fits", "why_not", "short_bytes", "dominant", "suggestions"} <= set(plan)
+    card = plan["devices"][0]
+    assert sum(term["num_bytes"] for term in card["terms"]) + card["free_bytes"] == card["total_bytes"]
