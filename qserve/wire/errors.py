@@ -63,7 +63,8 @@ def from_validation(error: ValidationError) -> ApiError:
     """A 400 that names the first wrong field (all of them in the message)."""
     problems = []
     first_param = None
-    for item in error.errors(include_url=False, include_context=True):
+    items = error.errors(include_url=False, include_input=False)
+    for item in items:
         if item["type"] == "json_invalid":
             return ApiError(400, f"the body is no JSON: {item['ctx']['error']}", "invalid_json")
         path = ".".join(str(part) for part in item["loc"])
@@ -79,7 +80,7 @@ def from_validation(error: ValidationError) -> ApiError:
         first_param = first_param or path or None
     code = (
         "unsupported_field"
-        if any(i["type"] in {"extra_forbidden", "unsupported_field"} for i in error.errors())
+        if any(item["type"] in {"extra_forbidden", "unsupported_field"} for item in items)
         else "invalid_value"
     )
     return ApiError(400, "; ".join(problems[:4]), code, first_param)

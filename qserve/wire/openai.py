@@ -44,9 +44,12 @@ _REFUSED = {
     "web_search_options": "there is no web search",
 }  # fmt: skip
 
+# Lists stop at their first wrong item: an error for each of a million items took minutes and gigabytes.
 NonEmptyString = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+# More names than that in one object are no request; naming each as an error would take seconds.
+_MAX_NAMES = 4096
 
 
 class _Wire(BaseModel):
@@ -58,6 +61,8 @@ class _Wire(BaseModel):
     @classmethod
     def _refuse_by_name(cls, data: Any) -> Any:
         if isinstance(data, dict):
+            if max(len(one) for one in (data, *data.values()) if isinstance(one, dict)) > _MAX_NAMES:
+                raise PydanticCustomError("too_many_names", f"an object holds more than {_MAX_NAMES} names")
             for name, value in data.items():
                 why = _REFUSED.get(name)
                 if why is not None and value is not None and name not in cls.model_fields:
@@ -87,8 +92,10 @@ class SamplingFields(_Wire):
     top_k: int | None = Field(None, ge=-1, le=INT64_MAX, description="-1 or 0 keeps all")
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), le=INT64_MAX)
-    stop: NonEmptyString | Annotated[list[NonEmptyString], Field(max_length=MAX_STOP_STRINGS)] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop: (
+        NonEmptyString | Annotated[list[NonEmptyString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None
+    ) = None
+    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True)] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0, le=INT64_MAX)
@@ -123,7 +130,7 @@ class ChatMessage(_Wire):
     """One turn. Roles are those that Qwen's chat template knows."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = Field(None, description="harmless: the template has no place for it")
 
     @model_validator(mode="after")
@@ -148,7 +155,7 @@ class TextFormat(_Wire):
 class ChatCompletionRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
     max_completion_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
     logprobs: bool = False
@@ -175,7 +182,12 @@ class ChatCompletionRequest(SamplingFields):
 class CompletionRequest(SamplingFields):
     """POST /v1/completions. `echo` with `logprobs` is what lm-eval asks for log-likelihoods."""
 
-    prompt: str | TokenIds | Annotated[list[str], Field(min_length=1)] | Annotated[list[TokenIds], Field(min_length=1)]
+    prompt: (
+        str
+        | TokenIds
+        | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+        | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
+    )
     max_tokens: int | None = Field(None, ge=0, le=INT64_MAX, description="16 where absent; 0 only with echo")
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
@@ -197,7 +209,7 @@ class TokenizeRequest(_Wire):
 
     model: NonEmptyString | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool = False
     add_generation_prompt: bool = True
     return_token_strs: bool = False
@@ -214,4 +226,4 @@ class DetokenizeRequest(_Wire):
     """POST /detokenize."""
 
     model: NonEmptyString | None = None
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
