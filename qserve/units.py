@@ -22,7 +22,10 @@ _FACTORS = {
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of '23.6GiB', '24GB', '512M' or '1024'. KiB/MiB/GiB (and the bare K/M/G) are powers of 1024, kB/MB/GB of 1000."""
+    """Bytes of '23.6GiB', '24GB', '512M' or '1024'.
+
+    KiB, MiB, GiB (and the bare K, M, G) are powers of 1024; kB, MB, GB are powers of 1000.
+    """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].upper() not in _FACTORS:
         raise UsageError(f"{text!r} is no size in memory; write for example 23.6GiB, 24GB, 512MiB or plain bytes")

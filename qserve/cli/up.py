@@ -126,6 +126,11 @@ def command(
 
 def _checked_plan(checkpoint: Checkpoint, gpu: str | None, values: dict[str, Any]) -> Plan:
     """The plan, if it fits and this engine can put it into effect."""
+    if gpu not in (None, "none"):
+        raise UsageError(
+            f"--gpu {gpu} describes cards for `qserve plan`; `qserve up` takes those of this machine. Leave it out, or "
+            "write --gpu none to stay on the CPU"
+        )
     if values.get("engine") == "vllm":
         raise UsageError("--engine vllm can be planned (`qserve plan`) but not served yet; leave --engine out")
     plan = make_plan(checkpoint, hardware_of(gpu), request_of({**values, "engine": "transformers"}))

@@ -14,6 +14,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
@@ -21,45 +22,17 @@ import uvloop
 from qserve.engine.process import WorkerSpec, end_with_parent, report_failure, report_phase
 from qserve.errors import QserveError
 
+if TYPE_CHECKING:
+    from qserve.engine.transformers.engine import Engine
+
 _log = logging.getLogger("qserve.worker")
 _GENERATION_DIED = 70
 
 
 async def _serve(spec: WorkerSpec) -> None:
-    # Here, since these imports take seconds of their own and the parent should hear about it.
     from qserve.engine.transformers.app import build_app
-    from qserve.engine.transformers.engine import Engine
-    from qserve.engine.transformers.load import load
-    from qserve.engine.transformers.paged import PagedBatcher
-    from qserve.engine.transformers.scoring import PromptScorer
 
-    plan = spec.plan
-    report_phase("loading weights")
-    loaded = load(spec.folder, plan)
-    report_phase("making the KV pool")
-    loop = asyncio.get_running_loop()
-    batcher = PagedBatcher(
-        loaded.model,
-        loop,
-        kv_cache_tokens=plan.kv_cache_tokens,
-        max_num_seqs=plan.workload.max_num_seqs,
-        max_num_batched_tokens=plan.workload.max_num_batched_tokens,
-    )
-    scorer = PromptScorer(loaded.model, batcher, loop, plan.workload.max_num_batched_tokens)
-    batcher.start(on_death=_die)
-    scorer.start()
-    engine = Engine(
-        loaded,
-        batcher,
-        scorer,
-        max_model_len=min(plan.workload.max_model_len, batcher.kv_cache_tokens),
-        max_num_seqs=plan.workload.max_num_seqs,
-    )
-    report_phase("warming up")
-    await engine.warm_up()
-    # Loading leaves a million long-lived objects; without this every collection walks all of them.
-    gc.collect()
-    gc.freeze()
+    engine = await _start_engine(spec)
     server = uvicorn.Server(
         uvicorn.Config(
             build_app(engine, spec.models, spec.key),
@@ -77,6 +50,37 @@ async def _serve(spec: WorkerSpec) -> None:
         await server.serve()
     finally:
         engine.stop()
+
+
+async def _start_engine(spec: WorkerSpec) -> Engine:
+    # Imported here: it takes seconds, and the parent has been told what they are spent on.
+    from qserve.engine.transformers.batchers import make_batcher
+    from qserve.engine.transformers.engine import Engine
+    from qserve.engine.transformers.load import load
+    from qserve.engine.transformers.scoring import PromptScorer
+
+    report_phase("loading weights")
+    loaded = load(spec.folder, spec.plan)
+    report_phase("making the KV pool")
+    loop = asyncio.get_running_loop()
+    batcher = make_batcher(loaded.model, loop, spec.plan)
+    scorer = PromptScorer(loaded.model, batcher, loop, spec.plan.workload.max_num_batched_tokens)
+    batcher.start(on_death=_die)
+    scorer.start()
+    limits = spec.plan.workload
+    engine = Engine(
+        loaded,
+        batcher,
+        scorer,
+        max_model_len=min(limits.max_model_len, batcher.kv_cache_tokens),
+        max_num_seqs=limits.max_num_seqs,
+    )
+    report_phase("warming up")
+    await engine.warm_up()
+    # Loading leaves a million long-lived objects; without this every collection walks all of them.
+    gc.collect()
+    gc.freeze()
+    return engine
 
 
 def _die(error: BaseException) -> None:

@@ -14,7 +14,9 @@ from typing import Protocol
 
 from qserve.engine.transformers.sampling import SequenceSampler, TokenChoice
 
-__all__ = ["Batcher", "BatcherLoad", "Sequence", "SequenceFailed"]
+__all__ = ["NOT_A_NUMBER", "Batcher", "BatcherLoad", "Sequence", "SequenceFailed"]
+
+NOT_A_NUMBER = "the model's output is not a number; the checkpoint or its dtype is broken, try --dtype float32"
 
 
 class SequenceFailed(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -59,21 +58,21 @@ class CompletionAnswer:
         return {
             **self._head,
             "object": "text_completion",
-            "choices": [choice.to_json(index) for index, choice in enumerate(choices)],
+            "choices": [choice.take(index) for index, choice in enumerate(choices)],
             "usage": self._usage(),
         }
 
     async def events(self) -> AsyncIterator[bytes]:
         """The answer as server-sent events; an echoed prompt is the first event of its choice."""
-        for index, choice in enumerate(await self._echoes()):
+        choices = await self._echoes()
+        for index, choice in enumerate(choices):
             if choice.text or choice.finish_reason:
-                yield self._chunk(choice.to_json(index))
+                yield self._chunk(choice.take(index))
         async with aclosing(self._pieces()) as pieces:
             async for index, piece in pieces:
                 if piece.text or piece.finish_reason or (self._request.logprobs is not None and piece.tokens):
-                    choice = self._empty_choice()
-                    choice.add(piece)
-                    yield self._chunk(choice.to_json(index))
+                    choices[index].add(piece)
+                    yield self._chunk(choices[index].take(index))
         if self._request.stream_options is not None and self._request.stream_options.include_usage:
             yield event({**self._head, "object": "text_completion", "choices": [], "usage": self._usage()})
         yield DONE
@@ -102,8 +101,8 @@ class CompletionAnswer:
         return choices
 
     async def _score(self, prompts: list[list[int]]) -> list[ScoredPrompt]:
-        scoring = self._engine.score(prompts, self._params, draw_next=self._scores_only and self._draw_next)
-        return await asyncio.ensure_future(scoring)
+        draw_next = self._scores_only and self._draw_next
+        return await self._engine.score(prompts, self._params, draw_next=draw_next, n=self._request.n)
 
     def _empty_choice(self) -> _Choice:
         logprobs = None if self._request.logprobs is None else LegacyLogprobs(self._engine.token_text)
@@ -159,7 +158,8 @@ class _Choice:
             for token in piece.tokens:
                 self._logprobs.add(token.token_id, token.logprob, token.top)
 
-    def to_json(self, index: int) -> dict[str, Any]:
-        """The entry of `choices`."""
-        logprobs = None if self._logprobs is None else self._logprobs.to_json()
-        return {"index": index, "text": self.text, "logprobs": logprobs, "finish_reason": self.finish_reason}
+    def take(self, index: int) -> dict[str, Any]:
+        """The entry of `choices`, with what came since it was taken last: all of it, or the part that is streamed."""
+        logprobs = None if self._logprobs is None else self._logprobs.take()
+        text, self.text = self.text, ""
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": self.finish_reason}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from collections.abc import Sequence as SequenceOf
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,7 +90,7 @@ class Engine:
             )
         return room if max_tokens is None else max_tokens
 
-    async def generate(self, generation: Generation) -> AsyncIterator[Piece]:
+    async def generate(self, generation: Generation) -> AsyncGenerator[Piece]:
         """The pieces of one answer. Closing the iterator, or cancelling its task, stops the generation."""
         params = generation.params
         sequence = Sequence(
@@ -117,15 +118,18 @@ class Engine:
             self.batcher.cancel(sequence)
 
     async def score(
-        self, prompts: SequenceOf[list[int]], params: SamplingParams, *, draw_next: bool
+        self, prompts: SequenceOf[list[int]], params: SamplingParams, *, draw_next: bool, n: int = 1
     ) -> list[ScoredPrompt]:
-        """Log-probabilities of prompts, and the token after each when `draw_next`."""
+        """Log-probabilities of prompts, and the token after each when `draw_next`.
+
+        Each prompt stands `n` times in a row; the copies draw as the `n` answers of a generation would.
+        """
         self.num_prompt_tokens += sum(map(len, prompts))
         jobs = [
             PromptToScore(
                 prompt,
                 params.num_logprobs or 0,
-                SequenceSampler(seeded(params, index), prompt, self._device) if draw_next else None,
+                SequenceSampler(seeded(params, index % n), prompt, self._device) if draw_next else None,
             )
             for index, prompt in enumerate(prompts)
         ]
@@ -186,11 +190,16 @@ def _default_params(config: Any) -> SamplingParams:
     )
 
 
-async def merged(streams: SequenceOf[AsyncIterator[Piece]]) -> AsyncGenerator[tuple[int, Piece]]:
+async def merged(streams: SequenceOf[AsyncGenerator[Piece]]) -> AsyncGenerator[tuple[int, Piece]]:
     """Pieces of several answers as they come, with the index of the answer. The first error ends all of them."""
+    if len(streams) == 1:  # the usual case needs neither tasks nor a queue
+        async with aclosing(streams[0]) as only:
+            async for piece in only:
+                yield 0, piece
+        return
     arrivals: asyncio.Queue[tuple[int, Piece] | BaseException | None] = asyncio.Queue()
 
-    async def forward(index: int, stream: AsyncIterator[Piece]) -> None:
+    async def forward(index: int, stream: AsyncGenerator[Piece]) -> None:
         try:
             async for piece in stream:
                 arrivals.put_nowait((index, piece))

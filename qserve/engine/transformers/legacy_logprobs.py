@@ -16,7 +16,7 @@ __all__ = ["LegacyLogprobs"]
 
 
 class LegacyLogprobs:
-    """The lists while they grow."""
+    """The lists of one choice while they grow; offsets go on counting when a stream takes the lists away."""
 
     def __init__(self, naming: TokenText) -> None:
         self._naming = naming
@@ -41,11 +41,13 @@ class LegacyLogprobs:
             likeliest = {self._naming.label(other): value for other, value in top}
             self._top_logprobs.append({**likeliest, label: logprob})
 
-    def to_json(self) -> dict[str, Any]:
-        """OpenAI's four lists."""
-        return {
+    def take(self) -> dict[str, Any]:
+        """OpenAI's four lists of the tokens that came since they were taken last."""
+        lists = {
             "tokens": self._tokens,
             "token_logprobs": self._token_logprobs,
             "top_logprobs": self._top_logprobs,
             "text_offset": self._text_offset,
         }
+        self._tokens, self._token_logprobs, self._top_logprobs, self._text_offset = [], [], [], []
+        return lists

@@ -21,7 +21,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 from transformers.utils.generic import is_flash_attention_requested
 
 from qserve.engine.transformers import attention
-from qserve.engine.transformers.batching import BatcherLoad, Sequence, SequenceFailed
+from qserve.engine.transformers.batching import NOT_A_NUMBER, BatcherLoad, Sequence, SequenceFailed
 from qserve.engine.transformers.sampling import TokenChoice
 
 if TYPE_CHECKING:
@@ -195,9 +195,7 @@ class _Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tra
 def _choose(sequence: Sequence, row: torch.Tensor, likeliest: int) -> TokenChoice | SequenceFailed:
     """A row that can't be sampled (NaN logits of a broken checkpoint) fails its own request and no other."""
     if not torch.isfinite(row[likeliest]):
-        return SequenceFailed(
-            "the model's output is not a number; the checkpoint or its dtype is broken, try --dtype fp32"
-        )
+        return SequenceFailed(NOT_A_NUMBER)
     if sequence.sampler.is_plain_greedy:
         sequence.sampler.record(likeliest)
         return TokenChoice(likeliest)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from qserve.engine.transformers.batching import NOT_A_NUMBER, SequenceFailed
 from qserve.engine.transformers.sampling import SequenceSampler, TokenChoice, top_logprobs
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) 
     for start in range(0, len(targets), step):
         wanted = targets[start : start + step]
         rows = torch.log_softmax(head(hidden[start : start + len(wanted)]).float(), dim=-1)
+        if not torch.isfinite(rows.amax(dim=-1)).all():
+            raise SequenceFailed(NOT_A_NUMBER)
         logprobs += rows.gather(1, wanted[:, None])[:, 0].clamp(min=_LOWEST_LOGPROB).tolist()
         top += top_logprobs(rows, prompt.num_top) if prompt.num_top else [()] * len(wanted)
     following = None

@@ -74,6 +74,8 @@ class SequenceSampler:
         self._device = device
         self._drawn: Counter[int] = Counter()
         self._prompt = torch.tensor(sorted(set(prompt_ids)), dtype=torch.long, device=device)
+        self._biased = torch.tensor(list(params.logit_bias), dtype=torch.long, device=device)
+        self._bias = torch.tensor(list(params.logit_bias.values()), dtype=torch.float32, device=device)
         self._generator = torch.Generator(device=device)
         if params.seed is None:
             self._generator.seed()
@@ -113,8 +115,7 @@ class SequenceSampler:
         params = self.params
         row = logits.clone()
         ids = torch.tensor(list(self._drawn), dtype=torch.long, device=self._device)
-        for token_id, bias in params.logit_bias.items():
-            row[token_id] += bias
+        row[self._biased] += self._bias
         if params.repetition_penalty != 1.0:
             seen = torch.cat([self._prompt, ids])  # a token in both is read twice and written twice with the same value
             values = row[seen]

@@ -72,8 +72,8 @@ class PromptScorer:
         try:
             with self._batcher.exclusive():
                 scored = score_prompts(self._model, [prompt for prompt, _ in jobs])
-        except (RuntimeError, MemoryError) as error:  # torch says RuntimeError when memory runs out
-            failure = SequenceFailed(f"scoring the prompt failed: {error}")
+        except Exception as error:  # whatever it is, it must not end this thread: others wait behind it
+            failure = error if isinstance(error, SequenceFailed) else SequenceFailed(f"scoring failed: {error}")
             for _, future in jobs:
                 self._loop.call_soon_threadsafe(_settle, future, failure)
             return
