@@ -94,7 +94,7 @@ def resolve(upstreams: Sequence[Upstream], model: str | None) -> Upstream:
         if model in upstream.endpoint.models:
             return upstream
     served = ", ".join(repr(name) for upstream in upstreams for name in upstream.endpoint.models)
-    raise ApiError(404, f"the model {model!r} is not served here; there is {served}", "model_not_found", "model")
+    raise ApiError(404, f"the model {model[:100]!r} is not served here; there is {served}", "model_not_found", "model")
 
 
 async def watch(upstreams: Iterable[Upstream], interval_s: float) -> None:

@@ -23,6 +23,9 @@ _TYPE_OF_STATUS = {
     429: "rate_limit_error",
 }
 
+# A name in an error is the client's own text, and may be as long as its body.
+_MAX_NAME = 100
+
 
 @dataclass(eq=False)  # not frozen: Python writes __traceback__ on exceptions
 class ApiError(Exception):
@@ -67,7 +70,7 @@ def from_validation(error: ValidationError) -> ApiError:
     for item in items:
         if item["type"] == "json_invalid":
             return ApiError(400, f"the body is no JSON: {item['ctx']['error']}", "invalid_json")
-        path = ".".join(str(part) for part in item["loc"])
+        path = ".".join(str(part)[:_MAX_NAME] for part in item["loc"])
         if item["type"] == "extra_forbidden":
             problems.append(f"'{path}' is no field of this request")
         elif item["type"] == "unsupported_field":

@@ -26,6 +26,7 @@ WRONG = {
         ChatCompletionRequest,
         {"messages": [{**_MESSAGE, **{f"k{index}": 1 for index in range(N)}}]},
     ),
+    "a name": (CompletionRequest, {"prompt": "x", "k" * N: 1}),
     "tokens": (DetokenizeRequest, {"tokens": [-1] * N}),
 }
 
