@@ -174,7 +174,7 @@ class _Reader:
             num_key_value_heads=self._size("num_key_value_heads", heads),
             head_dim=head_dim,
             # Qwen (1) writes the sum of gate and up; every later family writes one of them.
-            intermediate_size=self._size("intermediate_size", 0) // (2 if family == "qwen" else 1),
+            intermediate_size=self._size("intermediate_size", 0, least=0) // (2 if family == "qwen" else 1),
             vocab_size=self._size("vocab_size"),
             max_position_embeddings=self._max_positions(),
             tie_word_embeddings=bool(self.config.get("tie_word_embeddings", self.text.get("tie_word_embeddings"))),
@@ -194,13 +194,13 @@ class _Reader:
             quantization=CheckpointQuantization.from_config(self._quantization_config(), self.where),
         )
 
-    def _size(self, key: str, default: int | None = None) -> int:
+    def _size(self, key: str, default: int | None = None, least: int = 1) -> int:
         value = self.text.get(key)
         if value is None:
             value = default
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0 or (value == 0 and default != 0):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise BrokenCheckpoint(
-                f"{self.where}: {key} is {self.text.get(key)!r}, but must be a positive whole number; "
+                f"{self.where}: {key} is {self.text.get(key)!r}, but must be a whole number from {least} on; "
                 "config.json is damaged or of a model that is not a decoder. Download it again"
             )
         return value
@@ -284,19 +284,21 @@ class _Reader:
         full, sliding = _LAYER_TYPES[:2]
         if not window or (family.startswith("qwen") and not self.text.get("use_sliding_window", False)):
             return (full,) * count
-        first = self._size("max_window_layers", 0) if family.startswith("qwen") else 0
+        first = self._size("max_window_layers", 0, least=0) if family.startswith("qwen") else 0
         return tuple(sliding if i >= first else full for i in range(count))
 
     def _moe(self, family: str, num_layers: int) -> MixtureOfExperts | None:
-        if not (family.endswith("_moe") or family == "qwen3_next") or not self.text.get("num_experts"):
+        if not (family.endswith("_moe") or family == "qwen3_next"):
             return None
+        # transformers 5 writes Qwen3-MoE's count under Mixtral's name.
+        key = "num_local_experts" if "num_experts" not in self.text else "num_experts"
         step = self._size("decoder_sparse_step", 1)
         dense = set(self.text.get("mlp_only_layers") or ())
         return MixtureOfExperts(
-            num_experts=self._size("num_experts"),
+            num_experts=self._size(key),
             num_experts_per_tok=self._size("num_experts_per_tok"),
             moe_intermediate_size=self._size("moe_intermediate_size"),
-            shared_expert_intermediate_size=self._size("shared_expert_intermediate_size", 0),
+            shared_expert_intermediate_size=self._size("shared_expert_intermediate_size", 0, least=0),
             sparse_layers=sum((i + 1) % step == 0 and i not in dense for i in range(num_layers)),
         )
 
@@ -314,7 +316,8 @@ class _Reader:
         vision = self.config.get("vision_config")
         if not isinstance(vision, Mapping) or not self._architecture().endswith("ForConditionalGeneration"):
             return None
-        deepstack = vision.get("deepstack_visual_indexes", [8, 16, 24] if family.startswith("qwen3_vl") else [])
+        # Only Qwen3-VL feeds features of inner layers to the language model; later configs still name the key.
+        deepstack = vision.get("deepstack_visual_indexes", [8, 16, 24]) if family.startswith("qwen3_vl") else ()
         return VisionEncoder(
             depth=vision.get("depth", 27),
             hidden_size=vision.get("hidden_size", 1152),
@@ -329,7 +332,7 @@ class _Reader:
 
     def _mtp_layers(self, family: str) -> int:
         # Qwen3-Next's config does not name its one MTP layer; the checkpoint carries it all the same.
-        return self._size("mtp_num_hidden_layers", 1 if family == "qwen3_next" else 0)
+        return self._size("mtp_num_hidden_layers", 1 if family == "qwen3_next" else 0, least=0)
 
     def _quantization_config(self) -> Mapping[str, Any] | None:
         found = self.config.get("quantization_config") or self.text.get("quantization_config")

@@ -1,0 +1,73 @@
+"""Tensors counted from dimensions against the modules of transformers themselves, built without memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from qserve.core.dimensions import num_parameters
+from qserve.core.model_spec import ModelSpec
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+    "intermediate_size": 128, "vocab_size": 512, "max_position_embeddings": 256,
+}  # fmt: skip
+SPARSE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
+HYBRID = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
+SHARED = {"shared_expert_intermediate_size": 48}
+
+CASES = [
+    ("llama", {}),
+    ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
+    ("mistral", {}),
+    ("qwen2", {"head_dim": 16}),
+    ("qwen2", {"head_dim": 16, "tie_word_embeddings": True}),
+    ("qwen2_moe", {"head_dim": 16, **SPARSE, **SHARED}),
+    ("qwen2_moe", {"head_dim": 16, **SPARSE, **SHARED, "decoder_sparse_step": 2}),
+    ("qwen3", {}),
+    ("qwen3", {"tie_word_embeddings": True}),
+    ("qwen3_moe", {**SPARSE}),
+    ("qwen3_moe", {**SPARSE, "mlp_only_layers": [0]}),
+    ("qwen3_next", {**SPARSE, **SHARED, **HYBRID}),
+    ("qwen3_5_text", {**HYBRID}),
+    ("qwen3_5_moe_text", {**SPARSE, **SHARED, **HYBRID}),
+]
+
+
+@pytest.mark.parametrize(("model_type", "changes"), CASES)
+def test_a_language_model_has_the_parameters_that_its_dimensions_say(model_type: str, changes: dict[str, Any]) -> None:
+    config = transformers.AutoConfig.for_model(model_type, **{**SMALL, "tie_word_embeddings": False, **changes})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert num_parameters(_spec(config, type(model).__name__)) == model.num_parameters()
+
+
+@pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "llama"])
+def test_a_scoring_head_takes_the_place_of_lm_head(model_type: str) -> None:
+    config = transformers.AutoConfig.for_model(model_type, **{**SMALL, "head_dim": 16}, num_labels=1)
+    with torch.device("meta"):
+        model = transformers.AutoModelForSequenceClassification.from_config(config)
+    assert num_parameters(_spec(config, type(model).__name__)) == model.num_parameters()
+
+
+@pytest.mark.parametrize(("model_type", "text_type"), [("qwen3_vl", "qwen3_vl_text"), ("qwen3_5", "qwen3_5_text")])
+def test_a_vision_encoder_is_counted(model_type: str, text_type: str) -> None:
+    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64,
+              "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}  # fmt: skip
+    text = {**SMALL, **(HYBRID if model_type == "qwen3_5" else {}), "model_type": text_type}
+    config = transformers.AutoConfig.for_model(model_type, text_config=text, vision_config=vision)
+    with torch.device("meta"):
+        model = transformers.AutoModelForImageTextToText.from_config(config)
+    assert num_parameters(_spec(config, type(model).__name__)) == model.num_parameters()
+
+
+def _spec(config: Any, architecture: str) -> ModelSpec:
+    plain = {**config.to_dict(), "architectures": [architecture]}
+    for holder in (plain, plain.get("text_config", {})):
+        holder["mtp_num_hidden_layers"] = 0  # transformers does not build the MTP head
+    return ModelSpec.from_config(plain, "small")
