@@ -52,7 +52,7 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
 
 
 def write_checkpoint(folder: Path, shape: str, seed: int = 0, dtype: str = "bfloat16") -> Path:
-    """A Qwen3ForCausalLM of `shape` with normal(0, 0.02) weights; one that is there already is kept. Returns the folder."""
+    """A Qwen3ForCausalLM of `shape` with normal(0, 0.02) weights; one that is there is kept. Returns the folder."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
