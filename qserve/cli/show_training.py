@@ -97,12 +97,20 @@ def _legend(card: CardAccount) -> Table:
 
 def _explained(card: CardAccount) -> RenderableType:
     lines: list[RenderableType] = [Text(f"How {card.name} ({card.role}, {card.phase}) is counted:", style="bold")]
-    for term in card.terms:
-        band = f"  ({term.low_bytes / GIB:.2f} to {term.high_bytes / GIB:.2f} GiB)"
-        lines.append(Text.assemble((f"{term.name}: {format_bytes(term.num_bytes)}", "bold"), (band, "dim")))
-        lines.append(Text(f"  = {term.formula}"))
-        lines.append(Text(f"  source: {term.source}", style="dim"))
+    lines += [_explained_term(term) for term in card.terms]
+    if card.other_terms:
+        lines.append(Text("Only in its other phases:", style="bold"))
+        lines += [_explained_term(term) for term in card.other_terms]
     return Group(*lines)
+
+
+def _explained_term(term: Term) -> RenderableType:
+    band = f"  ({term.low_bytes / GIB:.2f} to {term.high_bytes / GIB:.2f} GiB)"
+    return Group(
+        Text.assemble((f"{term.name}: {format_bytes(term.num_bytes)}", "bold"), (band, "dim")),
+        Text(f"  = {term.formula}"),
+        Text(f"  source: {term.source}", style="dim"),
+    )
 
 
 def _ways_out(plan: TrainingPlan) -> RenderableType:

@@ -51,19 +51,24 @@ class Run:
 def trainer_card(run: Run, device: Device) -> CardAccount:
     """The account of a card that trains, in the phase that needs most."""
     resident = _resident(run) + _environment(run, device)
+    backward = resident + _beside(run, device, asleep=True) + _gathered(run) + _backward(run)
     phases = {
-        "backward": resident + _beside(run, device, asleep=True) + _gathered(run) + _backward(run),
+        "backward": backward + _fragmentation(run, device.total_bytes - _sum(backward)),
         "step": resident + _beside(run, device, asleep=True) + _step(run),
     }
     if run.request.vllm is not None and run.request.vllm.mode == "colocated":
         phases["rollout"] = resident + _beside(run, device, asleep=False)
-    sums = {name: sum(term.num_bytes for term in terms) for name, terms in phases.items()}
+    sums = {name: _sum(terms) for name, terms in phases.items()}
     worst = max(sums, key=lambda name: sums[name])
     terms = phases[worst]
-    if worst == "backward":
-        terms = terms + _fragmentation(run, device.total_bytes - sums[worst])
-        sums[worst] = sum(term.num_bytes for term in terms)
-    return CardAccount(device.name, "trainer", device.total_bytes, worst, sums, tuple(t for t in terms if t.high_bytes))
+    kept = tuple(term for term in terms if term.high_bytes)
+    every = {term.name: term for other in phases.values() for term in other if term.high_bytes}
+    others = tuple(term for name, term in every.items() if name not in {term.name for term in kept})
+    return CardAccount(device.name, "trainer", device.total_bytes, worst, sums, kept, others)
+
+
+def _sum(terms: Iterable[Term]) -> int:
+    return sum(term.num_bytes for term in terms)
 
 
 def engine_card(run: Run, vllm: VllmBeside, spec: ModelSpec, device: Device) -> CardAccount:

@@ -15,7 +15,8 @@ __all__ = ["CardAccount", "TrainingPlan"]
 class CardAccount:
     """One card in the phase that needs most: `terms` and `free_bytes` sum to `total_bytes`.
 
-    `role` is trainer or engine. `phase` is rollout, backward or step; `phases` has the sum of each.
+    `role` is trainer or engine. `phase` is rollout, backward or step; `phases` has the sum of each. `other_terms`
+    are those that only lesser phases have.
     """
 
     name: str
@@ -24,6 +25,7 @@ class CardAccount:
     phase: str
     phases: dict[str, int]
     terms: tuple[Term, ...]
+    other_terms: tuple[Term, ...] = ()
 
     @property
     def used_bytes(self) -> int:

@@ -121,8 +121,7 @@ def _gathered(
         return 0, 0
     spec, width = model.spec, precision.weight_bytes if model.tuning == "full" else precision.frozen_bytes
     edges = spec.vocab_size * spec.hidden_size
-    count = 1 if spec.tie_word_embeddings or spec.head.kind != "lm" else 2
-    layer = max(0, model.parameters - count * edges) // spec.num_hidden_layers
+    layer = sum(tensor.num_elements for tensor in model.tensors if ".layers." in tensor.name) // spec.num_hidden_layers
     needed = min(weights_bytes, width * (2 * layer + edges))
     return needed, max(needed, width * min(model.parameters, ZERO_LIVE_ELEMENTS))
 
