@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from qserve.core.model_parts import Head, LinearAttention, MixtureOfExperts, VisionEncoder
 from qserve.core.quantization import CheckpointQuantization
 from qserve.errors import BrokenCheckpoint, UnknownArchitecture
 
@@ -31,62 +32,7 @@ LayerType = Literal["full_attention", "sliding_attention", "linear_attention"]
 _LAYER_TYPES: tuple[LayerType, ...] = ("full_attention", "sliding_attention", "linear_attention")
 
 
-@dataclass(frozen=True)
-class MixtureOfExperts:
-    """Experts of a sparse layer. `sparse_layers` are the layers that have them; the others have a dense MLP."""
-
-    num_experts: int
-    num_experts_per_tok: int
-    moe_intermediate_size: int
-    shared_expert_intermediate_size: int
-    sparse_layers: int
-
-
-@dataclass(frozen=True)
-class LinearAttention:
-    """Gated DeltaNet: a fixed state per sequence in place of a KV cache."""
-
-    num_key_heads: int
-    num_value_heads: int
-    key_head_dim: int
-    value_head_dim: int
-    conv_kernel_dim: int
-    state_dtype: str | None
-    """`mamba_ssm_dtype` of the config; None: the engine's default (vLLM: the model's dtype)."""
-
-    @property
-    def conv_dim(self) -> int:
-        """Channels of the short convolution: q and k of every key head, v of every value head."""
-        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
-
-    @property
-    def value_dim(self) -> int:
-        return self.num_value_heads * self.value_head_dim
-
-
-@dataclass(frozen=True)
-class VisionEncoder:
-    """The vision tower of Qwen3-VL and Qwen3.5 and later."""
-
-    depth: int
-    hidden_size: int
-    intermediate_size: int
-    out_hidden_size: int
-    patch_size: int
-    temporal_patch_size: int
-    spatial_merge_size: int
-    num_position_embeddings: int
-    deepstack_layers: int
-    in_channels: int = 3
-
-
-@dataclass(frozen=True)
-class Head:
-    """What sits on the body: a language-model head, or a scoring one (`hidden_layers` linear layers below it)."""
-
-    kind: Literal["lm", "score"]
-    num_labels: int = 0
-    hidden_layers: int = 0
+_LANGUAGE_MODEL = Head("lm")
 
 
 @dataclass(frozen=True)
@@ -117,7 +63,7 @@ class ModelSpec:
     linear_attention: LinearAttention | None = None
     vision: VisionEncoder | None = None
     mtp_layers: int = 0
-    head: Head = Head("lm")
+    head: Head = _LANGUAGE_MODEL
     quantization: CheckpointQuantization | None = None
 
     @property
@@ -291,7 +237,7 @@ class _Reader:
         if not (family.endswith("_moe") or family == "qwen3_next"):
             return None
         # transformers 5 writes Qwen3-MoE's count under Mixtral's name.
-        key = "num_local_experts" if "num_experts" not in self.text else "num_experts"
+        key = "num_local_experts" if self.text.get("num_local_experts") else "num_experts"
         step = self._size("decoder_sparse_step", 1)
         dense = set(self.text.get("mlp_only_layers") or ())
         return MixtureOfExperts(

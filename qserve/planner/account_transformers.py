@@ -23,7 +23,7 @@ from qserve.planner.plan import DeviceMap, DevicePlan, Term
 from qserve.planner.setup import Setup
 from qserve.planner.versions import parse_release
 
-__all__ = ["TransformersAccount"]
+__all__ = ["Spread", "TransformersAccount"]
 
 # From release 5 on the worker is qserve's own, with continuous batching over a pool; before, it is one `generate` call.
 _POOL_SINCE = (5, 0)
@@ -212,6 +212,11 @@ class Spread:
     """Which modules lie where, in order."""
 
     places: tuple[tuple[int | str, tuple[Module, ...]], ...]
+
+    @property
+    def names(self) -> list[int | str]:
+        """Places that hold anything, in order."""
+        return [name for name, modules in self.places if modules]
 
     @property
     def device_map(self) -> DeviceMap:

@@ -16,8 +16,7 @@ class PlanRequest:
     """The flags of `qserve plan` and `qserve up`, in the spelling of the engines.
 
     `engine_version` is a release of the engine ("0.32.0"). `offload` allows layers in RAM, or in RAM and on disk
-    (transformers). `prompt_logprobs` asks for room for `echo` with `logprobs` (lm-eval). `share_bytes` bounds what
-    the plan may take of every device, where several models share one.
+    (transformers). `prompt_logprobs` asks for room for `echo` with `logprobs` (lm-eval).
     """
 
     quant: str = "auto"
@@ -41,4 +40,3 @@ class PlanRequest:
     mamba_ssm_cache_dtype: str | None = None
     block_size: int | None = None
     offload: Offload = "none"
-    share_bytes: int | None = None

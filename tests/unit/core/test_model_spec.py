@@ -51,8 +51,17 @@ def test_head_dim_is_the_configs_own() -> None:
 def test_hybrid_layers_from_interval_and_from_list() -> None:
     hybrid = spec(model_type="qwen3_5_text", num_hidden_layers=8)
     assert (hybrid.num_full_layers, hybrid.num_linear_layers) == (2, 6)
-    listed = spec(layer_types=["linear_attention", "full_attention"] * 2, model_type="qwen3_next")
+    listed = spec(layer_types=["linear_attention", "full_attention"] * 2, model_type="qwen3_5_text")
     assert (listed.num_full_layers, listed.num_linear_layers) == (2, 2)
+
+
+def test_a_sparse_model_says_how_many_experts() -> None:
+    with pytest.raises(BrokenCheckpoint, match="num_experts"):
+        spec(model_type="qwen3_moe")
+    sparse = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    renamed = spec(model_type="qwen3_moe", num_local_experts=8, **sparse)  # as transformers 5 writes it
+    assert renamed.moe is not None
+    assert renamed.moe.num_experts == 8
 
 
 def test_layer_types_of_wrong_length_or_name_are_refused() -> None:

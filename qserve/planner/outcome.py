@@ -1,0 +1,55 @@
+"""The end of every count: a `Plan` that fits, or one that says what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qserve.core.workload import Workload
+from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
+from qserve.planner.plan import DevicePlan, ModelSummary, Placement, Plan
+from qserve.planner.setup import Setup
+from qserve.units import GIB, format_bytes
+
+__all__ = ["accepted", "refused"]
+
+
+def accepted(
+    setup: Setup,
+    workload: Workload,
+    placement: Placement,
+    devices: tuple[DevicePlan, ...],
+    kv_cache_tokens: int,
+    max_concurrency: float,
+) -> Plan:
+    """The plan of `setup` at `workload`."""
+    cache_dtype = setup.request.kv_cache_dtype
+    token_bytes = kv_bytes_per_token(
+        setup.spec, kv_element_bytes(cache_dtype, setup.dtype), scale_bytes=kv_scale_bytes(cache_dtype)
+    )
+    checkpoint = setup.checkpoint
+    return Plan(
+        model=ModelSummary(checkpoint.id, setup.spec.architecture, checkpoint.parameters, token_bytes),
+        engine=setup.engine,
+        engine_version=setup.engine_version,
+        quant=setup.quant,
+        dtype=setup.dtype,
+        kv_cache_dtype=cache_dtype,
+        workload=workload,
+        placement=placement,
+        devices=devices,
+        kv_cache_tokens=kv_cache_tokens,
+        max_concurrency=round(max_concurrency, 2),
+        fits=True,
+    )
+
+
+def refused(plan: Plan, short_bytes: int, wanted_bytes: int, left_bytes: int) -> Plan:
+    """`plan`, which does not fit: `wanted_bytes` of KV cache for one sequence where `left_bytes` are left."""
+    device = min(plan.devices, key=lambda item: item.free_bytes)
+    left = f"{format_bytes(left_bytes)} left" if left_bytes >= 0 else f"{format_bytes(-left_bytes)} overdrawn"
+    why = (
+        f"{short_bytes / GIB:.2f} GiB short on {device.name}: {format_bytes(device.weights_bytes)} of weights, "
+        f"{format_bytes(device.activations_bytes)} of activations and the engine's own memory leave the KV cache "
+        f"{left}, and one sequence of {plan.workload.max_model_len} tokens needs {format_bytes(wanted_bytes)}"
+    )
+    return replace(plan, fits=False, why_not=why, short_bytes=short_bytes)

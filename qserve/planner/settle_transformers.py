@@ -1,0 +1,120 @@
+"""A transformers candidate, counted: the KV pool, the length, and which module lies where."""
+
+from __future__ import annotations
+
+from qserve.core.workload import Workload
+from qserve.planner.account_transformers import Spread, TransformersAccount
+from qserve.planner.outcome import accepted, refused
+from qserve.planner.plan import DeviceMap, DevicePlan, Placement, Plan
+from qserve.planner.setup import Setup
+
+__all__ = ["settle_transformers"]
+
+_CPU_MAX_NUM_SEQS = 64
+_CUDA_MAX_NUM_SEQS = 16
+_CPU_BATCHED_TOKENS = 1024
+_CUDA_BATCHED_TOKENS = 2048
+# Tokens of pool per sequence where memory allows; longer conversations share.
+_CPU_POOL_TOKENS_PER_SEQ = 1024
+_CUDA_POOL_TOKENS_PER_SEQ = 4096
+_SCORER_LENGTH = 8192
+# Of what is left, a service on a CPU takes a part and leaves the rest to others.
+_CPU_POOL_SHARE = 0.3
+_CUDA_SHARE = 0.92
+_CPU_SHARE = 0.9
+
+
+def settle_transformers(setup: Setup, room_tokens: int) -> Plan:
+    """A language model with a KV pool of at least `room_tokens` (or the fixed length), or a scorer without one."""
+    if setup.spec.head.kind == "score":
+        return _scorer(setup)
+    request = setup.request
+    account = _account(setup)
+    need = request.max_model_len or min(setup.spec.max_position_embeddings, room_tokens)
+    activations = account.activations_bytes(request.prompt_len or need, need)
+    left = account.room(activations, _CPU_SHARE if setup.on_cpu else _CUDA_SHARE) - account.weights_bytes
+    pool, max_model_len = _pool(account, left, need)
+    spread = account.spread(pool, activations, 1.0)
+    plan = _plan(account, spread, pool, activations, max_model_len)
+    if spread is not None and account.tokens_of(pool) >= max_model_len:
+        return plan
+    wanted = account.pool_bytes(need)
+    return refused(plan, max(1, wanted - left), wanted, left)
+
+
+def _account(setup: Setup) -> TransformersAccount:
+    request = setup.request
+    default_batched = _CPU_BATCHED_TOKENS if setup.on_cpu else _CUDA_BATCHED_TOKENS
+    default_seqs = _CPU_MAX_NUM_SEQS if setup.on_cpu else _CUDA_MAX_NUM_SEQS
+    account = TransformersAccount(setup, default_seqs, request.max_num_batched_tokens or default_batched)
+    seqs = request.max_num_seqs or (default_seqs if account.has_pool else 1)
+    return TransformersAccount(setup, seqs, account.max_num_batched_tokens)
+
+
+def _pool(account: TransformersAccount, left: int, need: int) -> tuple[int, int]:
+    """(KV pool, max_model_len): sized for the workload, bounded by a share of what is left, at least one sequence."""
+    setup, request = account.setup, account.setup.request
+    positions = setup.spec.max_position_embeddings
+    if request.kv_cache_memory_bytes is not None:
+        pool = request.kv_cache_memory_bytes
+        return pool, request.max_model_len or max(1, min(positions, account.tokens_of(pool)))
+    if not account.has_pool:  # one `generate` call: exactly the sequences that were asked for
+        return account.pool_bytes(need * account.max_num_seqs), need
+    affordable = account.tokens_of(int(max(0, left) * (_CPU_POOL_SHARE if setup.on_cpu else 1.0)))
+    max_model_len = request.max_model_len or max(need, min(positions, affordable))
+    per_sequence = _CPU_POOL_TOKENS_PER_SEQ if setup.on_cpu else _CUDA_POOL_TOKENS_PER_SEQ
+    wanted = max(max_model_len, account.max_num_seqs * min(max_model_len, per_sequence))
+    return account.pool_bytes(max(max_model_len, min(wanted, affordable))), max_model_len
+
+
+def _plan(
+    account: TransformersAccount, spread: Spread | None, pool: int, activations: tuple[int, ...], max_model_len: int
+) -> Plan:
+    setup = account.setup
+    prompt_len = setup.request.prompt_len or max_model_len
+    workload = Workload(max_model_len, account.max_num_seqs, account.max_num_batched_tokens, prompt_len)
+    placement = Placement(device_map=_device_map(spread), kv_cache_memory_bytes=pool)
+    tokens = account.tokens_of(pool)
+    devices = _devices(account, spread, pool, activations)
+    return accepted(setup, workload, placement, devices, tokens, tokens / max_model_len)
+
+
+def _devices(
+    account: TransformersAccount, spread: Spread | None, pool: int, activations: tuple[int, ...]
+) -> tuple[DevicePlan, ...]:
+    """The account of every card (or of the CPU); where nothing fits, weights and cache in equal parts."""
+    cards = account.setup.devices
+    count = len(cards)
+    if spread is None:
+        held = [(account.weights_bytes // count, pool // count)] * count
+    elif len(spread.names) == 1:  # exact: layers that are taken as alike round up
+        held = [(account.weights_bytes, pool)] + [(0, 0)] * (count - 1)
+    else:
+        held = [(spread.weights_on(index), spread.cache_on(index)) for index in range(count)]
+    return tuple(
+        account.device(card, weights, cache, peak)
+        for card, (weights, cache), peak in zip(cards, held, activations, strict=True)
+    )
+
+
+def _device_map(spread: Spread | None) -> DeviceMap | str | None:
+    if spread is None:
+        return None
+    if len(spread.names) > 1:
+        return spread.device_map
+    only = next(iter(spread.names))
+    return f"cuda:{only}" if isinstance(only, int) else only
+
+
+def _scorer(setup: Setup) -> Plan:
+    """A reward model scores packed batches in one pass: weights and activations, no cache."""
+    request = setup.request
+    length = request.max_model_len or min(setup.spec.max_position_embeddings, _SCORER_LENGTH)
+    batched = request.max_num_batched_tokens or max(length, _CPU_BATCHED_TOKENS)
+    account = TransformersAccount(setup, request.max_num_seqs or _CPU_MAX_NUM_SEQS, batched)
+    activations = account.activations_bytes(length, length)[0]
+    device = account.device(setup.devices[0], account.weights_bytes, 0, activations)
+    workload = Workload(length, account.max_num_seqs, batched, length)
+    placement = Placement(device_map="cpu" if setup.on_cpu else "cuda:0")
+    plan = accepted(setup, workload, placement, (device,), 0, batched / length)
+    return plan if device.free_bytes >= 0 else refused(plan, -device.free_bytes, 0, device.free_bytes)

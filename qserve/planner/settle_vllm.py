@@ -1,0 +1,102 @@
+"""A vLLM candidate, counted: how many sequences, how large a step, how much of the card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qserve.core.workload import Workload
+from qserve.planner.account_vllm import VllmAccount, cuda_context, stage_weights
+from qserve.planner.memory import vllm
+from qserve.planner.outcome import accepted, refused
+from qserve.planner.plan import Placement, Plan
+from qserve.planner.setup import Setup
+from qserve.planner.versions import VllmVersion
+
+__all__ = ["settle_vllm"]
+
+_SEQS_LADDER = (256, 128, 64, 32, 16, 8, 4, 2, 1)
+_BATCHED_LADDER = (2048, 1024, 512)
+_MOST_UTILIZATION = 0.95
+# Share of the card that stays free where the planner chooses: identical cold boots differ by that much.
+_HEADROOM = 0.02
+# On a CPU, of the RAM that is available.
+_CPU_SHARE = 0.9
+
+
+def settle_vllm(setup: Setup, room_tokens: int) -> Plan:
+    """The first of the ladder that holds one sequence of the length that is needed."""
+    request = setup.request
+    need = request.max_model_len or min(setup.spec.max_position_embeddings, room_tokens)
+    accounts = list(_vllm_accounts(setup, need))
+    fitting = (account for account in accounts if _vllm_fits(account, need))
+    account = next(fitting, accounts[-1])
+    fits = _vllm_fits(account, need)
+    possible = account.max_tokens_of_one_sequence
+    max_model_len = request.max_model_len or (min(setup.spec.max_position_embeddings, possible) if fits else need)
+    devices = account.devices()
+    cache = max(0, account.cache_bytes)
+    workload = Workload(
+        max_model_len, account.max_num_seqs, account.max_num_batched_tokens, request.prompt_len or max_model_len
+    )
+    placement = Placement(
+        tensor_parallel_size=setup.tensor_parallel_size,
+        pipeline_parallel_size=setup.pipeline_parallel_size,
+        gpu_memory_utilization=None if setup.on_cpu else account.gpu_memory_utilization,
+        kv_cache_memory_bytes=cache,
+    )
+    concurrency = account.max_concurrency(max_model_len) if max_model_len else 0.0
+    plan = accepted(setup, workload, placement, devices, account.logged_tokens(max_model_len), concurrency)
+    if fits:
+        return plan
+    layers = setup.spec.num_hidden_layers // setup.pipeline_parallel_size
+    wanted = account.layout.bytes_per_sequence(need) * layers // setup.spec.num_hidden_layers
+    short = max(wanted - account.cache_bytes, -min(device.free_bytes for device in devices), 1)
+    return refused(plan, short, wanted, account.cache_bytes)
+
+
+def _vllm_fits(account: VllmAccount, need: int) -> bool:
+    """One sequence of `need` tokens has its blocks, hybrids have a state for every sequence, nothing is overdrawn."""
+    if account.max_tokens_of_one_sequence < need:
+        return False
+    layout = account.layout
+    if layout.state_blocks and account.max_num_seqs > layout.num_blocks(account.whole_model_cache_bytes):
+        return False  # start-up fails: fewer blocks than sequences
+    # What no log counts exactly (context, graphs) refuses a plan only where its low estimate is too much as well.
+    return all(device.free_bytes + account.slack_bytes >= 0 for device in account.devices())
+
+
+def _vllm_accounts(setup: Setup, need: int) -> Iterator[VllmAccount]:
+    """The engine's own defaults first, then fewer sequences, smaller steps, a larger share of the card."""
+    request, device, weights = setup.request, setup.devices[0], stage_weights(setup)
+    version = VllmVersion.parse(setup.engine_version)
+    seqs = request.max_num_seqs or vllm.default_max_num_seqs(device, version)
+    batched = request.max_num_batched_tokens or vllm.default_max_num_batched_tokens(
+        device, version, request.max_model_len or setup.spec.max_position_embeddings
+    )
+    shares = [request.gpu_memory_utilization] if request.gpu_memory_utilization else _utilizations(setup, version)
+    seqs_ladder = [seqs] if request.max_num_seqs else [seqs, *(n for n in _SEQS_LADDER if n < seqs)]
+    batched_ladder = (
+        [batched] if request.max_num_batched_tokens else [batched, *(n for n in _BATCHED_LADDER if n < batched)]
+    )
+    for share in shares:
+        for tokens in batched_ladder:
+            for count in seqs_ladder:
+                yield VllmAccount(setup, weights, count, tokens, share)
+
+
+def _utilizations(setup: Setup, version: VllmVersion) -> list[float]:
+    """The release's default and then more of the card, neither above what others leave free."""
+    if setup.on_cpu:
+        return [_CPU_SHARE * setup.devices[0].available_bytes / setup.devices[0].total_bytes]
+    free = min(device.available_bytes / device.total_bytes for device in setup.devices)
+    # vLLM refuses to start when less than its share is free, and the CUDA context is part of what is taken.
+    most = _floor(min(_MOST_UTILIZATION, free - _context_share(setup) - _HEADROOM))
+    return sorted({min(version.default_utilization, most), most})
+
+
+def _context_share(setup: Setup) -> float:
+    return cuda_context(setup).num_bytes / setup.devices[0].total_bytes
+
+
+def _floor(share: float) -> float:
+    return max(0.01, int(share * 100) / 100)
