@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from qserve.units import format_bytes
 from qserve.wire.errors import ApiError
 
 __all__ = ["Admission"]
@@ -23,6 +24,7 @@ _MAX_RETRY_AFTER_S = 60
 @dataclass(eq=False, slots=True)
 class _Ticket:
     num_sequences: int
+    num_bytes: int
     granted: asyncio.Future[None]
 
 
@@ -34,9 +36,10 @@ class Admission:
     nobody starves.
     """
 
-    def __init__(self, num_places: int, max_waiting: int) -> None:
+    def __init__(self, num_places: int, max_waiting: int, max_waiting_bytes: int) -> None:
         self._num_places = num_places
         self._max_waiting = max_waiting
+        self._max_waiting_bytes = max_waiting_bytes
         self._queue: deque[_Ticket] = deque()
         self._seconds_per_request = _FIRST_GUESS_S
         self.num_running_sequences = 0
@@ -48,10 +51,13 @@ class Admission:
         return len(self._queue)
 
     @asynccontextmanager
-    async def places(self, num_sequences: int) -> AsyncIterator[None]:
-        """Waits for the places and holds them. 429 if the queue is full; a cancelled wait leaves no trace."""
+    async def places(self, num_sequences: int, num_bytes: int = 0) -> AsyncIterator[None]:
+        """Waits for the places and holds them. 429 if the queue is full; a cancelled wait leaves no trace.
+
+        `num_bytes` is what the request keeps in memory while it waits.
+        """
         num_sequences = min(num_sequences, self._num_places)
-        await self._enter(num_sequences)
+        await self._enter(num_sequences, num_bytes)
         granted_s = time.perf_counter()
         try:
             yield
@@ -73,24 +79,28 @@ class Admission:
         estimate_s = ahead / self._num_places * self._seconds_per_request
         return max(1, min(_MAX_RETRY_AFTER_S, math.ceil(estimate_s)))
 
-    async def _enter(self, num_sequences: int) -> None:
+    async def _enter(self, num_sequences: int, num_bytes: int) -> None:
         if not self._queue and self.num_running_sequences + num_sequences <= self._num_places:
             self._take(num_sequences)
             return
-        if len(self._queue) >= self._max_waiting:
-            raise ApiError(
-                429,
-                f"{len(self._queue)} requests wait already, which is the limit; try again later or raise --max-queue",
-                "queue_full",
-                retry_after_s=self.retry_after_s(),
-            )
-        ticket = _Ticket(num_sequences, asyncio.get_running_loop().create_future())
+        self._check_room(num_bytes)
+        ticket = _Ticket(num_sequences, num_bytes, asyncio.get_running_loop().create_future())
         self._queue.append(ticket)
         try:
             await ticket.granted
         except asyncio.CancelledError:
             self._withdraw(ticket)
             raise
+
+    def _check_room(self, num_bytes: int) -> None:
+        waiting_bytes = sum(ticket.num_bytes for ticket in self._queue)
+        if len(self._queue) < self._max_waiting and waiting_bytes + num_bytes <= self._max_waiting_bytes:
+            return
+        message = (
+            f"{len(self._queue)} requests ({format_bytes(waiting_bytes)}) wait already, and there is no room for more; "
+            "try again later or raise --max-queue"
+        )
+        raise ApiError(429, message, "queue_full", retry_after_s=self.retry_after_s())
 
     def _withdraw(self, ticket: _Ticket) -> None:
         if ticket.granted.done() and not ticket.granted.cancelled() and ticket.granted.exception() is None:

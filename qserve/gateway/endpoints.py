@@ -65,8 +65,10 @@ class Endpoints:
             record = record_of(scope)
             record.model = upstream.endpoint.models[0]
             record.worker = upstream.name
-            exchange = Exchange(upstream, route.path, body, num_sequences(request), record, self._metrics)
-            await exchange.run(receive, send)
+            await Exchange(
+                upstream, route.path, body, num_sequences(request), record, self._metrics,
+                self._settings.client_stall_timeout_s,
+            ).run(receive, send)  # fmt: skip
 
         return endpoint
 

@@ -8,15 +8,13 @@ the connection to the worker, and with it the generation.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import time
 
 from starlette.types import Receive, Send
 
 from qserve.gateway.client import ConnectionBroke, Reply, Unreachable
+from qserve.gateway.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.events import EventCutter, count_announcements, count_events
-from qserve.gateway.limits import ClientGone, until_gone
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import RequestRecord
 from qserve.gateway.respond import JSON, send_body
@@ -36,46 +34,28 @@ class Exchange:
     """
 
     def __init__(
-        self,
-        upstream: Upstream,
-        path: str,
-        body: bytes,
-        num_sequences: int,
-        record: RequestRecord,
-        metrics: GatewayMetrics,
-    ) -> None:
+        self, upstream: Upstream, path: str, body: bytes, num_sequences: int, record: RequestRecord,
+        metrics: GatewayMetrics, stall_timeout_s: float,
+    ) -> None:  # fmt: skip
         self._upstream = upstream
         self._path = path
         self._body = body
         self._num_sequences = num_sequences
         self._record = record
         self._metrics = metrics
+        self._stall_timeout_s = stall_timeout_s
         self._streaming = False
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
         self._upstream.check_ready()
-        task = asyncio.current_task()
-        assert task is not None
-        down = self._upstream.down
-        gone = asyncio.create_task(until_gone(receive))
-        interrupt = functools.partial(_cancel, task)
-        down.add_done_callback(interrupt)
-        gone.add_done_callback(interrupt)
         try:
-            await self._work(send)
-        except asyncio.CancelledError:
-            if not (down.done() or gone.done()) or task.uncancel():
-                raise  # the server itself is going
-            if gone.done():
-                raise ClientGone from None
+            async with EarlyEnd(receive, self._upstream.down, self._stall_timeout_s) as self._end:
+                await self._work(send)
+        except WorkerGivenUp:
             await self._fail(_died(self._upstream.endpoint.detail), send)
         except ApiError as error:
             await self._fail(error, send)
-        finally:
-            down.remove_done_callback(interrupt)
-            gone.remove_done_callback(interrupt)
-            gone.cancel()
 
     async def _fail(self, error: ApiError, send: Send) -> None:
         if not self._streaming:
@@ -89,7 +69,7 @@ class Exchange:
             return
         self._record.phase = "queued"
         queued_s = time.perf_counter()
-        async with self._upstream.admission.places(self._num_sequences):
+        async with self._upstream.admission.places(self._num_sequences, len(self._body)):
             self._metrics.queue_wait.labels(self._upstream.name).observe(time.perf_counter() - queued_s)
             self._upstream.check_ready()
             await self._forward(send)
@@ -133,9 +113,11 @@ class Exchange:
         try:
             while chunk := await reply.read_some():
                 if events := cutter.feed(chunk):
+                    self._end.sending_since_s = time.perf_counter()
                     if not self._streaming:
                         await self._start_stream(reply, send)
                     await send({"type": "http.response.body", "body": events, "more_body": True})
+                    self._end.sending_since_s = 0.0
                     counts.add(events)
         finally:
             counts.finish()
@@ -187,10 +169,6 @@ class _StreamCounts:
 
     def finish(self) -> None:
         self._metrics.stream_events.labels(self._record.model).inc(self._num_events)
-
-
-def _cancel(task: asyncio.Task[None], _: asyncio.Future[None]) -> None:
-    task.cancel()
 
 
 def _died(why: str) -> ApiError:

@@ -22,7 +22,7 @@ class Upstream:
 
     def __init__(self, endpoint: WorkerEndpoint, settings: GatewaySettings) -> None:
         self.endpoint = endpoint
-        self.admission = Admission(endpoint.max_num_seqs, settings.max_queue)
+        self.admission = Admission(endpoint.max_num_seqs, settings.max_queue, settings.max_queue_bytes)
         self.client = WorkerClient(endpoint.address, endpoint.key, settings.connect_timeout_s)
         self._down: asyncio.Future[None] | None = None
 

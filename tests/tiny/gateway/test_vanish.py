@@ -166,3 +166,29 @@ async def test_draining_finishes_what_runs_and_turns_the_rest_away(running, requ
             assert (await response.json())["error"]["code"] == "draining"
             assert int(response.headers["retry-after"]) >= 1
         assert parse_events(await first.read())[-1] == "[DONE]"
+
+
+async def test_a_client_that_stops_reading_gives_its_place_back(running, request_chat):
+    async with running(max_num_seqs=1, client_stall_timeout_s=0.4) as stack:
+        reader, writer = await _open(stack, request_chat(chunks=1_000_000))
+        await reader.readuntil(b" w3")  # and then nothing more
+        await stack.until(lambda seen: seen["running"] == 1)
+        await stack.until(lambda seen: seen["running"] == 0)
+        assert await stack.gauge('qserve_gateway_disconnects_total{phase="streaming"}') == 1
+        writer.transport.abort()
+
+
+async def test_a_slow_stream_to_a_reading_client_is_no_stall(running, request_chat, parse_events):
+    async with running(client_stall_timeout_s=0.1) as stack:
+        response = await stack.http.post(stack.url + CHAT, json=request_chat(chunks=3, itl_ms=300))
+        assert parse_events(await response.read())[-1] == "[DONE]"
+
+
+async def test_the_client_and_the_worker_going_at_once_is_no_fault(running, request_chat, caplog):
+    async with running() as stack:
+        _, writer = await _open(stack, request_chat(chunks=1_000_000, itl_ms=5))
+        await stack.until(lambda seen: seen["running"] == 1)
+        stack.endpoint.state = WorkerState.FAILED
+        writer.transport.abort()
+        await stack.until(lambda seen: seen["running"] == 0)
+    assert not [record for record in caplog.records if record.exc_info]

@@ -38,7 +38,7 @@ async def _settle():
 
 
 async def test_first_come_first_served_and_nobody_overtakes():
-    door = Admission(num_places=4, max_waiting=10)
+    door = Admission(num_places=4, max_waiting=10, max_waiting_bytes=1000)
     first, big, small = Guest(door, 2), Guest(door, 4), Guest(door, 1)
     await _settle()
     assert (first.inside, big.inside, small.inside) == (True, False, False)
@@ -53,7 +53,7 @@ async def test_first_come_first_served_and_nobody_overtakes():
 
 
 async def test_an_oversize_request_takes_every_place_and_no_more():
-    door = Admission(num_places=4, max_waiting=1)
+    door = Admission(num_places=4, max_waiting=1, max_waiting_bytes=1000)
     guest = Guest(door, 1000)
     await _settle()
     assert guest.inside and door.num_running_sequences == 4
@@ -61,7 +61,7 @@ async def test_an_oversize_request_takes_every_place_and_no_more():
 
 
 async def test_beyond_the_queue_is_429_with_a_time_to_come_back():
-    door = Admission(num_places=1, max_waiting=1)
+    door = Admission(num_places=1, max_waiting=1, max_waiting_bytes=1000)
     inside, waiting = Guest(door), Guest(door)
     await _settle()
     with pytest.raises(ApiError) as refused:
@@ -73,8 +73,22 @@ async def test_beyond_the_queue_is_429_with_a_time_to_come_back():
     await waiting.leave()
 
 
+async def test_what_waits_is_bounded_in_bytes_too():
+    door = Admission(num_places=1, max_waiting=5, max_waiting_bytes=1000)
+    inside = Guest(door)
+    await _settle()
+    waiting = asyncio.create_task(door.places(1, 900).__aenter__())
+    await _settle()
+    with pytest.raises(ApiError) as refused:
+        async with door.places(1, 101):
+            pass
+    assert refused.value.code == "queue_full" and "900 B" in refused.value.message
+    waiting.cancel()
+    await inside.leave()
+
+
 async def test_a_queue_of_no_length_admits_whoever_fits():
-    door = Admission(num_places=1, max_waiting=0)
+    door = Admission(num_places=1, max_waiting=0, max_waiting_bytes=1000)
     async with door.places(1):
         with pytest.raises(ApiError):
             async with door.places(1):
@@ -82,7 +96,7 @@ async def test_a_queue_of_no_length_admits_whoever_fits():
 
 
 async def test_turning_away_spares_those_who_run():
-    door = Admission(num_places=1, max_waiting=5)
+    door = Admission(num_places=1, max_waiting=5, max_waiting_bytes=1000)
     inside, waiting = Guest(door), [Guest(door), Guest(door)]
     await _settle()
     door.turn_away(ApiError(503, "draining", "draining"))
@@ -94,7 +108,7 @@ async def test_turning_away_spares_those_who_run():
 
 
 async def test_leaving_in_the_tick_of_being_admitted_gives_the_place_back():
-    door = Admission(num_places=1, max_waiting=5)
+    door = Admission(num_places=1, max_waiting=5, max_waiting_bytes=1000)
     inside, waiting = Guest(door), Guest(door)
     await _settle()
     inside._leave.set()
@@ -110,7 +124,7 @@ async def test_leaving_in_the_tick_of_being_admitted_gives_the_place_back():
 async def test_retry_after_follows_the_pace(monkeypatch):
     now_s = 0.0
     monkeypatch.setattr("time.perf_counter", lambda: now_s)
-    door = Admission(num_places=2, max_waiting=5)
+    door = Admission(num_places=2, max_waiting=5, max_waiting_bytes=1000)
     slow = fast = 0
     for seconds, times in ((30.0, 40), (0.01, 80)):
         for _ in range(times):
@@ -131,7 +145,7 @@ async def test_retry_after_follows_the_pace(monkeypatch):
 )
 def test_no_order_of_events_loses_a_place(num_places, actions):
     async def play():
-        door = Admission(num_places, max_waiting=100)
+        door = Admission(num_places, max_waiting=100, max_waiting_bytes=1000)
         guests = []
         for action, number in actions:
             if action == "come":

@@ -1,0 +1,74 @@
+"""What ends a request before its answer does: the client leaves or reads no more, or the worker is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Self
+
+from starlette.types import Receive
+
+from qserve.gateway.limits import ClientGone, until_gone
+
+__all__ = ["EarlyEnd", "WorkerGivenUp"]
+
+
+class WorkerGivenUp(Exception):
+    """The supervisor took the worker out of service while the request ran."""
+
+
+class EarlyEnd:
+    """`async with EarlyEnd(…)` cancels what runs inside when it is pointless to go on, and says why.
+
+    Raises ClientGone or WorkerGivenUp in place of the CancelledError; a cancellation from elsewhere passes through.
+    `sending_since_s` is to be set around each send: a send that takes longer than `stall_timeout_s` means a client
+    that stopped reading, and its place at the worker goes to others.
+    """
+
+    def __init__(self, receive: Receive, worker_down: asyncio.Future[None], stall_timeout_s: float) -> None:
+        self._receive = receive
+        self._worker_down = worker_down
+        self._stall_timeout_s = stall_timeout_s
+        self._cause: Exception | None = None
+        self.sending_since_s = 0.0
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._gone = asyncio.create_task(until_gone(self._receive))
+        self._gone.add_done_callback(self._on_gone)
+        self._worker_down.add_done_callback(self._on_down)
+        self._arm()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._gone.remove_done_callback(self._on_gone)
+        self._worker_down.remove_done_callback(self._on_down)
+        self._stall_timer.cancel()
+        self._gone.cancel()
+        if self._cause is not None and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
+            raise self._cause from None
+
+    def _arm(self) -> None:
+        self._stall_timer = asyncio.get_running_loop().call_later(self._stall_timeout_s / 2, self._on_stall_timer)
+
+    def _on_gone(self, _: asyncio.Task[None]) -> None:
+        self._end(ClientGone())
+
+    def _on_down(self, _: asyncio.Future[None]) -> None:
+        self._end(WorkerGivenUp())
+
+    def _on_stall_timer(self) -> None:
+        if self.sending_since_s and time.perf_counter() - self.sending_since_s > self._stall_timeout_s:
+            self._end(ClientGone())
+        else:
+            self._arm()
+
+    def _end(self, cause: Exception) -> None:
+        if self._cause is None:
+            self._cause = cause
+            self._task.cancel()
