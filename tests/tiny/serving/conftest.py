@@ -7,9 +7,10 @@ from pathlib import Path
 
 import openai
 import pytest
-from served import Service
 
 from qserve.demo import chat_model_path
+from tests.tiny.serving.plain_transformers import Reference
+from tests.tiny.serving.served import Service
 
 
 def _session_service(tmp_path_factory: pytest.TempPathFactory, name: str, *arguments: str) -> Iterator[Service]:
@@ -59,3 +60,9 @@ def client(service: Service) -> Iterator[openai.OpenAI]:
 def demo() -> Path:
     """The folder that `--model demo` means."""
     return chat_model_path()
+
+
+@pytest.fixture(scope="session")
+def plain(demo: Path) -> Reference:
+    """The demo in plain transformers, in this process, in float32: what the served one is held to."""
+    return Reference.load(demo)

@@ -6,8 +6,9 @@ from typing import Any
 
 import openai
 import pytest
-from served import Service, until
 from transformers import AutoTokenizer
+
+from tests.tiny.serving.served import Service, until
 
 QUESTION = [{"role": "user", "content": "What is 12+30?"}]
 LETTERS = [{"role": "user", "content": "Reverse the word: apple"}]

@@ -7,11 +7,12 @@ from typing import Any
 
 import openai
 import pytest
-from served import Service
 from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from qserve.demo import chat_model_path
+from tests.tiny.serving.plain_transformers import id_of_label
+from tests.tiny.serving.served import Service
 
 PROMPT = "<|im_start|>user\nWhat is qserve?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -77,7 +78,7 @@ def test_stream_of_wild_bytes_joins_to_the_whole_answer(client: openai.OpenAI, t
     fields: dict[str, Any] = {"temperature": 2.0, "seed": seed, "logit_bias": bias, "max_tokens": 80}
     whole = complete(client, "x", logprobs=0, **fields).choices[0]
     assert "".join(pieces(client, "x", **fields)) == whole.text
-    ids = [_id(tokenizer, label) for label in whole.logprobs.tokens]
+    ids = [id_of_label(tokenizer, label) for label in whole.logprobs.tokens]
     assert tokenizer.decode(ids, skip_special_tokens=True) == whole.text
 
 
@@ -113,7 +114,7 @@ def test_stop_across_token_borders(client: openai.OpenAI, tokenizer: Any) -> Non
 
 
 def test_stop_inside_one_token(client: openai.OpenAI, tokenizer: Any) -> None:
-    ids = [_id(tokenizer, word) for word in ("Reverse", " the", " word")]
+    ids = [id_of_label(tokenizer, word) for word in ("Reverse", " the", " word")]
     assert complete(client, "x", stop="ver", **forced(ids)).choices[0].text == "Re"
 
 
@@ -191,13 +192,3 @@ def test_token_prompts_are_taken_as_they_are(client: openai.OpenAI, tokenizer: A
 def test_an_empty_prompt_is_refused(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="empty"):
         complete(client, "")
-
-
-def _id(tokenizer: Any, label: str) -> int:
-    """The token that logprobs call `label`."""
-    if label.startswith("bytes:"):
-        raw = bytes(int(part, 16) for part in label.removeprefix("bytes:\\x").split("\\x"))
-        return int(tokenizer.convert_tokens_to_ids("".join(bytes_to_unicode()[byte] for byte in raw)))
-    whole = "".join(bytes_to_unicode()[byte] for byte in label.encode())
-    found = tokenizer.get_vocab().get(whole)
-    return int(tokenizer.convert_tokens_to_ids(label) if found is None else found)
