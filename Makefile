@@ -22,12 +22,12 @@ up: setup ## set up and serve the demo model on http://127.0.0.1:8000 (more flag
 test: check ## set up, check, and run every test that needs no GPU (one part: ARGS='tests/unit -k plan')
 	@$(BIN)/pytest -m "not gpu" $(ARGS)
 
-check: setup ## lint, formatting, types, layers between packages, docs/cli.md up to date
+check: setup ## lint, formatting, types, layers between packages, docs that quote the program
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python scripts/cli_docs.py --check
+	$(BIN)/python scripts/docs.py --check
 
 bench: setup ## measure what the gateway costs, about 70 s; exit status 1 if a target is missed
 	@$(BIN)/python bench/gateway_cost.py $(ARGS)
@@ -39,5 +39,5 @@ gpu: setup ## the tests that need an NVIDIA card; says so and ends well where th
 accuracy: setup ## the planner's error per term, engine and release, against published figures
 	@$(BIN)/python scripts/accuracy.py $(ARGS)
 
-docs: setup ## write docs/cli.md anew from the commands' own --help
-	@$(BIN)/python scripts/cli_docs.py
+docs: setup ## write docs/cli.md and what README.md quotes anew from the program
+	@$(BIN)/python scripts/docs.py

@@ -1,0 +1,95 @@
+"""What the documentation quotes from the program: docs/cli.md, and the console blocks of README.md.
+
+    python scripts/docs.py             write them anew
+    python scripts/docs.py --check     exit status 1 if they are not what the program prints
+
+A console block is one that begins with "$ qserve plan …": the rest of it is what that command prints.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from qserve.cli.main import cli
+
+ROOT = Path(__file__).parent.parent
+WIDTH = 100
+CLI_HEAD = """# The commands
+
+Written by `make docs` from the commands' own `--help`; `make check` fails when the two differ. Do not edit.
+"""
+CONSOLE_BLOCK = re.compile(r"```console\n\$ (qserve plan .*)\n(?:.*\n)*?```\n")
+
+
+def cli_page() -> str:
+    """The whole of docs/cli.md."""
+    parts = [CLI_HEAD]
+    for path, command in walk(cli, ("qserve",)):
+        parts.append(f"## {' '.join(path)}\n\n```text\n{help_of(command, path)}\n```\n")
+    return "\n".join(parts)
+
+
+def walk(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """A command and everything below it, in the order of --help."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path[-1])
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None:
+                yield from walk(below, (*path, name))
+
+
+def help_of(command: click.Command, path: tuple[str, ...]) -> str:
+    """What --help prints, on a terminal of `WIDTH` columns."""
+    settings = {**command.context_settings, **cli.context_settings, "terminal_width": WIDTH}
+    with click.Context(command, info_name=" ".join(path), **settings) as context:
+        return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+
+
+def readme(text: str) -> str:
+    """README.md with the output of its console blocks as it is now."""
+    return CONSOLE_BLOCK.sub(lambda block: f"```console\n$ {block[1]}\n{output_of(block[1])}\n```\n", text)
+
+
+def output_of(command: str) -> str:
+    """What a command prints where no model is cached and no hub can be asked: the same on every machine."""
+    with tempfile.TemporaryDirectory() as nothing:
+        environment = {**os.environ, "COLUMNS": str(WIDTH), "HF_HUB_OFFLINE": "1", "HF_HOME": nothing, "TERM": "dumb"}
+        script = Path(sys.executable).with_name("qserve")
+        done = subprocess.run(
+            [script, *shlex.split(command)[1:]], env=environment, capture_output=True, text=True, check=False
+        )
+    if done.stderr:
+        sys.exit(f"{command}\n{done.stderr}")
+    return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
+
+
+def main() -> None:
+    """Write the pages, or hold them to what the program prints."""
+    pages = {ROOT / "docs" / "cli.md": cli_page(), ROOT / "README.md": readme((ROOT / "README.md").read_text())}
+    stale = False
+    for path, wanted in pages.items():
+        found = path.read_text() if path.exists() else ""
+        if "--check" not in sys.argv[1:]:
+            path.write_text(wanted)
+        elif found != wanted:
+            stale = True
+            name = str(path.relative_to(ROOT))
+            print("\n".join(difflib.unified_diff(found.splitlines(), wanted.splitlines(), name, "now", lineterm="")))
+    if stale:
+        sys.exit("the documentation quotes what the program no longer prints; write it anew: make docs")
+
+
+if __name__ == "__main__":
+    main()
