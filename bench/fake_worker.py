@@ -8,7 +8,8 @@ A request says in `metadata` (a field that every worker takes and ignores) how i
     itl_ms    time between events; streams of one speed share one beat, as in a batch   (0: as fast as it can)
     fault     hang (never answers) · die (closes the connection after half the chunks) · half (dies within an event)
               · 500 · html
-GET /debug tells running generations, open and ever opened connections, and the last request's headers.
+GET /debug tells running generations, connections whose reader is behind, connections open and ever opened, and the
+last request's headers.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class State:
     """What /debug tells."""
 
     running: int = 0
+    paused: int = 0
     connections: int = 0
     connections_ever: int = 0
     requests: int = 0
@@ -202,6 +204,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.state.connections -= 1
+        self.state.paused -= self.paused
         self._end()
 
     def data_received(self, data: bytes) -> None:
@@ -209,9 +212,11 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.paused = True
+        self.state.paused += 1
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.state.paused -= 1
         if self.stream is not None:
             self.stream.resume()
 
@@ -244,8 +249,8 @@ class Connection(asyncio.Protocol):
             "/health": {"status": "ok"},
             "/v1/qserve/memory": {"terms": [{"name": "weights", "bytes": 1024}]},
             "/debug": {
-                "pid": os.getpid(), "running": state.running, "requests": state.requests, "order": state.order,
-                "connections": state.connections, "connections_ever": state.connections_ever,
+                "pid": os.getpid(), "running": state.running, "paused": state.paused, "requests": state.requests,
+                "order": state.order, "connections": state.connections, "connections_ever": state.connections_ever,
                 "last_headers": state.last_headers,
             },
         }  # fmt: skip

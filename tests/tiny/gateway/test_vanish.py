@@ -157,7 +157,7 @@ async def test_a_worker_that_hangs_is_given_up_when_the_supervisor_says_so(
 
 async def test_draining_finishes_what_runs_and_turns_the_rest_away(running, request_chat, parse_events):
     async with running(max_num_seqs=1) as stack:
-        first = await stack.http.post(stack.url + CHAT, json=request_chat(chunks=60, itl_ms=10))
+        first = await stack.http.post(stack.url + CHAT, json=request_chat(chunks=100, itl_ms=15))
         second = asyncio.create_task(stack.http.post(stack.url + CHAT, json=request_chat()))
         await _until(lambda: stack.gauge('qserve_gateway_requests_waiting{worker="chat"}'), 1)
         stack.endpoint.state, stack.endpoint.detail = WorkerState.DRAINING, "qserve is shutting down"
@@ -165,6 +165,7 @@ async def test_draining_finishes_what_runs_and_turns_the_rest_away(running, requ
             assert response.status == 503
             assert (await response.json())["error"]["code"] == "draining"
             assert int(response.headers["retry-after"]) >= 1
+        assert (await stack.debug())["running"] == 1  # the queue was told at once, not when its turn came
         assert parse_events(await first.read())[-1] == "[DONE]"
 
 

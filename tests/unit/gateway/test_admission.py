@@ -162,3 +162,14 @@ def test_no_order_of_events_loses_a_place(num_places, actions):
         assert door.num_running_sequences == door.num_running_requests == door.num_waiting == 0
 
     asyncio.run(play())
+
+
+async def test_when_a_large_one_in_front_leaves_the_small_one_behind_goes_in():
+    door = Admission(num_places=2, max_waiting=5, max_waiting_bytes=1000)
+    inside, large, small = Guest(door, 1), Guest(door, 2), Guest(door, 1)
+    await _settle()
+    large.task.cancel()
+    await _settle()
+    assert inside.inside and small.inside
+    await inside.leave()
+    await small.leave()
