@@ -1,0 +1,76 @@
+"""Heavy imports stay in their leaves: what answers at once must not load what takes seconds."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[3] / "qserve"
+TORCH = {"torch", "transformers", "vllm", "accelerate", "bitsandbytes", "gradio", "lm_eval", "ray", "numpy"}
+SERVERS = {"fastapi", "starlette", "uvicorn", "uvloop", "aiohttp", "httptools", "pydantic"}
+OTHERS = {"rich", "huggingface_hub", "yaml", "asyncio", "openai"}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def loaded_by(statement):
+    """Top-level modules that a fresh interpreter holds after `statement`."""
+    code = f"import sys\n{statement}\nsys.stderr.write(' '.join({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+def test_the_help_page_loads_nothing_heavy():
+    call = "from qserve.cli.main import cli\ncli.main(['--help'], standalone_mode=False)"
+    assert not loaded_by(call) & (TORCH | SERVERS | OTHERS)
+
+
+@pytest.mark.parametrize("command", ["plan", "up", "models"])
+def test_the_help_page_of_a_command_loads_no_engine_and_no_server(command):
+    call = f"from qserve.cli.main import cli\ncli.main([{command!r}, '--help'], standalone_mode=False)"
+    assert not loaded_by(call) & (TORCH | SERVERS)
+
+
+def test_a_plan_needs_no_engine_and_no_server():
+    call = (
+        "from qserve.cli.main import cli\n"
+        "cli.main(['plan', '--model', 'Qwen/Qwen3-8B', '--gpu', 'rtx-4090'], standalone_mode=False)"
+    )
+    assert not loaded_by(call) & (TORCH | SERVERS | {"huggingface_hub"})
+
+
+@pytest.mark.parametrize("module", ["qserve.gateway.app", "qserve.gateway.server", "qserve.up"])
+def test_the_process_in_front_of_the_workers_loads_no_engine(module):
+    assert not loaded_by(f"import {module}") & (TORCH | {"aiohttp", "fastapi", "huggingface_hub"})
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_public_names_exist_and_are_public(path):
+    tree = ast.parse(path.read_text())
+    bound = set()
+    public = None
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.AnnAssign):
+            bound.add(node.target.id)
+        elif isinstance(node, ast.Assign):
+            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            bound |= names
+            if "__all__" in names:
+                public = ast.literal_eval(node.value)
+    if public is not None:
+        assert not set(public) - bound, f"__all__ names what {path.name} does not define"
+        assert not [name for name in public if name.startswith("_")]
+        assert len(public) == len(set(public))
+
+
+def test_every_module_says_what_it_is():
+    without = [path for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not without

@@ -1,0 +1,96 @@
+"""The pages for people: links lead somewhere, commands and flags exist, make targets exist, code compiles."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from qserve import errors
+from qserve.cli.main import cli
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text()
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("evals/*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+# Everything that looks like a call of qserve: in a block, at the start of a line, after a variable.
+CALL = re.compile(r"^(?:\$ |    )?(?:[A-Z_]+=\S+ )?(qserve (?:[a-z-]|--).*)$", re.MULTILINE)
+
+
+def calls_of(page):
+    blocks = "\n".join(re.findall(r"```(?:bash|console)\n(.*?)```", page.read_text(), re.DOTALL))
+    return [match[1].split(" #")[0].strip() for match in CALL.finditer(blocks)]
+
+
+CALLS = sorted({call for page in PAGES for call in calls_of(page)})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_there_are_calls_to_check():
+    assert len(CALLS) >= 4
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_quoted_call_parses(call):
+    arguments = shlex.split(call)[1:]
+    command, context = cli, click.Context(cli, info_name="qserve")
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
+        below = command.get_command(context, arguments[0])
+        assert below is not None, f"{call}: qserve has no command {arguments[0]!r}"
+        command, arguments = below, arguments[1:]
+        context = click.Context(command, info_name=command.name)
+    if "--help" not in arguments:
+        command.parse_args(context, arguments)  # raises for a flag or a value that the command does not know
+
+
+def test_every_command_opens_its_help_with_an_example():
+    def walk(command, path):
+        yield command, path
+        if isinstance(command, click.Group):
+            for name in command.list_commands(click.Context(command)):
+                yield from walk(command.get_command(click.Context(command), name), f"{path} {name}")
+
+    for command, path in walk(cli, "qserve"):
+        assert re.search(rf"\x08\n +(?:[A-Z_]+=\S+ )?{path}", command.help or ""), (
+            f"the help of {path} shows no example"
+        )
+
+
+def test_make_targets_that_are_named_exist():
+    targets = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert targets >= {"help", "setup", "up", "test", "check", "bench", "gpu"}
+    for page in PAGES:
+        in_code = re.findall(r"`[^`]*`|^```.*?^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        named = {name for code in in_code for name in re.findall(r"(?:^|`)make ([a-z]+)", code, re.MULTILINE)}
+        assert named <= targets, f"{page.name} names make {named - targets}"
+
+
+def test_make_help_lists_every_target_with_a_sentence():
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    for target in phony:
+        assert re.search(rf"^make {target} +\S", listed, re.MULTILINE)
+
+
+def test_python_blocks_compile():
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        compile(block, "README.md", "exec")
+
+
+def test_exit_statuses_are_those_of_the_exceptions():
+    table = README.partition("## Exit statuses")[2].partition("\n## ")[0]
+    documented = {int(number) for number in re.findall(r"^\| (\d) ", table, re.MULTILINE)}
+    raised = {getattr(errors, name).exit_status for name in errors.__all__}
+    assert documented == raised | {0}
