@@ -1,0 +1,105 @@
+"""The early end of a request: the right reason, once, and nobody else's cancellation swallowed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+
+from qserve.gateway.ending import EarlyEnd, WorkerGivenUp
+from qserve.gateway.limits import ClientGone
+
+
+class Scene:
+    """A request within EarlyEnd that would run for ever."""
+
+    def __init__(self, stall_timeout_s=60.0):
+        self.down = asyncio.get_running_loop().create_future()
+        self.left = asyncio.Event()
+        self.task = asyncio.create_task(self._request(stall_timeout_s))
+
+    async def _receive(self):
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _request(self, stall_timeout_s):
+        try:
+            async with EarlyEnd(self._receive, self.down, stall_timeout_s) as self.end:
+                await asyncio.sleep(3600)
+        finally:
+            self.pending_cancellations = asyncio.current_task().cancelling()
+
+
+async def _settle():
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_the_client_leaves():
+    scene = Scene()
+    await _settle()
+    scene.left.set()
+    with pytest.raises(ClientGone):
+        await scene.task
+    assert scene.pending_cancellations == 0 and not scene.down.done()
+
+
+async def test_the_worker_is_given_up():
+    scene = Scene()
+    await _settle()
+    scene.down.set_result(None)
+    with pytest.raises(WorkerGivenUp):
+        await scene.task
+    assert scene.pending_cancellations == 0
+
+
+async def test_both_at_once_are_one_end():
+    scene = Scene()
+    await _settle()
+    scene.end._on_down(scene.down)
+    scene.end._on_gone(None)
+    with pytest.raises(WorkerGivenUp):
+        await scene.task
+    assert scene.pending_cancellations == 0
+
+
+async def test_a_worker_that_is_down_already_ends_it_at_once():
+    scene = Scene()
+    scene.down.set_result(None)
+    with pytest.raises(WorkerGivenUp):
+        await scene.task
+
+
+async def test_a_send_that_does_not_return_is_a_client_that_left():
+    scene = Scene(stall_timeout_s=0.02)
+    await _settle()
+    scene.end.sending_since_s = time.perf_counter()
+    with pytest.raises(ClientGone):
+        await scene.task
+
+
+async def test_somebody_elses_cancellation_passes_through():
+    scene = Scene()
+    await _settle()
+    scene.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await scene.task
+
+
+async def test_a_request_that_ends_by_itself_leaves_nothing_behind():
+    async def never():
+        await asyncio.sleep(3600)
+
+    down = asyncio.get_running_loop().create_future()
+    before = len(asyncio.all_tasks())
+    async with EarlyEnd(never, down, 60.0):
+        pass
+    with contextlib.suppress(ZeroDivisionError):
+        async with EarlyEnd(never, down, 60.0):
+            raise ZeroDivisionError
+    await _settle()
+    assert len(asyncio.all_tasks()) == before
+    down.set_result(None)
+    await asyncio.sleep(0)  # would cancel this very test if a callback were left
