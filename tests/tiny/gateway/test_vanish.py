@@ -193,3 +193,14 @@ async def test_the_client_and_the_worker_going_at_once_is_no_fault(running, requ
         writer.transport.abort()
         await stack.until(lambda seen: seen["running"] == 0)
     assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_whoever_is_admitted_to_a_worker_that_has_just_left_is_told(running, request_chat):
+    """The states are looked at now and then; a request looks again when its turn comes."""
+    async with running(max_num_seqs=1, watch_interval_s=3600) as stack:
+        first = await stack.http.post(stack.url + CHAT, json=request_chat(chunks=30, itl_ms=10))
+        second = asyncio.create_task(stack.http.post(stack.url + CHAT, json=request_chat()))
+        await _until(lambda: stack.gauge('qserve_gateway_requests_waiting{worker="chat"}'), 1)
+        stack.endpoint.state = WorkerState.RESTARTING
+        await first.read()
+        assert (await second).status == 503
