@@ -133,6 +133,12 @@ def _checked_plan(checkpoint: Checkpoint, gpu: str | None, values: dict[str, Any
         )
     if values.get("engine") == "vllm":
         raise UsageError("--engine vllm can be planned (`qserve plan`) but not served yet; leave --engine out")
+    asked, known = values.get("max_model_len"), checkpoint.spec.max_position_embeddings
+    if asked and asked > known:
+        raise UsageError(
+            f"--max-model-len {asked} is more than the {known} positions that {checkpoint.id} was made for "
+            f"(max_position_embeddings in its config.json); beyond them its answers are noise. At most {known} works"
+        )
     plan = make_plan(checkpoint, hardware_of(gpu), request_of({**values, "engine": "transformers"}))
     if not plan.fits:
         ways = "".join(f"\n  - {way.change} ({way.cost}): {way.command}" for way in plan.suggestions)
