@@ -279,6 +279,8 @@ def main() -> None:
     if args.generate_worker:
         generate_worker(args.generate_worker)
         return
+    # A benchmark that is told to stop must not leave its servers behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = args.checkpoint or Path(tempfile.gettempdir()) / f"qserve-bench-{re.sub('[^a-z0-9]+', '-', args.shape)}"
     write_checkpoint(folder, args.shape)
     with tempfile.TemporaryDirectory() as logs:
