@@ -1,0 +1,102 @@
+"""Bytes of weights, gradients and optimizer, worked out by hand, and how ZeRO divides them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from qserve.core.model_spec import ModelSpec
+from qserve.planner.training import TrainingRequest
+from qserve.planner.training.activations import layer_bytes_per_token, logits_bytes
+from qserve.planner.training.models import cast_of
+from qserve.planner.training.states import States, states_of
+
+SpecOf = Callable[[str], ModelSpec]
+P = 7_615_616_512  # Qwen2-7B
+
+
+def _states(spec: ModelSpec, ranks: int, **fields: object) -> States:
+    request = TrainingRequest("sft", **fields)  # type: ignore[arg-type]
+    return states_of(cast_of(spec, request)[0], request, ranks)
+
+
+@pytest.mark.parametrize(
+    ("stage", "weights", "gradients", "optimizer"),
+    [(0, 2 * P, 2 * P, 12 * P), (1, 2 * P, 2 * P, 3 * P), (2, 2 * P, P // 2, 3 * P), (3, P // 2, P // 2, 3 * P)],
+)
+def test_zero_divides_by_stage(spec_of: SpecOf, stage: int, weights: int, gradients: int, optimizer: int) -> None:
+    states = _states(spec_of("Qwen/Qwen2-7B"), 4, zero_stage=stage)
+    assert (states.weights_bytes, states.gradients_bytes, states.optimizer_bytes) == (weights, gradients, optimizer)
+    assert (states.gathered_bytes > 0) == (stage == 3)
+    assert states.buckets_bytes == (10**9 if stage else 2 * P)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_per_parameter"),
+    [("adamw", 8), ("adamw-fused", 8), ("lion", 4), ("sgd", 0), ("adafactor", 0.005), ("adamw-8bit", 2.46)],
+)
+def test_optimizer_states_beside_fp32_weights(spec_of: SpecOf, optimizer: str, bytes_per_parameter: float) -> None:
+    states = _states(spec_of("Qwen/Qwen2-7B"), 1, precision="amp", optimizer=optimizer)
+    assert states.optimizer_bytes / P == pytest.approx(bytes_per_parameter, rel=0.01, abs=0.005)
+
+
+def test_offloaded_states_lie_on_the_host(spec_of: SpecOf) -> None:
+    states = _states(spec_of("Qwen/Qwen2-7B"), 4, zero_stage=3, offload_optimizer="cpu", offload_param="cpu")
+    assert states.weights_bytes == states.gradients_bytes == states.optimizer_bytes == 0
+    assert states.host_bytes == (2 + 12 + 4) * P  # weights, master and states, fp32 gradients
+
+
+def test_adapters_of_rank_8_on_all_projections(spec_of: SpecOf) -> None:
+    """r · (in + out) of q, k, v, o, gate, up and down, 28 layers: PEFT prints the same for Qwen2-7B."""
+    request = TrainingRequest("lora")
+    model = cast_of(spec_of("Qwen/Qwen2-7B"), request)[0]
+    per_layer = 2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944)
+    assert model.trainable == 8 * 28 * per_layer == 20_185_088
+    attention = cast_of(spec_of("Qwen/Qwen2-7B"), TrainingRequest("lora", lora_targets="attention"))[0]
+    assert attention.trainable == 8 * 28 * (2 * (3584 + 3584) + 2 * (3584 + 512))
+
+
+def test_a_4_bit_base_keeps_embeddings_in_16_bit(spec_of: SpecOf) -> None:
+    request = TrainingRequest("qlora")
+    model = cast_of(spec_of("Qwen/Qwen2-7B"), request)[0]
+    embeddings = 2 * 152064 * 3584
+    expected = 2 * embeddings + (0.5 + 1 / 64 + 4 / (64 * 256)) * (P - embeddings)
+    assert model.base_bytes(2) == pytest.approx(expected, rel=0.001)
+
+
+def test_only_a_language_model_has_logits(spec_of: SpecOf) -> None:
+    spec = spec_of("Qwen/Qwen2-7B")
+    sizes = {}
+    for method, fields in {"sft": {}, "reward": {}, "grpo": {"completion_length": 256, "zero_stage": 2}}.items():
+        request = TrainingRequest(method, max_length=1024, **fields)  # type: ignore[arg-type]
+        sizes[method] = logits_bytes(cast_of(spec, request)[0], request)
+    assert sizes == {"sft": 1024 * 152064 * 12, "reward": 0, "grpo": 256 * 152064 * 6}
+
+
+def test_eager_attention_is_quadratic_and_sdpa_is_not(spec_of: SpecOf) -> None:
+    spec = spec_of("Qwen/Qwen2-7B")
+
+    def per_token(attention: str, length: int) -> float:
+        request = TrainingRequest("sft", attention=attention, max_length=length)  # type: ignore[arg-type]
+        return layer_bytes_per_token(cast_of(spec, request)[0], request)
+
+    assert per_token("sdpa", 1024) == per_token("sdpa", 8192) == 16 * 3584 + 8 * 3584 + 8 * 18944
+    assert per_token("eager", 8192) - per_token("eager", 1024) == 8 * 28 * (8192 - 1024)
+
+
+@pytest.mark.parametrize(
+    ("method", "rank", "beta", "roles"),
+    [
+        ("sft", 0, 0.04, ["policy"]),
+        ("grpo", 0, 0.04, ["policy", "reference"]),
+        ("grpo", 0, 0.0, ["policy"]),
+        ("grpo", 8, 0.04, ["policy"]),  # the adapters off are the reference
+        ("ppo", 0, 0.04, ["policy", "critic", "reference", "reward"]),
+        ("ppo", 8, 0.04, ["policy", "critic", "reward"]),
+        ("reward", 0, 0.04, ["reward"]),
+    ],
+)
+def test_who_is_in_memory(spec_of: SpecOf, method: str, rank: int, beta: float, roles: list[str]) -> None:
+    request = TrainingRequest(method, lora_rank=rank, beta=beta)  # type: ignore[arg-type]
+    assert [model.role for model in cast_of(spec_of("Qwen/Qwen2-7B"), request)] == roles
