@@ -8,8 +8,8 @@ A request says in `metadata` (a field that every worker takes and ignores) how i
     itl_ms    time between events; streams of one speed share one beat, as in a batch   (0: as fast as it can)
     fault     hang (never answers) · die (closes the connection after half the chunks) · half (dies within an event)
               · 500 · html
-GET /debug tells running generations, connections whose reader is behind, connections open and ever opened, and the
-last request's headers.
+GET /debug tells running generations, connections whose reader is behind, tokens written, connections open and ever
+opened, and the last request's headers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -110,6 +109,7 @@ class State:
 
     running: int = 0
     paused: int = 0
+    tokens: int = 0
     connections: int = 0
     connections_ever: int = 0
     requests: int = 0
@@ -172,6 +172,7 @@ class Stream:
             self._connection.abort()
         elif self.index < self.num_chunks:
             self._connection.write(frame(self.index))
+            self._connection.state.tokens += 1
             self.index += 1
         else:
             self._connection.write(tail(self.num_chunks, self.with_usage))
@@ -249,7 +250,7 @@ class Connection(asyncio.Protocol):
             "/health": {"status": "ok"},
             "/v1/qserve/memory": {"terms": [{"name": "weights", "bytes": 1024}]},
             "/debug": {
-                "pid": os.getpid(), "running": state.running, "paused": state.paused, "requests": state.requests,
+                "running": state.running, "paused": state.paused, "tokens": state.tokens, "requests": state.requests,
                 "order": state.order, "connections": state.connections, "connections_ever": state.connections_ever,
                 "last_headers": state.last_headers,
             },
