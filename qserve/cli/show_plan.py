@@ -33,6 +33,9 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
         console.print(_limits(plan))
     if explain:
         console.print(_terms(plan.devices[0]))
+        console.print(Text("Good to know:", style="bold"))
+        for line in plan.explanations:
+            console.print(Text(f"· {line}"))
     for note in plan.notes:
         console.print(Text(f"· {note}", style="dim"))
     if plan.suggestions:

@@ -9,6 +9,7 @@ from qserve.core.hardware import Device
 from qserve.planner import constants
 from qserve.planner.constants import Constant
 from qserve.planner.device_map import Bin, Module, fill
+from qserve.planner.explain import weights_formula
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
 from qserve.planner.memory.transformers import (
     activation_bytes,
@@ -182,11 +183,12 @@ class TransformersAccount:
         layers = spec.num_full_layers + spec.num_sliding_layers
         formula = f"2 × {layers} layers × {spec.num_key_value_heads} KV heads × {spec.head_dim} × {element} B per token"
         state = f", and {self.state_sequence_bytes} B of state per sequence" if self.state_sequence_bytes else ""
-        step = f"2·T·(3I + 4H) with T={self.max_num_batched_tokens}, and logits of {self.max_num_seqs} sequences"
+        step = (
+            f"2·T·(3I + 4H) with T={self.max_num_batched_tokens}, I={spec.intermediate_size}, H={spec.hidden_size}, "
+            f"and logits of {self.max_num_seqs} sequences × {spec.vocab_size} × 6 B"
+        )
         return (
-            Term(
-                "weights", weights, f"{setup.quant.scheme} tensors of {spec.id}", counted, weights, weights * 102 // 100
-            ),
+            Term("weights", weights, weights_formula(setup), counted, weights, weights * 102 // 100),
             Term("KV cache", cache, formula + state, "config.json", cache, cache),
             Term(
                 "activations",

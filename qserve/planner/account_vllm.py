@@ -8,15 +8,16 @@ from functools import cached_property
 from qserve.core.hardware import Device
 from qserve.planner import constants
 from qserve.planner.constants import Constant
+from qserve.planner.explain import vllm_terms
 from qserve.planner.layout import stage_layers, stage_tensors
 from qserve.planner.memory import vllm
 from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
-from qserve.planner.plan import DevicePlan, Term
+from qserve.planner.plan import DevicePlan
 from qserve.planner.setup import Setup
 from qserve.planner.versions import VllmVersion
-from qserve.units import MIB, format_bytes
+from qserve.units import MIB
 
 __all__ = ["VllmAccount", "cuda_context", "stage_weights"]
 
@@ -195,66 +196,5 @@ class VllmAccount:
             runtime_bytes=runtime,
             free_bytes=device.total_bytes - device.used_by_others_bytes - held,
             used_by_others_bytes=device.used_by_others_bytes,
-            terms=self._terms(device, weights),
-        )
-
-    def _terms(self, device: Device, weights: int) -> tuple[Term, ...]:
-        setup, spec = self.setup, self.setup.spec
-        seqs, tokens = self.max_num_seqs, self.max_num_batched_tokens
-        per_graph = f"{vllm.num_cuda_graphs(seqs, tokens)} graphs"
-        requested = format_bytes(device.total_bytes * self.gpu_memory_utilization)
-        activations, graphs = self.activations_bytes, self.cuda_graphs_bytes
-        return (
-            Term(
-                "weights",
-                weights,
-                f"{setup.quant.scheme} tensors of {spec.id}, 1/{setup.tensor_parallel_size} of the shared ones, "
-                f"with the rotary table and the allocator's blocks of 2 MiB",
-                "safetensors headers" if setup.checkpoint.tensors else "dimensions of config.json",
-                int(weights * 0.995),
-                int(weights * 1.01),
-            ),
-            Term(
-                "KV cache",
-                max(0, self.cache_bytes),
-                f"{requested} requested ({device.name}: {format_bytes(device.total_bytes)} × "
-                f"{self.gpu_memory_utilization:g}) − weights − activations − non-torch"
-                + (" − graphs" if self.version.subtracts_cuda_graphs else ""),
-                f"vLLM {setup.engine_version}, determine_available_memory",
-                max(0, int(self.cache_bytes * 0.96 - 200 * MIB)),
-                max(0, int(self.cache_bytes * 1.02 + 200 * MIB)),
-            ),
-            Term(
-                "activations",
-                activations,
-                f"max over sampler, widest layer and vision encoder at max_num_seqs={seqs}, "
-                f"max_num_batched_tokens={tokens}, vocabulary {spec.vocab_size}",
-                "vLLM profile run; 45 start-up logs of 0.17 to 0.19 on H100",
-                int(activations * 0.93),
-                int(activations * 1.15),
-            ),
-            Term(
-                "CUDA graphs",
-                graphs,
-                f"{spec.num_hidden_layers} layers × {per_graph}" if graphs else "none (--enforce-eager)",
-                constants.GRAPH_BYTES_PER_LAYER.source,
-                graphs // 2,
-                graphs * 3 // 2,
-            ),
-            Term(
-                "non-torch",
-                self.non_torch.num_bytes,
-                f"NCCL, cuBLAS and driver libraries on {setup.num_ranks} rank(s)",
-                self.non_torch.source,
-                self.non_torch.low_bytes,
-                self.non_torch.high_bytes,
-            ),
-            Term(
-                "CUDA context",
-                self.context.num_bytes,
-                "outside vLLM's own account, but on the card",
-                self.context.source,
-                self.context.low_bytes,
-                self.context.high_bytes,
-            ),
+            terms=vllm_terms(self, device, weights),
         )

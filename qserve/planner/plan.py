@@ -112,6 +112,8 @@ class Plan:
     suggestions: tuple[Suggestion, ...] = ()
     short_bytes: int = 0
     notes: tuple[str, ...] = ()
+    explanations: tuple[str, ...] = ()
+    """What people get wrong, with this plan's numbers; printed by --explain."""
     engine_args: tuple[str, ...] = field(default=())
     """vLLM's command-line arguments that put this plan into effect."""
 
@@ -134,6 +136,7 @@ class Plan:
                 "devices": tuple(_device(device) for device in data["devices"]),
                 "suggestions": tuple(Suggestion(**item) for item in data.get("suggestions", ())),
                 "notes": tuple(data.get("notes", ())),
+                "explanations": tuple(data.get("explanations", ())),
                 "engine_args": tuple(data.get("engine_args", ())),
             }
         )

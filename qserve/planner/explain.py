@@ -1,0 +1,135 @@
+"""Each term of a vLLM account in words: the formula, its numbers, and where it comes from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from qserve.core.hardware import Device
+from qserve.planner import constants
+from qserve.planner.layout import stage_layers
+from qserve.planner.memory import vllm
+from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
+from qserve.planner.memory.rope import rope_cache_bytes
+from qserve.planner.plan import Plan, Term
+from qserve.planner.setup import Setup
+from qserve.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from qserve.planner.account_vllm import VllmAccount
+
+__all__ = ["traps", "vllm_terms", "weights_formula"]
+
+_PLURALS = {"embedding": "embeddings", "lm_head": "lm_head", "linear": "linear layers", "expert": "experts"}
+
+
+def vllm_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tuple[Term, ...]:
+    """The terms of one rank, in the order of the account, with low and high estimates."""
+    activations, graphs, cache = account.activations_bytes, account.cuda_graphs_bytes, max(0, account.cache_bytes)
+    non_torch, context, setup = account.non_torch, account.context, account.setup
+    is_rich = setup.spec.moe is not None or setup.spec.quantization is not None
+    graph_source = constants.GRAPH_BYTES_PER_LAYER_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER
+    counted = (
+        "safetensors headers" if setup.checkpoint.tensors and setup.spec is setup.checkpoint.spec else "dimensions"
+    )
+    return (
+        Term(
+            "weights", weights_bytes, weights_formula(setup), f"{counted}, in the blocks of torch's CUDA allocator",
+            int(weights_bytes * 0.995), int(weights_bytes * 1.01),
+        ),
+        Term(
+            "KV cache", cache, _cache_formula(account, device), f"vLLM {setup.engine_version}, gpu_worker.py",
+            max(0, int(cache * 0.97) - 200 * MIB), int(cache * 1.02) + 100 * MIB,
+        ),
+        Term(
+            "activations", activations, _activations_formula(account, device),
+            "vLLM's profile run; start-up logs of 0.10 to 0.28", int(activations * 0.93), int(activations * 1.15),
+        ),
+        Term("CUDA graphs", graphs, _graphs_formula(account), graph_source.source, graphs // 2, graphs * 3 // 2),
+        Term(
+            "non-torch", non_torch.num_bytes, f"driver libraries, cuBLAS, NCCL over {setup.num_ranks} rank(s)",
+            non_torch.source, non_torch.low_bytes, non_torch.high_bytes,
+        ),
+        Term(
+            "CUDA context", context.num_bytes, "outside vLLM's own account, but on the card",
+            context.source, context.low_bytes, context.high_bytes,
+        ),
+    )  # fmt: skip
+
+
+def weights_formula(setup: Setup) -> str:
+    """Bytes by role: what each kind of tensor takes before it is shared out."""
+    sizes: Counter[str] = Counter()
+    for tensor in setup.tensors:
+        sizes[_PLURALS.get(tensor.role, "norms and the rest")] += tensor.nbytes
+    parts = " + ".join(f"{format_bytes(size)} {name}" for name, size in sizes.most_common())
+    in_flight = f", linear layers quantized to {setup.quant.scheme} while loading" if setup.in_flight else ""
+    shared = f", over {setup.num_ranks} ranks" if setup.num_ranks > 1 else ""
+    rotary = format_bytes(rope_cache_bytes(setup.spec, setup.dtype)) if setup.engine == "vllm" else ""
+    return f"{parts}{in_flight}{shared}" + (f" + {rotary} rotary table" if rotary else "")
+
+
+def _cache_formula(account: VllmAccount, device: Device) -> str:
+    setup, spec, layout = account.setup, account.setup.spec, account.layout
+    cache_dtype = setup.request.kv_cache_dtype
+    element = kv_element_bytes(cache_dtype, setup.dtype)
+    token = kv_bytes_per_token(spec, element, setup.tensor_parallel_size, kv_scale_bytes(cache_dtype))
+    heads = max(1, spec.num_key_value_heads // setup.tensor_parallel_size)
+    layers = spec.num_full_layers + spec.num_sliding_layers
+    pages = f"a block of {layout.block_tokens} tokens is {format_bytes(layout.block_bytes)}"
+    state = f", and a sequence pins {layout.state_blocks} more for its linear layers" if layout.state_blocks else ""
+    sizes = f"2 × {layers} layers × {heads} KV heads × {spec.head_dim} × {element} B = {format_bytes(token)} a token"
+    if setup.request.kv_cache_memory_bytes is not None:
+        return f"as asked by --kv-cache-memory-bytes; {sizes}; {pages}{state}"
+    graphs = " − graphs" if account.version.subtracts_cuda_graphs else ""
+    share = f"{format_bytes(device.total_bytes)} × {account.gpu_memory_utilization:g}"
+    return f"{share} − weights − activations − non-torch{graphs}; {sizes}; {pages}{state}"
+
+
+def _activations_formula(account: VllmAccount, device: Device) -> str:
+    spec, tokens = account.setup.spec, account.max_num_batched_tokens
+    seqs, ranks = account.max_num_seqs, account.setup.tensor_parallel_size
+    if account.version.samples_with_triton:
+        sampler = f"14·{seqs}·{spec.vocab_size} + 4·{device.sm_count} SMs·{spec.vocab_size}"
+    else:
+        sampler = f"38·{seqs}·{spec.vocab_size}"
+    layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + 2·{spec.hidden_size}) + 143 MiB"
+    parts = [f"sampler {sampler} + 2·{tokens}·{spec.hidden_size} + 51 MiB", f"widest layer {layer}"]
+    if spec.vision and not account.setup.request.language_model_only:
+        parts.append(f"vision encoder on the largest image {format_bytes(vllm.encoder_peak(spec))}")
+    extra = " + two buffers of the fused experts" if spec.moe else ""
+    if account.setup.request.prompt_logprobs:
+        extra += f" + prompt logprobs 4·{tokens}·{spec.vocab_size}"
+    return f"the largest of: {'; '.join(parts)}{extra}"
+
+
+def _graphs_formula(account: VllmAccount) -> str:
+    if not account.cuda_graphs_bytes:
+        return "none"
+    graphs = vllm.num_cuda_graphs(account.max_num_seqs, account.max_num_batched_tokens)
+    layers = max(stage_layers(account.setup.spec, account.setup.pipeline_parallel_size))
+    each = account.cuda_graphs_bytes // (graphs * layers)
+    return f"{graphs} graphs × {layers} layers × {format_bytes(each)}"
+
+
+def traps(setup: Setup, plan: Plan) -> tuple[str, ...]:
+    """What write-ups on fitting models get wrong, said with this plan's numbers."""
+    vocab, tokens = setup.spec.vocab_size, plan.workload.max_num_batched_tokens
+    logprobs = format_bytes(vllm.prompt_logprobs_bytes(setup.spec, tokens))
+    lines = [
+        "bf16 takes the same bytes as fp16; what it saves is overflows",
+        "with SDPA or flash attention no length × length matrix is kept: activations grow linearly with the tokens of "
+        "a step, and halving max_model_len halves a sequence's cache, not the whole",
+        f"prompt log-probabilities (lm-eval) need tokens × vocabulary × 4 B more: {logprobs} at a step of {tokens}",
+    ]
+    if plan.engine == "vllm" and plan.placement.gpu_memory_utilization:
+        seqs = format_bytes(constants.SAMPLER_BYTES_TRITON * 256 * vocab)
+        lines = [
+            "gpu_memory_utilization is a share of the whole card, not of what is free; raising it gives the engine "
+            "more and takes it from every neighbour (a trainer, a second engine)",
+            "kv_cache_memory_bytes sets the cache itself: vLLM then ignores the share, and start-up no longer depends "
+            "on what else moves on the card",
+            f"every 256 sequences of max_num_seqs cost {seqs} of sampler peak with a vocabulary of {vocab}",
+            *lines,
+        ]
+    return tuple(lines)
