@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+from qserve.core.dimensions import num_parameters
 from qserve.core.hardware import Device, parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import CheckpointQuantization
@@ -23,7 +24,7 @@ from qserve.planner.training import TrainingRequest, plan_training
 from qserve.planner.training.constants import EAGER_CUDA_CONTEXT
 from qserve.units import GIB
 
-__all__ = ["TrainingComparison", "compare_training", "mean_clipped_length"]
+__all__ = ["TrainingComparison", "compare_training", "mean_clipped_length", "model_parameters"]
 
 FIGURES = Path(__file__).parent / "measurements.csv"
 
@@ -188,3 +189,8 @@ def _spec(model: str) -> ModelSpec:
         "tie_word_embeddings": False,
     }
     return ModelSpec.from_config(config, model)
+
+
+def model_parameters(model: str) -> int:
+    """Parameters of a row's model."""
+    return num_parameters(_spec(model))

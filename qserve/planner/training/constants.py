@@ -148,7 +148,7 @@ EAGER_CUDA_CONTEXT = Band(
 
 # What the caching allocator keeps beyond what is used, as a multiple of the bytes a token of mean length needs,
 # when sample lengths vary: vocabulary-wide buffers of unlike lengths do not fit into each other's blocks.
-# Fitted once on the 17 ms-swift 1.x rows of tests/golden (torch 2.1, max_memory_reserved); 0 where every batch is
+# Fitted once on the ms-swift 1.x rows of tests/golden (torch 2.1, max_memory_reserved); 0 where every batch is
 # padded to the same length, and next to 0 with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
 FRAGMENTATION = Band(
     2.8, 0.0, 2.8, "ms-swift 1.x Benchmark.md, lengths 3234 ± 2547, against the sum of the other terms"
