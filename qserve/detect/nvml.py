@@ -37,7 +37,7 @@ def read_devices(environ: Mapping[str, str], host: HostMemory) -> tuple[tuple[De
     finally:
         nvml.nvmlShutdown()
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    chosen = seen if visible is None else _visible(seen, visible)
+    chosen = _one_slice(seen if visible is None else _visible(seen, visible))
     return tuple(device for _, device in chosen), tuple(_notes(seen, chosen, environ))
 
 
@@ -133,12 +133,27 @@ def _visible(seen: list[tuple[tuple[str, ...], Device]], variable: str) -> list[
     return chosen
 
 
+def _one_slice(cards: list[tuple[tuple[str, ...], Device]]) -> list[tuple[tuple[str, ...], Device]]:
+    """CUDA shows one MIG slice to a process, and none beside whole cards.
+
+    Source: NVIDIA Multi-Instance GPU User Guide, "CUDA Device Enumeration".
+    """
+    whole = [card for card in cards if not _is_slice(card)]
+    return whole or cards[:1]
+
+
+def _is_slice(card: tuple[tuple[str, ...], Device]) -> bool:
+    return card[0][0].startswith("MIG-")
+
+
 def _names(name: str, entry: str) -> bool:
     return name == entry or (entry.startswith(("GPU-", "MIG-")) and name.startswith(entry))
 
 
 def _notes(seen: list[Any], chosen: list[Any], environ: Mapping[str, str]) -> Iterator[str]:
-    if len(chosen) < len(seen):
+    if any(_is_slice(card) for card in seen) and len(chosen) < len(seen):
+        yield f"{len(seen)} cards and MIG slices; a process sees one slice: CUDA_VISIBLE_DEVICES=MIG-… chooses which"
+    elif len(chosen) < len(seen):
         yield f"CUDA_VISIBLE_DEVICES={environ.get('CUDA_VISIBLE_DEVICES')!r} leaves {len(chosen)} of {len(seen)} cards"
     names = {device.name for _, device in seen}
     if len(names) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":

@@ -114,12 +114,18 @@ def test_cards_that_share_the_ram_count_with_it(monkeypatch: pytest.MonkeyPatch)
 def test_mig_slices_stand_for_their_card(monkeypatch: pytest.MonkeyPatch) -> None:
     slices = [Card(f"H100 MIG 3g.40gb {n}", 40 * GIB, cores=60, uuid=f"MIG-{n}") for n in range(2)]
     card = Card("NVIDIA H100", 80 * GIB, capability=(9, 0), slices=slices)
-    devices, _ = _read(monkeypatch, [card])
-    assert [device.total_bytes for device in devices] == [40 * GIB, 40 * GIB]
-    assert [device.sm_count for device in devices] == [60, 60]
-    assert devices[0].bandwidth_bytes_per_s == pytest.approx(1_008_096_000_000 / 2)
+    (device,), notes = _read(monkeypatch, [card])  # CUDA shows one slice to a process
+    assert (device.total_bytes, device.sm_count) == (40 * GIB, 60)
+    assert device.bandwidth_bytes_per_s == pytest.approx(1_008_096_000_000 / 2)
+    assert "CUDA_VISIBLE_DEVICES=MIG-" in notes[0]
     (chosen,), _ = _read(monkeypatch, [card], CUDA_VISIBLE_DEVICES="MIG-1")
     assert chosen.name.endswith("1")
+
+
+def test_whole_cards_hide_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Card("cut", 80 * GIB, slices=[Card("slice", 40 * GIB, uuid="MIG-0")])
+    devices, _ = _read(monkeypatch, [cut, Card("whole", 80 * GIB)])
+    assert [device.name for device in devices] == ["whole"]
 
 
 @pytest.mark.parametrize(
