@@ -15,6 +15,11 @@ _QUANTIZATION_CONFIGS: dict[str, Mapping[str, Any]] = {
     "gptq-int4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True},
     "gptq-int8": {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": True},
     "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    "w8a8": {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}},
+    },
+    "bnb-nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
 }
 
 

@@ -17,7 +17,7 @@ from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.plan import DevicePlan
 from qserve.planner.setup import Setup
 from qserve.planner.versions import VllmVersion
-from qserve.units import MIB
+from qserve.units import GIB, MIB
 
 __all__ = ["VllmAccount", "cuda_context", "stage_weights"]
 
@@ -31,7 +31,10 @@ def cuda_context(setup: Setup) -> Constant:
 
 
 def _fuses_all_reduce(setup: Setup) -> bool:
-    return setup.devices[0].compute_capability in ((9, 0), (10, 0), (10, 3))
+    """Data-centre cards from Hopper on; a described card without cc= is one by its 132 SMs and its memory."""
+    device = setup.devices[0]
+    is_described_hopper = device.sm_count == 132 and device.total_bytes >= 70 * GIB
+    return is_described_hopper or device.compute_capability in ((9, 0), (10, 0), (10, 3))
 
 
 def stage_weights(setup: Setup) -> tuple[int, ...]:

@@ -139,6 +139,8 @@ def _stored_as(scheme: str) -> CheckpointQuantization | None:
         "gptq-int4": CheckpointQuantization("gptq-int4", 4, group_size=128, symmetric=True),
         "gptq-int8": CheckpointQuantization("gptq-int8", 8, group_size=128, symmetric=True),
         "fp8": CheckpointQuantization("fp8", 8, block=128, symmetric=True),
+        "w8a8": CheckpointQuantization("w8a8", 8, symmetric=True),
+        "bnb-nf4": CheckpointQuantization("bnb-nf4", 4, 64, double_quant=True),
     }
     return table.get(scheme)
 

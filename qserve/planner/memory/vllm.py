@@ -128,4 +128,5 @@ def _moe_workspace(spec: ModelSpec, version: VllmVersion, num_tokens: int, tenso
 
 
 def _is_large(device: Device) -> bool:
-    return device.total_bytes >= 70 * GIB and "a100" not in device.name.lower()
+    is_a100 = "a100" in device.name.lower() or device.sm_count == 108
+    return device.total_bytes >= 70 * GIB and not is_a100
