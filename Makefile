@@ -29,15 +29,16 @@ check: setup ## lint, formatting, types, layers between packages, docs that quot
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/docs.py --check
 
-bench: setup ## measure what the gateway costs, about 70 s; exit status 1 if a target is missed
-	@$(BIN)/python bench/gateway_cost.py $(ARGS)
+bench: setup ## what the gateway costs and what the worker yields, a few minutes; needs the machine to itself
+	@$(BIN)/python bench/gateway_cost.py; gateway=$$?; $(BIN)/python bench/throughput.py && exit $$gateway
 
 gpu: setup ## the tests that need an NVIDIA card; says so and ends well where there is none
 	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then $(BIN)/pytest -m gpu $(ARGS); \
 	else echo "gpu: torch sees no NVIDIA card on this machine; the tests marked gpu were not run"; fi
 
 accuracy: setup ## the planner's error per term, engine and release, against published figures
-	@$(BIN)/python scripts/accuracy.py $(ARGS)
+	@$(BIN)/python scripts/accuracy.py
+	@$(BIN)/python scripts/accuracy_training.py
 
 docs: setup ## write docs/cli.md and what README.md quotes anew from the program
 	@$(BIN)/python scripts/docs.py
