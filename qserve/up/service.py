@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from qserve.core.checkpoint import Checkpoint
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.engine.process import WorkerSpec
-from qserve.errors import QserveError, WorkerFailed
+from qserve.errors import QserveError, UsageError, WorkerFailed
 from qserve.gateway.app import build_gateway
 from qserve.gateway.server import build_server
 from qserve.gateway.settings import GatewaySettings
@@ -174,7 +174,7 @@ def _worker(checkpoint: Checkpoint, plan: Plan, options: UpOptions, private: Pat
         "chat", names, UnixAddress(socket), key, plan.workload.max_num_seqs, plan.workload.max_model_len
     )
     spec = WorkerSpec(checkpoint.folder.resolve(), names, plan, socket, key)
-    options.log_folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(options.log_folder)
     return SupervisedWorker(
         endpoint,
         spec,
@@ -182,6 +182,15 @@ def _worker(checkpoint: Checkpoint, plan: Plan, options: UpOptions, private: Pat
         options.log_folder / "chat.log",
         lambda name: screen.phase(f"chat: {name}"),
     )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the folder for logs, {folder}, can't be made: {error.strerror}. Choose a place of yours with --state-dir"
+        ) from error
 
 
 async def _run_server(server: uvicorn.Server, listener: Any) -> None:

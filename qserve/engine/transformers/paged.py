@@ -141,7 +141,16 @@ class PagedBatcher:
 
     def _deliver(self, deliveries: _Deliveries) -> None:
         """From the generating thread: one wake-up of the loop for the whole step."""
-        self._loop.call_soon_threadsafe(_fill_outboxes, deliveries)
+        self._loop.call_soon_threadsafe(self._fill_outboxes, deliveries)
+
+    def _fill_outboxes(self, deliveries: _Deliveries) -> None:
+        for sequence, item in deliveries:
+            if sequence.request_id in self._running:
+                sequence.outbox.put_nowait(item)
+            else:
+                # The library reads its queue of requests before that of cancellations: one that fell between the two
+                # readings was cancelled before it was known, and would run to its end.
+                self._manager.cancel_request(sequence.request_id)
 
     def _on_end(self, output: Any) -> None:
         sequence = self._running.pop(output.request_id, None)
@@ -152,11 +161,6 @@ class PagedBatcher:
         with self._manager.output_router._lock:
             self._manager.output_router.result_handlers.pop(sequence.request_id, None)
         return self._running.pop(sequence.request_id, None) is not None
-
-
-def _fill_outboxes(deliveries: _Deliveries) -> None:
-    for sequence, item in deliveries:
-        sequence.outbox.put_nowait(item)
 
 
 class _Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # transformers is untyped

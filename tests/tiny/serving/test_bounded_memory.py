@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bench.random_checkpoint import SHAPES, write_checkpoint
 
+from bench.random_checkpoint import SHAPES, write_checkpoint
 from qserve.units import MIB
 from tests.tiny.serving.served import Service
 

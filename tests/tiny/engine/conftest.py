@@ -1,0 +1,56 @@
+"""A random Qwen3 of two layers, and a paged batcher over it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bench.random_checkpoint import write_checkpoint
+from qserve.demo import chat_model_path
+from qserve.engine.transformers.paged import PagedBatcher
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights in float32."""
+    torch.set_num_threads(1)
+    return write_checkpoint(tmp_path_factory.mktemp("tiny"), "tiny", dtype="float32")
+
+
+@pytest.fixture(scope="session")
+def model(tiny: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def demo_tokenizer() -> Any:
+    """A byte-level BPE with merges, Qwen's special tokens, and characters of several tokens."""
+    return AutoTokenizer.from_pretrained(chat_model_path())
+
+
+@pytest.fixture
+def batching(tiny: Path) -> Callable[..., AbstractAsyncContextManager[PagedBatcher]]:
+    """`async with batching(kv_cache_tokens=…) as batcher`: running; its model is its own, since it changes attention."""
+
+    @asynccontextmanager
+    async def run(**limits: int) -> AsyncIterator[PagedBatcher]:
+        model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+        died = threading.Event()
+        sizes = {"kv_cache_tokens": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 256, **limits}
+        batcher = PagedBatcher(model, asyncio.get_running_loop(), **sizes)
+        batcher.start(on_death=lambda _: died.set())
+        try:
+            yield batcher
+        finally:
+            batcher.stop()
+        assert not died.is_set()
+
+    return run

@@ -1,0 +1,144 @@
+"""Every way in which `qserve up` can't start: its exit status, and one message that says what to change."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.tiny.serving.served import Service, run
+
+
+@pytest.fixture
+def checkpoint(demo: Path, tmp_path: Path) -> Path:
+    """A copy of the demo, to be broken."""
+    return Path(shutil.copytree(demo, tmp_path / "checkpoint"))
+
+
+def refused(status: int, *arguments: str, folder: Path, **environment: str) -> str:
+    """The one message of a `qserve up` that ends with `status`."""
+    got, output = run(*arguments, folder=folder, **environment)
+    assert got == status, output
+    assert "Traceback" not in output
+    messages = [line for line in output.splitlines() if line.startswith("qserve: ")]
+    assert len(messages) == 1, output
+    return messages[0]
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        message = refused(4, "--model", "demo", "--port", port, folder=tmp_path)
+    assert port in message
+    assert "--port 0" in message
+
+
+def test_another_host_without_a_key(tmp_path: Path) -> None:
+    message = refused(2, "--model", "demo", "--host", "0.0.0.0", folder=tmp_path)
+    assert "--api-key" in message
+    assert "0.0.0.0" in message
+
+
+def test_a_host_that_is_none(tmp_path: Path) -> None:
+    assert "--host" in refused(
+        2, "--model", "demo", "--host", "no.such.host.invalid", "--api-key", "k", folder=tmp_path
+    )
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    assert "/no/such/folder" in refused(2, "--model", "/no/such/folder", folder=tmp_path)
+
+
+def test_an_unknown_id_without_a_network(tmp_path: Path) -> None:
+    message = refused(2, "--model", "nobody/nothing-7B", folder=tmp_path)
+    assert "nobody/nothing-7B" in message
+    assert "HF_HUB_OFFLINE" in message
+
+
+def test_a_known_id_whose_weights_are_not_here(tmp_path: Path) -> None:
+    """It can be planned from its bundled dimensions, so that it fails where the weights would be fetched."""
+    message = refused(2, "--model", "Qwen/Qwen3-0.6B", "--gpu", "none", folder=tmp_path, HF_HOME=str(tmp_path / "hf"))
+    assert "Qwen/Qwen3-0.6B" in message
+
+
+def test_a_folder_without_config(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "config.json").unlink()
+    assert "config.json" in refused(2, "--model", str(checkpoint), folder=tmp_path)
+
+
+def test_a_config_that_is_no_json(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "config.json").write_text('{"model_type": ')
+    assert "config.json" in refused(2, "--model", str(checkpoint), folder=tmp_path)
+
+
+def test_a_truncated_file(checkpoint: Path, tmp_path: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    assert "truncated" in refused(2, "--model", str(checkpoint), folder=tmp_path)
+
+
+def test_a_missing_shard(checkpoint: Path, tmp_path: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "model-00002-of-00002.safetensors")}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "model-00002-of-00002" in refused(2, "--model", str(checkpoint), folder=tmp_path)
+
+
+def test_a_missing_tensor(checkpoint: Path, tmp_path: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    lost = next(name for name in tensors if "down_proj" in name)
+    save_file({n: t for n, t in tensors.items() if n != lost}, checkpoint / "model.safetensors", {"format": "pt"})
+    assert lost in refused(2, "--model", str(checkpoint), folder=tmp_path)
+
+
+def test_a_tensor_of_another_shape(checkpoint: Path, tmp_path: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    name = next(name for name in tensors if "down_proj" in name)
+    tensors[name] = tensors[name][:, :8].contiguous()
+    save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
+    assert str(checkpoint) in refused(2, "--model", str(checkpoint), folder=tmp_path)
+
+
+def test_no_tokenizer(checkpoint: Path, tmp_path: Path) -> None:
+    for file in checkpoint.glob("tokenizer*"):
+        file.unlink()
+    assert "tokenizer" in refused(2, "--model", str(checkpoint), folder=tmp_path)
+
+
+def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
+    message = refused(3, "--model", "Qwen/Qwen2.5-72B-Instruct", "--gpu", "none", folder=tmp_path)
+    assert "GiB" in message
+
+
+def test_a_state_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    message = refused(2, "--model", "demo", "--state-dir", str(file / "state"), folder=tmp_path)
+    assert "--state-dir" in message
+
+
+def test_nan_weights_fail_their_requests_and_not_the_worker(checkpoint: Path, start: Callable[..., Service]) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    tensors["model.norm.weight"] = torch.full_like(tensors["model.norm.weight"], float("nan"))
+    save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
+    service = start("--served-model-name", "demo", model=str(checkpoint)).until_ready()
+    worker = service.worker()
+    for fields in ({}, {"temperature": 1.0}, {"echo": True, "logprobs": 1, "max_tokens": 1}, {"logprobs": 3}):
+        answer = service.post("/v1/completions", prompt="a b c", **fields)
+        assert answer.status_code == 500, fields
+        error = answer.json()["error"]
+        assert error["code"] == "generation_failed"
+        assert "not a number" in error["message"]
+    streamed = service.post("/v1/completions", prompt="a b c", stream=True)
+    assert "not a number" in streamed.text
+    assert service.worker() == worker
+    assert service.num_running() == 0
