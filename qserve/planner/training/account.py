@@ -198,6 +198,8 @@ def _peak(model: TrainedModel, request: TrainingRequest) -> int:
 def _layer_formula(model: TrainedModel, request: TrainingRequest) -> str:
     parts = [f"{LAYER_BYTES.hidden} · hidden", f"{LAYER_BYTES.heads} · q", f"{LAYER_BYTES.intermediate} · intermediate"]
     parts += [f"{LAYER_BYTES.qk_norm} · (q + kv)"] if model.spec.qk_norm else []
+    if model.spec.moe is not None:
+        parts.append(f"{LAYER_BYTES.routed_hidden} · hidden · {model.spec.moe.num_experts_per_tok} experts a token")
     parts += [f"{LAYER_BYTES.lora_input} · adapter inputs"] if model.adapter_input_dims else []
     parts += ["8 · heads · length: eager attention is quadratic"] if request.attention == "eager" else []
     return " + ".join(parts)

@@ -34,6 +34,9 @@ def layer_bytes_per_token(model: TrainedModel, request: TrainingRequest) -> floa
     saved = LAYER_BYTES.hidden * spec.hidden_size + LAYER_BYTES.heads * q_dim
     saved += LAYER_BYTES.intermediate * _active_intermediate(spec)
     saved += LAYER_BYTES.qk_norm * (q_dim + kv_dim) if spec.qk_norm else 0
+    if spec.moe is not None:  # each routed expert has its own copies of input and output; the router one number each
+        saved += LAYER_BYTES.routed_hidden * spec.moe.num_experts_per_tok * spec.hidden_size
+        saved += LAYER_BYTES.router * spec.moe.num_experts
     saved += LAYER_BYTES.lora_input * model.adapter_input_dims
     if request.attention == "eager":
         saved += ATTENTION_MATRIX_BYTES * spec.num_attention_heads * request.max_length

@@ -111,6 +111,8 @@ class LayerBytes:
     heads: int = 8
     intermediate: int = 8
     qk_norm: int = 6
+    routed_hidden: int = 4  # an expert's gathered input and its weighted output, 2 each
+    router: int = 4  # one fp32 probability an expert
     lora_input: int = 4  # PEFT casts the input of every adapter to the adapter's fp32
 
 

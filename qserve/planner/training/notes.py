@@ -66,7 +66,7 @@ def _on_model(run: Run) -> Iterator[str]:
         yield f"the reward head is {head} of {billions:.2f} billion parameters; what counts is the body"
     if policy.spec.moe is not None and policy.tuning in ("lora", "qlora"):
         yield "adapters on fused experts are not counted: PEFT's all-linear does not reach them in transformers 5"
-    if policy.spec.is_hybrid or policy.spec.moe is not None:
-        yield "activations of linear-attention and expert layers are counted like dense ones: not measured"
+    if policy.spec.is_hybrid:
+        yield "activations of linear-attention layers are counted like those of full attention: not measured"
     if run.request.precision in ("mixed", "pure", "amp"):
         yield "bf16 and fp16 take the same bytes; bf16 saves overflows, not memory"

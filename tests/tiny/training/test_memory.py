@@ -12,10 +12,17 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
+from qserve.core.hardware import parse_gpu
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.training import TrainingRequest
+from qserve.planner.training import TrainingRequest, plan_training
 from qserve.planner.training.activations import (
     checkpoint_bytes,
     layer_bytes_per_token,
@@ -99,6 +106,36 @@ def test_gradient_checkpointing_keeps_layer_inputs_and_one_layer(family: str) ->
     assert many == pytest.approx(kept + layer, rel=0.05)
 
 
+def _saved(config: Qwen3MoeConfig, length: int) -> int:
+    """Bytes of all storages but weights that a forward pass keeps for the backward pass; real tensors."""
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).train()
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(input_ids=torch.arange(length)[None] % 64, use_cache=False).logits.float().sum()
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def test_a_layer_of_experts_saves_what_is_planned() -> None:
+    length, shape = 128, {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 192}
+    shape |= {"hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4, "num_key_value_heads": 2}
+    shape |= {"head_dim": 64, "vocab_size": 64}
+    few, many = (_saved(Qwen3MoeConfig(num_hidden_layers=n, **shape), length) for n in (2, 6))
+    config = {**shape, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_hidden_layers": 6}
+    request = TrainingRequest("sft", max_length=length)
+    model = cast_of(ModelSpec.from_config(config | {"max_position_embeddings": 512}), request)[0]
+    # Outside fake tensors SDPA's CPU kernel reads unexpanded keys and values: 4 · (q − kv) bytes less.
+    planned = layer_bytes_per_token(model, request) - 4 * (256 - 128)
+    assert (many - few) / 4 / length == pytest.approx(planned, rel=0.02)
+
+
 def test_the_loss_of_a_language_model_needs_12_bytes_a_logit() -> None:
     length, vocab = 1024, 60_000
     model, request = _planned("qwen3", "lm", length, 2, vocab)
@@ -109,3 +146,33 @@ def test_the_loss_of_a_language_model_needs_12_bytes_a_logit() -> None:
 def test_a_reward_head_needs_no_logits() -> None:
     small, large = (_peak("qwen3", "score", 1024, checkpointing=True, layers=2, vocab=v) for v in (1000, 15_000))
     assert large == pytest.approx(small, rel=0.01)
+
+
+@pytest.mark.parametrize(("length", "phase"), [(64, "step"), (2048, "backward")])
+def test_a_whole_step_of_adamw_needs_what_the_plan_says(length: int, phase: str) -> None:
+    """Two steps of a 16-bit model under torch's AdamW, from forward pass to update: the larger phase is the peak."""
+    config = Qwen3Config(num_hidden_layers=4, vocab_size=30_000, head_dim=64, **SHAPE)
+    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
+        warnings.simplefilter("ignore")
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).train()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        tracker = MemTracker()
+        tracker.track_external(model, optimizer)
+        with tracker:
+            for _ in range(2):
+                _step(model, "lm", torch.zeros(1, length, dtype=torch.long))
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+                tracker.reset_mod_stats()
+        peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+    measured = next(value for name, value in peak.items() if str(name).endswith("Total"))
+    spec = ModelSpec.from_config(
+        {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 4, "vocab_size": 30_000}
+        | SHAPE
+        | {"head_dim": 64}
+    )
+    request = TrainingRequest("sft", max_length=length, precision="pure", runtime_bytes=0)
+    (card,) = plan_training(spec, parse_gpu("a100"), request).cards
+    assert card.phase == phase
+    assert card.used_bytes == pytest.approx(measured, rel=0.03)
