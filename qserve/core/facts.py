@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from qserve.errors import UsageError
 
 __all__ = ["load"]
 
@@ -14,14 +17,35 @@ _PACKAGE = Path(__file__).parent.parent
 _FOLDERS = (_PACKAGE / "_configs", _PACKAGE.parent / "configs")
 
 
-@cache
 def load(table: str) -> dict[str, Any]:
-    """The parsed table configs/<table>.toml; read once. The caller must not change it.
+    """The parsed table configs/<table>.toml, with the rows of $QSERVE_CONFIGS/<table>.toml in place of its own.
 
-    Raises FileNotFoundError where the installation lacks the file: a packaging mistake, not a user's.
+    Read once per folder; the caller must not change it. Raises FileNotFoundError where the installation lacks the
+    file (a packaging mistake), UsageError for a user's file that is no TOML.
     """
-    for folder in _FOLDERS:
-        path = folder / f"{table}.toml"
-        if path.is_file():
-            return tomllib.loads(path.read_text())
-    raise FileNotFoundError(f"the table {table}.toml is in none of {', '.join(str(folder) for folder in _FOLDERS)}")
+    return _merged(table, os.environ.get("QSERVE_CONFIGS"))
+
+
+@cache
+def _merged(table: str, user_folder: str | None) -> dict[str, Any]:
+    own = _read(
+        next((path for path in (folder / f"{table}.toml" for folder in _FOLDERS) if path.is_file()), None), table
+    )
+    user_file = Path(user_folder).expanduser() / f"{table}.toml" if user_folder else None
+    if user_file is None or not user_file.is_file():
+        return own
+    users = _read(user_file, table)
+    return {**own, **{key: _over(own.get(key), value) for key, value in users.items()}}
+
+
+def _over(own: Any, users: Any) -> Any:
+    return {**own, **users} if isinstance(own, dict) and isinstance(users, dict) else users
+
+
+def _read(path: Path | None, table: str) -> dict[str, Any]:
+    if path is None:
+        raise FileNotFoundError(f"the table {table}.toml is in none of {', '.join(map(str, _FOLDERS))}")
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} is no TOML: {error}; correct it, or unset QSERVE_CONFIGS") from None

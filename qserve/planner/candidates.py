@@ -10,7 +10,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.dimensions import tensors_of
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import SCHEMES, CheckpointQuantization, Engine, resolve_scheme
+from qserve.core.quantization import FAMILIES, SCHEMES, CheckpointQuantization, Engine, resolve_scheme
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner import constants
@@ -103,7 +103,7 @@ def _quantizations(checkpoint: Checkpoint, device: Device, request: PlanRequest,
         yield _Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
         return
     for scheme in allowed:
-        if request.quant == "auto" and not _pays(scheme, device):
+        if request.quant in FAMILIES and not _pays(scheme, device, engine):
             continue
         weights = _quantized(checkpoint, scheme, engine)
         if weights is not None:
@@ -155,11 +155,16 @@ def _in_flight(scheme: str) -> CheckpointQuantization:
     return table[scheme]
 
 
-def _pays(scheme: str, device: Device) -> bool:
-    """Whether `auto` considers a scheme on this device: fp8 needs Ampere's weight-only kernels at least."""
-    if device.kind == "cpu":
-        return scheme != "fp8"
-    return scheme != "fp8" or device.supports("fp8") or (device.compute_capability or (0, 0)) >= (8, 0)
+def _pays(scheme: str, device: Device, engine: Engine) -> bool:
+    """Whether a word like `auto` or `4bit` may mean this scheme here; an exact scheme is taken at its word.
+
+    fp8 needs Ampere's weight-only kernels at least; transformers on a CPU has kernels for bitsandbytes alone.
+    """
+    if device.kind == "cpu" and engine == "transformers":
+        return SCHEMES[scheme].bits >= 16 or scheme.startswith("bnb")
+    if scheme == "fp8":
+        return device.supports("fp8") or (device.compute_capability or (0, 0)) >= (8, 0)
+    return True
 
 
 def _same_family(stored: str, asked: str) -> bool:

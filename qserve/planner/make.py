@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
+from qserve.core.quantization import SCHEMES
 from qserve.errors import UsageError
 from qserve.planner.candidates import candidates
 from qserve.planner.engine_args import engine_args
@@ -16,6 +17,7 @@ from qserve.planner.request import PlanRequest
 from qserve.planner.settle import ROOM_TOKENS, settle
 from qserve.planner.setup import Setup
 from qserve.planner.suggest import suggestions
+from qserve.units import format_bytes
 
 __all__ = ["make_plan"]
 
@@ -27,7 +29,7 @@ def make_plan(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) 
     """
     setups = list(candidates(checkpoint, hardware, request))
     plan, setup = _first_that_fits(setups) or _nearest(setups)
-    notes = (*checkpoint.messages, *hardware.notes, *notes_on(setup, plan))
+    notes = (*checkpoint.messages, *hardware.notes, *_passed_over(setups, setup, plan), *notes_on(setup, plan))
     plan = replace(plan, notes=notes, explanations=traps(setup, plan))
     if plan.fits:
         return replace(plan, engine_args=engine_args(setup, plan))
@@ -42,6 +44,22 @@ def _first_that_fits(setups: list[Setup]) -> tuple[Plan, Setup] | None:
             if plan.fits:
                 return plan, setup
     return None
+
+
+def _passed_over(setups: list[Setup], taken: Setup, plan: Plan) -> tuple[str, ...]:
+    """Why `auto` did not take a better quantization: what each lacked for the same room."""
+    quality = SCHEMES[taken.quant.scheme].quality
+    better = [setup for setup in setups if SCHEMES[setup.quant.scheme].quality > quality]
+    if not better or not plan.fits:
+        return ()
+    room = next((room for room in ROOM_TOKENS if room <= plan.kv_cache_tokens), ROOM_TOKENS[-1])
+    short: dict[str, int] = {}
+    for setup in better:
+        missing = settle(setup, room).short_bytes
+        short[setup.quant.scheme] = min(missing, short.get(setup.quant.scheme, missing))
+    lacks = ", ".join(f"{scheme} lacks {format_bytes(missing)}" for scheme, missing in short.items())
+    order = " > ".join(dict.fromkeys(setup.quant.scheme for setup in setups))
+    return (f"quality {order}: {lacks} for a cache of {room} tokens, so {taken.quant.scheme} was taken",)
 
 
 def _nearest(setups: list[Setup]) -> tuple[Plan, Setup]:

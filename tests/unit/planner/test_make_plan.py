@@ -152,6 +152,11 @@ def test_a_model_larger_than_ram_is_refused() -> None:
     assert any("4bit" in way.command or "int8" in way.command for way in plan.suggestions)
 
 
+def test_a_cpu_quantizes_with_bitsandbytes_alone() -> None:
+    assert plan_of("Qwen/Qwen3-8B", None, quant="4bit").quant.scheme == "bnb-nf4"
+    assert plan_of("Qwen/Qwen3-8B", None, quant="int8").quant.scheme == "bnb-int8"
+
+
 def test_offload_maps_layers_to_ram() -> None:
     plan = plan_of("Qwen/Qwen3-14B", "rtx-3060", quant="bf16", offload="cpu")
     places = plan.placement.device_map
