@@ -48,7 +48,7 @@ def test_stream_says_what_the_whole_answer_says(client: openai.OpenAI) -> None:
 
 
 def test_stream_comes_piece_by_piece(client: openai.OpenAI) -> None:
-    chunks = streamed(client, max_tokens=30, extra_body={"ignore_eos": True})
+    chunks = streamed(client, max_tokens=30, extra_body={"ignore_eos": True, "skip_special_tokens": False})
     assert sum(bool(choice.delta.content) for chunk in chunks for choice in chunk.choices) > 10
 
 
