@@ -38,6 +38,12 @@ class Sequence:
     sampler: SequenceSampler
     outbox: asyncio.Queue[TokenChoice | SequenceFailed] = field(default_factory=asyncio.Queue)
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Sequence:
+        """Itself. When the KV pool is full, transformers starts a request anew from a deep copy of its arguments; the
+        sampler must go on where it was, and somebody waits at this outbox.
+        """
+        return self
+
 
 @dataclass(frozen=True)
 class BatcherLoad:
