@@ -173,7 +173,12 @@ class VllmAccount:
 
     @property
     def slack_bytes(self) -> int:
-        """How far the low estimates of context and graphs lie below the expected ones."""
+        """Before 0.21 graphs and context came out of what the share left over: how far they may be less than expected.
+
+        Logs of those releases started with less left than the expected figures need.
+        """
+        if self.version.subtracts_cuda_graphs:
+            return 0
         return self.context.num_bytes - self.context.low_bytes + self.cuda_graphs_bytes // 2
 
     def devices(self) -> tuple[DevicePlan, ...]:

@@ -61,7 +61,6 @@ def _vllm_fits(account: VllmAccount, need: int) -> bool:
     layout = account.layout
     if layout.state_blocks and account.max_num_seqs > layout.num_blocks(account.whole_model_cache_bytes):
         return False  # start-up fails: fewer blocks than sequences
-    # What no log counts exactly (context, graphs) refuses a plan only where its low estimate is too much as well.
     return all(device.free_bytes + account.slack_bytes >= 0 for device in account.devices())
 
 

@@ -209,3 +209,18 @@ def test_versions_are_told_apart() -> None:
     old = plan_of("Qwen/Qwen3-14B", "h100-sxm", engine_version="0.16.0", max_model_len=8192)
     new = plan_of("Qwen/Qwen3-14B", "h100-sxm", engine_version="0.17.0", max_model_len=8192)
     assert old.devices[0].activations_bytes > 2 * new.devices[0].activations_bytes
+
+
+def test_graphs_come_out_of_the_cache_from_0_21_on() -> None:
+    fixed = {"max_model_len": 8192, "gpu_memory_utilization": 0.9, "max_num_seqs": 256}
+    before = plan_of("Qwen/Qwen3-8B", "a100-80gb", engine_version="0.20.1", **fixed)
+    since = plan_of("Qwen/Qwen3-8B", "a100-80gb", engine_version="0.21.0", **fixed)
+    less = before.placement.kv_cache_memory_bytes - since.placement.kv_cache_memory_bytes
+    assert less > since.devices[0].cuda_graphs_bytes > 0.5 * GIB
+
+
+def test_the_whole_card_leaves_no_room_for_the_context() -> None:
+    plan = plan_of("Qwen/Qwen3-8B", "rtx-4090", gpu_memory_utilization=1.0)
+    assert not plan.fits
+    assert plan.devices[0].free_bytes < 0
+    assert plan.suggestions[0].change == "let the planner choose the memory fraction"
