@@ -208,6 +208,8 @@ def _layer_formula(model: TrainedModel, request: TrainingRequest) -> str:
 def _logits_term(model: TrainedModel, request: TrainingRequest, num_bytes: int) -> Term:
     per = num_bytes // max(1, model.spec.vocab_size * request.logit_tokens)
     how = f"{request.logit_tokens} tokens × {model.spec.vocab_size} vocabulary × {per} B"
+    if request.fused_loss:
+        how = "a chunk of logits, gradients of the hidden states and of a trained lm_head: fused linear cross-entropy"
     if model.spec.head.kind != "lm":
         how = "none: a reward head gives one number a sequence"
     low = round(num_bytes * LOGIT_BYTES["rl-16bit"] / 16) if per == LOGIT_BYTES["rl-fp32"] else num_bytes
@@ -226,9 +228,11 @@ def _fragmentation(run: Run, left_bytes: int) -> tuple[Term, ...]:
     request = run.request
     model = max(run.trained, key=lambda model: _peak(model, request))
     length = request.mean_length or request.max_length
-    per_token = activations.checkpoint_bytes(model, request) + activations.logits_bytes(model, request)
+    varying = activations.checkpoint_bytes(model, request)
+    if not request.fused_loss:  # whose chunks are all of one size
+        varying += activations.logits_bytes(model, request)
     share = min(length, request.max_length) / request.max_length
-    full = FRAGMENTATION.expected * share * per_token
+    full = FRAGMENTATION.expected * share * varying
     capped = max(0, min(round(full), left_bytes))
     how = f"{FRAGMENTATION.expected} × the bytes of {length} tokens a sequence (mean length), at most what is left"
     expected = capped if request.mean_length else 0

@@ -69,10 +69,24 @@ def logits_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     """Logits, log-softmax and their gradients; nothing where a head gives one number a sequence."""
     if model.spec.head.kind != "lm":
         return 0
+    if request.fused_loss:
+        return _fused_loss_bytes(model, request)
     kind = "lm" if request.upcast_logits else "lm-16bit"
     if request.method in ("ppo", "grpo"):
         kind = "rl-16bit" if request.precision in ("mixed", "pure") and request.zero_stage else "rl-fp32"
     return LOGIT_BYTES[kind] * model.spec.vocab_size * request.logit_tokens
+
+
+def _fused_loss_bytes(model: TrainedModel, request: TrainingRequest) -> int:
+    """One chunk of 16-bit logits with its gradient, the gradients of all hidden states, and of lm_head if trained.
+
+    Source: liger_kernel/ops/fused_linear_cross_entropy.py: chunks of next_power_of_2(tokens / ceil(V / H)) tokens.
+    """
+    spec, tokens = model.spec, request.logit_tokens
+    chunk = min(tokens, 1 << (-(-tokens // -(-spec.vocab_size // spec.hidden_size)) - 1).bit_length())
+    is_trained = model.tuning == "full" or model.train_embeddings
+    lm_head = 2 * spec.vocab_size * spec.hidden_size if is_trained else 0
+    return 4 * chunk * spec.vocab_size + 2 * tokens * spec.hidden_size + lm_head
 
 
 def _active_intermediate(spec: ModelSpec) -> int:

@@ -67,6 +67,11 @@ class TrainedModel:
         """Bytes of the weights that no adapter adds, at `frozen_bytes` a 16-bit parameter (2 or 4)."""
         return _loaded_bytes(self.spec, self.quantization, "float32" if frozen_bytes == 4 else "bfloat16")
 
+    def layer_bytes(self, frozen_bytes: int) -> int:
+        """The same of one layer, averaged."""
+        dtype = "float32" if frozen_bytes == 4 else "bfloat16"
+        return _loaded_bytes(self.spec, self.quantization, dtype, layers_only=True) // self.spec.num_hidden_layers
+
 
 @cache
 def _tensors(spec: ModelSpec) -> tuple[Tensor, ...]:
@@ -75,8 +80,11 @@ def _tensors(spec: ModelSpec) -> tuple[Tensor, ...]:
 
 
 @cache
-def _loaded_bytes(spec: ModelSpec, quantization: CheckpointQuantization | None, dtype: str) -> int:
-    return rank_weights(spec, _tensors(spec), Loading(dtype, quantization))
+def _loaded_bytes(
+    spec: ModelSpec, quantization: CheckpointQuantization | None, dtype: str, *, layers_only: bool = False
+) -> int:
+    tensors = [tensor for tensor in _tensors(spec) if not layers_only or ".layers." in tensor.name]
+    return rank_weights(spec, tensors, Loading(dtype, quantization))
 
 
 def cast_of(spec: ModelSpec, request: TrainingRequest, reward: ModelSpec | None = None) -> tuple[TrainedModel, ...]:

@@ -61,6 +61,8 @@ def _on_model(run: Run) -> Iterator[str]:
             f"rank {policy.rank} adapters are {policy.trainable / 1e6:.1f} M parameters, {format_bytes(adapters)} with "
             "gradients and Adam; a larger rank never saves memory"
         )
+    if policy.tuning == "qlora" and run.request.zero_stage == 3:
+        yield "ZeRO-3 shards 4-bit weights only as bnb_4bit_quant_storage=torch.bfloat16 stores them"
     if run.request.method == "reward":
         head, billions = policy.spec.hidden_size, policy.parameters / 1e9
         yield f"the reward head is {head} of {billions:.2f} billion parameters; what counts is the body"

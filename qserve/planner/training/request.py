@@ -39,7 +39,8 @@ class TrainingRequest:
     tokens, prompt and completion together; `completion_length` the part whose log-probabilities a policy loss needs
     (None: all). `mean_length`: the data's mean length where batches are not padded to one length (None: they are).
     `freeze_base` trains the head only. `lora_targets`: "all-linear" or "attention". `train_embeddings` is PEFT's
-    modules_to_save of embedding and lm_head. `beta` > 0 keeps a reference model (grpo, ppo).
+    modules_to_save of embedding and lm_head. `fused_loss`: Liger's linear cross-entropy, which never holds all logits
+    (use_liger_kernel=True). `beta` > 0 keeps a reference model (grpo, ppo).
     """
 
     method: Method
@@ -59,6 +60,7 @@ class TrainingRequest:
     lora_targets: Literal["all-linear", "attention", "qkv"] = "all-linear"
     train_embeddings: bool = False
     attention: Attention = "sdpa"
+    fused_loss: bool = False
     beta: float = 0.04
     vllm: VllmBeside | None = None
     upcast_logits: bool = True
@@ -85,10 +87,6 @@ class TrainingRequest:
             raise UsageError("--offload-optimizer is DeepSpeed's; add --zero 1, 2 or 3")
         if self.freeze_base and self.method != "reward":
             raise UsageError(f"--freeze-base trains the reward head only; --method {self.method} has none to train")
-        if self.tuning == "qlora" and self.zero_stage == 3:
-            raise UsageError(
-                "bitsandbytes' 4-bit weights are not sharded by ZeRO-3 here; use --zero 0, 1 or 2 with qlora"
-            )
         if self.vllm is not None and self.method not in ("ppo", "grpo"):
             raise UsageError(f"--vllm serves rollouts, which --method {self.method} has none of; use ppo or grpo")
         if self.vllm is not None and not 0 < self.vllm.gpu_memory_utilization <= 1:

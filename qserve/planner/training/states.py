@@ -119,11 +119,10 @@ def _gathered(
     """Two layers (one at work, one prefetched) and the larger of embedding and lm_head; (expected, high)."""
     if request.zero_stage != 3:
         return 0, 0
-    spec, width = model.spec, precision.weight_bytes if model.tuning == "full" else precision.frozen_bytes
-    edges = spec.vocab_size * spec.hidden_size
-    layer = sum(tensor.num_elements for tensor in model.tensors if ".layers." in tensor.name) // spec.num_hidden_layers
-    needed = min(weights_bytes, width * (2 * layer + edges))
-    return needed, max(needed, width * min(model.parameters, ZERO_LIVE_ELEMENTS))
+    width = precision.weight_bytes if model.tuning == "full" else precision.frozen_bytes
+    edges = width * model.spec.vocab_size * model.spec.hidden_size
+    needed = min(weights_bytes, 2 * model.layer_bytes(width) + edges)
+    return needed, max(needed, min(weights_bytes, width * ZERO_LIVE_ELEMENTS))
 
 
 def _share(num_bytes: int, shards: int) -> int:

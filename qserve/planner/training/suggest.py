@@ -102,6 +102,11 @@ def _sdpa(asked: Asked) -> Asked | None:
     return _with(asked, attention="sdpa") if asked.request.attention == "eager" else None
 
 
+def _fused_loss(asked: Asked) -> Asked | None:
+    has_logits = asked.request.method != "reward" and not asked.request.fused_loss
+    return _with(asked, fused_loss=True) if has_logits else None
+
+
 def _micro_batch(asked: Asked) -> Asked | None:
     """The largest smaller micro-batch that fits, with the accumulation that keeps the batch; else 1."""
     request = asked.request
@@ -171,7 +176,7 @@ def _lora(asked: Asked) -> Asked | None:
 
 
 def _qlora(asked: Asked) -> Asked | None:
-    may = asked.request.method in ("sft", "lora") and asked.request.zero_stage < 3
+    may = asked.request.method in ("sft", "lora") and asked.request.offload_param == "none"
     return _with(asked, method="qlora", lora_rank=asked.request.lora_rank or 16) if may else None
 
 
@@ -191,8 +196,7 @@ def _cards(asked: Asked) -> Asked | None:
     """Two, four or eight times the cards, the first number that fits; else twice."""
     if asked.gpu is None:
         return None
-    stage = max(asked.request.zero_stage, 3 if asked.request.tuning != "qlora" else 2)
-    sharded = _with(asked, zero_stage=stage)
+    sharded = _with(asked, zero_stage=3)
     if sharded is None:
         return None
     counts = [factor * len(asked.devices) for factor in (2, 4, 8)]
@@ -203,6 +207,7 @@ def _cards(asked: Asked) -> Asked | None:
 _CHANGES = (
     _Change("recompute activations (gradient checkpointing)", "20 to 30 % slower", _checkpointing),
     _Change("use sdpa instead of eager attention", "nothing; it is faster too", _sdpa),
+    _Change("a fused loss (use_liger_kernel)", "nothing; needs liger-kernel", _fused_loss),
     _Change("a smaller micro-batch with more accumulation", "more, smaller steps for the same batch", _micro_batch),
     _Change("let the engine sleep while the trainer works", "seconds a step to wake it; RAM for its weights", _sleep),
     _Change("a lower gpu_memory_utilization", "less cache: fewer rollouts at once", _fraction),

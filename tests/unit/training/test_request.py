@@ -36,7 +36,6 @@ def spec_for(model_id: str) -> ModelSpec:
         ({"method": "sft", "offload_param": "cpu"}, "add --zero 3"),
         ({"method": "sft", "offload_optimizer": "cpu"}, "add --zero 1, 2 or 3"),
         ({"method": "sft", "freeze_base": True}, "reward head only"),
-        ({"method": "qlora", "zero_stage": 3}, "use --zero 0, 1 or 2"),
         ({"method": "sft", "vllm": VllmBeside("colocated")}, "use ppo or grpo"),
         ({"method": "grpo", "vllm": VllmBeside("colocated", 1.5)}, "share of the card"),
         ({"method": "grpo", "max_length": 512, "completion_length": 1024}, "from 1 to --max-length 512"),
@@ -54,6 +53,7 @@ def test_a_contradiction_is_refused_with_the_way_out(fields: dict[str, Any], sai
         (TrainingRequest("lora", micro_batch=4, gradient_checkpointing=False), "--no-gradient-checkpointing"),
         (TrainingRequest("grpo", vllm=VllmBeside("separate", 0.8, 2, 2)), "--vllm-gpus 2"),
         (TrainingRequest("reward", freeze_base=True, zero_stage=3, offload_param="nvme"), "--offload-param nvme"),
+        (TrainingRequest("qlora", zero_stage=3, fused_loss=True), "--fused-loss"),
     ],
 )
 def test_the_command_line_gives_the_request_back(request_: TrainingRequest, extra: str) -> None:

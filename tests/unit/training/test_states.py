@@ -100,3 +100,22 @@ def test_eager_attention_is_quadratic_and_sdpa_is_not(spec_of: SpecOf) -> None:
 def test_who_is_in_memory(spec_of: SpecOf, method: str, rank: int, beta: float, roles: list[str]) -> None:
     request = TrainingRequest(method, lora_rank=rank, beta=beta)  # type: ignore[arg-type]
     assert [model.role for model in cast_of(spec_of("Qwen/Qwen2-7B"), request)] == roles
+
+
+def test_a_fused_loss_holds_a_chunk_of_the_logits(spec_of: SpecOf) -> None:
+    spec = spec_of("Qwen/Qwen2-7B")
+    request = TrainingRequest("lora", max_length=2048, fused_loss=True)
+    # 152064 / 3584 = 43 chunks of 64 tokens, and the gradients of 2048 hidden states.
+    assert logits_bytes(cast_of(spec, request)[0], request) == 4 * 64 * 152064 + 2 * 2048 * 3584
+    full = TrainingRequest("sft", max_length=2048, fused_loss=True)
+    lm_head = 2 * 152064 * 3584
+    assert logits_bytes(cast_of(spec, full)[0], full) == 4 * 64 * 152064 + 2 * 2048 * 3584 + lm_head
+
+
+def test_zero_3_shards_4_bit_weights(spec_of: SpecOf) -> None:
+    request = TrainingRequest("qlora", zero_stage=3)
+    model = cast_of(spec_of("Qwen/Qwen2-7B"), request)[0]
+    alone, shared = (states_of(model, request, ranks) for ranks in (1, 4))
+    assert shared.weights_bytes == -(-alone.weights_bytes // 4)
+    layer = (model.base_bytes(2) - 2 * 2 * 152064 * 3584) / 28
+    assert shared.gathered_bytes == pytest.approx(2 * layer + 2 * 152064 * 3584, rel=0.001)
