@@ -65,7 +65,8 @@ def readme(text: str) -> str:
 def output_of(command: str) -> str:
     """What a command prints where no model is cached and no hub can be asked: the same on every machine."""
     with tempfile.TemporaryDirectory() as nothing:
-        environment = {**os.environ, "COLUMNS": str(WIDTH), "HF_HUB_OFFLINE": "1", "HF_HOME": nothing, "TERM": "dumb"}
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("QSERVE_", "HF_"))}
+        environment = {**own, "COLUMNS": str(WIDTH), "HF_HUB_OFFLINE": "1", "HF_HOME": nothing, "TERM": "dumb"}
         script = Path(sys.executable).with_name("qserve")
         done = subprocess.run(
             [script, *shlex.split(command)[1:]], env=environment, capture_output=True, text=True, check=False
