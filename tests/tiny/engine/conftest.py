@@ -38,7 +38,7 @@ def demo_tokenizer() -> Any:
 
 @pytest.fixture
 def batching(tiny: Path) -> Callable[..., AbstractAsyncContextManager[PagedBatcher]]:
-    """`async with batching(kv_cache_tokens=…) as batcher`: running; its model is its own, since it changes attention."""
+    """`async with batching(kv_cache_tokens=…) as batcher`: running, on a model of its own."""
 
     @asynccontextmanager
     async def run(**limits: int) -> AsyncIterator[PagedBatcher]:

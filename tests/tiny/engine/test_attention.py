@@ -1,0 +1,73 @@
+"""Attention over sequences that lie end to end, against plain masked attention of each alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qserve.engine.transformers.attention import length_buckets, varlen_sdpa
+
+HEADS, KV_HEADS, WIDTH = 4, 2, 16
+
+
+def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float) -> torch.Tensor:
+    """One sequence, [heads, queries, width]; the queries are its last tokens. Written out, in float64."""
+    query, key, value = query.double(), key.double(), value.double()
+    key, value = (states.repeat_interleave(HEADS // KV_HEADS, dim=0) for states in (key, value))
+    scores = query @ key.transpose(1, 2) * scaling
+    num_q, num_k = scores.shape[1:]
+    after = torch.arange(num_k)[None] > torch.arange(num_q)[:, None] + num_k - num_q
+    return (scores.masked_fill(after, float("-inf")).softmax(-1) @ value).transpose(0, 1)
+
+
+def check(num_q: list[int], num_k: list[int], scaling: float | None = None) -> None:
+    generator = torch.Generator().manual_seed(sum(num_k))
+    query = torch.randn(1, HEADS, sum(num_q), WIDTH, generator=generator)
+    key, value = (torch.randn(1, KV_HEADS, sum(num_k), WIDTH, generator=generator) for _ in range(2))
+    borders_q, borders_k = ([0, *torch.tensor(num).cumsum(0).tolist()] for num in (num_q, num_k))
+    borders = {"cu_seq_lens_q": torch.tensor(borders_q), "cu_seq_lens_k": torch.tensor(borders_k)}
+    output, weights = varlen_sdpa(torch.nn.Module(), query, key, value, None, scaling, **borders)
+    assert weights is None
+    assert output.shape == (1, sum(num_q), HEADS, WIDTH)
+    for i in range(len(num_q)):
+        rows, columns = slice(*borders_q[i : i + 2]), slice(*borders_k[i : i + 2])
+        meant = plain(query[0, :, rows], key[0, :, columns], value[0, :, columns], scaling or WIDTH**-0.5)
+        torch.testing.assert_close(output[0, rows].double(), meant, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("num_q", "num_k"),
+    [
+        ([5], [5]),
+        ([1], [1]),
+        ([1], [70]),
+        ([4], [9]),
+        ([7, 3, 12], [7, 3, 12]),
+        ([1, 1, 1, 1], [3, 64, 65, 200]),
+        ([1, 6, 1, 4, 1], [30, 6, 500, 100, 2]),
+        ([1, 1], [63, 1]),
+    ],
+    ids=["prompt", "one token", "decode", "chunk", "prompts", "decodes of all lengths", "mixed", "last is short"],
+)
+def test_each_sequence_sees_itself_alone(num_q: list[int], num_k: list[int]) -> None:
+    check(num_q, num_k)
+    check(num_q, num_k, scaling=0.3)
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 150), st.booleans()), min_size=1, max_size=8))
+def test_any_mixture(rows: list[tuple[int, int, bool]]) -> None:
+    num_q = [1 if decodes else length for length, _, decodes in rows]
+    check(num_q, [q + past for q, (_, past, _) in zip(num_q, rows, strict=True)])
+
+
+@given(st.dictionaries(st.integers(0, 500), st.integers(1, 40_000), max_size=80))
+def test_buckets_hold_everyone_once_and_padding_never_doubles_work(lengths: dict[int, int]) -> None:
+    buckets = length_buckets(lengths)
+    assert sorted(index for bucket in buckets for index in bucket) == sorted(lengths)
+    for bucket in buckets:
+        inside = [lengths[index] for index in bucket]
+        assert inside == sorted(inside)
+        assert inside[-1] <= max(2 * inside[0], 64)
+    assert len(buckets) <= 12
