@@ -46,6 +46,10 @@ def show_training(plan: TrainingPlan, explain: bool = False, console: Console | 
             console.print(_explained(card))
     for note in plan.notes:
         console.print(Text(f"· {note}", style="dim"))
+    if explain:
+        console.print(Text("What is commonly said, and what holds here:", style="bold"))
+        for trap in plan.traps:
+            console.print(Text(f"· {trap}"))
     if plan.suggestions:
         console.print(_ways_out(plan), soft_wrap=True)  # a wrapped command could not be copied
 

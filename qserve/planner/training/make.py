@@ -9,15 +9,12 @@ from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.planner.training.account import Run, engine_card, engine_need_bytes, host_bytes, trainer_card
 from qserve.planner.training.models import cast_of
-from qserve.planner.training.notes import notes_on
+from qserve.planner.training.notes import PER_TOKEN, notes_on, traps_of
 from qserve.planner.training.plan import CardAccount, TrainingPlan
 from qserve.planner.training.request import TrainingRequest
 from qserve.units import format_bytes
 
 __all__ = ["plan_training"]
-
-# Terms that shrink with the micro-batch; what is left without them no batch size can change.
-_PER_TOKEN = ("activations", "recomputed layer", "logits", "fragmentation")
 
 
 def plan_training(
@@ -58,6 +55,7 @@ def plan_training(
         why_not=why_not,
         dominant=max(worst.terms, key=lambda term: term.num_bytes).name,
         notes=notes_on(run, tuple(cards)),
+        traps=traps_of(run, worst),
     )
 
 
@@ -100,7 +98,7 @@ def _trainer_trouble(cards: Sequence[CardAccount]) -> str | None:
     if card.free_bytes >= 0:
         return None
     largest = max(card.terms, key=lambda term: term.num_bytes)
-    fixed = sum(term.num_bytes for term in card.terms if term.name not in _PER_TOKEN)
+    fixed = sum(term.num_bytes for term in card.terms if term.name not in PER_TOKEN)
     text = (
         f"a card of {format_bytes(card.total_bytes)} ({card.name}) needs {format_bytes(card.used_bytes)} in the "
         f"{card.phase} phase, {format_bytes(-card.free_bytes)} more than it has; the largest part is {largest.name}, "

@@ -1,4 +1,4 @@
-"""What people commonly get wrong, said where it matters for the run at hand. docs/memory.md has all of it."""
+"""What people commonly get wrong, said with the numbers of the run at hand. docs/memory.md has all of it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,44 @@ from qserve.planner.training.constants import PRECISIONS
 from qserve.planner.training.plan import CardAccount
 from qserve.units import format_bytes
 
-__all__ = ["notes_on"]
+__all__ = ["PER_TOKEN", "notes_on", "traps_of"]
+
+# Terms that grow with the tokens of a micro-batch; what is left without them no batch size can change.
+PER_TOKEN = ("activations", "recomputed layer", "logits", "fragmentation")
 
 
 def notes_on(run: Run, cards: tuple[CardAccount, ...]) -> tuple[str, ...]:
-    """Sentences about this run: each true for it, none general."""
+    """Sentences that matter for just this run; printed with every plan."""
     return (*_on_memory(run, cards), *_on_engine(run, cards), *_on_model(run))
+
+
+def traps_of(run: Run, card: CardAccount) -> tuple[str, ...]:
+    """What write-ups on training get wrong, with this run's numbers on its tightest card; printed by --explain."""
+    policy, precision = run.models[0], PRECISIONS[run.request.precision]
+    per_token = sum(term.num_bytes for term in (*card.terms, *card.other_terms) if term.name in PER_TOKEN)
+    adapter_bytes = precision.weight_bytes + precision.gradient_bytes + precision.master_bytes + 8
+    traps = [
+        "activations are linear in length with sdpa and flash attention, quadratic only where the attention matrix is "
+        f"held: half the length saves {format_bytes(per_token / 2)} here, not half of {format_bytes(card.used_bytes)}",
+        "bf16 and fp16 take the same bytes; bf16 saves overflows, not memory",
+        "gradient checkpointing is switched on at the model, model.gradient_checkpointing_enable(), or by the "
+        "trainer's gradient_checkpointing=True; from_pretrained takes no such option. It costs 20 to 30 % of speed",
+        f"a reward head is {policy.spec.hidden_size} of {policy.parameters / 1e9:.2f} billion parameters, not 1 %: "
+        "freezing the base saves its gradients and states",
+        "Adam's two fp32 states are 8 bytes a parameter; mixed precision adds 4 for the fp32 master copy",
+        "empty_cache() lowers what the driver reports, not what the run needs",
+    ]
+    if policy.tuning in ("lora", "qlora"):
+        size = format_bytes(policy.trainable * adapter_bytes)
+        traps.append(
+            f"a larger LoRA rank never saves memory: rank {policy.rank} is {policy.trainable / 1e6:.1f} M parameters, "
+            f"{size} with gradients and Adam before ZeRO, twice the rank twice that"
+        )
+    if run.request.vllm is not None:
+        traps.append(
+            "raising gpu_memory_utilization gives the engine more and takes it from a trainer on the same card"
+        )
+    return tuple(traps)
 
 
 def _on_memory(run: Run, cards: tuple[CardAccount, ...]) -> Iterator[str]:
@@ -23,13 +55,7 @@ def _on_memory(run: Run, cards: tuple[CardAccount, ...]) -> Iterator[str]:
     if tight.free_bytes >= 0 and tight.high_bytes > tight.total_bytes:
         yield (
             f"fits as expected, but not at the upper end of the bands ({format_bytes(tight.high_bytes)} of "
-            f"{format_bytes(tight.total_bytes)}): set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. empty_cache() "
-            "lowers what the driver reports, not what the run needs"
-        )
-    if request.gradient_checkpointing:
-        yield (
-            "gradient checkpointing is switched on at the model, model.gradient_checkpointing_enable() or the "
-            "trainer's gradient_checkpointing=True; from_pretrained takes no such option. It costs 20 to 30 % of speed"
+            f"{format_bytes(tight.total_bytes)}): set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         )
     if request.attention == "eager":
         yield "eager attention holds heads × length² scores; with sdpa or flash attention memory is linear in length"
@@ -47,28 +73,17 @@ def _on_engine(run: Run, cards: tuple[CardAccount, ...]) -> Iterator[str]:
         yield (
             f"gpu_memory_utilization is a share of the whole card, not of what is free: the engine claims "
             f"{format_bytes(claim)} and leaves {format_bytes(total - claim)} to the trainer"
-            + (" while it generates" if vllm.sleep else "; raising it takes that from the trainer")
+            + (" while it generates" if vllm.sleep else "")
         )
     need = engine_need_bytes(run.models[0].spec, vllm, run.request.max_length)
     yield f"the engine needs at least {format_bytes(need)} a card to start; what it claims beyond that is cache"
 
 
 def _on_model(run: Run) -> Iterator[str]:
-    policy, precision = run.models[0], PRECISIONS[run.request.precision]
-    if policy.tuning in ("lora", "qlora"):
-        adapters = policy.trainable * (precision.weight_bytes + precision.gradient_bytes + precision.master_bytes + 8)
-        yield (
-            f"rank {policy.rank} adapters are {policy.trainable / 1e6:.1f} M parameters, {format_bytes(adapters)} with "
-            "gradients and Adam; a larger rank never saves memory"
-        )
+    policy = run.models[0]
     if policy.tuning == "qlora" and run.request.zero_stage == 3:
         yield "ZeRO-3 shards 4-bit weights only as bnb_4bit_quant_storage=torch.bfloat16 stores them"
-    if run.request.method == "reward":
-        head, billions = policy.spec.hidden_size, policy.parameters / 1e9
-        yield f"the reward head is {head} of {billions:.2f} billion parameters; what counts is the body"
     if policy.spec.moe is not None and policy.tuning in ("lora", "qlora"):
         yield "adapters on fused experts are not counted: PEFT's all-linear does not reach them in transformers 5"
     if policy.spec.is_hybrid:
         yield "activations of linear-attention layers are counted like those of full attention: not measured"
-    if run.request.precision in ("mixed", "pure", "amp"):
-        yield "bf16 and fp16 take the same bytes; bf16 saves overflows, not memory"

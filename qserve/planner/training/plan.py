@@ -46,7 +46,7 @@ class TrainingPlan:
     """The answer of `qserve plan train`.
 
     `host_bytes` is RAM (or NVMe) of the whole node for what is offloaded. `dominant` names the largest term.
-    `notes` answer what people commonly get wrong about just this request.
+    `notes` matter for just this request; `traps` are what write-ups get wrong, with its numbers.
     """
 
     model_id: str
@@ -60,6 +60,7 @@ class TrainingPlan:
     dominant: str
     suggestions: tuple[Suggestion, ...] = ()
     notes: tuple[str, ...] = ()
+    traps: tuple[str, ...] = ()
 
     @property
     def short_bytes(self) -> int:
@@ -83,4 +84,5 @@ class TrainingPlan:
             "dominant": self.dominant,
             "suggestions": [asdict(suggestion) for suggestion in self.suggestions],
             "notes": list(self.notes),
+            "traps": list(self.traps),
         }

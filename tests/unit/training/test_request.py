@@ -107,6 +107,23 @@ def test_explain_prints_formula_and_source() -> None:
         assert said in " ".join(text.split())
 
 
+def test_explain_answers_the_traps_with_the_run_s_own_numbers() -> None:
+    words = "--method grpo --model Qwen/Qwen2-7B --lora-rank 8 --gpu rtx-3090:4 --zero 2 --vllm colocated --explain"
+    _, text = _run(*words.split())
+    for said in (
+        "not half of",
+        "bf16 saves overflows, not memory",
+        "from_pretrained takes no such option",
+        "3584 of 7.62 billion",
+        "8 bytes a parameter; mixed precision adds 4",
+        "empty_cache() lowers what the driver reports",
+        "rank 8 is 20.2 M parameters",
+        "takes it from a trainer",
+        "share of the whole card, not of what is free",
+    ):
+        assert said in " ".join(text.split())
+
+
 def test_offloading_more_than_this_machine_has_is_no_plan() -> None:
     spec = spec_for("Qwen/Qwen3-32B")
     request = TrainingRequest("sft", zero_stage=3, offload_optimizer="cpu", offload_param="cpu")
