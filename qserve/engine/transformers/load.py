@@ -14,6 +14,8 @@ from qserve.planner.plan import Plan
 
 __all__ = ["LoadedModel", "load"]
 
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
+
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
@@ -32,6 +34,9 @@ def load(folder: Path, plan: Plan) -> LoadedModel:
 
     Raises BrokenCheckpoint when a file is missing or does not hold what config.json says. Remote code never runs.
     """
+    # transformers makes an empty tokenizer where the files are missing, and says nothing.
+    if not any((folder / name).is_file() for name in _VOCABULARIES):
+        raise BrokenCheckpoint(f"{folder} holds no tokenizer (none of {', '.join(_VOCABULARIES)}); download it again")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
@@ -47,18 +52,30 @@ def load(folder: Path, plan: Plan) -> LoadedModel:
             trust_remote_code=False,
             attn_implementation="sdpa",
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, with names and shapes that the library's own error lacks
         )
     except Exception as error:
         raise BrokenCheckpoint(f"the weights in {folder} can't be loaded: {_first_line(error)}") from error
-    # transformers fills missing weights with random numbers and only warns; a server that talks nonsense is worse.
+    _check_complete(folder, report)
+    model.eval()
+    return LoadedModel(model, tokenizer, _weights_bytes(model), model.config._attn_implementation)
+
+
+def _check_complete(folder: Path, report: dict[str, Any]) -> None:
+    """transformers fills what is missing or misshapen with random numbers; a server that talks nonsense is worse."""
     missing = sorted(report["missing_keys"])
     if missing:
         raise BrokenCheckpoint(
             f"{folder} lacks {len(missing)} of the tensors that config.json calls for, first {missing[0]}: "
             "is a shard missing, or is config.json of another model?"
         )
-    model.eval()
-    return LoadedModel(model, tokenizer, _weights_bytes(model), model.config._attn_implementation)
+    misshapen = sorted(report["mismatched_keys"])
+    if misshapen:
+        name, found, wanted = misshapen[0]
+        raise BrokenCheckpoint(
+            f"{folder} holds {len(misshapen)} tensors of another shape than config.json calls for, first {name}: "
+            f"{list(found)}, wanted {list(wanted)}. Is config.json of another model?"
+        )
 
 
 def _weights_bytes(model: torch.nn.Module) -> int:

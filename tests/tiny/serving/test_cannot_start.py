@@ -100,20 +100,6 @@ def test_a_missing_tensor(checkpoint: Path, tmp_path: Path) -> None:
     assert lost in refused(2, "--model", str(checkpoint), folder=tmp_path)
 
 
-def test_a_tensor_of_another_shape(checkpoint: Path, tmp_path: Path) -> None:
-    tensors = load_file(checkpoint / "model.safetensors")
-    name = next(name for name in tensors if "down_proj" in name)
-    tensors[name] = tensors[name][:, :8].contiguous()
-    save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
-    assert str(checkpoint) in refused(2, "--model", str(checkpoint), folder=tmp_path)
-
-
-def test_no_tokenizer(checkpoint: Path, tmp_path: Path) -> None:
-    for file in checkpoint.glob("tokenizer*"):
-        file.unlink()
-    assert "tokenizer" in refused(2, "--model", str(checkpoint), folder=tmp_path)
-
-
 def test_a_model_that_does_not_fit(tmp_path: Path) -> None:
     message = refused(3, "--model", "Qwen/Qwen2.5-72B-Instruct", "--gpu", "none", folder=tmp_path)
     assert "GiB" in message
