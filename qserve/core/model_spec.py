@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 from qserve.core.model_parts import Head, LinearAttention, MixtureOfExperts, VisionEncoder
 from qserve.core.quantization import CheckpointQuantization
+from qserve.core.tensors import DTYPE_BYTES
 from qserve.errors import BrokenCheckpoint, UnknownArchitecture
 
 __all__ = [
@@ -92,7 +93,14 @@ class ModelSpec:
         Multimodal configs nest the language model in `text_config`. Raises UnknownArchitecture for a model type or
         a head that is not in `FAMILIES`, BrokenCheckpoint when a dimension is missing or no positive integer.
         """
-        return _Reader(config, model_id).spec()
+        reader = _Reader(config, model_id)
+        try:
+            return reader.spec()
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # A foreign file can hold any value under any key; those that matter have messages of their own.
+            raise BrokenCheckpoint(
+                f"{reader.where}: config.json holds a value of a wrong kind ({error}); download it again"
+            ) from error
 
 
 class _Reader:
@@ -204,8 +212,14 @@ class _Reader:
         for holder in (self.text, self.config):
             name = holder.get("dtype") or holder.get("torch_dtype")
             if name:
-                return str(name).removeprefix("torch.")
+                return self._known_dtype("dtype", name) or "bfloat16"
         return "bfloat16"
+
+    def _known_dtype(self, key: str, value: Any) -> str | None:
+        name = None if value is None else str(value).removeprefix("torch.")
+        if name is not None and name not in DTYPE_BYTES:
+            raise BrokenCheckpoint(f"{self.where}: {key} is {value!r}; known are {', '.join(DTYPE_BYTES)}")
+        return name
 
     def _layer_types(self, family: str) -> tuple[LayerType, ...]:
         count = self._size("num_hidden_layers")
@@ -255,7 +269,7 @@ class _Reader:
             key_head_dim=self._size("linear_key_head_dim", 128),
             value_head_dim=self._size("linear_value_head_dim", 128),
             conv_kernel_dim=self._size("linear_conv_kernel_dim", 4),
-            state_dtype=self.text.get("mamba_ssm_dtype"),
+            state_dtype=self._known_dtype("mamba_ssm_dtype", self.text.get("mamba_ssm_dtype")),
         )
 
     def _vision(self, family: str) -> VisionEncoder | None:
@@ -264,15 +278,16 @@ class _Reader:
             return None
         # Only Qwen3-VL feeds features of inner layers to the language model; later configs still name the key.
         deepstack = vision.get("deepstack_visual_indexes", [8, 16, 24]) if family.startswith("qwen3_vl") else ()
+        sizes = _Reader(vision, f"{self.where}, vision_config")
         return VisionEncoder(
-            depth=vision.get("depth", 27),
-            hidden_size=vision.get("hidden_size", 1152),
-            intermediate_size=vision.get("intermediate_size", 4304),
-            out_hidden_size=vision.get("out_hidden_size", self._size("hidden_size")),
-            patch_size=vision.get("patch_size", 16),
-            temporal_patch_size=vision.get("temporal_patch_size", 2),
-            spatial_merge_size=vision.get("spatial_merge_size", 2),
-            num_position_embeddings=vision.get("num_position_embeddings", 2304),
+            depth=sizes._size("depth", 27),
+            hidden_size=sizes._size("hidden_size", 1152),
+            intermediate_size=sizes._size("intermediate_size", 4304),
+            out_hidden_size=sizes._size("out_hidden_size", self._size("hidden_size")),
+            patch_size=sizes._size("patch_size", 16),
+            temporal_patch_size=sizes._size("temporal_patch_size", 2),
+            spatial_merge_size=sizes._size("spatial_merge_size", 2),
+            num_position_embeddings=sizes._size("num_position_embeddings", 2304),
             deepstack_layers=len(deepstack),
         )
 

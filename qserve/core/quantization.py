@@ -42,7 +42,7 @@ SCHEMES = {
         Scheme("bf16", 16, 2.0, 100, _BOTH, _BOTH),
         Scheme("fp16", 16, 2.0, 99, _BOTH, _BOTH),
         # A [128, 128] block has one fp32 scale (DeepSeek-V3 layout, as in Qwen's -FP8 checkpoints).
-        Scheme("fp8", 8, 1 + 4 / 128**2, 90, ("vllm",), ("vllm",), "fp8"),
+        Scheme("fp8", 8, 1 + 4 / 128**2, 90, _BOTH, ("vllm",), "fp8"),
         # auto_gptq 8 bit: an fp16 scale and an 8-bit zero per group of 128.
         Scheme("gptq-int8", 8, 1 + 3 / 128, 88, _BOTH),
         Scheme("w8a8", 8, 1.0, 86, ("vllm",), note="compressed-tensors int8, a scale per channel"),
@@ -69,12 +69,17 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
+# Words of other tools for the same things.
+_SYNONYMS = {"nf4": "bnb-nf4", "bnb-4bit": "bnb-nf4", "bitsandbytes": "bnb-nf4", "gptq": "gptq-int4", "awq-int4": "awq"}
+
+
 def resolve_scheme(text: str) -> tuple[str, ...]:
-    """Schemes that --quant `text` allows, best first. Raises UsageError for a word that names none."""
-    if text in FAMILIES:
-        return FAMILIES[text]
-    if text in SCHEMES:
-        return (text,)
+    """Schemes that --quant `text` allows, best first, in any case. Raises UsageError for a word that names none."""
+    word = _SYNONYMS.get(text.lower(), text.lower())
+    if word in FAMILIES:
+        return FAMILIES[word]
+    if word in SCHEMES:
+        return (word,)
     raise UsageError(
         f"--quant {text!r} is no quantization; it takes {' | '.join(FAMILIES)} or an exact scheme: "
         f"{', '.join(name for name in SCHEMES if name not in FAMILIES)}"

@@ -24,12 +24,13 @@ def read_config(path: Path) -> dict[str, Any]:
     return _read_json(file)
 
 
-def read_tensors(path: Path) -> tuple[Tensor, ...]:
-    """Every tensor of the folder's safetensors files, from their headers alone.
+def read_tensors(path: Path) -> tuple[Tensor, ...] | None:
+    """Every tensor of the folder's safetensors files, from their headers alone; None where there are no such files.
 
-    Raises BrokenCheckpoint for no safetensors file, a missing shard, a truncated file or a damaged header.
+    Raises BrokenCheckpoint for a missing shard, a truncated file or a damaged header.
     """
-    return tuple(tensor for file in _files(path) for tensor in _read_file(file))
+    files = _files(path)
+    return tuple(tensor for file in files for tensor in _read_file(file)) if files else None
 
 
 def parse_header(header: bytes, where: str) -> tuple[tuple[Tensor, ...], int]:
@@ -54,10 +55,7 @@ def _tensor(name: str, entry: dict[str, Any]) -> Tensor:
 def _files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
     if not index.is_file():
-        found = sorted(path.glob("*.safetensors"))
-        if not found:
-            raise BrokenCheckpoint(f"the folder {path} holds no *.safetensors file; other weight formats are not read")
-        return found
+        return sorted(path.glob("*.safetensors"))
     weight_map = _read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise BrokenCheckpoint(f"{index} has no weight_map; download it again")

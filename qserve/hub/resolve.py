@@ -46,20 +46,16 @@ def _looks_like_path(model: str) -> bool:
 
 def _from_folder(path: Path, model_id: str, messages: tuple[str, ...] = ()) -> Checkpoint:
     config = folder.read_config(path)
-    spec = ModelSpec.from_config(config, model_id)
-    return Checkpoint(model_id, path, config, spec, folder.read_tensors(path), messages)
+    spec, tensors = ModelSpec.from_config(config, model_id), folder.read_tensors(path)
+    if tensors is None:
+        messages = (*messages, f"{path} holds no *.safetensors: planned from the dimensions of its config.json")
+    return Checkpoint(model_id, path, config, spec, tensors, messages)
 
 
 def _from_hub(model_id: str, messages: tuple[str, ...]) -> Checkpoint:
     snapshot = cache.snapshot(model_id)
     if snapshot is not None and (snapshot / "config.json").is_file():
-        try:
-            return _from_folder(snapshot, model_id, messages)
-        except BrokenCheckpoint as broken:
-            # A cache that holds config.json alone is usual: the weights were never fetched.
-            config: Mapping[str, Any] = folder.read_config(snapshot)
-            note = f"the local cache of {model_id} is incomplete ({broken}); its dimensions count"
-            return _from_dimensions(model_id, config, (*messages, note))
+        return _from_cache(snapshot, model_id, messages)
     fetched = _fetch(model_id)
     if fetched is not None:
         config, tensors = fetched
@@ -69,6 +65,19 @@ def _from_hub(model_id: str, messages: tuple[str, ...]) -> Checkpoint:
         note = f"{model_id} is not on this machine: planned from its bundled dimensions"
         return _from_dimensions(model_id, bundled, (*messages, note))
     raise ModelNotFound(_not_found(model_id))
+
+
+def _from_cache(snapshot: Path, model_id: str, messages: tuple[str, ...]) -> Checkpoint:
+    """A cached snapshot. One without all of its weights is usual (a config was looked at): its dimensions count."""
+    config = folder.read_config(snapshot)
+    try:
+        tensors = folder.read_tensors(snapshot)
+    except BrokenCheckpoint:
+        tensors = None
+    if tensors is not None:
+        return Checkpoint(model_id, snapshot, config, ModelSpec.from_config(config, model_id), tensors, messages)
+    note = f"the local cache of {model_id} is incomplete: planned from the dimensions of its config.json"
+    return _from_dimensions(model_id, config, (*messages, note))
 
 
 def _from_dimensions(model_id: str, config: Mapping[str, Any], messages: tuple[str, ...]) -> Checkpoint:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from qserve.core.tensors import DTYPE_BYTES
+from qserve.errors import UsageError
+
 __all__ = ["EngineName", "Offload", "PlanRequest"]
 
 EngineName = Literal["vllm", "transformers"]
@@ -40,3 +43,13 @@ class PlanRequest:
     mamba_ssm_cache_dtype: str | None = None
     block_size: int | None = None
     offload: Offload = "none"
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a dtype that nobody knows."""
+        for flag, name in (
+            ("--dtype", self.dtype),
+            ("--kv-cache-dtype", self.kv_cache_dtype),
+            ("--mamba-ssm-cache-dtype", self.mamba_ssm_cache_dtype),
+        ):
+            if name not in (None, "auto") and name not in DTYPE_BYTES:
+                raise UsageError(f"{flag} {name!r} is unknown; it takes auto or one of {', '.join(DTYPE_BYTES)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 
 from qserve.core.checkpoint import Checkpoint
@@ -174,28 +174,22 @@ def _count(name: str, count: int) -> str:
 
 
 def _command(change: _Change) -> str:
-    request = change.request
-    parts: list[str] = ["qserve", "plan", "--model", change.model]
-    flags: list[tuple[str, object]] = [
-        ("--quant", request.quant if request.quant != "auto" else None),
-        ("--gpu", change.gpu or _gpus(change.hardware)),
-        ("--engine", request.engine),
-        ("--engine-version", request.engine_version),
-        ("--dtype", request.dtype),
-        ("--kv-cache-dtype", request.kv_cache_dtype if request.kv_cache_dtype != "auto" else None),
-        ("--max-model-len", request.max_model_len),
-        ("--max-num-seqs", request.max_num_seqs),
-        ("--max-num-batched-tokens", request.max_num_batched_tokens),
-        ("--gpu-memory-utilization", request.gpu_memory_utilization),
-        ("--tensor-parallel-size", request.tensor_parallel_size),
-        ("--offload", request.offload if request.offload != "none" else None),
-    ]
-    for name, value in flags:
-        if value is not None:
-            parts += [name, str(value)]
-    if request.enforce_eager:
-        parts.append("--enforce-eager")
+    """The changed request as a command: every field that is not its default, and the cards."""
+    parts = ["qserve", "plan", "--model", change.model]
+    gpu = change.gpu or _gpus(change.hardware)
+    if gpu:
+        parts += ["--gpu", gpu]
+    for item in fields(PlanRequest):
+        value = getattr(change.request, item.name)
+        if value != item.default:
+            parts += _flag(item.name.replace("_", "-"), value)
     return shlex.join(parts)
+
+
+def _flag(name: str, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", str(value)]
 
 
 def _gpus(hardware: Hardware) -> str | None:

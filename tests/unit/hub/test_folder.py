@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from qserve.core.dimensions import num_parameters
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UnknownArchitecture
 from qserve.hub import resolve
 
@@ -106,7 +107,9 @@ def test_missing_shard_is_named(folder: Path) -> None:
         resolve(str(folder))
 
 
-def test_no_weights_at_all(folder: Path) -> None:
+def test_a_config_alone_is_planned_from_its_dimensions(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    with pytest.raises(BrokenCheckpoint, match=r"no \*\.safetensors"):
-        resolve(str(folder))
+    checkpoint = resolve(str(folder))
+    assert checkpoint.tensors is None
+    assert r"holds no *.safetensors" in checkpoint.messages[0]
+    assert checkpoint.parameters == num_parameters(checkpoint.spec)
