@@ -36,9 +36,15 @@ def fetch(model_id: str) -> tuple[Mapping[str, Any], tuple[Tensor, ...] | None] 
 
 
 def _tensors(model_id: str) -> tuple[Tensor, ...] | None:
+    """Tensors by header; None for a repository without safetensors."""
     tensors: list[Tensor] = []
     for name in _file_names(model_id):
-        head = _get(model_id, name, _FIRST_READ_BYTES)
+        try:
+            head = _get(model_id, name, _FIRST_READ_BYTES)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
         header_bytes = struct.unpack("<Q", head[:8])[0]
         if header_bytes + 8 > len(head):
             head = _get(model_id, name, header_bytes + 8)
@@ -67,7 +73,8 @@ def _get(model_id: str, name: str, num_bytes: int | None = None) -> bytes:
         request.add_header("Range", f"bytes=0-{num_bytes - 1}")
     token = os.environ.get("HF_TOKEN")
     if token:
-        request.add_header("Authorization", f"Bearer {token}")
+        # Large files are redirected to other hosts, which must not see the token.
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
         body: bytes = response.read() if num_bytes is None else response.read(num_bytes)
     return body

@@ -30,6 +30,13 @@ def cuda_context(setup: Setup) -> Constant:
     return constants.CUDA_CONTEXT_MULTI if is_wide else constants.CUDA_CONTEXT_SINGLE
 
 
+def _cpu_cache_bytes(left_bytes: int) -> int:
+    """A part of the RAM that is left, in the whole GiB that VLLM_CPU_KVCACHE_SPACE takes."""
+    if left_bytes < GIB:
+        return left_bytes
+    return max(1, int(left_bytes * _CPU_CACHE_SHARE) // GIB) * GIB
+
+
 def _fuses_all_reduce(setup: Setup) -> bool:
     """Data-centre cards from Hopper on; a described card without cc= is one by its 132 SMs and its memory."""
     device = setup.devices[0]
@@ -58,6 +65,7 @@ def stage_weights(setup: Setup) -> tuple[int, ...]:
 
 
 _CPU_BLOCK_TOKENS = 128
+_CPU_CACHE_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,8 @@ class VllmAccount:
             return fixed
         requested = int(device.total_bytes * self.gpu_memory_utilization)
         charged = weights_bytes + self.activations_bytes + self.non_torch.num_bytes
+        if self.setup.on_cpu:
+            return _cpu_cache_bytes(requested - charged)
         return requested - charged - (self.cuda_graphs_bytes if self.version.subtracts_cuda_graphs else 0)
 
     @cached_property

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
 from qserve.planner.versions import VllmVersion
+from qserve.units import GIB
 
 __all__ = ["notes_on"]
 
@@ -47,6 +48,9 @@ def _about_layout(setup: Setup, plan: Plan) -> Iterator[str]:
     heads, ranks = setup.spec.num_key_value_heads, setup.tensor_parallel_size
     if ranks > heads:
         yield f"{heads} KV heads on {ranks} ranks: each head is kept {ranks // heads} times, the cache does not shrink"
+    if setup.engine == "vllm" and setup.on_cpu:
+        space = plan.placement.kv_cache_memory_bytes // GIB
+        yield f"vLLM on a CPU takes its cache from the environment: VLLM_CPU_KVCACHE_SPACE={space}"
     cards = len(setup.hardware.devices)
     if setup.engine == "vllm" and 1 <= setup.num_ranks < cards:
         yield f"{setup.num_ranks} of {cards} cards suffice; the others stay free"

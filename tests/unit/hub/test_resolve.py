@@ -122,6 +122,12 @@ def test_headers_come_from_the_hub_by_range() -> None:
 
 
 @pytest.mark.usefixtures("hub")
+def test_a_repository_without_safetensors_counts_dimensions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Hub, "files", {"config.json": json.dumps(CONFIG).encode()})
+    assert resolve("me/bin-only").tensors is None
+
+
+@pytest.mark.usefixtures("hub")
 def test_the_hubs_no_is_passed_on() -> None:
     with pytest.raises(ModelNotFound, match="HTTP 404"):
         resolve("me/nobody")

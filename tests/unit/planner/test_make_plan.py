@@ -146,6 +146,14 @@ def test_cpu_plans_for_transformers_with_a_bounded_pool() -> None:
     assert plan.kv_cache_tokens >= plan.workload.max_model_len
 
 
+def test_vllm_on_a_cpu_gets_whole_gib_of_cache() -> None:
+    plan = plan_of("Qwen/Qwen3-0.6B", None, engine="vllm")
+    assert plan.fits
+    assert plan.placement.kv_cache_memory_bytes % GIB == 0
+    assert plan.placement.kv_cache_memory_bytes < 0.35 * 64 * GIB
+    assert any("VLLM_CPU_KVCACHE_SPACE=" in note for note in plan.notes)
+
+
 def test_a_model_larger_than_ram_is_refused() -> None:
     plan = make_plan(checkpoint_of("Qwen/Qwen3-32B"), machine(None, 24), PlanRequest(quant="bf16"))
     assert not plan.fits
