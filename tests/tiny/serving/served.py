@@ -162,7 +162,10 @@ def until(holds: Callable[[], bool], limit_s: float, otherwise: str | Callable[[
 def run(*arguments: str, folder: Path, **environment: str) -> tuple[int, str]:
     """`qserve up` that is expected to end by itself: status and output."""
     service = Service(arguments, folder, environment)
-    return service.ended(limit_s=START_LIMIT_S), service.output
+    try:
+        return service.ended(limit_s=START_LIMIT_S), service.output
+    finally:
+        service.process.kill()
 
 
 def _cmdline(process: psutil.Process) -> list[str]:
