@@ -28,7 +28,7 @@ from qserve.planner.training.states import States, states_of
 
 __all__ = ["Run", "engine_card", "engine_need_bytes", "host_bytes", "trainer_card"]
 
-_MEMTRACKER = "measured with torch's MemTracker, tests/tiny/test_training_memory.py"
+_MEMTRACKER = "measured with torch's MemTracker, tests/tiny/training/test_memory.py"
 _ZERO = "ZeRO, https://arxiv.org/abs/1910.02054, table 1"
 
 

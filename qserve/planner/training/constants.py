@@ -1,7 +1,7 @@
 """Every figure of a training plan that is not arithmetic on dimensions, with its source.
 
 "measured" means: torch 2.13's MemTracker over transformers 5.19 models with fake tensors, reproduced by
-tests/tiny/test_training_memory.py.
+tests/tiny/training/test_memory.py.
 """
 
 from __future__ import annotations
@@ -90,8 +90,7 @@ LOGIT_BYTES = {
     "lm": 12,
     # The same where the model's own code does not upcast (remote code of Qwen 1 under DeepSpeed).
     "lm-16bit": 6,
-    # TRL's selective_log_softmax over 16-bit logits, row by row (under DeepSpeed); measured 4, with the model's own
-    # logits still held 6.
+    # TRL's selective_log_softmax over 16-bit logits (under DeepSpeed): the model's, the scaled, and their log-softmax.
     "rl-16bit": 6,
     # The same when accelerate's autocast wrapper converted the logits to fp32.
     "rl-fp32": 16,

@@ -29,6 +29,7 @@ from qserve.planner.training.activations import (
     logits_bytes,
     recompute_bytes,
 )
+from qserve.planner.training.constants import LOGIT_BYTES
 from qserve.planner.training.models import cast_of
 
 SHAPE = {
@@ -146,6 +147,35 @@ def test_the_loss_of_a_language_model_needs_12_bytes_a_logit() -> None:
 def test_a_reward_head_needs_no_logits() -> None:
     small, large = (_peak("qwen3", "score", 1024, checkpointing=True, layers=2, vocab=v) for v in (1000, 15_000))
     assert large == pytest.approx(small, rel=0.01)
+
+
+def _log_probabilities(logits: torch.Tensor, ids: torch.Tensor, *, in_16_bit: bool) -> torch.Tensor:
+    """Of the tokens that were sampled, as TRL's trainers compute them at temperature 0.9."""
+    if in_16_bit:
+        scaled = logits / 0.9
+        rows = [
+            torch.log_softmax(row, -1).gather(-1, row_ids[:, None]) for row, row_ids in zip(scaled, ids, strict=True)
+        ]
+        return torch.stack(rows)
+    scaled = logits.float() / 0.9
+    return scaled.gather(-1, ids[..., None]).squeeze(-1) - torch.stack([torch.logsumexp(row, -1) for row in scaled])
+
+
+@pytest.mark.parametrize(
+    ("in_16_bit", "sequences", "kind"), [(True, 1, "rl-16bit"), (True, 4, "rl-16bit"), (False, 2, "rl-fp32")]
+)
+def test_a_policy_loss_needs_6_to_16_bytes_a_logit(in_16_bit: bool, sequences: int, kind: str) -> None:
+    length, vocab = 256, 50_000
+    with FakeTensorMode():
+        hidden = torch.zeros(sequences, length, 64, dtype=torch.bfloat16, requires_grad=True)
+        head = torch.zeros(64, vocab, dtype=torch.bfloat16, requires_grad=True)
+        ids = torch.zeros(sequences, length, dtype=torch.long)
+        tracker = MemTracker()
+        with tracker:
+            _log_probabilities(hidden @ head, ids, in_16_bit=in_16_bit).float().mean().backward()
+        peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+    total = next(value for name, value in peak.items() if str(name).endswith("Total"))
+    assert total / (sequences * length * vocab) == pytest.approx(LOGIT_BYTES[kind], rel=0.02)
 
 
 @pytest.mark.parametrize(("length", "phase"), [(64, "step"), (2048, "backward")])
