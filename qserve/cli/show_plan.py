@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -27,8 +29,8 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
     """Prints the plan; with `explain` every term's formula, numbers and source."""
     console = console or Console()
     console.print(_headline(plan))
-    for device in plan.devices:
-        console.print(_device(device))
+    for device, cards in groupby(plan.devices):
+        console.print(_device(device, len(list(cards))))
     if plan.fits:
         console.print(_limits(plan))
     if explain:
@@ -54,10 +56,12 @@ def _headline(plan: Plan) -> RenderableType:
     return Group(*lines)
 
 
-def _device(device: DevicePlan) -> RenderableType:
+def _device(device: DevicePlan, count: int) -> RenderableType:
+    """One panel for cards that are alike: the ranks of a stage."""
     free = device.free_bytes
     left = f"{format_bytes(free)} left" if free >= 0 else f"{format_bytes(-free)} too much"
-    title = f"{device.name} · {format_bytes(device.total_bytes)} · {left}"
+    name = f"{count} × {device.name}, each" if count > 1 else device.name
+    title = f"{name} · {format_bytes(device.total_bytes)} · {left}"
     content = Group(_bar(device), _legend(device))
     return Panel(content, title=title, title_align="left", width=_BAR_WIDTH + 18, border_style="dim")
 
