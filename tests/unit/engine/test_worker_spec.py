@@ -1,0 +1,33 @@
+"""What a worker is told, and what it tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qserve.detect import detect
+from qserve.engine.process import FAILURE, PHASE, WorkerSpec, report_failure, report_phase
+from qserve.hub import resolve
+from qserve.planner import make_plan
+from qserve.planner.request import PlanRequest
+
+
+def spec() -> WorkerSpec:
+    plan = make_plan(resolve("Qwen/Qwen3-0.6B"), detect(), PlanRequest(engine="transformers", max_model_len=512))
+    return WorkerSpec(Path("/models/x"), ("x", "alias"), plan, Path("/run/x.sock"), "wk-secret")
+
+
+def test_a_spec_survives_its_file() -> None:
+    assert WorkerSpec.from_json(json.loads(json.dumps(spec().to_json()))) == spec()
+
+
+def test_the_internal_key_is_not_shown() -> None:
+    assert "wk-secret" not in repr(spec())
+
+
+def test_a_failure_is_one_line_whatever_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    report_phase("loading weights")
+    report_failure("two\nlines   and\ttabs")
+    assert capsys.readouterr().err == f"{PHASE}loading weights\n{FAILURE}two lines and tabs\n"

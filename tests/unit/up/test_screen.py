@@ -1,0 +1,46 @@
+"""What `qserve up` shows: plain lines in a pipe, commands that can be copied, never a key."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from qserve.detect import detect
+from qserve.hub import resolve
+from qserve.planner import make_plan
+from qserve.planner.request import PlanRequest
+from qserve.up.screen import Screen, ready_rows
+
+MEMORY = {"weights_bytes": 4_000_000, "kv_cache_bytes": 2**28, "kv_cache_tokens": 65_536, "resident_bytes": 2**29}
+
+
+def rows(*, has_key: bool) -> dict[str, str]:
+    plan = make_plan(resolve("Qwen/Qwen3-0.6B"), detect(), PlanRequest(engine="transformers", max_model_len=512))
+    return ready_rows("http://127.0.0.1:1", ("a", "b"), plan, MEMORY, has_key=has_key, logs=Path("/logs"))
+
+
+def test_rows_name_url_model_memory_and_how_to_stop() -> None:
+    shown = rows(has_key=False)
+    assert shown["API"].startswith("http://127.0.0.1:1/v1")
+    assert "a, b" in shown["Model"]
+    assert "planned" in shown["Memory"]
+    assert "Ctrl-C" in shown["Stop"]
+    assert '"model": "a"' in shown["Try"]
+
+
+def test_with_a_key_the_example_reads_it_from_the_environment() -> None:
+    assert "$QSERVE_API_KEY" in rows(has_key=True)["Try"]
+    assert "authorization" not in rows(has_key=False)["Try"]
+
+
+def test_a_pipe_gets_plain_lines_and_none_is_wrapped() -> None:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=40, highlight=False, soft_wrap=True))
+    screen.phase("chat: loading weights [/not markup]")
+    screen.ready(rows(has_key=True))
+    text = out.getvalue()
+    assert "\x1b" not in text
+    assert "loading weights [/not markup]" in text
+    assert next(line for line in text.splitlines() if line.startswith("Try")).endswith("'")
