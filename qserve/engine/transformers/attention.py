@@ -121,8 +121,9 @@ def _decode(
     columns = starts[:, None] + torch.arange(width, device=query.device)
     mask = (columns < ends[:, None])[:, None, None, :]
     columns = columns.clamp(max=key.shape[2] - 1).flatten()
+    # The cache hands out [tokens, kv_heads, head_dim] seen as [kv_heads, tokens, head_dim]: gather whole tokens.
     keys, values = (
-        states[0].index_select(1, columns).view(kv_heads, batch, width, head_dim).transpose(0, 1)
+        states[0].transpose(0, 1).index_select(0, columns).view(batch, width, kv_heads, head_dim).transpose(1, 2)
         for states in (key, value)
     )
     grouped = query[0].transpose(0, 1).reshape(batch, kv_heads, heads // kv_heads, head_dim)

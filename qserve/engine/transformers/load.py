@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from qserve.engine.transformers.packed_linear import PackedLinear, pack_linears
 from qserve.errors import BrokenCheckpoint
 from qserve.planner.plan import Plan
 
@@ -58,6 +59,7 @@ def load(folder: Path, plan: Plan) -> LoadedModel:
         raise BrokenCheckpoint(f"the weights in {folder} can't be loaded: {_first_line(error)}") from error
     _check_complete(folder, report)
     model.eval()
+    pack_linears(model)
     return LoadedModel(model, tokenizer, _weights_bytes(model), model.config._attn_implementation)
 
 
@@ -80,7 +82,7 @@ def _check_complete(folder: Path, report: dict[str, Any]) -> None:
 
 def _weights_bytes(model: torch.nn.Module) -> int:
     tensors = {t.data_ptr(): t.nbytes for t in [*model.parameters(), *model.buffers()] if t.device.type != "meta"}
-    return sum(tensors.values())
+    return sum(tensors.values()) + sum(m.weight_bytes for m in model.modules() if isinstance(m, PackedLinear))
 
 
 def _first_line(error: Exception) -> str:

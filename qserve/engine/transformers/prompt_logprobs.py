@@ -80,7 +80,7 @@ def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) 
     targets = torch.tensor(prompt.token_ids[1:], device=hidden.device)
     logprobs: list[float | None] = [None]
     top: list[tuple[tuple[int, float], ...]] = [()]
-    step = max(1, _LOGITS_BYTES // (4 * head.weight.shape[0]))
+    step = max(1, _LOGITS_BYTES // (4 * model.config.get_text_config().vocab_size))
     for start in range(0, len(targets), step):
         wanted = targets[start : start + step]
         rows = torch.log_softmax(head(hidden[start : start + len(wanted)]).float(), dim=-1)
