@@ -84,11 +84,17 @@ def compare_training(path: Path = FIGURES) -> Iterator[TrainingComparison | tupl
         for row in csv.DictReader(stream):
             if row["kind"] != "training":
                 continue
-            config = json.loads(row["config"])
-            if row["id"] in SKIPPED or _size_of(row["model"]) is None:
-                yield row["id"], SKIPPED.get(row["id"], f"{row['model']}: length and micro-batch are not stated")
-            else:
-                yield _compare(row, config)
+            reason = SKIPPED.get(row["id"])
+            if reason is None and _size_of(row["model"]) is None:
+                reason = f"{row['model']}: nobody says here how its source trained"
+            yield (row["id"], reason) if reason else _compared(row)
+
+
+def _compared(row: dict[str, str]) -> TrainingComparison | tuple[str, str]:
+    try:
+        return _compare(row, json.loads(row["config"]))
+    except KeyError as missing:
+        return row["id"], f"{missing.args[0]} is not stated"
 
 
 def mean_clipped_length(max_length: int) -> int:
