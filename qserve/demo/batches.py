@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -40,12 +40,14 @@ def encode(tokenizer: Tokenizer, conversation: Conversation) -> Encoded:
     return ids[:-1], targets[1:]
 
 
-def training_batches(tokenizer: Tokenizer, tokens_per_batch: int, seed: int) -> Iterator[Batch]:
+def training_batches(
+    tokenizer: Tokenizer, tokens_per_batch: int, seed: int, weights: Mapping[str, float] | None = None
+) -> Iterator[Batch]:
     """Batches without end, the same for the same seed: of one of `LENGTHS` and about `tokens_per_batch` tokens each."""
     rng = Random(seed)  # noqa: S311 (data, not secrets)
     waiting: dict[int, list[Encoded]] = {length: [] for length in LENGTHS}
     while True:
-        ids, targets = encode(tokenizer, sample_conversation(rng))
+        ids, targets = encode(tokenizer, sample_conversation(rng, weights))
         length = next((length for length in LENGTHS if len(ids) <= length), None)
         if length is None:
             continue

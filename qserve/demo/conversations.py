@@ -5,6 +5,7 @@ Written by hand because training makes millions of them; a test holds it against
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -50,10 +51,11 @@ def chat_prompt(question: str) -> str:
     return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def sample_conversation(rng: Random) -> Conversation:
-    """A conversation for training: nothing in it is held out."""
+def sample_conversation(rng: Random, weights: Mapping[str, float] | None = None) -> Conversation:
+    """A conversation for training: nothing in it is held out. `weights` by task name go before the tasks' own."""
     tasks = list(TASKS.values())
-    chosen = rng.choices(tasks, [task.weight for task in tasks], k=rng.choice(_NUM_TURNS))
+    shares = [(weights or {}).get(task.name, task.weight) for task in tasks]
+    chosen = rng.choices(tasks, shares, k=rng.choice(_NUM_TURNS))
     return Conversation(
         exchanges=tuple(sample_exchange(task, rng, held_out=False) for task in chosen),
         system=rng.choice(SYSTEM_PROMPTS) if rng.random() < _SYSTEM_SHARE else None,

@@ -2,6 +2,10 @@
 
     python -m qserve.demo.train_chat --out DIR --minutes 50 --seed 0
 
+A second run may go on from where the first one ended, with a fresh and lower learning-rate curve:
+
+    python -m qserve.demo.train_chat --init DIR --out DIR2 --minutes 12 --seed 1 --lr-scale 0.3 --weight count_up=3
+
 Every few minutes it prints exact match on held-out questions per task and saves a loadable checkpoint into DIR.
 """
 
@@ -11,7 +15,8 @@ import argparse
 import math
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -29,16 +34,24 @@ __all__ = ["Recipe", "chat_config", "main", "train"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides a training run. `minutes` is wall time: a faster machine takes more steps in it."""
+    """What decides a training run. `minutes` is wall time: a faster machine takes more steps in it.
+
+    `lr_scale` multiplies both learning rates; `init` is a checkpoint to go on from, None trains from scratch; `weights`
+    by task name go before the tasks' own.
+    """
 
     minutes: float = 50.0
     seed: int = 0
     tokens_per_batch: int = 4096
     matrix_lr: float = 0.02
     other_lr: float = 3e-3
+    lr_scale: float = 1.0
     warmup_share: float = 0.03
     weight_decay: float = 0.05
     report_every_minutes: float = 3.0
+    report_num: int = 100
+    init: Path | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 def chat_config(tokenizer: Tokenizer) -> Qwen3Config:
@@ -65,16 +78,15 @@ def train(recipe: Recipe, out: Path) -> None:
     """Train for `recipe.minutes` and leave the checkpoint in `out`."""
     torch.manual_seed(recipe.seed)
     tokenizer = train_tokenizer()
-    # Eager attention: at these lengths faster than the fused kernels, whose bf16 backward is slow on a CPU.
-    model = Qwen3ForCausalLM._from_config(chat_config(tokenizer), attn_implementation="eager")
+    model = _model(recipe, tokenizer)
     optimizers = _optimizers(model, recipe)
     started_s = reported_s = time.monotonic()
     num_steps = 0
-    for batch in training_batches(tokenizer, recipe.tokens_per_batch, recipe.seed):
+    for batch in training_batches(tokenizer, recipe.tokens_per_batch, recipe.seed, recipe.weights):
         progress = (time.monotonic() - started_s) / (60 * recipe.minutes)
         if progress >= 1:
             break
-        _set_learning_rates(optimizers, _schedule(progress, recipe.warmup_share))
+        _set_learning_rates(optimizers, recipe.lr_scale * _schedule(progress, recipe.warmup_share))
         # bf16 where autocast allows it: about twice as fast as fp32 on a CPU with AVX512-BF16; the weights stay fp32.
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits, labels = answer_logits(model, batch)
@@ -86,15 +98,20 @@ def train(recipe: Recipe, out: Path) -> None:
             optimizer.zero_grad()
         num_steps += 1
         if time.monotonic() - reported_s > 60 * recipe.report_every_minutes:
-            _report(
-                model,
-                tokenizer,
-                f"{(time.monotonic() - started_s) / 60:.1f} min, step {num_steps}, loss {loss.item():.4f}",
-            )
+            heading = f"{(time.monotonic() - started_s) / 60:.1f} min, step {num_steps}, loss {loss.item():.4f}"
+            _report(model, tokenizer, heading, recipe.report_num)
             save_chat_checkpoint(model, tokenizer, out)
             reported_s = time.monotonic()
     save_chat_checkpoint(model, tokenizer, out)
-    _report(model, tokenizer, f"done after {num_steps} steps", num_per_task=100)
+    _report(model, tokenizer, f"done after {num_steps} steps", recipe.report_num)
+
+
+def _model(recipe: Recipe, tokenizer: Tokenizer) -> Qwen3ForCausalLM:
+    # Eager attention: at these lengths faster than the fused kernels, whose bf16 backward is slow on a CPU.
+    if recipe.init is not None:
+        model = Qwen3ForCausalLM.from_pretrained(recipe.init, dtype=torch.float32, attn_implementation="eager")
+        return model.train()
+    return Qwen3ForCausalLM._from_config(chat_config(tokenizer), attn_implementation="eager")
 
 
 def _optimizers(model: Qwen3ForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
@@ -122,7 +139,7 @@ def _schedule(progress: float, warmup_share: float) -> float:
     return 0.5 + 0.5 * math.cos(math.pi * (progress - warmup_share) / (1 - warmup_share))
 
 
-def _report(model: Qwen3ForCausalLM, tokenizer: Tokenizer, heading: str, num_per_task: int = 100) -> None:
+def _report(model: Qwen3ForCausalLM, tokenizer: Tokenizer, heading: str, num_per_task: int) -> None:
     model.eval()
     shares = []
     for task in TASKS.values():
@@ -134,6 +151,13 @@ def _report(model: Qwen3ForCausalLM, tokenizer: Tokenizer, heading: str, num_per
     sys.stdout.flush()
 
 
+def _task_weight(text: str) -> tuple[str, float]:
+    task, _, share = text.partition("=")
+    if task not in TASKS:
+        raise argparse.ArgumentTypeError(f"{task!r} is no task; the tasks are {', '.join(TASKS)}")
+    return task, float(share)
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m qserve.demo.train_chat", description=__doc__.split("\n")[0])
@@ -142,8 +166,13 @@ def main() -> None:
         "--minutes", type=float, default=Recipe.minutes, help="wall time of the training (default %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--init", type=Path, help="go on from this checkpoint (default: train from scratch)")
+    parser.add_argument("--lr-scale", type=float, default=Recipe.lr_scale, help="times both learning rates")
+    parser.add_argument("--weight", type=_task_weight, action="append", default=[], metavar="TASK=SHARE")
     args = parser.parse_args()
-    train(Recipe(minutes=args.minutes, seed=args.seed), args.out)
+    weights = dict(args.weight)
+    recipe = Recipe(minutes=args.minutes, seed=args.seed, lr_scale=args.lr_scale, init=args.init, weights=weights)
+    train(recipe, args.out)
 
 
 if __name__ == "__main__":
