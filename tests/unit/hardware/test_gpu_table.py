@@ -52,3 +52,12 @@ def test_no_two_cards_share_a_name() -> None:
 )
 def test_the_drivers_own_name_is_understood(name: str) -> None:
     assert parse_gpu(name)[0].name == name
+
+
+@pytest.mark.parametrize("key", [key for key, row in ROWS.items() if "multi_processor_count=" in row["log"]])
+def test_sms_and_capability_are_those_of_the_log(key: str) -> None:
+    row = ROWS[key]
+    assert f"multi_processor_count={row['sm_count']}" in row["log"]
+    if "cc" in row:
+        major, minor = row["cc"].split(".")
+        assert f"major={major}, minor={minor}" in row["log"]
