@@ -139,7 +139,7 @@ class _Reader:
             rotary_dim=round(head_dim * self._rotary_share(family)),
             dtype=self._dtype(),
             layer_types=layer_types,
-            sliding_window=self.text.get("sliding_window"),
+            sliding_window=self._size("sliding_window") if self.text.get("sliding_window") else None,
             moe=self._moe(family, len(layer_types)),
             linear_attention=self._linear_attention() if "linear_attention" in layer_types else None,
             vision=self._vision(family),

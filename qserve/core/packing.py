@@ -38,7 +38,11 @@ def _pieces(tensor: Tensor, quantization: CheckpointQuantization) -> Iterator[Te
 
 
 def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> list[tuple[str, str, int]]:
-    """(suffix, dtype, bytes) of the tensors that replace one [rows, columns] weight."""
+    """(suffix, dtype, bytes) of the tensors that replace one [rows, columns] weight.
+
+    A weight with all that belongs to it takes, at group 128: AWQ and GPTQ 0.5 + 2.5/128 B, GPTQ-Int8 1 + 3/128,
+    block fp8 1 + 4/128², nf4 0.5625 and with double quantization 0.516.
+    """
     weights = rows * columns
     groups = _ceil(columns, quantization.group_size) if quantization.group_size else 1
     match quantization.scheme:

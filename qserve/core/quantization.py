@@ -15,22 +15,19 @@ Engine = Literal["vllm", "transformers"]
 
 @dataclass(frozen=True)
 class Scheme:
-    """One way to store the linear weights. Embeddings, norms and lm_head stay in 16 bit under every one of them.
+    """One way to store the linear weights; core/packing.py has the bytes. Everything else stays in 16 bit.
 
-    `bytes_per_weight` counts a quantized linear weight with its scales and zero points, at group 128 where there are
-    groups. `quality` orders schemes, higher is better; the order is explained in docs/memory.md.
+    `quality` orders schemes, higher is better: more bits first, then calibrated before merely rounded. `engines` run
+    a checkpoint stored so, `in_flight` quantize a 16-bit one while loading; `vllm_method` is then vLLM's
+    --quantization.
     """
 
     name: str
     bits: int
-    bytes_per_weight: float
     quality: int
     engines: tuple[Engine, ...]
     in_flight: tuple[Engine, ...] = ()
-    """Engines that quantize a 16-bit checkpoint while loading."""
     vllm_method: str | None = None
-    """The value of vLLM's --quantization that quantizes in flight; None: nothing to pass."""
-    note: str = ""
 
 
 _BOTH: tuple[Engine, ...] = ("vllm", "transformers")
@@ -38,23 +35,19 @@ _BOTH: tuple[Engine, ...] = ("vllm", "transformers")
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
-        Scheme("fp32", 32, 4.0, 101, _BOTH, _BOTH),
-        Scheme("bf16", 16, 2.0, 100, _BOTH, _BOTH),
-        Scheme("fp16", 16, 2.0, 99, _BOTH, _BOTH),
-        # A [128, 128] block has one fp32 scale (DeepSeek-V3 layout, as in Qwen's -FP8 checkpoints).
-        Scheme("fp8", 8, 1 + 4 / 128**2, 90, _BOTH, ("vllm",), "fp8"),
-        # auto_gptq 8 bit: an fp16 scale and an 8-bit zero per group of 128.
-        Scheme("gptq-int8", 8, 1 + 3 / 128, 88, _BOTH),
-        Scheme("w8a8", 8, 1.0, 86, ("vllm",), note="compressed-tensors int8, a scale per channel"),
-        Scheme("bnb-int8", 8, 1.0, 84, ("transformers",), ("transformers",), note="LLM.int8, a scale per row"),
-        # 4 bit: an fp16 scale (2 B) and a 4-bit zero (0.5 B) per group of 128.
-        Scheme("awq", 4, 0.5 + 2.5 / 128, 70, _BOTH),
-        Scheme("gptq-int4", 4, 0.5 + 2.5 / 128, 68, _BOTH),
-        Scheme("w4a16", 4, 0.5 + 2 / 128, 67, ("vllm",), note="compressed-tensors int4, symmetric"),
-        Scheme("nvfp4", 4, 0.5 + 1 / 16, 64, ("vllm",), note="an fp8 scale per 16 weights"),
-        # nf4: an fp32 scale per 64 weights; double quantization stores it in 8 bit, plus one fp32 per 256 of them.
-        Scheme("bnb-nf4", 4, 0.5 + 1 / 64 + 4 / (64 * 256), 60, _BOTH, _BOTH, "bitsandbytes"),
-        Scheme("bnb-nf4-single", 4, 0.5 + 4 / 64, 60, _BOTH, ("transformers",), "bitsandbytes"),
+        Scheme("fp32", 32, 101, _BOTH, _BOTH),
+        Scheme("bf16", 16, 100, _BOTH, _BOTH),
+        Scheme("fp16", 16, 99, _BOTH, _BOTH),
+        Scheme("fp8", 8, 90, _BOTH, ("vllm",), "fp8"),
+        Scheme("gptq-int8", 8, 88, _BOTH),
+        Scheme("w8a8", 8, 86, ("vllm",)),
+        Scheme("bnb-int8", 8, 84, ("transformers",), ("transformers",)),
+        Scheme("awq", 4, 70, _BOTH),
+        Scheme("gptq-int4", 4, 68, _BOTH),
+        Scheme("w4a16", 4, 67, ("vllm",)),
+        Scheme("nvfp4", 4, 64, ("vllm",)),
+        Scheme("bnb-nf4", 4, 60, _BOTH, _BOTH, "bitsandbytes"),
+        Scheme("bnb-nf4-single", 4, 60, _BOTH, ("transformers",), "bitsandbytes"),
     )
 }
 

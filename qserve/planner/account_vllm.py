@@ -101,6 +101,7 @@ class VllmAccount:
             setup.tensor_parallel_size,
             request.block_size or (_CPU_BLOCK_TOKENS if setup.on_cpu else None),
             kv_scale_bytes(request.kv_cache_dtype),
+            self.max_num_batched_tokens,
         )
 
     @cached_property
@@ -153,11 +154,7 @@ class VllmAccount:
     @cached_property
     def cache_bytes(self) -> int:
         """KV cache of the tightest rank."""
-        return min(
-            self.kv_budget(device, weights)
-            for weights, devices in zip(self.stage_weights, self._stage_devices(), strict=True)
-            for device in devices
-        )
+        return min(self.kv_budget(device, weights) for device, weights in self._ranks())
 
     @cached_property
     def whole_model_cache_bytes(self) -> int:
@@ -191,31 +188,40 @@ class VllmAccount:
             return 0
         return self.context.num_bytes - self.context.low_bytes + self.cuda_graphs_bytes // 2
 
-    def devices(self) -> tuple[DevicePlan, ...]:
-        """The account of every rank."""
-        return tuple(
-            self._device(device, weights)
-            for weights, devices in zip(self.stage_weights, self._stage_devices(), strict=True)
-            for device in devices
-        )
+    @cached_property
+    def least_free_bytes(self) -> int:
+        """What the fullest card has left; negative where the plan overdraws it."""
+        return min(self._free_bytes(device, weights) for device, weights in self._ranks())
 
-    def _stage_devices(self) -> list[tuple[Device, ...]]:
+    def devices(self) -> tuple[DevicePlan, ...]:
+        """The account of every rank, with each term explained."""
+        return tuple(self._device(device, weights) for device, weights in self._ranks())
+
+    def _ranks(self) -> list[tuple[Device, int]]:
+        """Card and weights of every rank, stage by stage."""
         ranks = self.setup.tensor_parallel_size
-        return [self.setup.devices[i * ranks : (i + 1) * ranks] for i in range(self.setup.pipeline_parallel_size)]
+        stages = [self.setup.devices[i * ranks : (i + 1) * ranks] for i in range(self.setup.pipeline_parallel_size)]
+        pairs = zip(stages, self.stage_weights, strict=True)
+        return [(device, weights) for devices, weights in pairs for device in devices]
+
+    @property
+    def _runtime_bytes(self) -> int:
+        return self.non_torch.num_bytes + self.context.num_bytes
+
+    def _free_bytes(self, device: Device, weights: int) -> int:
+        held = weights + max(0, self.cache_bytes) + self.activations_bytes + self.cuda_graphs_bytes
+        return device.total_bytes - device.used_by_others_bytes - held - self._runtime_bytes
 
     def _device(self, device: Device, weights: int) -> DevicePlan:
-        runtime = self.non_torch.num_bytes + self.context.num_bytes
-        cache = max(0, self.cache_bytes)
-        held = weights + cache + self.activations_bytes + self.cuda_graphs_bytes + runtime
         return DevicePlan(
             name=device.name,
             total_bytes=device.total_bytes,
             weights_bytes=weights,
-            kv_cache_bytes=cache,
+            kv_cache_bytes=max(0, self.cache_bytes),
             activations_bytes=self.activations_bytes,
             cuda_graphs_bytes=self.cuda_graphs_bytes,
-            runtime_bytes=runtime,
-            free_bytes=device.total_bytes - device.used_by_others_bytes - held,
+            runtime_bytes=self._runtime_bytes,
+            free_bytes=self._free_bytes(device, weights),
             used_by_others_bytes=device.used_by_others_bytes,
             terms=vllm_terms(self, device, weights),
         )

@@ -50,7 +50,7 @@ def settle_vllm(setup: Setup, room_tokens: int) -> Plan:
         return plan
     layers = setup.spec.num_hidden_layers // setup.pipeline_parallel_size
     wanted = account.layout.bytes_per_sequence(need) * layers // setup.spec.num_hidden_layers
-    short = max(wanted - account.cache_bytes, -min(device.free_bytes for device in devices), 1)
+    short = max(wanted - account.cache_bytes, -account.least_free_bytes, 1)
     return refused(plan, short, wanted, account.cache_bytes)
 
 
@@ -61,7 +61,7 @@ def _vllm_fits(account: VllmAccount, need: int) -> bool:
     layout = account.layout
     if layout.state_blocks and account.max_num_seqs > layout.num_blocks(account.whole_model_cache_bytes):
         return False  # start-up fails: fewer blocks than sequences
-    return all(device.free_bytes + account.slack_bytes >= 0 for device in account.devices())
+    return account.least_free_bytes + account.slack_bytes >= 0
 
 
 def _vllm_accounts(setup: Setup, need: int) -> Iterator[VllmAccount]:

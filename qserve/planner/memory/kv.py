@@ -18,6 +18,7 @@ __all__ = [
 ]
 
 _BLOCK_TOKENS = 16  # vLLM's default block size on CUDA
+_UNBOUNDED = 1 << 40  # tokens of a sequence whose layers all slide: the positions end first
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,14 @@ class KvLayout:
     """One rank's cache, in blocks.
 
     `block_tokens` tokens of every attention layer of a group share one block of `block_bytes`. A sequence needs
-    `state_blocks` more, whatever its length; a window bounds the tokens that sliding layers keep.
+    `state_blocks` more, whatever its length. Where every layer slides, no sequence keeps more than `window_tokens`.
     """
 
     block_tokens: int
     block_bytes: int
     state_blocks: int = 0
     num_groups: int = 1
+    window_tokens: int | None = None
 
     def num_blocks(self, cache_bytes: int) -> int:
         """Whole blocks in `cache_bytes`."""
@@ -53,7 +55,14 @@ class KvLayout:
 
     def blocks_per_sequence(self, num_tokens: int) -> int:
         """Blocks that one sequence of `num_tokens` pins."""
+        if self.window_tokens is not None and num_tokens > self.window_tokens:
+            return self._window_blocks
         return -(-num_tokens // self.block_tokens) + self.state_blocks
+
+    @property
+    def _window_blocks(self) -> int:
+        """Blocks of a full window: one more than its tokens fill, as it starts inside a block."""
+        return -(-(self.window_tokens or 0) // self.block_tokens) + 1
 
     def bytes_per_sequence(self, num_tokens: int) -> int:
         return self.blocks_per_sequence(num_tokens) * self.block_bytes
@@ -63,7 +72,10 @@ class KvLayout:
         return self.num_blocks(cache_bytes) / self.blocks_per_sequence(max_model_len)
 
     def max_tokens_of_one_sequence(self, cache_bytes: int) -> int:
-        return max(0, self.num_blocks(cache_bytes) - self.state_blocks) * self.block_tokens
+        blocks = self.num_blocks(cache_bytes) - self.state_blocks
+        if self.window_tokens is not None and blocks >= self._window_blocks:
+            return _UNBOUNDED
+        return max(0, blocks) * self.block_tokens
 
 
 def kv_element_bytes(kv_cache_dtype: str, dtype: str) -> int:
@@ -79,8 +91,7 @@ def kv_scale_bytes(kv_cache_dtype: str) -> int:
 def kv_bytes_per_token(spec: ModelSpec, element_bytes: int, tensor_parallel_size: int = 1, scale_bytes: int = 0) -> int:
     """Bytes of one token on one rank: 2 · layers · kv_heads · head_dim · bytes, over layers with a cache.
 
-    KV heads split over tensor-parallel ranks, and replicate where there are fewer heads than ranks. Sliding layers
-    count as full ones: short sequences fill their window, and long ones are never refused wrongly.
+    KV heads split over tensor-parallel ranks, and replicate where there are fewer heads than ranks.
     """
     layers = spec.num_full_layers + spec.num_sliding_layers
     return layers * _layer_token_bytes(spec, element_bytes, tensor_parallel_size, scale_bytes)
@@ -107,18 +118,22 @@ def kv_layout(
     tensor_parallel_size: int = 1,
     block_size: int | None = None,
     scale_bytes: int = 0,
+    step_tokens: int = 0,
 ) -> KvLayout:
     """vLLM's pages on one rank.
 
     Hybrids: the attention block grows until its page holds a whole state, so one layer of either kind fills a page;
-    linear layers come in groups as large as the attention group.
+    linear layers come in groups as large as the attention group. Where every layer slides, a sequence keeps the
+    window and what one step of `step_tokens` adds; a model that mixes is counted as if none did.
     Source: vllm v1/core/kv_cache_utils.py and HybridAttentionMambaModelConfig; checked on start-up logs 0.10 to 0.29.
     """
     grain = max(_BLOCK_TOKENS, block_size or 0)
     token_bytes = _layer_token_bytes(spec, element_bytes, tensor_parallel_size, scale_bytes)
     if spec.linear_attention is None:
         layers = spec.num_full_layers + spec.num_sliding_layers
-        return KvLayout(grain, layers * grain * token_bytes)
+        slides = spec.sliding_window is not None and spec.num_sliding_layers == spec.num_hidden_layers
+        window = (spec.sliding_window or 0) - 1 + step_tokens if slides else None
+        return KvLayout(grain, layers * grain * token_bytes, window_tokens=window)
     state = state_bytes(
         spec.linear_attention, options.dtype, options.state_dtype, options.num_speculative_tokens, tensor_parallel_size
     )

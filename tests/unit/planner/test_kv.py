@@ -79,6 +79,19 @@ def test_qwen3_next_keeps_its_state_in_16_bit_as_the_config_is_silent() -> None:
     assert state_bytes(linear, "bfloat16", None, 0) == 49152 + 1048576
 
 
+def test_a_window_bounds_what_a_sequence_keeps() -> None:
+    mistral = {
+        "architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000,
+        "max_position_embeddings": 32768, "sliding_window": 4096,
+    }  # fmt: skip
+    layout = kv_layout(ModelSpec.from_config(mistral), 2, StateOptions(), step_tokens=2048)
+    assert layout.blocks_per_sequence(1600) == 100
+    assert layout.blocks_per_sequence(32768) == layout.blocks_per_sequence(8192) == 384 + 1
+    assert layout.max_tokens_of_one_sequence(385 * layout.block_bytes) > 32768
+    assert layout.max_tokens_of_one_sequence(384 * layout.block_bytes) == 384 * 16
+
+
 def test_dense_blocks_floor() -> None:
     layout = KvLayout(16, 100)
     assert layout.num_blocks(250) == 2
