@@ -10,7 +10,7 @@ from typing import Any
 
 from qserve.core.dimensions import num_parameters, tensors_of
 from qserve.core.model_spec import ModelSpec
-from qserve.core.tensors import Tensor
+from qserve.core.tensors import Tensor, compact
 
 __all__ = ["Checkpoint"]
 
@@ -33,8 +33,8 @@ class Checkpoint:
 
     @cached_property
     def counted_tensors(self) -> tuple[Tensor, ...]:
-        """Header tensors where there are some, else those of the dimensions."""
-        return self.tensors if self.tensors is not None else tensors_of(self.spec)
+        """Header tensors where there are some, else those of the dimensions; equal ones told once, with `repeat`."""
+        return compact(self.tensors) if self.tensors is not None else tensors_of(self.spec)
 
     @cached_property
     def parameters(self) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-__all__ = ["DTYPE_BYTES", "Role", "Tensor", "dtype_bytes", "role_of"]
+__all__ = ["DTYPE_BYTES", "Role", "Tensor", "compact", "dtype_bytes", "role_of"]
 
 # safetensors' own spelling, torch's spelling and vLLM's for the KV cache.
 DTYPE_BYTES = {
@@ -67,3 +68,19 @@ _COMPILED = tuple((re.compile(pattern), role) for pattern, role in _ROLES)
 def role_of(name: str) -> Role:
     """What a tensor is for; `linear` (a projection of attention or MLP) when no other pattern matches."""
     return next((role for pattern, role in _COMPILED if pattern.search(name)), "linear")
+
+
+_INDEX = re.compile(r"\.(layers|h|blocks|experts)\.\d+\.")
+
+
+def compact(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """The same tensors with those of one shape in every layer or expert told once, as `repeat` under index 0.
+
+    A sparse model's header names twenty thousand; its dimensions name twenty.
+    """
+    counts: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}
+    for tensor in tensors:
+        entry = counts.setdefault((_INDEX.sub(r".\1.0.", tensor.name), tensor.dtype, tensor.shape), [0, 0])
+        entry[0] += tensor.repeat
+        entry[1] += tensor.nbytes
+    return tuple(Tensor(*key, nbytes, repeat) for key, (repeat, nbytes) in counts.items())

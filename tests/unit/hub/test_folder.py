@@ -47,6 +47,16 @@ def test_a_whole_folder_is_read_from_its_headers(folder: Path) -> None:
     ]
 
 
+def test_layers_of_one_shape_are_told_once(folder: Path) -> None:
+    names = [f"model.layers.{i}.mlp.experts.{j}.up_proj.weight" for i in range(3) for j in range(4)]
+    write_safetensors(folder / "model.safetensors", {**dict.fromkeys(names, (16, 8)), "model.norm.weight": (8,)})
+    counted = resolve(str(folder)).counted_tensors
+    assert [(tensor.name, tensor.repeat, tensor.nbytes) for tensor in counted] == [
+        ("model.layers.0.mlp.experts.0.up_proj.weight", 12, 12 * 256),
+        ("model.norm.weight", 1, 16),
+    ]
+
+
 def test_no_such_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound, match="there is no folder"):
         resolve(str(tmp_path / "nowhere"))
