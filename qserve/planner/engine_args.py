@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from qserve.core.quantization import SCHEMES
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
@@ -31,10 +33,20 @@ def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
         ("--kv-cache-memory-bytes", placement.kv_cache_memory_bytes if not setup.on_cpu else None),
         ("--mamba-ssm-cache-dtype", request.mamba_ssm_cache_dtype),
         ("--block-size", request.block_size),
+        ("--speculative-config", _speculation(request.num_speculative_tokens)),
     ]
-    flags = [("--enforce-eager", request.enforce_eager), ("--language-model-only", request.language_model_only)]
+    flags = [
+        ("--enforce-eager", request.enforce_eager),
+        ("--language-model-only", request.language_model_only),
+        ("--enable-prefix-caching", request.enable_prefix_caching is True),
+        ("--no-enable-prefix-caching", request.enable_prefix_caching is False),
+    ]
     written = [part for name, value in pairs if value is not None for part in (name, str(value))]
     return (*written, *(name for name, is_set in flags if is_set))
+
+
+def _speculation(num_tokens: int) -> str | None:
+    return json.dumps({"method": "mtp", "num_speculative_tokens": num_tokens}) if num_tokens else None
 
 
 def _above_one(size: int) -> int | None:

@@ -50,6 +50,14 @@ def test_engine_arguments_say_what_the_plan_says() -> None:
     assert "--quantization" not in pairs  # an AWQ checkpoint says so itself
 
 
+def test_what_changes_pages_reaches_the_engine() -> None:
+    fixed = {"num_speculative_tokens": 2, "enable_prefix_caching": False, "kv_cache_dtype": "fp8"}
+    plan = plan_of("Qwen/Qwen3.5-9B", "h100-sxm", max_model_len=8192, **fixed)
+    assert "--no-enable-prefix-caching" in plan.engine_args
+    assert '{"method": "mtp", "num_speculative_tokens": 2}' in plan.engine_args
+    assert "fp8" in plan.engine_args
+
+
 def test_32b_on_an_rtx_3060_is_refused_with_three_ways_out() -> None:
     plan = plan_of("Qwen/Qwen3-32B", "rtx-3060", quant="4bit")
     assert not plan.fits
