@@ -40,6 +40,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
     Raises UsageError where the request asks for what no engine does.
     """
     engine = _engine(hardware, request)
+    _refuse_what_nobody_reads(checkpoint, request, engine)
     devices = hardware.devices or (hardware.cpu_device,)
     if engine == "transformers" and not request.engine_version:
         request = replace(request, engine_version=constants.TRANSFORMERS_VERSION)
@@ -67,6 +68,20 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             )
     if not found:
         raise UsageError(_nothing_runs(checkpoint, request, engine))
+
+
+def _refuse_what_nobody_reads(checkpoint: Checkpoint, request: PlanRequest, engine: Engine) -> None:
+    unread = request.only_vllm_reads() if engine == "transformers" else ()
+    if unread:
+        raise UsageError(
+            f"{', '.join(unread)}: vLLM's alone, and this plan is for the transformers engine; "
+            "leave it out, or give --engine vllm"
+        )
+    if request.num_speculative_tokens and not checkpoint.spec.mtp_layers:
+        raise UsageError(
+            f"--num-speculative-tokens {request.num_speculative_tokens}: {checkpoint.id} has no MTP head to draft "
+            "with; leave it out"
+        )
 
 
 def sibling_of(model_id: str, scheme: str) -> str | None:

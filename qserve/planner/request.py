@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from qserve.core.tensors import DTYPE_BYTES
 from qserve.errors import UsageError
 
-__all__ = ["EngineName", "Offload", "PlanRequest"]
+__all__ = ["VLLM_ONLY", "EngineName", "Offload", "PlanRequest"]
 
 EngineName = Literal["vllm", "transformers"]
 Offload = Literal["none", "cpu", "disk"]
@@ -53,3 +53,24 @@ class PlanRequest:
         ):
             if name not in (None, "auto") and name not in DTYPE_BYTES:
                 raise UsageError(f"{flag} {name!r} is unknown; it takes auto or one of {', '.join(DTYPE_BYTES)}")
+
+    def only_vllm_reads(self) -> tuple[str, ...]:
+        """Flags that are set to something and that the transformers engine has no use for."""
+        harmless = (None, False)
+        return tuple(
+            "--" + name.replace("_", "-")
+            for name in VLLM_ONLY
+            if getattr(self, name) not in harmless and not (name.endswith("parallel_size") and getattr(self, name) == 1)
+        )
+
+    def without_vllm(self) -> PlanRequest:
+        """The same request for the transformers engine."""
+        defaults: dict[str, Any] = {name: getattr(PlanRequest(), name) for name in VLLM_ONLY}
+        return replace(self, engine="transformers", engine_version=None, **defaults)
+
+
+VLLM_ONLY = (
+    "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager", "block_size",
+    "enable_prefix_caching", "num_speculative_tokens", "language_model_only", "mamba_ssm_cache_dtype",
+)  # fmt: skip
+"""Fields that the transformers engine does not read."""

@@ -113,7 +113,7 @@ def _offload(setup: Setup) -> Kind:
     request, hardware, model = setup.request, setup.hardware, setup.checkpoint.id
     if setup.on_cpu or request.offload != "none":
         return True, []
-    base = replace(request, engine="transformers", engine_version=None, tensor_parallel_size=None)
+    base = request.without_vllm()
     ram = format_bytes(hardware.ram_available_bytes)
     costs: tuple[tuple[Offload, str, str], ...] = (
         ("cpu", "RAM", f"layers in RAM ({ram} available) cross the bus for every token: seconds per token"),

@@ -91,6 +91,17 @@ def test_a_tensor_parallel_size_that_does_not_divide_is_named() -> None:
         plan_of("Qwen/Qwen3-32B", "h100-sxm:3", tensor_parallel_size=3)
 
 
+def test_flags_that_the_engine_does_not_read_are_refused() -> None:
+    with pytest.raises(UsageError, match="--tensor-parallel-size, --enforce-eager: vLLM's alone"):
+        plan_of("Qwen/Qwen3-8B", "rtx-4090:2", engine="transformers", tensor_parallel_size=2, enforce_eager=True)
+    assert plan_of("Qwen/Qwen3-8B", "rtx-4090:2", engine="transformers", tensor_parallel_size=1).fits
+
+
+def test_speculation_needs_a_head_that_drafts() -> None:
+    with pytest.raises(UsageError, match="has no MTP head"):
+        plan_of("Qwen/Qwen3-8B", "h100-sxm", num_speculative_tokens=2)
+
+
 def test_more_ranks_than_cards_is_refused() -> None:
     with pytest.raises(UsageError, match="needs 4 cards, but there are 2"):
         plan_of("Qwen/Qwen3-32B", "h100-sxm:2", tensor_parallel_size=4)
