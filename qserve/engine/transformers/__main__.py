@@ -101,10 +101,20 @@ def main() -> None:
         uvloop.run(_serve(spec))
     except QserveError as error:
         report_failure(str(error))
-        sys.exit(error.exit_status)
+        _end(error.exit_status)
     except MemoryError:
         report_failure("the machine ran out of memory while loading; lower --max-num-seqs or --max-model-len")
-        sys.exit(3)
+        _end(3)
+    except Exception:
+        _log.exception("the worker failed")
+        _end(1)
+
+
+def _end(status: int) -> None:
+    """Ends the process now. An orderly exit would wait for ever for the generating thread, if that runs already."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from qserve.engine.transformers.prompt_logprobs import PromptToScore, ScoredProm
 from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler, TokenChoice
 from qserve.engine.transformers.scoring import PromptScorer
 from qserve.engine.transformers.text import StopStrings, TextStream, TokenText
+from qserve.errors import BrokenCheckpoint
 from qserve.wire.errors import ApiError
 
 __all__ = ["Engine", "Generation", "Piece"]
@@ -139,11 +140,17 @@ class Engine:
             raise ApiError(500, str(error), "generation_failed") from error
 
     async def warm_up(self) -> None:
-        """One token through everything, so that the first user does not pay for first-time set-up."""
+        """One token through everything, so that the first user does not pay for first-time set-up.
+
+        Raises BrokenCheckpoint when nothing sensible comes out: such a model would fail every request.
+        """
         params = SamplingParams(temperature=0.0)
-        async for _ in self.generate(Generation([min(self.eos_token_ids, default=0)], params, max_tokens=1)):
-            pass
-        await self.score([[min(self.eos_token_ids, default=0)]], params, draw_next=False)
+        try:
+            async for _ in self.generate(Generation([min(self.eos_token_ids, default=0)], params, max_tokens=1)):
+                pass
+            await self.score([[min(self.eos_token_ids, default=0)]], params, draw_next=False)
+        except ApiError as error:
+            raise BrokenCheckpoint(f"the model can't be used: {error}") from error
         self.num_prompt_tokens = self.num_generated_tokens = 0
 
     def stop(self) -> None:

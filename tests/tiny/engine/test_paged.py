@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from qserve.engine.transformers.batching import Sequence, SequenceFailed
-from qserve.engine.transformers.paged import PagedBatcher
-from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler
+from qserve.engine.transformers.paged import PagedBatcher, _choose
+from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler, TokenChoice
 
 CPU = torch.device("cpu")
 
@@ -132,3 +132,14 @@ async def test_exclusive_holds_the_batch_and_lets_it_go_on(model: Any, batching:
 
         assert await asyncio.to_thread(hold) == 0
         assert await running == generated(model, prompt, 60)
+
+
+def test_a_row_that_is_no_number_fails_its_own_sequence() -> None:
+    """Overflow in float16 shows as NaN in some rows only; the others go on."""
+    one = sequence("one", [1], 5)
+    failed = _choose(one, torch.full((8,), float("nan")), 0)
+    assert isinstance(failed, SequenceFailed)
+    assert "not a number" in str(failed)
+    fine = _choose(one, torch.arange(8.0), 7)
+    assert isinstance(fine, TokenChoice)
+    assert fine.token_id == 7
