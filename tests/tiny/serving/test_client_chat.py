@@ -95,7 +95,8 @@ def test_n_choices_of_greedy_are_equal_and_of_sampling_differ(client: openai.Ope
     equal = ask(client, n=2)
     assert [choice.index for choice in equal.choices] == [0, 1]
     assert equal.choices[0].message.content == equal.choices[1].message.content
-    sampled = ask(client, n=3, temperature=2.0, seed=7, max_tokens=20)
+    # Past the end of its answer even a well-trained model is in doubt.
+    sampled = ask(client, n=3, temperature=2.0, seed=7, max_tokens=30, extra_body={"ignore_eos": True})
     assert len({choice.message.content for choice in sampled.choices}) == 3
 
 
