@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PromptToScore", "ScoredPrompt", "pack", "score_prompts"]
 
-# Float32 logits that are alive at once: 256 MiB of them, whatever the vocabulary.
-_LOGITS_BYTES = 256 * 1024**2
+# Float32 logits of one piece, whatever the vocabulary. About three times as much is alive at once: the head's own
+# output, the same in float32, and its log-softmax.
+_LOGITS_BYTES = 64 * 1024**2
 _LOWEST_LOGPROB = -9999.0
 
 
