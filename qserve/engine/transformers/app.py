@@ -7,7 +7,8 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qserve.engine.transformers.answer import Answer
 from qserve.engine.transformers.chat import ChatAnswer
 from qserve.engine.transformers.completions import CompletionAnswer
 from qserve.engine.transformers.engine import Engine
@@ -107,18 +109,19 @@ async def _parse(request: Request, kind: type[_Request]) -> _Request:
         raise from_validation(error) from None
 
 
-async def _answer(request: Request, answer: ChatAnswer | CompletionAnswer) -> Response:
+async def _answer(request: Request, answer: Answer) -> Response:
     if (json.loads(await request.body())).get("stream"):
         return StreamingResponse(_guarded(answer.events()), media_type="text/event-stream")
     whole = await _unless_client_leaves(request, answer.whole())
     return Response(status_code=_CLIENT_CLOSED) if whole is None else JSONResponse(whole)
 
 
-async def _guarded(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _guarded(events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
     """The status line is out: an error becomes the last event."""
     try:
-        async for item in events:
-            yield item
+        async with aclosing(events) as closing:
+            async for item in closing:
+                yield item
     except ApiError as error:
         yield error.event()
     except Exception:

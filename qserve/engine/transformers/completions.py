@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from qserve.engine.transformers.engine import Engine, Piece, merged
+from qserve.engine.transformers.answer import Answer
+from qserve.engine.transformers.engine import Engine, Piece
 from qserve.engine.transformers.legacy_logprobs import LegacyLogprobs
 from qserve.engine.transformers.prompt_logprobs import ScoredPrompt
 from qserve.engine.transformers.requests import (
@@ -18,21 +17,22 @@ from qserve.engine.transformers.requests import (
     sampling_params,
 )
 from qserve.wire.openai import CompletionRequest
-from qserve.wire.sse import DONE, event
 
 __all__ = ["CompletionAnswer"]
 
 
-class CompletionAnswer:
-    """One request being answered. Building it refuses what can't be answered; nothing runs before it is read.
+class CompletionAnswer(Answer):
+    """Choices are numbered prompt by prompt, `n` of each.
 
-    Choices are numbered prompt by prompt, `n` of each. With `echo` the prompt's text stands before the answer, and with
-    `logprobs` so do its tokens. Where `echo`, `logprobs` and at most one new token meet, the forward that scores the
-    prompt yields that token too, the end-of-text token included, and nothing is generated.
+    With `echo` the prompt's text stands before the answer, and with `logprobs` so do its tokens. Where `echo`,
+    `logprobs` and at most one new token meet, the forward that scores the prompt yields that token too, the end-of-text
+    token included, and nothing is generated.
     """
 
+    _chunk_object = "text_completion"
+
     def __init__(self, engine: Engine, request: CompletionRequest) -> None:
-        self._engine = engine
+        super().__init__(engine, request, "cmpl")
         self._request = request
         self._prompts = completion_prompts(engine, request)
         self._params = sampling_params(engine, request, request.logprobs)
@@ -46,13 +46,12 @@ class CompletionAnswer:
             for generation in generations([prompt], self._params, limit, request)
         ]
         self._draw_next = max(limits) > 0
-        self._head = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
-        self._num_generated = 0
+        self._num_prompt_tokens = sum(map(len, self._prompts))
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""
         choices = await self._echoes()
-        async with aclosing(self._pieces()) as pieces:
+        async with aclosing(self._pieces(self._generations)) as pieces:
             async for index, piece in pieces:
                 choices[index].add(piece)
         return {
@@ -62,28 +61,17 @@ class CompletionAnswer:
             "usage": self._usage(),
         }
 
-    async def events(self) -> AsyncIterator[bytes]:
-        """The answer as server-sent events; an echoed prompt is the first event of its choice."""
+    async def _chunks(self) -> AsyncGenerator[bytes]:
+        """An echoed prompt is the first event of its choice."""
         choices = await self._echoes()
         for index, choice in enumerate(choices):
             if choice.text or choice.finish_reason:
-                yield self._chunk(choice.take(index))
-        async with aclosing(self._pieces()) as pieces:
+                yield self._event(choice.take(index))
+        async with aclosing(self._pieces(self._generations)) as pieces:
             async for index, piece in pieces:
                 if piece.text or piece.finish_reason or (self._request.logprobs is not None and piece.tokens):
                     choices[index].add(piece)
-                    yield self._chunk(choices[index].take(index))
-        if self._request.stream_options is not None and self._request.stream_options.include_usage:
-            yield event({**self._head, "object": "text_completion", "choices": [], "usage": self._usage()})
-        yield DONE
-
-    async def _pieces(self) -> AsyncGenerator[tuple[int, Piece]]:
-        streams = [self._engine.generate(generation) for generation in self._generations]
-        async with aclosing(merged(streams)) as arrivals:
-            async for index, piece in arrivals:
-                if piece.finish_reason is not None:
-                    self._num_generated += piece.num_tokens
-                yield index, piece
+                    yield self._event(choices[index].take(index))
 
     async def _echoes(self) -> list[_Choice]:
         """The choices as they are before anything is generated."""
@@ -107,17 +95,6 @@ class CompletionAnswer:
     def _empty_choice(self) -> _Choice:
         logprobs = None if self._request.logprobs is None else LegacyLogprobs(self._engine.token_text)
         return _Choice(self._engine, logprobs)
-
-    def _chunk(self, choice: dict[str, Any]) -> bytes:
-        return event({**self._head, "object": "text_completion", "choices": [choice]})
-
-    def _usage(self) -> dict[str, int]:
-        num_prompt = sum(map(len, self._prompts))
-        return {
-            "prompt_tokens": num_prompt,
-            "completion_tokens": self._num_generated,
-            "total_tokens": num_prompt + self._num_generated,
-        }
 
 
 class _Choice:

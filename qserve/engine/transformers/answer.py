@@ -1,0 +1,65 @@
+"""What the two completions endpoints share: an answer in the making, whole or as events."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from qserve.engine.transformers.engine import Engine, Generation, Piece, merged
+from qserve.wire.openai import SamplingFields
+from qserve.wire.sse import DONE, event
+
+__all__ = ["Answer"]
+
+
+class Answer(ABC):
+    """One request being answered. Building it refuses what can't be answered; nothing runs before it is read."""
+
+    _chunk_object: str
+
+    def __init__(self, engine: Engine, request: SamplingFields, id_prefix: str) -> None:
+        self._engine = engine
+        self._head = {"id": f"{id_prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
+        self._with_usage = request.stream_options is not None and request.stream_options.include_usage
+        self._num_prompt_tokens = 0
+        self._num_generated = 0
+
+    @abstractmethod
+    async def whole(self) -> dict[str, Any]:
+        """The answer as one object."""
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        """The answer as server-sent events."""
+        async with aclosing(self._chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+        if self._with_usage:
+            yield event({**self._head, "object": self._chunk_object, "choices": [], "usage": self._usage()})
+        yield DONE
+
+    @abstractmethod
+    def _chunks(self) -> AsyncGenerator[bytes]:
+        """The events with choices."""
+
+    def _event(self, choice: dict[str, Any]) -> bytes:
+        return event({**self._head, "object": self._chunk_object, "choices": [choice]})
+
+    async def _pieces(self, generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Piece]]:
+        """Pieces of all generations as they come, with the index of their choice; counts what was generated."""
+        streams = [self._engine.generate(generation) for generation in generations]
+        async with aclosing(merged(streams)) as arrivals:
+            async for index, piece in arrivals:
+                if piece.finish_reason is not None:
+                    self._num_generated += piece.num_tokens
+                yield index, piece
+
+    def _usage(self) -> dict[str, int]:
+        return {
+            "prompt_tokens": self._num_prompt_tokens,
+            "completion_tokens": self._num_generated,
+            "total_tokens": self._num_prompt_tokens + self._num_generated,
+        }
