@@ -12,6 +12,7 @@ where it is not installed, or on a CPU, this function takes its place, by the li
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -61,7 +62,11 @@ def varlen_sdpa(
 
     """
     if cache is not None:
-        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)
+        layer_idx = int(module.layer_idx)  # type: ignore[arg-type]  # every attention layer of transformers has one
+        step = _decoding_step(cache.layer_to_allocator[layer_idx], query.shape[2], kwargs)
+        if step is not None:
+            return _decode_step(step, layer_idx, query, key, value, cache, kwargs, scaling), None
+        key, value = cache.update(key_states=key, value_states=value, layer_idx=layer_idx, kwargs=kwargs)
     borders_q: list[int] = kwargs["cu_seq_lens_q"].tolist()
     borders_k: list[int] = kwargs["cu_seq_lens_k"].tolist()
     output = torch.empty_like(query)
@@ -80,6 +85,75 @@ def varlen_sdpa(
         ends = torch.tensor([borders_k[index + 1] for index in bucket], device=query.device)
         output[:, :, rows_of] = _decode(query[:, :, rows_of], key, value, starts, ends, lengths[bucket[-1]], scaling)
     return output.transpose(1, 2).contiguous(), None
+
+
+@dataclass(frozen=True)
+class _DecodingStep:
+    """A step in which every sequence has one query: what to read of the cache, so that it comes out padded already.
+
+    `read_index` lists cache positions, bucket after bucket, each sequence padded to its bucket's `width`. `rows` are
+    the bucket's queries, `mask` [batch, 1, 1, width] is true where a key is the sequence's own.
+    """
+
+    source: Any
+    read_index: torch.Tensor
+    buckets: tuple[tuple[torch.Tensor, int, torch.Tensor], ...]
+
+
+# All layers of a step get the same list of read positions; it is kept here with what was made of it for the first one.
+_last_step: list[_DecodingStep] = []
+
+
+def _decoding_step(allocator: Any, num_queries: int, kwargs: dict[str, Any]) -> _DecodingStep | None:
+    """None unless all sequences decode one token in layers of full attention."""
+    source = kwargs["read_index"]
+    if allocator.layer_type != "full_attention" or kwargs.get("block_table") is not None:
+        return None
+    borders = kwargs["cu_seq_lens_k"][allocator.layer_type]
+    read_index = source[allocator.index]
+    if len(borders) - 1 != num_queries or read_index.numel() == 0:
+        return None
+    if not _last_step or _last_step[0].source is not source:
+        _last_step[:] = [_make_step(source, read_index, borders)]
+    return _last_step[0]
+
+
+def _make_step(source: Any, read_index: torch.Tensor, borders: torch.Tensor) -> _DecodingStep:
+    ends = borders.tolist()
+    lengths = {index: ends[index + 1] - ends[index] for index in range(len(ends) - 1)}
+    parts, buckets = [], []
+    for members in length_buckets(lengths):
+        rows = torch.tensor(members, device=borders.device)
+        width = _padded(lengths[members[-1]])
+        columns = borders[rows][:, None] + torch.arange(width, device=borders.device)
+        past_end = borders[rows + 1][:, None]
+        parts.append(read_index[torch.minimum(columns, past_end - 1)].flatten())
+        buckets.append((rows, width, (columns < past_end)[:, None, None, :]))
+    return _DecodingStep(source, torch.cat(parts), tuple(buckets))
+
+
+def _decode_step(
+    step: _DecodingStep,
+    layer_idx: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cache: Any,
+    kwargs: dict[str, Any],
+    scaling: float | None,
+) -> torch.Tensor:
+    """Attention of a step that only decodes: the cache is read once, in the order in which it is needed."""
+    index = cache.layer_to_allocator[layer_idx].index
+    reads = [step.read_index if place == index else old for place, old in enumerate(kwargs["read_index"])]
+    kwargs = {**kwargs, "read_index": reads}
+    keys, values = cache.update(key_states=key, value_states=value, layer_idx=layer_idx, kwargs=kwargs)
+    output = torch.empty_like(query)
+    start = 0
+    for rows, width, mask in step.buckets:
+        span = slice(start, start + len(rows) * width)
+        start = span.stop
+        output[:, :, rows] = _grouped(query[:, :, rows], keys[0, :, span], values[0, :, span], mask, scaling)
+    return output.transpose(1, 2).contiguous()
 
 
 def length_buckets(lengths: dict[int, int]) -> list[list[int]]:
@@ -115,17 +189,28 @@ def _decode(
     scaling: float | None,
 ) -> torch.Tensor:
     """One token of each of `batch` sequences; `query` and the answer are [1, heads, batch, head_dim]."""
-    _, heads, batch, head_dim = query.shape
-    kv_heads = key.shape[1]
-    width = -(-longest // _KEY_MULTIPLE) * _KEY_MULTIPLE
+    width = _padded(longest)
     columns = starts[:, None] + torch.arange(width, device=query.device)
     mask = (columns < ends[:, None])[:, None, None, :]
     columns = columns.clamp(max=key.shape[2] - 1).flatten()
-    # The cache hands out [tokens, kv_heads, head_dim] seen as [kv_heads, tokens, head_dim]: gather whole tokens.
+    # Tokens lie as [tokens, kv_heads, head_dim] and are seen as [kv_heads, tokens, head_dim]: gather whole tokens.
+    keys, values = (states[0].transpose(0, 1).index_select(0, columns).transpose(0, 1) for states in (key, value))
+    return _grouped(query, keys, values, mask, scaling)
+
+
+def _grouped(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
+    """`query` [1, heads, batch, head_dim] against `keys` [kv_heads, batch · width, head_dim], one call for all."""
+    _, heads, batch, head_dim = query.shape
+    kv_heads = keys.shape[0]
     keys, values = (
-        states[0].transpose(0, 1).index_select(0, columns).view(batch, width, kv_heads, head_dim).transpose(1, 2)
-        for states in (key, value)
+        states.transpose(0, 1).reshape(batch, -1, kv_heads, head_dim).transpose(1, 2) for states in (keys, values)
     )
     grouped = query[0].transpose(0, 1).reshape(batch, kv_heads, heads // kv_heads, head_dim)
     mixed = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scaling)
     return mixed.reshape(batch, heads, head_dim).transpose(0, 1)[None]
+
+
+def _padded(length: int) -> int:
+    return -(-length // _KEY_MULTIPLE) * _KEY_MULTIPLE
