@@ -56,4 +56,7 @@ def _about_layout(setup: Setup, plan: Plan) -> Iterator[str]:
         yield f"{setup.num_ranks} of {cards} cards suffice; the others stay free"
     positions = setup.spec.max_position_embeddings
     if plan.fits and plan.workload.max_model_len < positions and setup.request.max_model_len is None:
-        yield f"max_model_len is {plan.workload.max_model_len} of the model's {positions}: no more fits"
+        # A scorer on the transformers engine gets a usual length, not the longest that fits.
+        is_usual = setup.engine == "transformers" and setup.spec.head.kind == "score"
+        why = "--max-model-len asks for more" if is_usual else "no more fits"
+        yield f"max_model_len is {plan.workload.max_model_len} of the model's {positions}: {why}"

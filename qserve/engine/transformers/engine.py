@@ -65,7 +65,9 @@ class Engine:
         self.max_model_len = max_model_len
         self.max_num_seqs = max_num_seqs
         self.token_text = TokenText(loaded.tokenizer)
-        self.vocab_size = int(loaded.model.config.get_text_config().vocab_size)
+        config = loaded.model.config.get_text_config()
+        self.vocab_size = int(config.vocab_size)
+        self.max_positions = int(config.max_position_embeddings)
         self.eos_token_ids = _eos_token_ids(loaded)
         self.defaults = _default_params(loaded.model.generation_config)
         self.num_prompt_tokens = 0
@@ -81,11 +83,14 @@ class Engine:
             raise ApiError(400, "the prompt is empty: it has no tokens", "empty_prompt", "prompt")
         if room < (1 if max_tokens is None else max_tokens):
             asked = "" if max_tokens is None else f" and max_tokens asks for {max_tokens}"
+            # Advice that can be followed: a model serves no more positions than it was made for.
+            ways = "Shorten the prompt or lower max_tokens"
+            if self.max_model_len < self.max_positions:
+                ways += f", or serve with a larger --max-model-len (at most {self.max_positions})"
             raise ApiError(
                 400,
                 f"the model's context is {self.max_model_len} tokens (max_model_len); the prompt has "
-                f"{num_prompt_tokens}{asked}. "
-                "Shorten the prompt, lower max_tokens, or serve with a larger --max-model-len",
+                f"{num_prompt_tokens}{asked}. {ways}",
                 "context_length_exceeded",
                 "messages" if max_tokens is None else "max_tokens",
             )
