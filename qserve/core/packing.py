@@ -26,6 +26,8 @@ def is_packed(tensor: Tensor, quantization: CheckpointQuantization) -> bool:
     """Whether `quantization` touches this tensor: a matrix of attention, MLP or an expert, not skipped by name."""
     if tensor.role not in _PACKED_ROLES or len(tensor.shape) != 2:
         return False
+    if quantization.experts_only and tensor.role != "expert":
+        return False
     return not any(skipped in tensor.name for skipped in quantization.skipped)
 
 
@@ -41,7 +43,7 @@ def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> li
     """(suffix, dtype, bytes) of the tensors that replace one [rows, columns] weight.
 
     A weight with all that belongs to it takes, at group 128: AWQ and GPTQ 0.5 + 2.5/128 B, GPTQ-Int8 1 + 3/128,
-    block fp8 1 + 4/128², nf4 0.5625 and with double quantization 0.516.
+    block fp8 1 + 4/128², mxfp8 1 + 1/32, mxfp4 0.5 + 1/32, nf4 0.5625 and with double quantization 0.516.
     """
     weights = rows * columns
     groups = _ceil(columns, quantization.group_size) if quantization.group_size else 1
@@ -58,18 +60,27 @@ def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> li
             return [("weight_packed", "I32", weights // 2), ("weight_scale", "BF16", groups * rows * 2), *zeros]
         case "w8a8":
             return [("weight", "I8", weights), ("weight_scale", "BF16", rows * 2)]
-        case "fp8":
+        case "fp8" | "fp8_per_tensor" | "fp8_per_block":
             edge = quantization.block
             scales = _ceil(rows, edge) * _ceil(columns, edge) if edge else 1
             return [("weight", "F8_E4M3", weights), ("weight_scale_inv", "F32", scales * 4)]
+        case "fp8_per_channel":
+            return [("weight", "F8_E4M3", weights), ("weight_scale", "F32", rows * 4)]
+        case "int8_per_channel_weight_only":
+            return [("weight", "I8", weights), ("weight_scale", "F32", rows * 4)]
+        case "mxfp8":
+            return [("weight", "F8_E4M3", weights), ("weight_scale", "U8", groups * rows)]
+        case "mxfp4":
+            return [("weight", "U8", weights // 2), ("weight_scale", "U8", groups * rows)]
         case "bnb-int8":
             return [("weight", "I8", weights), ("SCB", "F32", rows * 4)]
         case "nvfp4":
             return [("weight", "U8", weights // 2), ("weight_scale", "F8_E4M3", weights // 16)]
-        case _:  # bnb-nf4: an absmax per 64 weights, in fp32 or (double quantization) in 8 bit
+        case _:  # bitsandbytes' 4 bit: an absmax per 64 weights, in fp32 or (double quantization) in 8 bit
             absmax = _ceil(weights, 64)
             nested = [("absmax", "U8", absmax), ("nested_absmax", "F32", _ceil(absmax, 256) * 4)]
-            plain = [("absmax", "F32", absmax * 4)]
+            scale = quantization.scale_dtype
+            plain = [("absmax", scale, absmax * dtype_bytes(scale))]
             return [("weight", "U8", weights // 2), *(nested if quantization.double_quant else plain)]
 
 

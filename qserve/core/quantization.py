@@ -40,14 +40,22 @@ SCHEMES = {
         Scheme("fp16", 16, 99, _BOTH, _BOTH),
         Scheme("fp8", 8, 90, _BOTH, ("vllm",), "fp8"),
         Scheme("gptq-int8", 8, 88, _BOTH),
+        Scheme("fp8_per_block", 8, 87, (), ("vllm",), "fp8_per_block"),
+        Scheme("fp8_per_channel", 8, 87, (), ("vllm",), "fp8_per_channel"),
+        Scheme("fp8_per_tensor", 8, 86, (), ("vllm",), "fp8_per_tensor"),
+        Scheme("mxfp8", 8, 86, (), ("vllm",), "mxfp8"),
         Scheme("w8a8", 8, 86, ("vllm",)),
-        Scheme("bnb-int8", 8, 84, ("transformers",), ("transformers",)),
+        Scheme("int8_per_channel_weight_only", 8, 85, (), ("vllm",), "int8_per_channel_weight_only"),
+        # vLLM reads 8-bit bitsandbytes checkpoints through its plugin, and quantizes to 4 bit only.
+        Scheme("bnb-int8", 8, 84, _BOTH, ("transformers",)),
         Scheme("awq", 4, 70, _BOTH),
         Scheme("gptq-int4", 4, 68, _BOTH),
         Scheme("w4a16", 4, 67, ("vllm",)),
         Scheme("nvfp4", 4, 64, ("vllm",)),
         Scheme("bnb-nf4", 4, 60, _BOTH, _BOTH, "bitsandbytes"),
         Scheme("bnb-nf4-single", 4, 60, _BOTH, ("transformers",), "bitsandbytes"),
+        Scheme("mxfp4", 4, 58, (), ("vllm",), "mxfp4"),
+        Scheme("bnb-fp4", 4, 58, ("transformers",), ("transformers",)),
     )
 }
 
@@ -57,13 +65,16 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "fp16": ("fp16",),
     "bf16": ("bf16",),
     "fp8": ("fp8",),
-    "int8": ("gptq-int8", "w8a8", "bnb-int8"),
+    "int8": ("gptq-int8", "w8a8", "int8_per_channel_weight_only", "bnb-int8"),
     "4bit": ("awq", "gptq-int4", "w4a16", "bnb-nf4"),
 }
 
 
 # Words of other tools for the same things.
-_SYNONYMS = {"nf4": "bnb-nf4", "bnb-4bit": "bnb-nf4", "bitsandbytes": "bnb-nf4", "gptq": "gptq-int4", "awq-int4": "awq"}
+_SYNONYMS = {
+    "nf4": "bnb-nf4", "bnb-4bit": "bnb-nf4", "bitsandbytes": "bnb-nf4", "fp4": "bnb-fp4", "llm.int8": "bnb-int8",
+    "gptq": "gptq-int4", "awq-int4": "awq",
+}  # fmt: skip
 
 
 def resolve_scheme(text: str) -> tuple[str, ...]:
@@ -84,7 +95,8 @@ class CheckpointQuantization:
     """The `quantization_config` of a checkpoint that is stored quantized.
 
     `group_size` is 0 where scales are per channel or tensor, `block` the edge of an fp8 block (0: none).
-    `skipped` are name parts of linear layers that stay in 16 bit.
+    `skipped` are name parts of linear layers that stay in 16 bit. `scale_dtype` is of bitsandbytes' 4-bit scales where
+    they are not quantized themselves.
     """
 
     scheme: str
@@ -94,6 +106,8 @@ class CheckpointQuantization:
     symmetric: bool = False
     double_quant: bool = False
     skipped: tuple[str, ...] = ()
+    experts_only: bool = False
+    scale_dtype: Literal["F32", "BF16"] = "F32"
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | None, where: str) -> CheckpointQuantization | None:
@@ -116,7 +130,9 @@ class CheckpointQuantization:
             if config.get("load_in_8bit"):
                 return cls("bnb-int8", 8, symmetric=True, skipped=skipped)
             double = bool(config.get("bnb_4bit_use_double_quant", False))
-            return cls("bnb-nf4" if double else "bnb-nf4-single", 4, 64, double_quant=double, skipped=skipped)
+            name = "bnb-nf4" if double else "bnb-nf4-single"
+            name = "bnb-fp4" if config.get("bnb_4bit_quant_type", "nf4") == "fp4" else name
+            return cls(name, 4, 64, double_quant=double, skipped=skipped)
         if method in ("compressed-tensors", "modelopt"):
             return cls._from_groups(config, method, skipped, where)
         raise UnknownArchitecture(

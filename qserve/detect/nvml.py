@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from qserve.core.hardware import Device, formats_of, known_gpus
@@ -48,9 +49,11 @@ def _all_cards(nvml: Any, host: HostMemory) -> Iterator[tuple[tuple[str, ...], D
         slices = list(_mig_slices(nvml, handle))
         for number, part in enumerate(slices):
             uuid = _decoded(nvml.nvmlDeviceGetUUID(part))
-            yield (uuid, f"{index}:{number}", *((str(index),) if number == 0 else ())), _slice(nvml, handle, part)
+            names = (uuid, f"{index}:{number}", *((str(index),) if number == 0 else ()))
+            yield names, replace(_slice(nvml, handle, part), uuid=uuid)
         if not slices:
-            yield (str(index), _decoded(nvml.nvmlDeviceGetUUID(handle))), _card(nvml, handle, host)
+            uuid = _decoded(nvml.nvmlDeviceGetUUID(handle))
+            yield (str(index), uuid), replace(_card(nvml, handle, host), uuid=uuid)
 
 
 def _mig_slices(nvml: Any, handle: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from qserve.core.tensors import DTYPE_BYTES, Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
 
-__all__ = ["parse_header", "read_config", "read_tensors"]
+__all__ = ["parse_header", "read_config", "read_header", "read_tensors"]
 
 # The format allows 100 MB; a header that claims more is damage.
 _MAX_HEADER_BYTES = 100_000_000
@@ -30,7 +30,7 @@ def read_tensors(path: Path) -> tuple[Tensor, ...] | None:
     Raises BrokenCheckpoint for a missing shard, a truncated file or a damaged header.
     """
     files = _files(path)
-    return tuple(tensor for file in files for tensor in _read_file(file)) if files else None
+    return tuple(tensor for file in files for tensor in read_header(file)) if files else None
 
 
 def parse_header(header: bytes, where: str) -> tuple[tuple[Tensor, ...], int]:
@@ -69,10 +69,14 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _read_file(file: Path) -> tuple[Tensor, ...]:
-    with file.open("rb") as stream:
-        header = _read_header(stream, file)
-        data_begin = stream.tell()
+def read_header(file: Path) -> tuple[Tensor, ...]:
+    """Every tensor of one safetensors file. Raises BrokenCheckpoint for one that can't be read, or is truncated."""
+    try:
+        with file.open("rb") as stream:
+            header = _header_bytes(stream, file)
+            data_begin = stream.tell()
+    except OSError as error:
+        raise BrokenCheckpoint(f"{file} can't be read: {error.strerror}; change its owner or rights") from None
     tensors, data_bytes = parse_header(header, str(file))
     missing_bytes = data_begin + data_bytes - file.stat().st_size
     if missing_bytes > 0:
@@ -80,7 +84,7 @@ def _read_file(file: Path) -> tuple[Tensor, ...]:
     return tensors
 
 
-def _read_header(stream: BinaryIO, file: Path) -> bytes:
+def _header_bytes(stream: BinaryIO, file: Path) -> bytes:
     prefix = stream.read(8)
     header_bytes = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
     if not 0 < header_bytes <= _MAX_HEADER_BYTES:

@@ -13,7 +13,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
-from qserve.hub import cache, folder, remote
+from qserve.hub import cache, folder
 from qserve.hub.bundled import alias_of, bundled_config, known_ids
 
 __all__ = ["resolve"]
@@ -89,7 +89,11 @@ def _fetch(model_id: str) -> tuple[Mapping[str, Any], tuple[Tensor, ...] | None]
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE") or not _HUB_ID.fullmatch(model_id):
         return None
     # A model that we know by heart is not worth a network round trip: the plan answers in under half a second.
-    return None if bundled_config(model_id) else remote.fetch(model_id)
+    if bundled_config(model_id):
+        return None
+    from qserve.hub import remote  # urllib is a tenth of what `qserve plan` imports, and a folder needs none of it
+
+    return remote.fetch(model_id)
 
 
 def _not_found(model_id: str) -> str:

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from qserve.core.hardware import Device
+from qserve.core.tensors import Tensor
+from qserve.errors import UsageError
 from qserve.planner import constants
 from qserve.planner.constants import Constant
-from qserve.planner.device_map import Bin, Module, fill
+from qserve.planner.device_map import Bin, Modules, Spread, lay
 from qserve.planner.explain import weights_formula
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
 from qserve.planner.memory.transformers import (
     activation_bytes,
     exllama_scratch_bytes,
     generate_extra_bytes,
+    int8_scratch_bytes,
     prefill_bytes,
     returned_logits_bytes,
     rotary_tables_bytes,
+    scoring_logits_bytes,
 )
 from qserve.planner.memory.weights import Loading, rank_weights
-from qserve.planner.plan import DeviceMap, DevicePlan, Term
+from qserve.planner.module_map import ModuleMap, overdrawn
+from qserve.planner.modules import modules_of
+from qserve.planner.plan import DevicePlan, Term
 from qserve.planner.setup import Setup
 from qserve.planner.versions import parse_release
+from qserve.units import format_bytes
 
-__all__ = ["Spread", "TransformersAccount"]
+__all__ = ["TransformersAccount"]
 
 # From release 5 on the worker is qserve's own, with continuous batching over a pool; before, it is one `generate` call.
 _POOL_SINCE = (5, 0)
+# Of a card that is filled layer by layer, what torch's allocator leaves between blocks.
+_USABLE_SHARE = 0.98
 
 
 @dataclass(frozen=True)
@@ -91,9 +101,13 @@ class TransformersAccount:
         """Peak of a step on every device beside weights and cache, cuBLAS workspace included on a card."""
         spec, count = self.setup.spec, len(self.setup.devices)
         if self.has_pool or self.setup.on_cpu:
-            rows = self.max_num_batched_tokens if self.setup.request.prompt_logprobs else self.max_num_seqs
-            rows = min(rows, self.max_num_batched_tokens)
-            step = activation_bytes(spec, self.setup.dtype, self.max_num_batched_tokens, rows)
+            # A prompt that is scored is one row, however long; generation takes it in steps.
+            longest = max_model_len if self.setup.request.prompt_logprobs else 0
+            tokens = max(self.max_num_batched_tokens, longest)
+            sequences = min(self.max_num_seqs, self.max_num_batched_tokens)
+            step = activation_bytes(spec, self.setup.dtype, tokens, sequences)
+            if self.setup.on_cpu and self.setup.quant.scheme == "bnb-int8":
+                step += int8_scratch_bytes(spec, tokens)
             return (step + self.workspace.num_bytes,) * count
         fixed = self.workspace.num_bytes + exllama_scratch_bytes(spec, self.release)
         fixed += rotary_tables_bytes(spec, self.setup.dtype, self.release) // count
@@ -125,40 +139,95 @@ class TransformersAccount:
 
     def room(self, activations_bytes: tuple[int, ...], share: float) -> int:
         """Bytes for weights and cache on all devices together, at `share` of what each has available."""
-        return sum(self._capacities(activations_bytes, share))
+        rooms = self.capacities(activations_bytes, share)
+        return sum(room for room in rooms if room > 0) or max(rooms)
 
-    def _capacities(self, activations_bytes: tuple[int, ...], share: float) -> list[int]:
+    def capacities(self, activations_bytes: tuple[int, ...], share: float = 1.0) -> list[int]:
+        """What weights and cache may take of each device; nothing of a card that --max-memory does not name."""
         return [
-            int(device.available_bytes * share) - activations - self.runtime.num_bytes
-            for device, activations in zip(self.setup.devices, activations_bytes, strict=True)
+            self._allowed(index, int(device.available_bytes * share)) - activations - self.runtime.num_bytes
+            for index, (device, activations) in enumerate(zip(self.setup.devices, activations_bytes, strict=True))
         ]
 
-    def modules(self, pool_bytes: int) -> list[Module]:
-        """Embeddings, each layer with its part of the cache, and the head; layers are taken as alike."""
-        embedding, head = self._role_bytes("embedding"), self._role_bytes("lm_head", "head")
-        layers = self.setup.spec.num_hidden_layers
-        layer = -(-(self.weights_bytes - embedding - head) // layers)
-        cache = -(-pool_bytes // layers)
-        names = [Module(f"model.layers.{i}", layer, cache) for i in range(layers)]
-        tail = [Module("model.norm", 0), Module("model.rotary_emb", 0), Module("lm_head", head)]
-        return [Module("model.embed_tokens", embedding), *names, *tail]
+    def _allowed(self, place: int | str, available_bytes: int) -> int:
+        limits = self.setup.request.memory_limits
+        if self.setup.on_cpu and place == 0:
+            place = "cpu"
+        if limits is None or (place == "cpu" and place not in limits):
+            return available_bytes
+        return min(available_bytes, limits.get(place, 0))
 
-    def _role_bytes(self, *roles: str) -> int:
-        picked = [tensor for tensor in self.setup.tensors if tensor.role in roles]
-        return rank_weights(self.setup.spec, picked, self.loading)
+    def modules(self, pool_bytes: int) -> Modules:
+        """Embeddings, each layer with its part of the cache, and the head."""
+        spec, bare = self.setup.spec, self._modules_without_cache
+        state = self.state_sequence_bytes * self.max_num_seqs
+        attention = spec.num_full_layers + spec.num_sliding_layers
+        cache = -(-max(0, pool_bytes - state) // attention) if attention else 0
+        each_state = -(-state // spec.num_linear_layers) if spec.num_linear_layers else 0
+        layers = (
+            replace(layer, kv_cache_bytes=each_state if kind == "linear_attention" else cache)
+            for layer, kind in zip(bare.layers, spec.layer_types, strict=True)
+        )
+        return replace(bare, layers=tuple(layers))
 
-    def spread(self, pool_bytes: int, activations_bytes: tuple[int, ...], share: float) -> Spread | None:
+    @cached_property
+    def _modules_without_cache(self) -> Modules:
+        return modules_of(self.setup.spec, self.setup.tensors, self._bytes_of, self._offloaded_bytes_of)
+
+    def _bytes_of(self, tensors: Iterable[Tensor]) -> int:
+        return rank_weights(self.setup.spec, tensors, self.loading)
+
+    def _offloaded_bytes_of(self, tensors: Iterable[Tensor]) -> int:
+        """bitsandbytes leaves what lies in RAM or on disk beside a card in 16 bit."""
+        return rank_weights(self.setup.spec, tensors, replace(self.loading, quantization=None, round_blocks=False))
+
+    def spread(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> Spread | None:
         """Modules over the cards, then RAM and disk as far as the request allows; None when they don't fit."""
-        bins = [Bin(i, room) for i, room in enumerate(self._capacities(activations_bytes, share))]
-        hardware, offload = self.setup.hardware, self.setup.request.offload
+        cards, overflow = self._bins(activations_bytes)
+        modules, asked = self.modules(pool_bytes), self.setup.request.device_map
+        if isinstance(asked, ModuleMap):
+            spread = self._spread_by_hand(asked, modules, cards)
+            return None if overdrawn(spread, [*cards, *overflow]) else spread
+        return lay(modules, cards, overflow, asked or "auto")
+
+    def overdrawn(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> dict[int | str, int]:
+        """Bytes that a map of the user's takes too much of each place; empty where it fits or the planner lays."""
+        asked = self.setup.request.device_map
+        if not isinstance(asked, ModuleMap):
+            return {}
+        cards, overflow = self._bins(activations_bytes)
+        return overdrawn(self._spread_by_hand(asked, self.modules(pool_bytes), cards), [*cards, *overflow])
+
+    @property
+    def why_no_offload(self) -> str | None:
+        """Why nothing can be offloaded, where that is so (transformers 5.19, quantizer_bnb_4bit.py)."""
+        in_flight, stored = self.setup.in_flight, self.setup.spec.quantization
+        if stored is not None and stored.scheme.startswith("bnb"):
+            return "transformers can't offload layers of a checkpoint that bitsandbytes quantized"
+        if in_flight is not None and in_flight.scheme.startswith("bnb") and self.setup.on_cpu:
+            return "on a CPU, transformers can't offload layers of a model that bitsandbytes quantizes"
+        return None
+
+    def _spread_by_hand(self, asked: ModuleMap, modules: Modules, cards: list[Bin]) -> Spread:
+        spread = asked.spread(modules, [card.name for card in cards], tied=self.setup.spec.tie_word_embeddings)
+        if spread.offloaded and self.why_no_offload:
+            raise UsageError(f"--device-map {asked}: {self.why_no_offload}; offload none, or take --quant bf16")
+        return spread
+
+    def _bins(self, activations_bytes: tuple[int, ...]) -> tuple[list[Bin], list[Bin]]:
+        """Where modules compute, and where they may be offloaded to."""
+        hardware, request = self.setup.hardware, self.setup.request
+        share = 1.0 if self.setup.on_cpu or not self.has_pool else _USABLE_SHARE
+        cards = [Bin(index, room) for index, room in enumerate(self.capacities(activations_bytes, share))]
+        overflow: list[Bin] = []
         if self.setup.on_cpu:
-            bins = [replace(bins[0], name="cpu")]
-        elif offload != "none":
-            bins.append(Bin("cpu", int(hardware.ram_available_bytes * share)))
-        if offload == "disk":
-            bins.append(Bin("disk", max(hardware.disk_free_bytes, self.weights_bytes)))
-        filled = fill(self.modules(pool_bytes), bins)
-        return Spread(tuple((place.name, tuple(held)) for place, held in filled)) if filled else None
+            cards = [replace(cards[0], name="cpu")]
+        elif request.offloads_to("cpu") and not self.why_no_offload:
+            overflow.append(Bin("cpu", self._allowed("cpu", hardware.ram_available_bytes)))
+        if request.offloads_to("disk") and not self.why_no_offload:
+            # A safetensors checkpoint is read where it lies; only what has to be written anew takes room.
+            overflow.append(Bin("disk", max(hardware.disk_free_bytes, self.weights_bytes)))
+        return cards, overflow
 
     def device(self, device: Device, weights: int, cache: int, activations: int) -> DevicePlan:
         """The account of one device."""
@@ -176,6 +245,11 @@ class TransformersAccount:
             terms=self._terms(weights, cache, activations),
         )
 
+    def untouched(self, device: Device) -> DevicePlan:
+        """A card that nothing is laid on: not even a context is made there."""
+        free = device.total_bytes - device.used_by_others_bytes
+        return DevicePlan(device.name, device.total_bytes, 0, 0, 0, 0, 0, free, device.used_by_others_bytes)
+
     def _terms(self, weights: int, cache: int, activations: int) -> tuple[Term, ...]:
         setup, spec = self.setup, self.setup.spec
         counted = "safetensors headers" if setup.checkpoint.tensors else "dimensions of config.json"
@@ -183,9 +257,11 @@ class TransformersAccount:
         layers = spec.num_full_layers + spec.num_sliding_layers
         formula = f"2 × {layers} layers × {spec.num_key_value_heads} KV heads × {spec.head_dim} × {element} B per token"
         state = f", and {self.state_sequence_bytes} B of state per sequence" if self.state_sequence_bytes else ""
+        score = format_bytes(0 if spec.head.kind == "score" else scoring_logits_bytes(spec, setup.dtype))
         step = (
             f"2·T·(3I + 4H) with T={self.max_num_batched_tokens}, I={spec.intermediate_size}, H={spec.hidden_size}, "
-            f"and logits of {self.max_num_seqs} sequences × {spec.vocab_size} × 6 B"
+            f"and the larger of logits of {self.max_num_seqs} sequences × {spec.vocab_size} × 6 B and of a piece of a "
+            f"scored prompt, {score}"
         )
         return (
             Term("weights", weights, weights_formula(setup), counted, weights, weights * 102 // 100),
@@ -207,25 +283,3 @@ class TransformersAccount:
                 self.runtime.high_bytes,
             ),
         )
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Which modules lie where, in order."""
-
-    places: tuple[tuple[int | str, tuple[Module, ...]], ...]
-
-    @property
-    def names(self) -> list[int | str]:
-        """Places that hold anything, in order."""
-        return [name for name, modules in self.places if modules]
-
-    @property
-    def device_map(self) -> DeviceMap:
-        return {module.name: name for name, modules in self.places for module in modules}
-
-    def weights_on(self, name: int | str) -> int:
-        return sum(module.weights_bytes for place, held in self.places if place == name for module in held)
-
-    def cache_on(self, name: int | str) -> int:
-        return sum(module.kv_cache_bytes for place, held in self.places if place == name for module in held)

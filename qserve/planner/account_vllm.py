@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qserve.core.hardware import Device
+from qserve.core.tensors import dtype_bytes
 from qserve.planner import constants
 from qserve.planner.constants import Constant
 from qserve.planner.explain import vllm_terms
 from qserve.planner.layout import stage_layers, stage_tensors
-from qserve.planner.memory import vllm
+from qserve.planner.memory import vllm, vllm_cpu
 from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
@@ -30,11 +31,16 @@ def cuda_context(setup: Setup) -> Constant:
     return constants.CUDA_CONTEXT_MULTI if is_wide else constants.CUDA_CONTEXT_SINGLE
 
 
-def _cpu_cache_bytes(left_bytes: int) -> int:
-    """A part of the RAM that is left, in the whole GiB that VLLM_CPU_KVCACHE_SPACE takes."""
+def _cpu_cache_bytes(left_bytes: int, sequence_bytes: int) -> int:
+    """A part of the RAM that is left, in whole GiB; more where one sequence of full length needs it and others don't.
+
+    vLLM takes whole GiB from VLLM_CPU_KVCACHE_SPACE.
+    """
     if left_bytes < GIB:
         return left_bytes
-    return max(1, int(left_bytes * _CPU_CACHE_SHARE) // GIB) * GIB
+    share = max(1, int(left_bytes * _CPU_CACHE_SHARE) // GIB)
+    whole = -(-sequence_bytes // GIB)
+    return (whole if share < whole <= left_bytes * _CPU_MOST_SHARE // GIB else share) * GIB
 
 
 def _fuses_all_reduce(setup: Setup) -> bool:
@@ -66,6 +72,7 @@ def stage_weights(setup: Setup) -> tuple[int, ...]:
 
 _CPU_BLOCK_TOKENS = 128
 _CPU_CACHE_SHARE = 0.3
+_CPU_MOST_SHARE = 0.6
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ class VllmAccount:
         setup, request = self.setup, self.setup.request
         align = request.enable_prefix_caching
         if align is None:
-            align = self.version.caches_prefixes_of_hybrids(request.num_speculative_tokens > 0)
+            align = self.version.caches_prefixes_of_hybrids
         options = StateOptions(setup.dtype, request.mamba_ssm_cache_dtype, align, request.num_speculative_tokens)
         element_bytes = kv_element_bytes(request.kv_cache_dtype, setup.dtype)
         return kv_layout(
@@ -107,7 +114,12 @@ class VllmAccount:
     @cached_property
     def activations_bytes(self) -> int:
         setup, request = self.setup, self.setup.request
-        peak = vllm.activation_peak(
+        extra = vllm.prompt_logprobs_bytes(setup.spec, self.max_num_batched_tokens) if request.prompt_logprobs else 0
+        if setup.on_cpu:
+            element = dtype_bytes(setup.dtype)
+            steps = self.max_num_seqs, self.max_num_batched_tokens
+            return extra + vllm_cpu.activation_bytes(setup.spec, *steps, element)
+        return extra + vllm.activation_peak(
             setup.spec,
             setup.devices[0],
             self.version,
@@ -115,23 +127,47 @@ class VllmAccount:
             self.max_num_batched_tokens,
             setup.tensor_parallel_size,
             with_encoder=not request.language_model_only,
+            compiles=not request.enforce_eager,
         )
-        if request.prompt_logprobs:
-            peak += vllm.prompt_logprobs_bytes(setup.spec, self.max_num_batched_tokens)
-        return peak
+
+    @cached_property
+    def repacking_bytes(self) -> int:
+        """What packing for the CPU's kernels leaves beside the weights; 0 on a card."""
+        if not self.setup.on_cpu:
+            return 0
+        spec, element = self.setup.spec, dtype_bytes(self.setup.dtype)
+        return vllm_cpu.packed_bytes(spec, element) + vllm_cpu.heap_bytes(spec, element)
 
     @cached_property
     def cuda_graphs_bytes(self) -> int:
         if self.setup.request.enforce_eager or self.setup.on_cpu:
             return 0
         layers = max(stage_layers(self.setup.spec, self.setup.pipeline_parallel_size))
-        return vllm.cuda_graph_bytes(self.setup.spec, self.max_num_seqs, self.max_num_batched_tokens, layers)
+        steps = self.max_num_seqs, self.max_num_batched_tokens
+        return vllm.cuda_graph_bytes(self.setup.spec, self.version, *steps, layers)
+
+    @cached_property
+    def subtracts_cuda_graphs(self) -> bool:
+        """Whether this release takes this model's graphs from the KV cache."""
+        return self.version.subtracts_cuda_graphs(self.setup.spec)
+
+    @cached_property
+    def penalty_bytes(self) -> int:
+        """What the second model runner keeps for penalties, beside the weights; 0 on a CPU."""
+        return 0 if self.setup.on_cpu else vllm.penalty_bytes(self.setup.spec, self.version, self.max_num_seqs)
 
     @cached_property
     def non_torch(self) -> Constant:
         if self.setup.on_cpu:
             return constants.PYTHON_VLLM_CPU
-        return constants.non_torch(self.version.release, self.setup.num_ranks, _fuses_all_reduce(self.setup))
+        spec = self.setup.spec
+        fuses = _fuses_all_reduce(self.setup)
+        kept = self.penalty_bytes
+        if kept and (self.setup.num_ranks == 1 or not (spec.is_hybrid or fuses)):
+            base = constants.non_torch_v2(spec.is_hybrid)
+        else:
+            base = constants.non_torch(self.version.release, self.setup.num_ranks, fuses, spec.is_hybrid)
+        return Constant(base.num_bytes + kept, base.low_bytes + kept, base.high_bytes + kept, base.source)
 
     @property
     def context(self) -> Constant:
@@ -146,10 +182,11 @@ class VllmAccount:
         if fixed is not None:
             return fixed
         requested = int(device.total_bytes * self.gpu_memory_utilization)
-        charged = weights_bytes + self.activations_bytes + self.non_torch.num_bytes
+        charged = weights_bytes + self.activations_bytes + self.non_torch.num_bytes + self.repacking_bytes
         if self.setup.on_cpu:
-            return _cpu_cache_bytes(requested - charged)
-        return requested - charged - (self.cuda_graphs_bytes if self.version.subtracts_cuda_graphs else 0)
+            length = self.setup.request.max_model_len or self.setup.spec.max_position_embeddings
+            return _cpu_cache_bytes(requested - charged, self.layout.bytes_per_sequence(length))
+        return requested - charged - (self.cuda_graphs_bytes if self.subtracts_cuda_graphs else 0)
 
     @cached_property
     def cache_bytes(self) -> int:
@@ -182,9 +219,10 @@ class VllmAccount:
     def slack_bytes(self) -> int:
         """Before 0.21 graphs and context came out of what the share left over: how far they may be less than expected.
 
-        Logs of those releases started with less left than the expected figures need.
+        So it is under the second model runner up to 0.28. Logs of those releases started with less left than the
+        expected figures need.
         """
-        if self.version.subtracts_cuda_graphs:
+        if self.subtracts_cuda_graphs:
             return 0
         return self.context.num_bytes - self.context.low_bytes + self.cuda_graphs_bytes // 2
 
@@ -206,7 +244,7 @@ class VllmAccount:
 
     @property
     def _runtime_bytes(self) -> int:
-        return self.non_torch.num_bytes + self.context.num_bytes
+        return self.non_torch.num_bytes + self.context.num_bytes + self.repacking_bytes
 
     def _free_bytes(self, device: Device, weights: int) -> int:
         held = weights + max(0, self.cache_bytes) + self.activations_bytes + self.cuda_graphs_bytes

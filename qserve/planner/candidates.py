@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from qserve.core import facts
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.dimensions import tensors_of
-from qserve.core.hardware import Device, Hardware
+from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import FAMILIES, SCHEMES, CheckpointQuantization, Engine, resolve_scheme
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner import constants
 from qserve.planner.layout import layouts, why_not_divisible
+from qserve.planner.memory.held import held_quantization, held_tensors
+from qserve.planner.online import online_scheme, runs_stored, why_online
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
@@ -34,22 +36,40 @@ class _Weights:
     in_flight: CheckpointQuantization | None = None
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where the model is to run, and on what."""
+
+    engine: Engine
+    engine_version: str
+    devices: tuple[Device, ...]
+    cpu: CpuFeatures
+
+    def runs_stored(self, scheme: str) -> bool:
+        return self.engine in SCHEMES[scheme].engines and runs_stored(scheme, self.devices[0], self.cpu, self.engine)
+
+    def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
+        return online_scheme(scheme, spec, self.devices, self.engine, self.engine_version)
+
+
 def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
     """Setups in the order in which they are preferred: best quantization first, then fewest cards.
 
     Raises UsageError where the request asks for what no engine does.
     """
     engine = _engine(hardware, request)
-    _refuse_what_nobody_reads(checkpoint, request, engine)
     devices = hardware.devices or (hardware.cpu_device,)
+    _refuse_what_nobody_reads(checkpoint, request, engine, devices)
     if engine == "transformers" and not request.engine_version:
         request = replace(request, engine_version=constants.TRANSFORMERS_VERSION)
     version = request.engine_version or constants.VLLM_VERSION
     found = False
-    for weights in _quantizations(checkpoint, devices[0], request, engine):
+    place = _Place(engine, version, devices, hardware.cpu)
+    for weights in _quantizations(checkpoint, request, place):
         dtype = _dtype(checkpoint.spec, weights, devices[0], request)
         for tensor_parallel, pipeline_parallel in _layouts(weights.spec, devices, request, engine):
             found = True
+            tensors, in_flight = _held(weights, dtype, devices[0], engine)
             ranks = len(devices) if engine == "transformers" else tensor_parallel * pipeline_parallel
             yield Setup(
                 checkpoint=checkpoint,
@@ -59,24 +79,55 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
                 engine_version=version,
                 quant=weights.quant,
                 spec=weights.spec,
-                tensors=weights.tensors,
-                in_flight=weights.in_flight,
+                tensors=tensors,
+                in_flight=in_flight,
                 dtype=dtype,
                 devices=devices[:ranks],
                 tensor_parallel_size=tensor_parallel,
                 pipeline_parallel_size=pipeline_parallel,
             )
     if not found:
-        raise UsageError(_nothing_runs(checkpoint, request, engine))
+        raise UsageError(_nothing_runs(checkpoint, request, place))
 
 
-def _refuse_what_nobody_reads(checkpoint: Checkpoint, request: PlanRequest, engine: Engine) -> None:
+def _refuse_what_no_attention_reads(request: PlanRequest, device: Device) -> None:
+    """Source: vllm 0.32, FlashInfer from 8.0 on and Triton from 8.9 on read a cache in fp8."""
+    capability = device.compute_capability
+    if request.kv_cache_dtype.startswith("fp8") and capability is not None and capability < (8, 0):
+        raise UsageError(f"--kv-cache-dtype {request.kv_cache_dtype}: {device.name} has no attention kernel for it")
+
+
+def _refuse_what_nobody_reads(
+    checkpoint: Checkpoint, request: PlanRequest, engine: Engine, devices: tuple[Device, ...]
+) -> None:
     unread = request.only_vllm_reads() if engine == "transformers" else ()
     if unread:
         raise UsageError(
             f"{', '.join(unread)}: vLLM's alone, and this plan is for the transformers engine; "
             "leave it out, or give --engine vllm"
         )
+    unread = request.only_transformers_reads() if engine == "vllm" else ()
+    if unread:
+        raise UsageError(
+            f"{', '.join(unread)}: the transformers engine's alone, and this plan is for vLLM; "
+            "leave it out, or give --engine transformers"
+        )
+    positions = checkpoint.spec.max_position_embeddings
+    if request.max_model_len is not None and request.max_model_len > positions:
+        raise UsageError(
+            f"--max-model-len {request.max_model_len}: {checkpoint.id} has {positions} positions; give that or less (a "
+            "longer context needs rope_scaling in its config.json)"
+        )
+    if request.block_size is not None and request.block_size % 16:
+        raise UsageError(f"--block-size {request.block_size}: vLLM's attention takes multiples of 16")
+    seqs, batched = request.max_num_seqs, request.max_num_batched_tokens
+    if engine == "vllm" and seqs is not None and batched is not None and batched < seqs:
+        raise UsageError(
+            f"--max-num-batched-tokens {batched} is less than --max-num-seqs {seqs}: a step of vLLM holds a token of "
+            "every sequence; raise the first or lower the second"
+        )
+    if engine == "vllm":
+        _refuse_what_no_attention_reads(request, devices[0])
     if request.num_speculative_tokens and not checkpoint.spec.mtp_layers:
         raise UsageError(
             f"--num-speculative-tokens {request.num_speculative_tokens}: {checkpoint.id} has no MTP head to draft "
@@ -93,7 +144,7 @@ def sibling_of(model_id: str, scheme: str) -> str | None:
 def _engine(hardware: Hardware, request: PlanRequest) -> Engine:
     if request.engine is not None:
         return request.engine
-    return "vllm" if hardware.devices and request.offload == "none" else "transformers"
+    return "vllm" if hardware.devices and not request.only_transformers_reads() else "transformers"
 
 
 def _layouts(
@@ -105,7 +156,7 @@ def _layouts(
         yield from layouts(spec, len(devices), request)
 
 
-def _quantizations(checkpoint: Checkpoint, device: Device, request: PlanRequest, engine: Engine) -> Iterator[_Weights]:
+def _quantizations(checkpoint: Checkpoint, request: PlanRequest, place: _Place) -> Iterator[_Weights]:
     allowed = resolve_scheme(request.quant)
     stored = checkpoint.spec.quantization
     if stored is not None:
@@ -114,36 +165,41 @@ def _quantizations(checkpoint: Checkpoint, device: Device, request: PlanRequest,
                 f"{checkpoint.id} is stored as {stored.scheme}, and --quant {request.quant} can't requantize it; "
                 f"leave --quant out, or name the 16-bit model"
             )
+        if not runs_stored(stored.scheme, place.devices[0], place.cpu, place.engine):
+            where = "on this CPU" if place.devices[0].kind == "cpu" else f"for {place.devices[0].name}"
+            raise UsageError(
+                f"{checkpoint.id} is stored as {stored.scheme}, and vLLM has no kernels for that {where}; "
+                "use --engine transformers, or name the 16-bit model"
+            )
         quant = QuantChoice(stored.scheme, checkpoint.id, reason=f"the checkpoint is stored as {stored.scheme}")
         yield _Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
         return
     for scheme in allowed:
-        if request.quant in FAMILIES and not _pays(scheme, device, engine):
+        if request.quant in FAMILIES and not _pays(scheme, place.devices[0], place.engine):
             continue
-        weights = _quantized(checkpoint, scheme, engine)
+        if place.engine == "vllm" and not _computes_in(scheme, request.dtype):
+            continue
+        weights = _quantized(checkpoint, scheme, place)
         if weights is not None:
             yield weights
 
 
-def _quantized(checkpoint: Checkpoint, scheme: str, engine: Engine) -> _Weights | None:
-    """`scheme` from the checkpoint itself, from a sibling, or in flight; None where `engine` can do none of them."""
+def _quantized(checkpoint: Checkpoint, scheme: str, place: _Place) -> _Weights | None:
+    """`scheme` from the checkpoint itself, from a sibling, or in flight; None where none of them runs there."""
     if SCHEMES[scheme].bits >= 16:
         quant = QuantChoice(scheme, checkpoint.id, reason="as it was trained: nothing is lost")
         return _Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
     sibling = sibling_of(checkpoint.id, scheme)
     stored = _stored_as(scheme)
-    if sibling is not None and stored is not None and engine in SCHEMES[scheme].engines:
+    if sibling is not None and stored is not None and place.runs_stored(scheme):
         spec = replace(checkpoint.spec, quantization=stored, id=sibling)
         reason = f"{sibling} was quantized with calibration data, which is better than quantizing while loading"
         return _Weights(QuantChoice(scheme, sibling, reason=reason), spec, tensors_of(spec))
-    if engine in SCHEMES[scheme].in_flight:
-        reason = f"no {scheme} checkpoint of {checkpoint.id} is known, so {engine} quantizes it while loading"
-        return _Weights(
-            QuantChoice(scheme, checkpoint.id, in_flight=True, reason=reason),
-            checkpoint.spec,
-            checkpoint.counted_tensors,
-            _in_flight(scheme),
-        )
+    online = place.online(scheme, checkpoint.spec)
+    if online is not None:
+        reason = why_online(online.scheme, scheme, checkpoint.id, place.devices[0], place.engine)
+        quant = QuantChoice(online.scheme, checkpoint.id, in_flight=True, reason=reason)
+        return _Weights(quant, checkpoint.spec, checkpoint.counted_tensors, online)
     return None
 
 
@@ -160,14 +216,15 @@ def _stored_as(scheme: str) -> CheckpointQuantization | None:
     return table.get(scheme)
 
 
-def _in_flight(scheme: str) -> CheckpointQuantization:
-    table = {
-        "fp8": CheckpointQuantization("fp8", 8),
-        "bnb-int8": CheckpointQuantization("bnb-int8", 8),
-        "bnb-nf4": CheckpointQuantization("bnb-nf4", 4, 64, double_quant=True),
-        "bnb-nf4-single": CheckpointQuantization("bnb-nf4-single", 4, 64),
-    }
-    return table[scheme]
+def _held(
+    weights: _Weights, dtype: str, device: Device, engine: Engine
+) -> tuple[tuple[Tensor, ...], CheckpointQuantization | None]:
+    """The tensors to count and what is done to them while loading; transformers does not keep every format as it is."""
+    if engine == "vllm":
+        return weights.tensors, weights.in_flight
+    in_flight = weights.in_flight
+    held = None if in_flight is None else held_quantization(in_flight, dtype, device)
+    return held_tensors(weights.spec, weights.tensors, device), held
 
 
 def _pays(scheme: str, device: Device, engine: Engine) -> bool:
@@ -180,6 +237,11 @@ def _pays(scheme: str, device: Device, engine: Engine) -> bool:
     if scheme == "fp8":
         return device.supports("fp8") or (device.compute_capability or (0, 0)) >= (8, 0)
     return True
+
+
+def _computes_in(scheme: str, dtype: str | None) -> bool:
+    """vLLM's quantized kernels compute in 16 bit; only bitsandbytes takes fp32. Source: get_supported_act_dtypes."""
+    return dtype not in ("float32", "float") or SCHEMES[scheme].bits >= 16 or scheme.startswith("bnb")
 
 
 def _same_family(stored: str, asked: str) -> bool:
@@ -198,12 +260,15 @@ def _dtype(spec: ModelSpec, weights: _Weights, device: Device, request: PlanRequ
     return "bfloat16" if spec.dtype == "float32" and device.kind == "cuda" else spec.dtype
 
 
-def _nothing_runs(checkpoint: Checkpoint, request: PlanRequest, engine: Engine) -> str:
+def _nothing_runs(checkpoint: Checkpoint, request: PlanRequest, place: _Place) -> str:
     reason = why_not_divisible(checkpoint.spec, request.tensor_parallel_size or 1)
     if reason:
         return f"--tensor-parallel-size {request.tensor_parallel_size}: {reason}; choose a divisor of all of them"
-    runs = [name for name, scheme in SCHEMES.items() if engine in scheme.in_flight]
+    engine = f"{place.engine} on a CPU" if place.devices[0].kind == "cpu" else place.engine
+    runs = [name for name in SCHEMES if place.online(name, checkpoint.spec) is not None or SCHEMES[name].bits >= 16]
+    other = any("transformers" in SCHEMES[name].in_flight for name in resolve_scheme(request.quant))
+    hint = "; or give --engine transformers" if other and place.engine == "vllm" else ""
     return (
-        f"--quant {request.quant} of {checkpoint.id} does not run on {engine}: there is no known checkpoint of it, and "
-        f"{engine} can't quantize so while loading. It can: {', '.join(runs)}"
+        f"--quant {request.quant} of {checkpoint.id} does not run on {engine}: there is no known checkpoint of it that "
+        f"does, and {place.engine} can't quantize so while loading here. It can: {', '.join(runs)}{hint}"
     )

@@ -29,8 +29,9 @@ def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
         ("--kv-cache-dtype", plan.kv_cache_dtype if plan.kv_cache_dtype != "auto" else None),
         ("--tensor-parallel-size", _above_one(placement.tensor_parallel_size)),
         ("--pipeline-parallel-size", _above_one(placement.pipeline_parallel_size)),
-        ("--gpu-memory-utilization", placement.gpu_memory_utilization),
-        ("--kv-cache-memory-bytes", placement.kv_cache_memory_bytes if not setup.on_cpu else None),
+        # vLLM still holds the free memory of a card against this share; on a CPU it is not read beside the bytes.
+        ("--gpu-memory-utilization", placement.gpu_memory_utilization if not setup.on_cpu else None),
+        ("--kv-cache-memory-bytes", placement.kv_cache_memory_bytes),
         ("--mamba-ssm-cache-dtype", request.mamba_ssm_cache_dtype),
         ("--block-size", request.block_size),
         ("--speculative-config", _speculation(request.num_speculative_tokens)),

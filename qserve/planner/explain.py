@@ -6,7 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from qserve.core.hardware import Device
+from qserve.core.tensors import dtype_bytes
 from qserve.planner import constants
+from qserve.planner.constants import STEP_VLLM_CPU
 from qserve.planner.layout import stage_layers
 from qserve.planner.memory import vllm
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
@@ -25,18 +27,13 @@ _PLURALS = {"embedding": "embeddings", "lm_head": "lm_head", "linear": "linear l
 
 def vllm_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tuple[Term, ...]:
     """The terms of one rank, in the order of the account, with low and high estimates."""
+    if account.setup.on_cpu:
+        return _cpu_terms(account, device, weights_bytes)
     activations, graphs, cache = account.activations_bytes, account.cuda_graphs_bytes, max(0, account.cache_bytes)
     non_torch, context, setup = account.non_torch, account.context, account.setup
-    is_rich = setup.spec.moe is not None or setup.spec.quantization is not None
-    graph_source = constants.GRAPH_BYTES_PER_LAYER_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER
-    counted = (
-        "safetensors headers" if setup.checkpoint.tensors and setup.spec is setup.checkpoint.spec else "dimensions"
-    )
+    graph_source = vllm.graph_bytes_per_layer(setup.spec, account.version)
     return (
-        Term(
-            "weights", weights_bytes, weights_formula(setup), f"{counted}, in the blocks of torch's CUDA allocator",
-            int(weights_bytes * 0.995), int(weights_bytes * 1.01),
-        ),
+        _weights_term(setup, weights_bytes, ", in the blocks of torch's CUDA allocator"),
         Term(
             "KV cache", cache, _cache_formula(account, device), f"vLLM {setup.engine_version}, gpu_worker.py",
             max(0, int(cache * 0.97) - 200 * MIB), int(cache * 1.02) + 100 * MIB,
@@ -47,12 +44,50 @@ def vllm_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tupl
         ),
         Term("CUDA graphs", graphs, _graphs_formula(account), graph_source.source, graphs // 2, graphs * 3 // 2),
         Term(
-            "non-torch", non_torch.num_bytes, f"driver libraries, cuBLAS, NCCL over {setup.num_ranks} rank(s)",
+            "non-torch", non_torch.num_bytes, _non_torch_formula(account),
             non_torch.source, non_torch.low_bytes, non_torch.high_bytes,
         ),
         Term(
             "CUDA context", context.num_bytes, "outside vLLM's own account, but on the card",
             context.source, context.low_bytes, context.high_bytes,
+        ),
+    )  # fmt: skip
+
+
+def _weights_term(setup: Setup, weights_bytes: int, suffix: str = "") -> Term:
+    is_from_headers = setup.checkpoint.tensors and setup.spec is setup.checkpoint.spec
+    source = ("safetensors headers" if is_from_headers else "dimensions") + suffix
+    low, high = int(weights_bytes * 0.995), int(weights_bytes * 1.01)
+    return Term("weights", weights_bytes, weights_formula(setup), source, low, high)
+
+
+def _cpu_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tuple[Term, ...]:
+    """Resident memory of vLLM's processes: no card, no graphs, and what repacking leaves."""
+    setup, spec, steps = account.setup, account.setup.spec, account.max_num_batched_tokens
+    activations, cache, repacking = account.activations_bytes, max(0, account.cache_bytes), account.repacking_bytes
+    element, copies = dtype_bytes(setup.dtype), 1 if spec.head.kind == "score" else 2
+    python = account.non_torch
+    layer = f"{element}·{steps}·(3·{spec.intermediate_size} + 2·{spec.hidden_size})"
+    sampler = f"14·{account.max_num_seqs}·{spec.vocab_size}"
+    return (
+        _weights_term(setup, weights_bytes),
+        Term(
+            "KV cache", cache, _cache_formula(account, device), "all of it is touched at start-up: vllm cpu_worker.py",
+            cache, cache,
+        ),
+        Term(
+            "activations", activations, f"widest layer {layer} + sampler {sampler} + first steps 60 MiB",
+            STEP_VLLM_CPU.source, activations // 2, activations * 2,
+        ),
+        Term(
+            "repacking", repacking,
+            f"{copies} packed × {spec.vocab_size} × {spec.hidden_size} × {element} B (embedding, lm_head), and a hole "
+            "of one block a layer in the C library's heap",
+            "vllm vocab_parallel_embedding.py; measured on three shapes", repacking // 2, repacking * 5 // 4,
+        ),
+        Term(
+            "Python", python.num_bytes, "API server, engine core and worker before the model",
+            python.source, python.low_bytes, python.high_bytes,
         ),
     )  # fmt: skip
 
@@ -81,26 +116,43 @@ def _cache_formula(account: VllmAccount, device: Device) -> str:
     sizes = f"2 × {layers} layers × {heads} KV heads × {spec.head_dim} × {element} B = {format_bytes(token)} a token"
     if setup.request.kv_cache_memory_bytes is not None:
         return f"as asked by --kv-cache-memory-bytes; {sizes}; {pages}{state}"
-    graphs = " − graphs" if account.version.subtracts_cuda_graphs else ""
+    graphs = " − graphs" if account.subtracts_cuda_graphs else ""
     share = f"{format_bytes(device.total_bytes)} × {account.gpu_memory_utilization:g}"
+    if setup.on_cpu:
+        return f"a third of what {share} leaves in whole GiB, or one sequence of full length; {sizes}; {pages}{state}"
     return f"{share} − weights − activations − non-torch{graphs}; {sizes}; {pages}{state}"
 
 
 def _activations_formula(account: VllmAccount, device: Device) -> str:
     spec, tokens = account.setup.spec, account.max_num_batched_tokens
     seqs, ranks = account.max_num_seqs, account.setup.tensor_parallel_size
-    if account.version.samples_with_triton:
+    is_v2 = account.version.runs_model_runner_v2(spec)
+    if is_v2:
+        sampler = f"2·{seqs}·{spec.vocab_size}, greedy"
+    elif account.version.samples_with_triton:
         sampler = f"14·{seqs}·{spec.vocab_size} + 4·{device.sm_count} SMs·{spec.vocab_size}"
     else:
         sampler = f"38·{seqs}·{spec.vocab_size}"
-    layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + 2·{spec.hidden_size}) + 143 MiB"
+    layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + 2·{spec.hidden_size}) + {51 if is_v2 else 143} MiB"
     parts = [f"sampler {sampler} + 2·{tokens}·{spec.hidden_size} + 51 MiB", f"widest layer {layer}"]
+    compiler = vllm.compile_peak(spec, account.version, tokens, ranks)
+    if compiler and not account.setup.request.enforce_eager:
+        copied = f"compiler, first start only, 2·{spec.vocab_size}·{spec.hidden_size}/{ranks}"
+        parts.append(f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(compiler)}")
     if spec.vision and not account.setup.request.language_model_only:
-        parts.append(f"vision encoder on the largest image {format_bytes(vllm.encoder_peak(spec))}")
+        parts.append(f"vision encoder on the largest image {format_bytes(vllm.encoder_peak(spec, ranks))}")
     extra = " + two buffers of the fused experts" if spec.moe else ""
     if account.setup.request.prompt_logprobs:
         extra += f" + prompt logprobs 4·{tokens}·{spec.vocab_size}"
     return f"the largest of: {'; '.join(parts)}{extra}"
+
+
+def _non_torch_formula(account: VllmAccount) -> str:
+    libraries = f"driver libraries, cuBLAS, NCCL over {account.setup.num_ranks} rank(s)"
+    if not account.penalty_bytes:
+        return libraries
+    counts = f"counts for penalties {account.max_num_seqs}·{account.setup.spec.vocab_size}·(4 + 1/8)"
+    return f"{libraries} + {counts} = {format_bytes(account.penalty_bytes)}"
 
 
 def _graphs_formula(account: VllmAccount) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
 from qserve.planner.versions import VllmVersion
-from qserve.units import GIB
 
 __all__ = ["notes_on"]
 
@@ -21,9 +20,11 @@ def _about_quantization(setup: Setup) -> Iterator[str]:
     scheme, in_flight = setup.quant.scheme, setup.quant.in_flight
     if scheme.startswith("bnb") and setup.engine == "vllm":
         if VllmVersion.parse(setup.engine_version).bitsandbytes_is_plugin:
-            yield "bitsandbytes left vLLM's core in 0.28: install the package vllm-bnb-plugin"
+            yield "bitsandbytes left vLLM's core in 0.28: this takes the package vllm-bnb-plugin"
         if setup.num_ranks > 1 and not in_flight:
             yield "vLLM does not run a pre-quantized bitsandbytes checkpoint on several cards"
+        if scheme == "bnb-int8":
+            yield "vLLM runs 8-bit bitsandbytes without CUDA graphs"
     if scheme.startswith("bnb") and setup.engine == "transformers" and setup.spec.moe:
         yield (
             "transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit "
@@ -33,6 +34,8 @@ def _about_quantization(setup: Setup) -> Iterator[str]:
 
 def _about_model(setup: Setup) -> Iterator[str]:
     spec, request = setup.spec, setup.request
+    if setup.engine == "vllm" and VllmVersion.parse(setup.engine_version).is_unknown:
+        yield f"vLLM {setup.engine_version} is newer than this planner: counted as 0.32"
     if spec.is_hybrid and setup.engine == "vllm":
         yield (
             "hybrid model: a sequence pins whole blocks for its linear-attention state, so start-up fails with more "
@@ -48,9 +51,6 @@ def _about_layout(setup: Setup, plan: Plan) -> Iterator[str]:
     heads, ranks = setup.spec.num_key_value_heads, setup.tensor_parallel_size
     if ranks > heads:
         yield f"{heads} KV heads on {ranks} ranks: each head is kept {ranks // heads} times, the cache does not shrink"
-    if setup.engine == "vllm" and setup.on_cpu:
-        space = plan.placement.kv_cache_memory_bytes // GIB
-        yield f"vLLM on a CPU takes its cache from the environment: VLLM_CPU_KVCACHE_SPACE={space}"
     cards = len(setup.hardware.devices)
     if setup.engine == "vllm" and 1 <= setup.num_ranks < cards:
         yield f"{setup.num_ranks} of {cards} cards suffice; the others stay free"

@@ -43,13 +43,20 @@ def accepted(
     )
 
 
-def refused(plan: Plan, short_bytes: int, wanted_bytes: int, left_bytes: int) -> Plan:
-    """`plan`, which does not fit: `wanted_bytes` of KV cache for one sequence where `left_bytes` are left."""
+def refused(plan: Plan, short_bytes: int, wanted_bytes: int, left_bytes: int, is_fixed: bool = False) -> Plan:
+    """`plan`, which does not fit: `wanted_bytes` of KV cache for one sequence where `left_bytes` are left.
+
+    `is_fixed`: the user set the cache to `left_bytes`.
+    """
     device = min(plan.devices, key=lambda item: item.free_bytes)
+    held = f"{format_bytes(device.weights_bytes)} of weights, {format_bytes(device.activations_bytes)} of activations"
     left = f"{format_bytes(left_bytes)} left" if left_bytes >= 0 else f"{format_bytes(-left_bytes)} overdrawn"
-    why = (
-        f"{short_bytes / GIB:.2f} GiB short on {device.name}: {format_bytes(device.weights_bytes)} of weights, "
-        f"{format_bytes(device.activations_bytes)} of activations and the engine's own memory leave the KV cache "
-        f"{left}, and one sequence of {plan.workload.max_model_len} tokens needs {format_bytes(wanted_bytes)}"
-    )
+    need = f"one sequence of {plan.workload.max_model_len} tokens needs {format_bytes(wanted_bytes)}"
+    if not is_fixed:
+        why = f"{held} and the engine's own memory leave the KV cache {left}, and {need}"
+    elif left_bytes < wanted_bytes:
+        why = f"--kv-cache-memory-bytes is {format_bytes(left_bytes)}, and {need}"
+    else:
+        why = f"--kv-cache-memory-bytes is {format_bytes(left_bytes)}, beside {held} and the engine's own memory"
+    why = f"{short_bytes / GIB:.2f} GiB short on {device.name}: {why}"
     return replace(plan, fits=False, why_not=why, short_bytes=short_bytes)

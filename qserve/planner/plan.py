@@ -41,7 +41,8 @@ class QuantChoice:
 class Placement:
     """Where the model goes. vLLM reads the parallel sizes and both memory settings, transformers the device_map.
 
-    `device_map` is None, "auto", or accelerate's map of modules. `kv_cache_memory_bytes` is per device.
+    `device_map` is None, "auto", or accelerate's map of modules. `kv_cache_memory_bytes` is per device, and of the
+    transformers engine the whole pool; `offloaded_bytes` are weights in "cpu" and on "disk" that compute on a card.
     """
 
     tensor_parallel_size: int = 1
@@ -49,6 +50,7 @@ class Placement:
     device_map: DeviceMap | str | None = None
     gpu_memory_utilization: float | None = None
     kv_cache_memory_bytes: int = 0
+    offloaded_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from qserve.core.tensors import DTYPE_BYTES
 from qserve.errors import UsageError
+from qserve.planner.device_map import Mode, Place
+from qserve.planner.module_map import ModuleMap, parse_limits
 
 __all__ = ["VLLM_ONLY", "EngineName", "Offload", "PlanRequest"]
 
@@ -19,7 +21,9 @@ class PlanRequest:
     """The flags of `qserve plan` and `qserve up`, in the spelling of the engines.
 
     `engine_version` is a release of the engine ("0.32.0"). `offload` allows layers in RAM, or in RAM and on disk
-    (transformers). `prompt_logprobs` asks for room for `echo` with `logprobs` (lm-eval).
+    (transformers). `device_map` says how layers are laid over devices, or where each lies; `max_memory` what may be
+    taken of each device in all, "0=20GiB,cpu=64GiB": cards that it does not name stay free. `prompt_logprobs` asks for
+    room for `echo` with `logprobs` (lm-eval).
     """
 
     quant: str = "auto"
@@ -43,9 +47,13 @@ class PlanRequest:
     mamba_ssm_cache_dtype: str | None = None
     block_size: int | None = None
     offload: Offload = "none"
+    device_map: Mode | ModuleMap | None = None
+    max_memory: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a dtype that nobody knows."""
+        """Raises UsageError for a dtype that nobody knows, and for limits that can't be read."""
+        if self.max_memory is not None:
+            parse_limits(self.max_memory)
         for flag, name in (
             ("--dtype", self.dtype),
             ("--kv-cache-dtype", self.kv_cache_dtype),
@@ -54,9 +62,27 @@ class PlanRequest:
             if name not in (None, "auto") and name not in DTYPE_BYTES:
                 raise UsageError(f"{flag} {name!r} is unknown; it takes auto or one of {', '.join(DTYPE_BYTES)}")
 
+    @property
+    def memory_limits(self) -> dict[Place, int] | None:
+        """Bytes that --max-memory allows on each place that it names."""
+        return None if self.max_memory is None else parse_limits(self.max_memory)
+
+    def offloads_to(self, place: Literal["cpu", "disk"]) -> bool:
+        """Whether layers may lie there: by --offload, or because a map or a limit names it."""
+        by_flag = self.offload == "disk" or (self.offload == "cpu" and place == "cpu")
+        by_limit = place in (self.memory_limits or {})
+        by_map = isinstance(self.device_map, ModuleMap) and place in dict(self.device_map.places).values()
+        return by_flag or by_limit or by_map
+
+    def only_transformers_reads(self) -> tuple[str, ...]:
+        """Flags that are set and that vLLM has no use for."""
+        defaults = PlanRequest()
+        names = (name for name in TRANSFORMERS_ONLY if getattr(self, name) != getattr(defaults, name))
+        return tuple("--" + name.replace("_", "-") for name in names)
+
     def only_vllm_reads(self) -> tuple[str, ...]:
         """Flags that are set to something and that the transformers engine has no use for."""
-        harmless = (None, False)
+        harmless = (None, False, "auto")
         return tuple(
             "--" + name.replace("_", "-")
             for name in VLLM_ONLY
@@ -72,5 +98,9 @@ class PlanRequest:
 VLLM_ONLY = (
     "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager", "block_size",
     "enable_prefix_caching", "num_speculative_tokens", "language_model_only", "mamba_ssm_cache_dtype",
+    "kv_cache_dtype",
 )  # fmt: skip
 """Fields that the transformers engine does not read."""
+
+TRANSFORMERS_ONLY = ("offload", "device_map", "max_memory")
+"""Fields that vLLM does not read."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qserve.core.workload import Workload
-from qserve.planner.account_transformers import Spread, TransformersAccount
+from qserve.planner.account_transformers import TransformersAccount
+from qserve.planner.device_map import Spread
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import DeviceMap, DevicePlan, Placement, Plan
 from qserve.planner.setup import Setup
+from qserve.units import format_bytes
 
 __all__ = ["settle_transformers"]
 
@@ -36,12 +40,54 @@ def settle_transformers(setup: Setup, room_tokens: int) -> Plan:
     activations = account.activations_bytes(request.prompt_len or need, need)
     left = account.room(activations, _CPU_SHARE if setup.on_cpu else _CUDA_SHARE) - account.weights_bytes
     pool, max_model_len = _pool(account, left, need)
-    spread = account.spread(pool, activations, 1.0)
+    pool, spread = _laid(account, pool, need, activations)
+    if request.max_model_len is None:
+        max_model_len = min(max_model_len, max(need, account.tokens_of(pool)))
     plan = _plan(account, spread, pool, activations, max_model_len)
     if spread is not None and account.tokens_of(pool) >= max_model_len:
         return plan
+    over = account.overdrawn(pool, activations)
+    if over:
+        return _refused_map(plan, over)
     wanted = account.pool_bytes(need)
-    return refused(plan, max(1, wanted - left), wanted, left)
+    is_fixed = request.kv_cache_memory_bytes is not None
+    plan = refused(plan, max(1, wanted - left, pool - left), wanted, pool if is_fixed else left, is_fixed=is_fixed)
+    if request.offload != "none" and account.why_no_offload:
+        plan = replace(plan, why_not=f"{plan.why_not}; {account.why_no_offload}")
+    return plan
+
+
+def _laid(
+    account: TransformersAccount, pool: int, need: int, activations: tuple[int, ...]
+) -> tuple[int, Spread | None]:
+    """The largest pool of `need` tokens to `pool` bytes with which all modules find a place, and where they lie.
+
+    Layers are whole and lie in order, so what is left over on several cards can't all be used.
+    """
+    spread, least = account.spread(pool, activations), account.pool_bytes(need)
+    if spread is not None or pool <= least or account.setup.request.kv_cache_memory_bytes is not None:
+        return pool, spread
+    spread = account.spread(least, activations)
+    low, high = need // _PAGE_TOKENS, account.tokens_of(pool) // _PAGE_TOKENS
+    while spread is not None and high - low > max(1, low // 32):
+        pages = (low + high) // 2
+        tried = account.spread(account.pool_bytes(pages * _PAGE_TOKENS), activations)
+        if tried is None:
+            high = pages
+        else:
+            low, spread, least = pages, tried, account.pool_bytes(pages * _PAGE_TOKENS)
+    return least, spread
+
+
+def _refused_map(plan: Plan, over: dict[int | str, int]) -> Plan:
+    """A map of the user's that takes more of a place than there is."""
+    lacks = ", ".join(f"{format_bytes(lack)} too much on {place}" for place, lack in over.items())
+    pool = format_bytes(plan.placement.kv_cache_memory_bytes)
+    why = (
+        f"the device map puts {lacks}, with {pool} of KV cache and what a step needs counted; move layers elsewhere, "
+        "or leave --device-map out"
+    )
+    return replace(plan, fits=False, why_not=why, short_bytes=max(over.values()))
 
 
 def _account(setup: Setup) -> TransformersAccount:
@@ -76,7 +122,10 @@ def _plan(
     setup = account.setup
     prompt_len = setup.request.prompt_len or max_model_len
     workload = Workload(max_model_len, account.max_num_seqs, account.max_num_batched_tokens, prompt_len)
-    placement = Placement(device_map=_device_map(spread), kv_cache_memory_bytes=pool)
+    offloaded: dict[str, int] = {}
+    if spread is not None:
+        offloaded = {str(name): spread.weights_on(name) for name in spread.names if spread.is_offload(name)}
+    placement = Placement(device_map=_device_map(spread), kv_cache_memory_bytes=pool, offloaded_bytes=offloaded)
     tokens = account.tokens_of(pool)
     devices = _devices(account, spread, pool, activations)
     return accepted(setup, workload, placement, devices, tokens, tokens / max_model_len)
@@ -85,18 +134,31 @@ def _plan(
 def _devices(
     account: TransformersAccount, spread: Spread | None, pool: int, activations: tuple[int, ...]
 ) -> tuple[DevicePlan, ...]:
-    """The account of every card (or of the CPU); where nothing fits, weights and cache in equal parts."""
+    """The account of every card (or of the CPU); where nothing fits, weights and cache in equal parts.
+
+    A card that gets nothing is not touched: no context, no activations.
+    """
     cards = account.setup.devices
     count = len(cards)
+    names: list[int | str] = ["cpu"] if account.setup.on_cpu else list(range(count))
+    held: list[tuple[int, int, int] | None]
     if spread is None:
-        held = [(account.weights_bytes // count, pool // count)] * count
-    elif len(spread.names) == 1:  # exact: layers that are taken as alike round up
-        held = [(account.weights_bytes, pool)] + [(0, 0)] * (count - 1)
+        held = [(account.weights_bytes // count, pool // count, peak) for peak in activations]
+    elif len(spread.names) == 1:  # exact: what is rounded up layer by layer is not
+        whole = (account.weights_bytes, pool)
+        held = [
+            (*whole, peak) if spread.names == [name] else None for name, peak in zip(names, activations, strict=True)
+        ]
     else:
-        held = [(spread.weights_on(index), spread.cache_on(index)) for index in range(count)]
+        held = [
+            (spread.weights_on(name), spread.cache_on(name), peak + spread.passing_through(name))
+            if name in spread.names
+            else None
+            for name, peak in zip(names, activations, strict=True)
+        ]
     return tuple(
-        account.device(card, weights, cache, peak)
-        for card, (weights, cache), peak in zip(cards, held, activations, strict=True)
+        account.device(card, *terms) if terms else account.untouched(card)
+        for card, terms in zip(cards, held, strict=True)
     )
 
 

@@ -27,10 +27,7 @@ def settle_vllm(setup: Setup, room_tokens: int) -> Plan:
     """The first of the ladder that holds one sequence of the length that is needed."""
     request = setup.request
     need = request.max_model_len or min(setup.spec.max_position_embeddings, room_tokens)
-    accounts = list(_vllm_accounts(setup, need))
-    fitting = (account for account in accounts if _vllm_fits(account, need))
-    account = next(fitting, accounts[-1])
-    fits = _vllm_fits(account, need)
+    account, fits = _first_that_fits(setup, need)
     possible = account.max_tokens_of_one_sequence
     max_model_len = request.max_model_len or (min(setup.spec.max_position_embeddings, possible) if fits else need)
     devices = account.devices()
@@ -51,7 +48,15 @@ def settle_vllm(setup: Setup, room_tokens: int) -> Plan:
     layers = setup.spec.num_hidden_layers // setup.pipeline_parallel_size
     wanted = account.layout.bytes_per_sequence(need) * layers // setup.spec.num_hidden_layers
     short = max(wanted - account.cache_bytes, -account.least_free_bytes, 1)
-    return refused(plan, short, wanted, account.cache_bytes)
+    return refused(plan, short, wanted, account.cache_bytes, is_fixed=request.kv_cache_memory_bytes is not None)
+
+
+def _first_that_fits(setup: Setup, need: int) -> tuple[VllmAccount, bool]:
+    """Of one share the last account needs least: where it does not fit, none of that share does."""
+    for accounts in _vllm_accounts(setup):
+        if _vllm_fits(accounts[-1], need):
+            return next(account for account in accounts if _vllm_fits(account, need)), True
+    return accounts[-1], False
 
 
 def _vllm_fits(account: VllmAccount, need: int) -> bool:
@@ -64,8 +69,11 @@ def _vllm_fits(account: VllmAccount, need: int) -> bool:
     return account.least_free_bytes + account.slack_bytes >= 0
 
 
-def _vllm_accounts(setup: Setup, need: int) -> Iterator[VllmAccount]:
-    """The engine's own defaults first, then fewer sequences, smaller steps, a larger share of the card."""
+def _vllm_accounts(setup: Setup) -> Iterator[list[VllmAccount]]:
+    """The engine's own defaults first, then fewer sequences, then smaller steps; a list for each share of the card.
+
+    A step holds a token of every sequence: vLLM refuses fewer tokens than sequences.
+    """
     request, device, weights = setup.request, setup.devices[0], stage_weights(setup)
     version = VllmVersion.parse(setup.engine_version)
     seqs = request.max_num_seqs or vllm.default_max_num_seqs(device, version)
@@ -77,10 +85,14 @@ def _vllm_accounts(setup: Setup, need: int) -> Iterator[VllmAccount]:
     batched_ladder = (
         [batched] if request.max_num_batched_tokens else [batched, *(n for n in _BATCHED_LADDER if n < batched)]
     )
+    least = request.max_num_seqs or 1
+    steps = [tokens for tokens in batched_ladder if tokens >= least] or [least]
     for share in shares:
-        for tokens in batched_ladder:
-            for count in seqs_ladder:
-                yield VllmAccount(setup, weights, count, tokens, share)
+        yield [
+            VllmAccount(setup, weights, count, tokens, share)
+            for tokens in steps
+            for count in sorted({min(count, tokens) for count in seqs_ladder}, reverse=True)
+        ]
 
 
 def _utilizations(setup: Setup, version: VllmVersion) -> list[float]:

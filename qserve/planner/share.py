@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from qserve.core.checkpoint import Checkpoint
-from qserve.core.hardware import Hardware
+from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import Head
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
@@ -16,11 +16,16 @@ __all__ = ["SharedPlan", "make_shared_plan"]
 
 @dataclass(frozen=True)
 class SharedPlan:
-    """Two workers: `chat` is planned on what `reward` leaves. `where` says in words how they share."""
+    """Two workers: `chat` is planned on what `reward` leaves. `where` says in words how they share.
+
+    `chat_cards` and `reward_cards` are those that each may see; without any it runs on the CPU.
+    """
 
     chat: Plan
     reward: Plan
     where: str
+    chat_cards: tuple[Device, ...] = ()
+    reward_cards: tuple[Device, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -60,7 +65,8 @@ def _beside(
     reward_plan = make_plan(reward, own, replace(reward_request, engine="transformers"))
     rest = _without(hardware, _held_bytes(reward_plan))
     place = hardware.devices[0].name if hardware.devices else "the CPU"
-    return SharedPlan(make_plan(chat, rest, request), reward_plan, f"chat and reward share {place}")
+    where = f"chat and reward share {place}"
+    return SharedPlan(make_plan(chat, rest, request), reward_plan, where, hardware.devices, own.devices)
 
 
 def _apart(
@@ -69,14 +75,16 @@ def _apart(
     last = replace(hardware, devices=hardware.devices[-1:])
     others = replace(hardware, devices=hardware.devices[:-1])
     reward_plan = make_plan(reward, last, replace(reward_request, engine="transformers"))
-    return SharedPlan(make_plan(chat, others, request), reward_plan, "the reward model has the last card to itself")
+    where = "the reward model has the last card to itself"
+    return SharedPlan(make_plan(chat, others, request), reward_plan, where, others.devices, last.devices)
 
 
 def _reward_on_cpu(
     chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
 ) -> SharedPlan:
     reward_plan = make_plan(reward, replace(hardware, devices=()), replace(reward_request, engine="transformers"))
-    return SharedPlan(make_plan(chat, hardware, request), reward_plan, "the reward model runs on the CPU")
+    where = "the reward model runs on the CPU"
+    return SharedPlan(make_plan(chat, hardware, request), reward_plan, where, hardware.devices)
 
 
 def _held_bytes(plan: Plan) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 
 __all__ = ["VllmVersion", "parse_release"]
@@ -32,6 +33,11 @@ class VllmVersion:
             raise UsageError(f"--engine-version {text}: vLLM before 0.5 is not planned for; use 0.32.0")
         return cls(release)
 
+    @property
+    def is_unknown(self) -> bool:
+        """Newer than the newest that the planner was held against."""
+        return self.release[:2] > (0, 32)
+
     def is_v0_engine(self, compute_capability: tuple[int, int] | None) -> bool:
         """The first engine, with its own defaults: 256 sequences, a whole prompt in one step.
 
@@ -50,10 +56,34 @@ class VllmVersion:
         """Fused experts work in buffers that stay allocated, beside everything else."""
         return self.release >= (0, 13)
 
+    def runs_model_runner_v2(self, spec: ModelSpec) -> bool:
+        """Whether the second model runner serves this model by default, as it went from model to model.
+
+        Qwen3 dense in 16 bit (vllm#39337, before 0.24), quantized and experts (0.24, vllm#42667), everything dense
+        (0.25, vllm#44443), hybrids (0.29).
+        """
+        if spec.is_hybrid or self.release >= (0, 29):
+            return self.release >= (0, 29)
+        if spec.moe is not None:
+            return self.release >= (0, 24)
+        is_first = spec.architecture == "Qwen3ForCausalLM"
+        since = (0, 25) if not is_first else (0, 24) if spec.quantization else (0, 22)
+        return self.release >= since
+
+    def subtracts_cuda_graphs(self, spec: ModelSpec) -> bool:
+        """CUDA graphs are estimated and taken from the KV cache; before, they came out of what was left over.
+
+        The second model runner estimated 0 until 0.29 (vllm#49224).
+        """
+        return self.release >= ((0, 29) if self.runs_model_runner_v2(spec) else (0, 21))
+
     @property
-    def subtracts_cuda_graphs(self) -> bool:
-        """CUDA graphs are estimated and taken from the KV cache; before, they came out of what was left over."""
-        return self.release >= (0, 21)
+    def compiles_inside_profile(self) -> bool:
+        """The first start compiles inside the profile run, and Inductor's benchmark copies what it reads (vllm#54122).
+
+        Seen from 0.24 on; older logs of small max_num_seqs do not show it.
+        """
+        return self.release >= (0, 22)
 
     @property
     def default_utilization(self) -> float:
@@ -73,6 +103,7 @@ class VllmVersion:
     def bitsandbytes_is_plugin(self) -> bool:
         return self.release >= (0, 28)
 
-    def caches_prefixes_of_hybrids(self, is_speculative: bool) -> bool:
-        """Whether prefix caching (mamba cache mode `align`) is on for hybrids by default."""
-        return self.release >= ((0, 27) if is_speculative else (0, 24))
+    @property
+    def caches_prefixes_of_hybrids(self) -> bool:
+        """Whether prefix caching (mamba cache mode `align`) is on for hybrids by default: from 0.28 on, vllm#50991."""
+        return self.release >= (0, 28)

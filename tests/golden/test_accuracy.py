@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
 from functools import cache
 
 import pytest
 
-from tests.golden.accuracy import Comparison, Skipped, compare_all
+from tests.golden.accuracy import HOLDOUT, MEASUREMENTS, SECOND, Comparison, Skipped, compare_all, read_rows
 
 
 @cache
-def compared() -> tuple[Comparison, ...]:
-    return tuple(item for item in compare_all() if isinstance(item, Comparison) and item.untrusted is None)
+def results(file: str, part: str | None = None) -> tuple[Comparison | Skipped, ...]:
+    return tuple(compare_all(file, part))
+
+
+def compared(file: str = MEASUREMENTS, part: str | None = None) -> tuple[Comparison, ...]:
+    return tuple(item for item in results(file, part) if isinstance(item, Comparison) and item.untrusted is None)
 
 
 def pick(
-    term: str, engine: str = "", release: tuple[int, int] = (0, 0), until: tuple[int, int] = (99, 0)
+    term: str,
+    engine: str = "",
+    release: tuple[int, int] = (0, 0),
+    until: tuple[int, int] = (99, 0),
+    part: str | None = None,
 ) -> list[float]:
+    """Errors of a term, of the published figures or of one part of the hold-out."""
     found = [
         abs(item.error)
-        for item in compared()
+        for item in compared(HOLDOUT if part else MEASUREMENTS, part)
         if item.term == term and item.group.startswith(engine) and release <= _release(item.group) < until
     ]
     assert found, f"no row of {term} {engine}"
@@ -63,6 +74,49 @@ def test_hybrid_pages(term: str) -> None:
     assert max(pick(term)) <= 0.01
 
 
+def test_available_cache_of_hybrids() -> None:
+    hybrids = [
+        abs(item.error)
+        for item in compared()
+        if item.term == "KV bytes" and re.search(r"3\.[568]|Next", item.row.model)
+    ]
+    assert len(hybrids) >= 4
+    assert mean(hybrids) <= 0.02
+
+
+def test_the_holdout_is_no_part_of_the_figures_behind_the_constants() -> None:
+    seen = {(row.model, row.quantity, row.value, json.dumps(row.config, sort_keys=True)) for row in read_rows()}
+    held_out = read_rows(HOLDOUT)
+    assert len(held_out) >= 15
+    for row in held_out:
+        assert (row.model, row.quantity, row.value, json.dumps(row.config, sort_keys=True)) not in seen
+
+
+def test_weights_and_pages_hold_on_logs_that_nobody_had_seen() -> None:
+    for part in ("first", SECOND):
+        weights = pick("weights", part=part)
+        assert mean(weights) <= 0.005
+        assert max(weights) <= 0.02
+    assert max(pick("concurrency, KV bytes given", part="first")) <= 0.01
+    assert max(pick("KV tokens, KV bytes given", part="first")) <= 0.01
+
+
+def test_the_cache_holds_on_the_first_hold_out() -> None:
+    """Looser than on seen figures: docs/results/planner.md says what the plan does not know here."""
+    assert mean(pick("KV bytes", part="first")) <= 0.015
+    assert max(pick("KV bytes", part="first")) <= 0.05
+    assert mean(pick("KV tokens", "vllm", (0, 17), part="first")) <= 0.02
+    assert mean(pick("activations", part="first")) <= 0.05
+
+
+def test_the_second_hold_out_is_reported_as_it_came_out() -> None:
+    """No promise: the bounds are what docs/results/planner.md reports, so that the page stays true."""
+    tokens = pick("KV tokens", "vllm", (0, 17), part=SECOND)
+    assert len(tokens) >= 8
+    assert mean(tokens) <= 0.066
+    assert mean(pick("activations", part=SECOND)) <= 0.05
+
+
 def test_every_row_is_compared_or_has_a_reason() -> None:
-    for item in compare_all():
+    for item in (*results(MEASUREMENTS), *results(HOLDOUT)):
         assert not isinstance(item, Skipped) or item.reason

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import dtype_bytes
+from qserve.units import MIB
 
 __all__ = [
     "activation_bytes",
     "exllama_scratch_bytes",
     "generate_extra_bytes",
+    "int8_scratch_bytes",
     "prefill_bytes",
     "returned_logits_bytes",
     "rotary_tables_bytes",
+    "scoring_logits_bytes",
 ]
+
+SCORING_PIECE_BYTES = 64 * MIB
 
 # The exllama kernels of auto_gptq, later replaced.
 _EXLLAMA_UNTIL = (4, 49)
@@ -23,12 +28,33 @@ _CHUNK_TOKENS = 2048
 _TABLE_POSITIONS = 32768
 
 
-def activation_bytes(spec: ModelSpec, dtype: str, num_tokens: int, num_logit_rows: int) -> int:
-    """Peak of one step of continuous batching: the MLP of `num_tokens` tokens, and the logits that are sampled.
+def activation_bytes(spec: ModelSpec, dtype: str, num_tokens: int, num_sequences: int) -> int:
+    """Peak of one step: the MLP of `num_tokens` tokens, and logits, of the sequences that sample or of a scored piece.
 
-    Logits are held in the model's dtype and again in fp32.
+    A step samples or scores, never both. Sampled logits are held in the model's dtype and again in fp32.
     """
-    return prefill_bytes(spec, dtype, num_tokens) + num_logit_rows * spec.vocab_size * (dtype_bytes(dtype) + 4)
+    step = prefill_bytes(spec, dtype, num_tokens)
+    if spec.head.kind == "score":
+        return step
+    sampled = num_sequences * spec.vocab_size * (dtype_bytes(dtype) + 4)
+    return step + max(sampled, scoring_logits_bytes(spec, dtype))
+
+
+def scoring_logits_bytes(spec: ModelSpec, dtype: str) -> int:
+    """Logits of one piece of a scored prompt: the head's output, the same in fp32, and its log-softmax.
+
+    The worker scores in pieces of SCORING_PIECE_BYTES of fp32 logits (engine/transformers/prompt_logprobs.py).
+    """
+    rows = max(1, SCORING_PIECE_BYTES // (4 * spec.vocab_size))
+    return rows * spec.vocab_size * (dtype_bytes(dtype) + 8)
+
+
+def int8_scratch_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    """What LLM.int8 takes on a CPU for the widest layer of a step: 25·T·I.
+
+    Measured by VmHWM on bitsandbytes 0.50: the input in fp16, int8 and fp32, the product in int32, fp32 and the output.
+    """
+    return 25 * num_tokens * max(spec.intermediate_size, spec.hidden_size)
 
 
 def prefill_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.planner import constants
+from qserve.planner.constants import Constant
 from qserve.planner.versions import VllmVersion
 from qserve.units import GIB
 
 __all__ = [
     "activation_peak",
+    "compile_peak",
     "cuda_graph_bytes",
     "default_max_num_batched_tokens",
     "default_max_num_seqs",
     "encoder_peak",
+    "graph_bytes_per_layer",
     "num_cuda_graphs",
+    "penalty_bytes",
     "prompt_logprobs_bytes",
 ]
 
@@ -45,32 +51,66 @@ def activation_peak(
     max_num_batched_tokens: int,
     tensor_parallel_size: int = 1,
     with_encoder: bool = True,
+    compiles: bool = True,
 ) -> int:
-    """Peak of vLLM's profile run on one rank: the sampler, the widest layer or the vision encoder, whichever is more.
+    """Peak of vLLM's profile run on one rank: sampler, widest layer, compiler or vision encoder, whichever is more.
 
-    sampler: 14·S·V + 4·SMs·V + 2·T·H + base (38·S·V before 0.17, without the SM term)
+    sampler: 14·S·V + 4·SMs·V + 2·T·H + base (38·S·V before 0.17, without the SM term; 2·S·V in the second model
+    runner, which profiles greedy requests)
     layer: 2·T·(3I/tp + 2H) + base; fused experts keep two buffers beside it.
+    compiler: `compile_peak`, where the engine `compiles` (not with --enforce-eager).
     """
     workspace = _moe_workspace(spec, version, max_num_batched_tokens, tensor_parallel_size)
     embeddings = 0
     encoder = 0
     if spec.vision and with_encoder:
-        encoder = encoder_peak(spec)
+        encoder = encoder_peak(spec, tensor_parallel_size)
         embeddings = _ENCODER_TOKENS * spec.hidden_size * _ACTIVATION_BYTES
+    base = constants.ACTIVATION_BASE if version.runs_model_runner_v2(spec) else constants.ACTIVATION_MLP_BASE
     language = max(
         _sampler_peak(spec, device, version, max_num_seqs, max_num_batched_tokens),
-        _layer_peak(spec, max_num_batched_tokens, tensor_parallel_size),
+        _layer_peak(spec, max_num_batched_tokens, tensor_parallel_size) + base.num_bytes,
+        compile_peak(spec, version, max_num_batched_tokens, tensor_parallel_size) if compiles else 0,
     )
     return max(encoder, language + workspace + embeddings)
 
 
-def encoder_peak(spec: ModelSpec) -> int:
-    """The vision encoder on the largest image: pixels, residual stream twice, and the MLP before and after GELU."""
+def compile_peak(spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int = 1) -> int:
+    """A copy of the embedding and two residual streams: V·H·2/tp + 4·T·H. 0 where the embedding isn't compiled.
+
+    The first start of a configuration compiles inside the profile run. Inductor's benchmark of the combined kernels
+    makes random tensors in the shape of everything they read, the embedding among it; a second start loads the
+    compiled code and has this memory for its cache. Models with a vision encoder embed outside of the compiled graph.
+    Source: vllm config/compilation.py (benchmark_combo_kernel), vllm#54122, vllm#54383.
+    """
+    if spec.vision is not None or not version.compiles_inside_profile:
+        return 0
+    embedding = spec.vocab_size * spec.hidden_size * _ACTIVATION_BYTES // tensor_parallel_size
+    return embedding + 2 * num_tokens * spec.hidden_size * _ACTIVATION_BYTES
+
+
+def penalty_bytes(spec: ModelSpec, version: VllmVersion, max_num_seqs: int) -> int:
+    """The second model runner's counts of every sequence's tokens: S·V·4, and a bit each for the prompt's.
+
+    Source: vllm v1/worker/gpu/sample/penalties.py; on every rank, whole.
+    """
+    if spec.head.kind == "score" or not version.runs_model_runner_v2(spec):
+        return 0
+    return max_num_seqs * (4 * spec.vocab_size + 4 * -(-spec.vocab_size // 32))
+
+
+def encoder_peak(spec: ModelSpec, tensor_parallel_size: int = 1) -> int:
+    """The vision encoder on the largest image: pixels, residual stream twice, and the MLP before and after GELU.
+
+    The pixels count three times: fp32 as the processor made them stays beside the 16-bit copy that the encoder reads.
+    Ranks share the MLP's inner width only. Source: vllm qwen3_vl.py, Qwen3_VisionTransformer.forward.
+    """
     vision = spec.vision
     if vision is None:
         return 0
     pixels: int = vision.in_channels * vision.temporal_patch_size * vision.patch_size * vision.patch_size
-    widths = pixels + 2 * vision.hidden_size + 2 * vision.intermediate_size
+    inner = vision.intermediate_size // tensor_parallel_size
+    widths: int = 3 * pixels + 2 * vision.hidden_size + 2 * inner
     patches = _ENCODER_TOKENS * vision.spatial_merge_size * vision.spatial_merge_size
     return patches * widths * _ACTIVATION_BYTES
 
@@ -80,13 +120,25 @@ def prompt_logprobs_bytes(spec: ModelSpec, num_tokens: int) -> int:
     return num_tokens * spec.vocab_size * 4
 
 
-def cuda_graph_bytes(spec: ModelSpec, max_num_seqs: int, max_num_batched_tokens: int, num_layers: int) -> int:
+def cuda_graph_bytes(
+    spec: ModelSpec, version: VllmVersion, max_num_seqs: int, max_num_batched_tokens: int, num_layers: int
+) -> int:
     """Graphs of `num_layers` layers on one rank, at the sizes that vLLM captures."""
+    each = graph_bytes_per_layer(spec, version).num_bytes
+    return num_layers * num_cuda_graphs(max_num_seqs, max_num_batched_tokens) * each
+
+
+def graph_bytes_per_layer(spec: ModelSpec, version: VllmVersion) -> Constant:
+    """Measured: experts and packed weights launch more kernels a layer, linear attention fewer."""
+    if spec.is_hybrid:
+        return constants.GRAPH_BYTES_PER_LAYER_HYBRID
+    if version.runs_model_runner_v2(spec) and spec.moe is None:
+        return constants.GRAPH_BYTES_PER_LAYER_V2
     is_rich = spec.moe is not None or spec.quantization is not None
-    per_layer = constants.GRAPH_BYTES_PER_LAYER_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER
-    return num_layers * num_cuda_graphs(max_num_seqs, max_num_batched_tokens) * per_layer.num_bytes
+    return constants.GRAPH_BYTES_PER_LAYER_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER
 
 
+@cache
 def num_cuda_graphs(max_num_seqs: int, max_num_batched_tokens: int) -> int:
     """Piecewise graphs up to min(2·S, 512) tokens and full ones up to S: 1, 2, 4, then steps of 8, of 16 from 256.
 
@@ -103,6 +155,8 @@ def _sampler_peak(spec: ModelSpec, device: Device, version: VllmVersion, num_seq
     if spec.head.kind == "score":  # a pooling model samples nothing
         return base
     rows = min(num_seqs, num_tokens) * spec.vocab_size
+    if version.runs_model_runner_v2(spec):
+        return constants.SAMPLER_BYTES_GREEDY * rows + base
     if not version.samples_with_triton:
         return constants.SAMPLER_BYTES_SORT * rows + base
     return constants.SAMPLER_BYTES_TRITON * rows + 4 * device.sm_count * spec.vocab_size + base
@@ -114,7 +168,7 @@ def _layer_peak(spec: ModelSpec, num_tokens: int, tensor_parallel_size: int) -> 
     if linear:  # projections of Gated DeltaNet, and a state of k_dim × v_dim per chunk of 64 tokens
         chunk = linear.num_value_heads * linear.key_head_dim * linear.value_head_dim // 64
         widths = max(widths, (2 * (linear.conv_dim + linear.value_dim) + chunk) // tensor_parallel_size)
-    return num_tokens * widths * _ACTIVATION_BYTES + constants.ACTIVATION_MLP_BASE.num_bytes
+    return num_tokens * widths * _ACTIVATION_BYTES
 
 
 def _moe_workspace(spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int) -> int:

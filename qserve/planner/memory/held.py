@@ -1,0 +1,49 @@
+"""What transformers 5 keeps in memory of a quantized model on a device; not always what is stored, or asked for.
+
+Sources: transformers 5.19, quantizers/quantizer_finegrained_fp8.py and quantizer_compressed_tensors.py; bitsandbytes
+0.50, functional.py: _convert_weight_packed_for_cpu.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qserve.core.dimensions import tensors_of
+from qserve.core.hardware import Device
+from qserve.core.model_spec import ModelSpec
+from qserve.core.quantization import CheckpointQuantization
+from qserve.core.tensors import Tensor
+
+__all__ = ["held_in_16_bit", "held_quantization", "held_tensors"]
+
+# compressed-tensors' formats: the library's reference path decompresses a layer for good when it first computes.
+_DECOMPRESSED = ("w8a8", "w4a16", "nvfp4")
+_BNB_4BIT = ("bnb-nf4", "bnb-nf4-single", "bnb-fp4")
+# From Ada on there are fp8 kernels; before, and on a CPU, a layer is dequantized while it is loaded.
+_FP8_CAPABILITY = (8, 9)
+
+
+def held_in_16_bit(quantization: CheckpointQuantization, device: Device) -> bool:
+    """Whether weights that are stored quantized are made 16 bit again on `device`."""
+    if quantization.scheme == "fp8":
+        return device.kind == "cpu" or (device.compute_capability or (0, 0)) < _FP8_CAPABILITY
+    return quantization.scheme in _DECOMPRESSED
+
+
+def held_tensors(spec: ModelSpec, tensors: tuple[Tensor, ...], device: Device) -> tuple[Tensor, ...]:
+    """The tensors that lie in memory after loading a checkpoint that stores `tensors`."""
+    stored = spec.quantization
+    if stored is None:
+        return tensors
+    if held_in_16_bit(stored, device):
+        return tensors_of(replace(spec, quantization=None))
+    held = held_quantization(stored, spec.dtype, device)
+    return tensors if held == stored else tensors_of(replace(spec, quantization=held))
+
+
+def held_quantization(quantization: CheckpointQuantization, dtype: str, device: Device) -> CheckpointQuantization:
+    """What is kept beside the packed weights: for a CPU's fused 4-bit kernel, scales in bf16, not quantized again."""
+    fused = device.kind == "cpu" and device.supports("bf16") and dtype == "bfloat16"
+    if quantization.scheme not in _BNB_4BIT or not fused:
+        return quantization
+    return replace(quantization, double_quant=False, scale_dtype="BF16")

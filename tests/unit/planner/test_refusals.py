@@ -1,0 +1,86 @@
+"""Combinations that no engine starts with are refused by name, before anything is counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qserve.errors import UsageError
+from tests.unit.planner.test_make_plan import plan_of
+
+
+@pytest.mark.parametrize("gpu", ["rtx-4090", None])
+def test_no_longer_context_than_the_model_has(gpu: str | None) -> None:
+    with pytest.raises(UsageError, match="40960 positions"):
+        plan_of("Qwen/Qwen3-8B", gpu, max_model_len=40961)
+    assert plan_of("Qwen/Qwen3-0.6B", gpu, max_model_len=40960).fits
+
+
+def test_a_step_of_vllm_holds_a_token_of_every_sequence() -> None:
+    with pytest.raises(UsageError, match="raise the first or lower the second"):
+        plan_of("Qwen/Qwen3-8B", "rtx-4090", max_num_batched_tokens=8, max_num_seqs=16)
+    plan = plan_of("Qwen/Qwen3-8B", "rtx-4090", max_num_batched_tokens=8)
+    assert plan.workload.max_num_seqs <= 8
+    for gpu in ("h100", "rtx-3060"):  # the second has no room, and still nothing that was asked for is changed
+        crowded = plan_of("Qwen/Qwen3-8B", gpu, max_num_seqs=4096).workload
+        assert (crowded.max_num_seqs, crowded.max_num_batched_tokens >= 4096) == (4096, True)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "scheme", "fallback"),
+    [("v100-32gb", "awq", "bnb-nf4"), ("memory=16GiB,cc=7.0", "fp8", None), ("t4", "awq", "awq")],
+)
+def test_a_card_without_kernels_gets_another_format(gpu: str, scheme: str, fallback: str | None) -> None:
+    if fallback == scheme:
+        assert plan_of("Qwen/Qwen3-8B", gpu, quant=scheme).quant.scheme == scheme
+        return
+    with pytest.raises(UsageError, match="does not run on vllm"):
+        plan_of("Qwen/Qwen3-8B", gpu, quant=scheme)
+    if fallback:
+        assert plan_of("Qwen/Qwen3-8B", gpu, quant="4bit").quant.scheme == fallback
+
+
+def test_a_stored_checkpoint_without_kernels_is_refused() -> None:
+    with pytest.raises(UsageError, match="no kernels for that for Tesla V100"):
+        plan_of("Qwen/Qwen3-8B-AWQ", "v100-32gb")
+
+
+@pytest.mark.parametrize(
+    ("fixed", "words"),
+    [
+        ({"kv_cache_memory_bytes": 500 * 2**30}, "--kv-cache-memory-bytes is 500.00 GiB, beside"),
+        ({"kv_cache_memory_bytes": 2**20}, "--kv-cache-memory-bytes is 1 MiB, and one sequence"),
+    ],
+)
+def test_a_refusal_names_the_cache_that_the_user_set(fixed: dict[str, Any], words: str) -> None:
+    plan = plan_of("Qwen/Qwen3-8B", "h100", **fixed)
+    assert not plan.fits
+    assert words in str(plan.why_not)
+
+
+def test_quantized_kernels_do_not_compute_in_fp32() -> None:
+    plan = plan_of("Qwen/Qwen3-8B", "rtx-4090", dtype="float32")
+    assert plan.quant.scheme == "bnb-nf4"  # 16 bit asked as fp32 has no room, and fp8 and AWQ have no fp32
+    with pytest.raises(UsageError, match="does not run on vllm"):
+        plan_of("Qwen/Qwen3-8B", "rtx-4090", dtype="float32", quant="awq")
+
+
+def test_a_release_that_nobody_measured_is_said_to_be_one() -> None:
+    known, unknown = (plan_of("Qwen/Qwen3-8B", "rtx-4090", engine_version=text) for text in ("0.32.1", "0.40.0"))
+    assert not any("newer than this planner" in note for note in known.notes)
+    assert any("newer than this planner" in note for note in unknown.notes)
+
+
+def test_a_cache_in_fp8_needs_an_engine_and_a_card_that_read_it() -> None:
+    with pytest.raises(UsageError, match="--kv-cache-dtype: vLLM's alone"):
+        plan_of("Qwen/Qwen3-8B", "rtx-4090", engine="transformers", kv_cache_dtype="fp8")
+    with pytest.raises(UsageError, match="Tesla T4 has no attention kernel"):
+        plan_of("Qwen/Qwen3-0.6B", "t4", kv_cache_dtype="fp8")
+    assert plan_of("Qwen/Qwen3-0.6B", "a10", kv_cache_dtype="fp8").fits
+
+
+def test_blocks_are_multiples_of_16() -> None:
+    with pytest.raises(UsageError, match="multiples of 16"):
+        plan_of("Qwen/Qwen3-8B", "rtx-4090", block_size=7)
+    assert plan_of("Qwen/Qwen3-8B", "rtx-4090", block_size=32).fits

@@ -1,0 +1,40 @@
+"""What scoring a prompt (echo with logprobs) keeps in the transformers worker is in every plan."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from qserve.core.model_spec import ModelSpec
+from qserve.hub.bundled import bundled_config
+from qserve.planner.memory.transformers import SCORING_PIECE_BYTES, activation_bytes, scoring_logits_bytes
+from qserve.units import MIB
+from tests.unit.planner.test_make_plan import plan_of
+
+ENGINE = Path(__file__).parents[3] / "qserve" / "engine" / "transformers" / "prompt_logprobs.py"
+
+
+def spec_of(model: str) -> ModelSpec:
+    return ModelSpec.from_config(bundled_config(model) or {}, model)
+
+
+def test_the_piece_is_the_workers_own() -> None:
+    factors = re.search(r"^_LOGITS_BYTES = (\d+) \* 1024\*\*2$", ENGINE.read_text(), re.MULTILINE)
+    assert factors is not None
+    assert int(factors[1]) * MIB == SCORING_PIECE_BYTES
+
+
+def test_a_piece_counts_unless_sampling_needs_more() -> None:
+    spec = spec_of("Qwen/Qwen3-0.6B")
+    piece = scoring_logits_bytes(spec, "bfloat16")
+    assert 150 * MIB < piece <= 160 * MIB
+    few, many = (activation_bytes(spec, "bfloat16", 2048, seqs) for seqs in (8, 1024))
+    assert few - activation_bytes(spec, "bfloat16", 0, 0) == few - piece
+    assert many - few == 1024 * spec.vocab_size * 6 - piece
+
+
+def test_a_scored_prompt_is_one_row_however_long() -> None:
+    fixed = {"engine": "transformers", "max_model_len": 32768, "max_num_batched_tokens": 1024}
+    plain = plan_of("Qwen/Qwen3-0.6B", None, **fixed).devices[0].activations_bytes
+    scoring = plan_of("Qwen/Qwen3-0.6B", None, prompt_logprobs=True, **fixed).devices[0].activations_bytes
+    assert scoring > 20 * (plain - 160 * MIB)
