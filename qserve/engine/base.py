@@ -13,8 +13,12 @@ Errors have OpenAI's shape (`qserve.wire.errors`); a request ends when its clien
 from __future__ import annotations
 
 import enum
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from qserve.wire.engine_fields import EngineFields
 
 __all__ = ["TcpAddress", "UnixAddress", "WorkerEndpoint", "WorkerState"]
 
@@ -54,6 +58,15 @@ class WorkerEndpoint:
         max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
         max_model_len: prompt and answer together, in tokens.
         detail: why it is not ready, for people; goes into the 503 that a client gets.
+        engine: `transformers` (ours; requests are checked by our schemas) or `vllm` (by its own OpenAPI document).
+        adapters: further model names that the engine lists, LoRA adapters over `models[0]`.
+        request_fields: what the engine's requests may hold; None until it was asked, and for `transformers`.
+        plan: what was planned for it, shown beside the measured memory.
+        memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
+        start_phases_s: what the last start was spent on, in seconds.
+        num_restarts: how often it had to be started again.
+        tells_report: it has a GET /v1/qserve/report of its own.
+        tokenizer: folder with the tokenizer's files, for clients that count tokens; None: not to be given away.
     """
 
     name: str
@@ -64,3 +77,17 @@ class WorkerEndpoint:
     max_model_len: int
     state: WorkerState = WorkerState.STARTING
     detail: str = "the worker is starting"
+    engine: str = "transformers"
+    adapters: tuple[str, ...] = ()
+    request_fields: EngineFields | None = field(default=None, repr=False)
+    plan: Mapping[str, Any] | None = field(default=None, repr=False)
+    memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
+    start_phases_s: Mapping[str, float] = field(default_factory=dict, repr=False)
+    num_restarts: int = 0
+    tells_report: bool = False
+    tokenizer: Path | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every model name that a request for it may hold."""
+        return (*self.models, *self.adapters)

@@ -8,15 +8,26 @@ import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qserve.planner.plan import Plan
 
-__all__ = ["FAILURE", "PHASE", "WorkerSpec", "end_with_parent", "report_failure", "report_phase"]
+__all__ = [
+    "FAILURE",
+    "NOTE",
+    "PHASE",
+    "WorkerSpec",
+    "death_of",
+    "end_with_parent",
+    "report_failure",
+    "report_note",
+    "report_phase",
+]
 
 # A worker tells its parent how its start goes by lines on standard error that begin with these.
 PHASE = "qserve-worker phase: "
 FAILURE = "qserve-worker failed: "
+NOTE = "qserve-worker note: "
 _PR_SET_PDEATHSIG = 1
 
 
@@ -30,6 +41,8 @@ class WorkerSpec:
         plan: dtype, placement, limits and KV pool.
         socket: where to listen.
         key: what the gateway will present.
+        load_format: "dummy" makes random weights from config.json alone.
+        verify_quant: measure what quantizing while loading costs, against the 16-bit weights.
     """
 
     folder: Path
@@ -37,6 +50,8 @@ class WorkerSpec:
     plan: Plan
     socket: Path
     key: str = field(repr=False)
+    load_format: Literal["auto", "dummy"] = "auto"
+    verify_quant: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON for the file."""
@@ -46,19 +61,41 @@ class WorkerSpec:
             "plan": self.plan.to_json(),
             "socket": str(self.socket),
             "key": self.key,
+            "load_format": self.load_format,
+            "verify_quant": self.verify_quant,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> WorkerSpec:
         """What `to_json` wrote."""
         return cls(
-            Path(data["folder"]), tuple(data["models"]), Plan.from_json(data["plan"]), Path(data["socket"]), data["key"]
+            folder=Path(data["folder"]),
+            models=tuple(data["models"]),
+            plan=Plan.from_json(data["plan"]),
+            socket=Path(data["socket"]),
+            key=data["key"],
+            load_format=data.get("load_format", "auto"),
+            verify_quant=data.get("verify_quant", False),
         )
+
+
+def death_of(returncode: int) -> str:
+    """How a worker ended, in words; a negative `returncode` is a signal."""
+    if returncode < 0:
+        name = signal.Signals(-returncode).name
+        hint = " (the kernel does this when memory runs out)" if returncode == -signal.SIGKILL else ""
+        return f"the worker was killed by {name}{hint}"
+    return f"the worker ended with status {returncode}"
 
 
 def report_phase(name: str) -> None:
     """Tell the parent what the start is at."""
     _tell(f"{PHASE}{name}")
+
+
+def report_note(text: str) -> None:
+    """Tell the parent, in one line, what the user should know though nothing failed."""
+    _tell(f"{NOTE}{' '.join(text.split())}")
 
 
 def report_failure(message: str) -> None:

@@ -1,16 +1,20 @@
-"""OpenAI's error shape, and what a failure is called in it.
+"""What a failure is called in the APIs that are spoken here.
 
-{"error": {"message": str, "type": str, "param": str | null, "code": str | null}}
+OpenAI     {"error": {"message": str, "type": str, "param": str | null, "code": str | null}}
+Anthropic  {"type": "error", "error": {"type": str, "message": str}}
+TEI        {"error": str, "error_type": str}, of text-embeddings-inference
 """
 
 from __future__ import annotations
 
+import enum
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 
-__all__ = ["ApiError", "from_validation"]
+__all__ = ["ApiError", "Dialect", "from_engine", "from_validation", "unknown_field"]
 
 _TYPE_OF_STATUS = {
     400: "invalid_request_error",
@@ -22,6 +26,27 @@ _TYPE_OF_STATUS = {
     415: "invalid_request_error",
     429: "rate_limit_error",
 }
+
+_ANTHROPIC_TYPE_OF_STATUS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_TEI_TYPE_OF_STATUS = {429: "overloaded", 503: "unhealthy"}
+_CODE_OF_STATUS = {404: "not_found", 422: "unprocessable", 501: "not_implemented"}
+
+
+class Dialect(enum.StrEnum):
+    """Whose shape an error has. RESPONSES differs from OPENAI inside streams only, where events have names."""
+
+    OPENAI = "openai"
+    RESPONSES = "responses"
+    ANTHROPIC = "anthropic"
+    TEI = "tei"
+
 
 # A name in an error is the client's own text, and may be as long as its body.
 _MAX_NAME = 100
@@ -51,15 +76,33 @@ class ApiError(Exception):
             headers["allow"] = self.allow
         return headers
 
-    def body(self) -> bytes:
-        """The JSON that every OpenAI client parses."""
-        kind = _TYPE_OF_STATUS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        return json.dumps({"error": error}, ensure_ascii=False).encode()
+    def body(self, dialect: Dialect = Dialect.OPENAI) -> bytes:
+        """The JSON that every client of the dialect parses."""
+        shapes = {Dialect.ANTHROPIC: self._anthropic, Dialect.TEI: self._tei}
+        value = shapes.get(dialect, self._openai)()
+        return json.dumps(value, ensure_ascii=False).encode()
 
-    def event(self) -> bytes:
+    def event(self, dialect: Dialect = Dialect.OPENAI) -> bytes:
         """The same as one server-sent event, for a stream whose status line has already gone out."""
-        return b"data: " + self.body() + b"\n\n"
+        if dialect is Dialect.RESPONSES:
+            # The documented event has its fields at the top; OpenAI's clients raise on an object `error`.
+            event = {"type": "error", "code": self.code, "message": self.message, "param": self.param, **self._openai()}
+            return b"event: error\ndata: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n"
+        name = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
+        return name + b"data: " + self.body(dialect) + b"\n\n"
+
+    def _openai(self) -> dict[str, Any]:
+        kind = _TYPE_OF_STATUS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def _tei(self) -> dict[str, Any]:
+        kind = _TEI_TYPE_OF_STATUS.get(self.status, "backend" if self.status >= 500 else "validation")
+        return {"error": self.message, "error_type": kind, "code": self.code}
+
+    def _anthropic(self) -> dict[str, Any]:
+        fallback = "api_error" if self.status >= 500 else "invalid_request_error"
+        kind = _ANTHROPIC_TYPE_OF_STATUS.get(self.status, fallback)
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
 
 
 def from_validation(error: ValidationError) -> ApiError:
@@ -87,3 +130,26 @@ def from_validation(error: ValidationError) -> ApiError:
         else "invalid_value"
     )
     return ApiError(400, "; ".join(problems[:4]), code, first_param)
+
+
+def unknown_field(path: str) -> ApiError:
+    """A 400 that names a field which nobody would read."""
+    path = path[: 4 * _MAX_NAME]
+    return ApiError(400, f"'{path}' is no field of this request", "unsupported_field", path)
+
+
+def from_engine(status: int, body: bytes) -> ApiError | None:
+    """An error that another engine answered, in our words: its message, and a `code` that is a word.
+
+    vLLM writes the status into `code`, and the place in the body as `body.prompt`. None if the body is no such error.
+    """
+    try:
+        error = json.loads(body)["error"]
+        message, param = str(error["message"]), error.get("param")
+    except (ValueError, KeyError, TypeError):
+        return None
+    if status == 400 and ("maximum context length" in message or "max_model_len" in message):
+        code = "context_length_exceeded"
+    else:
+        code = _CODE_OF_STATUS.get(status, "worker_error" if status >= 500 else "invalid_value")
+    return ApiError(status, message, code, param.removeprefix("body.") if isinstance(param, str) else None)

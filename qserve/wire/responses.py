@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, JsonValue
 
-__all__ = ["OF_ROUTE", "ErrorBody"]
+__all__ = ["OF_ROUTE", "AnthropicErrorBody", "ErrorBody", "TeiErrorBody"]
 
 
 class ErrorDetail(BaseModel):
@@ -23,6 +23,26 @@ class ErrorBody(BaseModel):
     """Every answer with a status from 400 on."""
 
     error: ErrorDetail
+
+
+class AnthropicErrorDetail(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(BaseModel):
+    """The same on the routes of Anthropic's API."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetail
+
+
+class TeiErrorBody(BaseModel):
+    """The same on the route of text-embeddings-inference."""
+
+    error: str
+    error_type: str
+    code: str
 
 
 class Health(BaseModel):
@@ -48,13 +68,14 @@ class Version(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """`root` is the canonical name of the model that `id` names."""
+    """`root` is the canonical name of the model that `id` names, `parent` the model under a LoRA adapter."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     root: str
+    parent: str | None = None
     max_model_len: int
 
 
@@ -64,10 +85,11 @@ class ModelList(BaseModel):
 
 
 class WorkerMemory(BaseModel):
-    """`memory` is the worker's own account; `error` says why there is none."""
+    """`planned` is the plan's account, `memory` what was measured; `error` says why nothing was."""
 
     worker: str
     state: str
+    planned: JsonValue = None
     memory: JsonValue = None
     error: str | None = None
 
@@ -75,6 +97,28 @@ class WorkerMemory(BaseModel):
 class MemoryList(BaseModel):
     object: Literal["list"]
     data: list[WorkerMemory]
+
+
+class WorkerReport(WorkerMemory):
+    """`work` is what a reward model's worker tells of its scoring: latency by length, rates, batch sizes, padding."""
+
+    models: list[str]
+    start_phases_s: dict[str, float]
+    num_restarts: int
+    work: JsonValue = None
+
+
+class ReportList(BaseModel):
+    object: Literal["list"]
+    version: str
+    data: list[WorkerReport]
+
+
+class TokenizerFiles(BaseModel):
+    """`files`: name to text, as they lie beside the weights."""
+
+    model: str
+    files: dict[str, str]
 
 
 class Usage(BaseModel):
@@ -146,6 +190,8 @@ OF_ROUTE: dict[str, type[BaseModel]] = {
     "/v1/models": ModelList,
     "/v1/models/{model}": ModelCard,
     "/v1/qserve/memory": MemoryList,
+    "/v1/qserve/report": ReportList,
+    "/v1/qserve/tokenizer/{model}": TokenizerFiles,
     "/v1/chat/completions": ChatCompletion,
     "/v1/completions": Completion,
     "/tokenize": Tokenized,

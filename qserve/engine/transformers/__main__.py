@@ -8,46 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import os
-import sys
-import warnings
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import uvicorn
-import uvloop
-
-from qserve.engine.process import WorkerSpec, end_with_parent, report_failure, report_phase
-from qserve.errors import QserveError
+from qserve.engine import worker_process
+from qserve.engine.process import WorkerSpec, report_note, report_phase
 
 if TYPE_CHECKING:
     from qserve.engine.transformers.engine import Engine
+    from qserve.engine.transformers.load import LoadedModel
+    from qserve.planner.plan import Plan
 
 _log = logging.getLogger("qserve.worker")
 _GENERATION_DIED = 70
+# Of a warm-up on a CPU: about a second on two cores.
+_WARM_UP_OPERATIONS = 200_000_000_000
 
 
-async def _serve(spec: WorkerSpec) -> None:
+async def _serve(document: dict[str, Any]) -> None:
     from qserve.engine.transformers.app import build_app
 
+    spec = WorkerSpec.from_json(document)
     engine = await _start_engine(spec)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            build_app(engine, spec.models, spec.key),
-            uds=str(spec.socket),
-            loop="uvloop",
-            http="httptools",
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
-    )
-    report_phase("listening")
     try:
-        await server.serve()
+        await worker_process.listen(build_app(engine, spec.models, spec.key), spec.socket)
     finally:
         engine.stop()
 
@@ -57,10 +43,15 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
     from qserve.engine.transformers.batchers import make_batcher
     from qserve.engine.transformers.engine import Engine
     from qserve.engine.transformers.load import load
+    from qserve.engine.transformers.load_cost import reset_peaks
     from qserve.engine.transformers.scoring import PromptScorer
 
     report_phase("loading weights")
-    loaded = load(spec.folder, spec.plan)
+    loaded = load(spec.folder, spec.plan, spec.load_format, _log_progress)
+    for note in loaded.notes:
+        report_note(note)
+    if spec.verify_quant:
+        loaded = _verified(spec, loaded)
     report_phase("making the KV pool")
     loop = asyncio.get_running_loop()
     batcher = make_batcher(loaded.model, loop, spec.plan)
@@ -76,11 +67,33 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
         max_num_seqs=limits.max_num_seqs,
     )
     report_phase("warming up")
-    await engine.warm_up()
+    reset_peaks()
+    await engine.warm_up(_warm_up_tokens(spec.plan, loaded.model.device.type))
     # Loading leaves a million long-lived objects; without this every collection walks all of them.
     gc.collect()
     gc.freeze()
     return engine
+
+
+def _verified(spec: WorkerSpec, loaded: LoadedModel) -> LoadedModel:
+    from qserve.engine.transformers.verify import verify_quant
+
+    report_phase("comparing with the 16-bit weights")
+    quality = verify_quant(spec.folder, spec.plan, loaded)
+    report_note(str(quality))
+    return replace(loaded, quality=quality)
+
+
+def _log_progress(share: float) -> None:
+    _log.debug("loading weights: %.0f %%", 100 * share)
+
+
+def _warm_up_tokens(plan: Plan, device_type: str) -> int:
+    """As many as a step may have, so that its memory is measured; on a CPU what takes about a second."""
+    most = min(plan.workload.max_num_batched_tokens, plan.workload.max_model_len - 1, plan.kv_cache_tokens - 1)
+    if device_type == "cpu":
+        most = min(most, _WARM_UP_OPERATIONS // (2 * plan.model.parameters))
+    return max(1, most)
 
 
 def _die(error: BaseException) -> None:
@@ -91,30 +104,7 @@ def _die(error: BaseException) -> None:
 
 def main() -> None:
     """Run the worker that the JSON file named on the command line describes."""
-    end_with_parent()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    warnings.simplefilter("default")
-    file = Path(sys.argv[1])
-    spec = WorkerSpec.from_json(json.loads(file.read_text()))
-    report_phase("importing torch and transformers")
-    try:
-        uvloop.run(_serve(spec))
-    except QserveError as error:
-        report_failure(str(error))
-        _end(error.exit_status)
-    except MemoryError:
-        report_failure("the machine ran out of memory while loading; lower --max-num-seqs or --max-model-len")
-        _end(3)
-    except Exception:
-        _log.exception("the worker failed")
-        _end(1)
-
-
-def _end(status: int) -> None:
-    """Ends the process now. An orderly exit would wait for ever for the generating thread, if that runs already."""
-    logging.shutdown()
-    sys.stderr.flush()
-    os._exit(status)
+    worker_process.run(_serve, "lower --max-num-seqs or --max-model-len")
 
 
 if __name__ == "__main__":

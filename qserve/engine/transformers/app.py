@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -16,8 +15,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
+from qserve.engine.asgi import CLIENT_CLOSED, KeyGuard, to_response, unless_client_leaves
 from qserve.engine.transformers.answer import Answer
 from qserve.engine.transformers.chat import ChatAnswer
 from qserve.engine.transformers.completions import CompletionAnswer
@@ -32,9 +32,6 @@ __all__ = ["build_app"]
 
 _log = logging.getLogger("qserve.worker")
 _Request = TypeVar("_Request", bound=BaseModel)
-_Answer = TypeVar("_Answer")
-# nginx's number for a client that closed the connection; nobody reads it.
-_CLIENT_CLOSED = 499
 
 
 def build_app(engine: Engine, models: tuple[str, ...], key: str) -> ASGIApp:
@@ -67,7 +64,8 @@ def build_app(engine: Engine, models: tuple[str, ...], key: str) -> ASGIApp:
         return Response(exposition(engine), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def memory(request: Request) -> Response:
-        return JSONResponse(measured_memory(engine))
+        # In a thread: the kernel takes a while to add up a large process, and streams must not wait for it.
+        return JSONResponse(await asyncio.to_thread(measured_memory, engine))
 
     app = Starlette(
         routes=[
@@ -82,24 +80,7 @@ def build_app(engine: Engine, models: tuple[str, ...], key: str) -> ASGIApp:
         ],
         exception_handlers={ApiError: _api_error, Exception: _unexpected},
     )
-    return _KeyGuard(app, key)
-
-
-class _KeyGuard:
-    """Lets in whoever knows the internal key: the gateway of the same `qserve up`."""
-
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        self._app = app
-        self._expected = f"Bearer {key}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
-                error = ApiError(401, "this is a worker of qserve; ask the gateway instead", "unauthorized")
-                await _to_response(error)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    return KeyGuard(app, key)
 
 
 async def _parse(request: Request, kind: type[_Request]) -> _Request:
@@ -112,8 +93,8 @@ async def _parse(request: Request, kind: type[_Request]) -> _Request:
 async def _answer(request: Request, answer: Answer) -> Response:
     if (json.loads(await request.body())).get("stream"):
         return StreamingResponse(_guarded(answer.events()), media_type="text/event-stream")
-    whole = await _unless_client_leaves(request, answer.whole())
-    return Response(status_code=_CLIENT_CLOSED) if whole is None else JSONResponse(whole)
+    whole = await unless_client_leaves(request, answer.whole())
+    return Response(status_code=CLIENT_CLOSED) if whole is None else JSONResponse(whole)
 
 
 async def _guarded(events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
@@ -127,28 +108,6 @@ async def _guarded(events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
     except Exception:
         _log.exception("a stream failed")
         yield ApiError(500, "the worker failed on this request; its log tells why", "internal_error").event()
-
-
-async def _unless_client_leaves(request: Request, work: Coroutine[Any, Any, _Answer]) -> _Answer | None:
-    """The result of `work`, or None after stopping it because the client closed the connection."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_disconnect(request))
-    try:
-        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
-        return await working if working.done() else None
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _disconnect(request: Request) -> None:
-    receive: Awaitable[Any]
-    while True:
-        receive = request.receive()
-        message = await receive
-        if message["type"] == "http.disconnect":
-            return
 
 
 def _tokenize(engine: Engine, request: TokenizeRequest) -> dict[str, Any]:
@@ -167,15 +126,11 @@ def _tokenize(engine: Engine, request: TokenizeRequest) -> dict[str, Any]:
     return answer
 
 
-def _to_response(error: ApiError) -> Response:
-    return Response(error.body(), error.status, error.headers, media_type="application/json")
-
-
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return _to_response(error)
+    return to_response(error)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     _log.exception("a request failed", exc_info=error)
-    return _to_response(ApiError(500, "the worker failed on this request; its log tells why", "internal_error"))
+    return to_response(ApiError(500, "the worker failed on this request; its log tells why", "internal_error"))

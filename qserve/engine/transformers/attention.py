@@ -8,29 +8,83 @@ where it is not installed, or on a CPU, this function takes its place, by the li
 - a prompt, or a chunk of one, is one causal SDPA call;
 - sequences that decode one token are padded to a common length and share a call, in buckets of similar length. The
   query heads of one key head become the rows of its query, so no key is repeated for grouped-query attention.
+
+The batcher of hybrids (`row_batcher`) uses the same kernels over a cache of its own: it says with a `RowStep` what to
+read.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
+from transformers.utils.import_utils import is_flash_attn_2_available
 
-__all__ = ["NAME", "length_buckets", "register", "varlen_sdpa"]
+__all__ = [
+    "FLASH",
+    "NAME",
+    "Bucket",
+    "RowStep",
+    "length_buckets",
+    "padded_width",
+    "prefers_flash",
+    "register",
+    "varlen_sdpa",
+]
 
 NAME = "qserve_varlen_sdpa"
+FLASH = "flash_attention_2"
 # Keys are padded to a multiple of this, so that a CPU's kernels meet few shapes: each new one is compiled once.
 _KEY_MULTIPLE = 64
+
+
+Bucket = tuple[torch.Tensor, int, torch.Tensor]
+"""Sequences that share a call: rows of the query [batch], padded width, and a mask [batch, 1, 1, width] that is true
+where a key is the sequence's own."""
+
+
+@dataclass(frozen=True)
+class RowStep:
+    """What one forward over rows of `rows.RowCache` writes and reads, the same in every layer.
+
+    `write_index` has the places of the new keys. `read_index` has those of all keys: of the one sequence whose prompt
+    is read, in order (None when the new keys are all there are); or of every decoding sequence, `buckets` in turn, each
+    sequence padded to its bucket's width.
+    """
+
+    write_index: torch.Tensor
+    read_index: torch.Tensor | None
+    buckets: tuple[Bucket, ...] = ()
+    _copies: dict[torch.device, RowStep] = field(default_factory=dict, repr=False, compare=False)
+
+    def on(self, device: torch.device) -> RowStep:
+        """Itself, where its tensors are on `device`; a copy there, made once, for layers on another card."""
+        if self.write_index.device == device:
+            return self
+        if device not in self._copies:
+            read = None if self.read_index is None else self.read_index.to(device)
+            buckets = tuple((rows.to(device), width, mask.to(device)) for rows, width, mask in self.buckets)
+            self._copies[device] = RowStep(self.write_index.to(device), read, buckets)
+        return self._copies[device]
 
 
 def register() -> None:
     """Make the function known to transformers under `NAME`; a packed row needs no mask."""
     AttentionInterface.register(NAME, varlen_sdpa)
     AttentionMaskInterface.register(NAME, lambda *_args, **_kwargs: None)
+
+
+def prefers_flash(model: Any) -> bool:
+    """Whether flash-attn is installed (no kernel is fetched from the hub for it), and card, model and dtype can."""
+    if model.device.type != "cuda" or model.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    can = torch.cuda.get_device_capability(model.device) >= (8, 0) and model._supports_flash_attn
+    return bool(can and is_flash_attn_2_available())
 
 
 def varlen_sdpa(
@@ -42,6 +96,7 @@ def varlen_sdpa(
     scaling: float | None = None,
     dropout: float = 0.0,
     cache: Any = None,
+    row_step: RowStep | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """One layer's causal attention.
@@ -55,20 +110,24 @@ def varlen_sdpa(
         scaling: factor on the scores; None is 1/√head_dim.
         dropout: not used in inference.
         cache: transformers' paged cache in continuous batching; it stores the new keys and returns all of them.
+        row_step: in a forward over rows; then `query` is [batch, heads, 1, head_dim] where sequences decode, and keys
+            and values are those that `rows.RowCache` has read.
         kwargs: holds `cu_seq_lens_q` and `cu_seq_lens_k`, the borders of the sequences (int, batch + 1 of them).
 
     Returns:
-        [1, total_q, heads, head_dim], and None for the attention weights that nobody asks for.
+        [1, total_q, heads, head_dim] ([batch, 1, heads, head_dim] for rows that decode), and None for the attention
+        weights that nobody asks for.
 
     """
+    if row_step is not None:
+        return _attend_rows(row_step, query, key, value, scaling), None
     if cache is not None:
         layer_idx = int(module.layer_idx)  # type: ignore[arg-type]  # every attention layer of transformers has one
         step = _decoding_step(cache.layer_to_allocator[layer_idx], query.shape[2], kwargs)
         if step is not None:
             return _decode_step(step, layer_idx, query, key, value, cache, kwargs, scaling), None
         key, value = cache.update(key_states=key, value_states=value, layer_idx=layer_idx, kwargs=kwargs)
-    borders_q: list[int] = kwargs["cu_seq_lens_q"].tolist()
-    borders_k: list[int] = kwargs["cu_seq_lens_k"].tolist()
+    borders_q, borders_k = _borders(kwargs["cu_seq_lens_q"]), _borders(kwargs["cu_seq_lens_k"])
     output = torch.empty_like(query)
     decoding: list[int] = []
     for index in range(len(borders_q) - 1):
@@ -87,17 +146,29 @@ def varlen_sdpa(
     return output.transpose(1, 2).contiguous(), None
 
 
+# Borders as they were read from the device: all layers of a step get the same tensors (two more, where some slide).
+_last_borders: deque[tuple[torch.Tensor, list[int]]] = deque(maxlen=4)
+
+
+def _borders(tensor: torch.Tensor) -> list[int]:
+    """As a list. Reading it waits for a GPU, so that it is done once a step and not in every layer."""
+    for known, borders in _last_borders:
+        if known is tensor:
+            return borders
+    _last_borders.append((tensor, tensor.tolist()))
+    return _last_borders[-1][1]
+
+
 @dataclass(frozen=True)
 class _DecodingStep:
     """A step in which every sequence has one query: what to read of the cache, so that it comes out padded already.
 
-    `read_index` lists cache positions, bucket after bucket, each sequence padded to its bucket's `width`. `rows` are
-    the bucket's queries, `mask` [batch, 1, 1, width] is true where a key is the sequence's own.
+    `read_index` lists cache positions, bucket after bucket, each sequence padded to its bucket's width.
     """
 
     source: Any
     read_index: torch.Tensor
-    buckets: tuple[tuple[torch.Tensor, int, torch.Tensor], ...]
+    buckets: tuple[Bucket, ...]
 
 
 # All layers of a step get the same list of read positions; it is kept here with what was made of it for the first one.
@@ -124,7 +195,7 @@ def _make_step(source: Any, read_index: torch.Tensor, borders: torch.Tensor) -> 
     parts, buckets = [], []
     for members in length_buckets(lengths):
         rows = torch.tensor(members, device=borders.device)
-        width = _padded(lengths[members[-1]])
+        width = padded_width(lengths[members[-1]])
         columns = borders[rows][:, None] + torch.arange(width, device=borders.device)
         past_end = borders[rows + 1][:, None]
         parts.append(read_index[torch.minimum(columns, past_end - 1)].flatten())
@@ -147,13 +218,34 @@ def _decode_step(
     reads = [step.read_index if place == index else old for place, old in enumerate(kwargs["read_index"])]
     kwargs = {**kwargs, "read_index": reads}
     keys, values = cache.update(key_states=key, value_states=value, layer_idx=layer_idx, kwargs=kwargs)
+    return _over_buckets(step.buckets, query, keys[0], values[0], scaling).transpose(1, 2).contiguous()
+
+
+def _attend_rows(
+    step: RowStep, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
+    step = step.on(query.device)
+    if not step.buckets:
+        return _prefill(query, key, value, scaling).transpose(1, 2).contiguous()
+    mixed = _over_buckets(step.buckets, query.transpose(0, 2), key[0], value[0], scaling)
+    return mixed.permute(2, 0, 1, 3).contiguous()
+
+
+def _over_buckets(
+    buckets: tuple[Bucket, ...],
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scaling: float | None,
+) -> torch.Tensor:
+    """`query` and the answer are [1, heads, batch, head_dim], keys and values [kv_heads, sum of padded, head_dim]."""
     output = torch.empty_like(query)
     start = 0
-    for rows, width, mask in step.buckets:
+    for rows, width, mask in buckets:
         span = slice(start, start + len(rows) * width)
         start = span.stop
-        output[:, :, rows] = _grouped(query[:, :, rows], keys[0, :, span], values[0, :, span], mask, scaling)
-    return output.transpose(1, 2).contiguous()
+        output[:, :, rows] = _grouped(query[:, :, rows], keys[:, span], values[:, span], mask, scaling)
+    return output
 
 
 def length_buckets(lengths: dict[int, int]) -> list[list[int]]:
@@ -189,7 +281,7 @@ def _decode(
     scaling: float | None,
 ) -> torch.Tensor:
     """One token of each of `batch` sequences; `query` and the answer are [1, heads, batch, head_dim]."""
-    width = _padded(longest)
+    width = padded_width(longest)
     columns = starts[:, None] + torch.arange(width, device=query.device)
     mask = (columns < ends[:, None])[:, None, None, :]
     columns = columns.clamp(max=key.shape[2] - 1).flatten()
@@ -212,5 +304,6 @@ def _grouped(
     return mixed.reshape(batch, heads, head_dim).transpose(0, 1)[None]
 
 
-def _padded(length: int) -> int:
+def padded_width(length: int) -> int:
+    """`length` up to a whole multiple, so that kernels meet few shapes."""
     return -(-length // _KEY_MULTIPLE) * _KEY_MULTIPLE

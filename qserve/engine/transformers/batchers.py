@@ -15,24 +15,35 @@ if TYPE_CHECKING:
 __all__ = ["make_batcher"]
 
 _PAGED_LAYERS = {"full_attention", "sliding_attention"}
+_ROW_LAYERS = {"full_attention", "linear_attention"}
 
 
 def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: Plan) -> Batcher:
     """The batcher for `model`, with the plan's pool and limits. Raises UsageError for layers that none can serve."""
-    config = model.config.get_text_config()
-    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if not layers <= _PAGED_LAYERS:
-        unknown, known = ", ".join(sorted(layers - _PAGED_LAYERS)), " and ".join(sorted(_PAGED_LAYERS))
-        raise UsageError(
-            f"{plan.model.id} ({plan.model.architecture}) has layers of type {unknown}, and transformers' continuous "
-            f"batching knows only {known}; `qserve plan` plans such a model, but it can't be served yet"
-        )
-    from qserve.engine.transformers.paged import PagedBatcher  # imports the library's continuous batching
+    layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
+    sizes = {
+        "kv_cache_tokens": plan.kv_cache_tokens,
+        "max_num_seqs": plan.workload.max_num_seqs,
+        "max_num_batched_tokens": plan.workload.max_num_batched_tokens,
+    }
+    if layers <= _PAGED_LAYERS and (_has_pages() or not layers <= _ROW_LAYERS):
+        from qserve.engine.transformers.paged import PagedBatcher  # imports the library's continuous batching
 
-    return PagedBatcher(
-        model,
-        loop,
-        kv_cache_tokens=plan.kv_cache_tokens,
-        max_num_seqs=plan.workload.max_num_seqs,
-        max_num_batched_tokens=plan.workload.max_num_batched_tokens,
+        return PagedBatcher(model, loop, **sizes)
+    if layers <= _ROW_LAYERS:
+        from qserve.engine.transformers.row_batcher import RowBatcher
+
+        return RowBatcher(model, loop, **sizes)
+    paged, rows = " and ".join(sorted(_PAGED_LAYERS)), " and ".join(sorted(_ROW_LAYERS))
+    raise UsageError(
+        f"{plan.model.id} ({plan.model.architecture}) has layers of type {', '.join(sorted(layers))}, and the "
+        f"transformers engine serves models of {paged}, or of {rows}; serve it with --engine vllm"
     )
+
+
+def _has_pages() -> bool:
+    """Whether the library's continuous batching is the one that the paged batcher drives: before transformers 5.18 it
+    kept other books, and the row batcher serves full attention as well."""
+    from transformers import ContinuousBatchingConfig
+
+    return "page_size" in ContinuousBatchingConfig.__dataclass_fields__

@@ -1,7 +1,7 @@
 """What a batcher is: the part of the engine that runs many sequences through the model at once.
 
-There is one per way of keeping a cache. `paged` drives transformers' continuous batching; models that it refuses get a
-batcher of their own behind the same three verbs: submit, cancel, exclusive.
+There is one per way of keeping a cache. `paged` drives transformers' continuous batching; models that it refuses, the
+hybrids, go to `row_batcher`, behind the same four verbs: submit, cancel, exclusive, load.
 """
 
 from __future__ import annotations
@@ -10,17 +10,26 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from qserve.engine.transformers.sampling import SequenceSampler, TokenChoice
 
-__all__ = ["NOT_A_NUMBER", "Batcher", "BatcherLoad", "Sequence", "SequenceFailed"]
+__all__ = ["NOT_A_NUMBER", "Batcher", "BatcherLoad", "Deliveries", "Sequence", "SequenceFailed"]
 
 NOT_A_NUMBER = "the model's output is not a number; the checkpoint or its dtype is broken, try --dtype float32"
 
 
 class SequenceFailed(Exception):
-    """One sequence failed in the engine, for example for want of memory. Others go on."""
+    """One sequence failed in the engine, for example for want of memory. Others go on.
+
+    Attributes:
+        status: of the HTTP answer.
+        code: the machine's word for it, in the answer's `error`.
+
+    """
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str] = "generation_failed"
 
 
 @dataclass(eq=False)
@@ -45,6 +54,10 @@ class Sequence:
         return self
 
 
+Deliveries = list[tuple[Sequence, TokenChoice | SequenceFailed]]
+"""What a step yields."""
+
+
 @dataclass(frozen=True)
 class BatcherLoad:
     """Right now: sequences that generate, sequences that wait, and how much of the KV pool is taken (0 to 1)."""
@@ -59,6 +72,8 @@ class Batcher(Protocol):
 
     kv_cache_bytes: int
     kv_cache_tokens: int
+    attention: str
+    """Whose kernel: `sdpa`, or `flash_attention_2`."""
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Start generating. `on_death` is called, from the generating thread, when it can't go on."""

@@ -114,7 +114,7 @@ class Engine:
             for num_tokens in itertools.count(1):
                 item = await sequence.outbox.get()
                 if isinstance(item, SequenceFailed):
-                    raise ApiError(500, str(item), "generation_failed")
+                    raise ApiError(item.status, str(item), item.code)
                 self.num_generated_tokens += 1
                 piece = _next_piece(item, num_tokens, generation, text, stops)
                 yield piece
@@ -142,18 +142,18 @@ class Engine:
         try:
             return await self._scorer.score(jobs)
         except SequenceFailed as error:
-            raise ApiError(500, str(error), "generation_failed") from error
+            raise ApiError(error.status, str(error), error.code) from error
 
-    async def warm_up(self) -> None:
-        """One token through everything, so that the first user does not pay for first-time set-up.
+    async def warm_up(self, num_tokens: int = 1) -> None:
+        """A prompt of `num_tokens` through everything, so that the first user does not pay for first-time set-up.
 
         Raises BrokenCheckpoint when nothing sensible comes out: such a model would fail every request.
         """
-        params = SamplingParams(temperature=0.0)
+        params, prompt = SamplingParams(temperature=0.0), [min(self.eos_token_ids, default=0)] * num_tokens
         try:
-            async for _ in self.generate(Generation([min(self.eos_token_ids, default=0)], params, max_tokens=1)):
+            async for _ in self.generate(Generation(prompt, params, max_tokens=1)):
                 pass
-            await self.score([[min(self.eos_token_ids, default=0)]], params, draw_next=False)
+            await self.score([prompt], params, draw_next=False)
         except ApiError as error:
             raise BrokenCheckpoint(f"the model can't be used: {error}") from error
         self.num_prompt_tokens = self.num_generated_tokens = 0

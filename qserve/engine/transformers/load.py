@@ -2,65 +2,159 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import gc
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from qserve.engine.transformers.packed_linear import PackedLinear, pack_linears
+from qserve.engine.transformers.checkpoint_errors import check_files, explain
+from qserve.engine.transformers.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
+from qserve.engine.transformers.load_cost import LoadCost, LoadMeter
+from qserve.engine.transformers.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
+from qserve.engine.transformers.packed_linear import pack_linears
+from qserve.engine.transformers.placement import placement_arguments
+from qserve.engine.transformers.quality import QuantQuality
+from qserve.engine.transformers.quantize import (
+    in_flight_config,
+    left_in_16_bit,
+    quiet_bitsandbytes,
+    settle,
+)
+from qserve.engine.transformers.stored import stored_arguments
+from qserve.engine.transformers.weights_held import weights_bytes
 from qserve.errors import BrokenCheckpoint
+from qserve.hub.folder import read_config
 from qserve.planner.plan import Plan
 
-__all__ = ["LoadedModel", "load"]
+__all__ = ["DTYPES", "LoadFormat", "LoadedModel", "load", "load_tokenizer", "weights_bytes"]
 
+# What belongs to a quantized weight: a model that does not take it reads the packed numbers as if they were weights.
+_SCALE = re.compile(r"(SCB|absmax|quant_map|quant_state\.\w+|weight_scale(_inv)?|scales|qzeros|g_idx|weight_packed)$")
+
+LoadFormat = Literal["auto", "dummy"]
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """`weights_bytes` are counted from the parameters that are in memory, each shared one once."""
+    """A model that is ready to run, and what loading it took.
+
+    `weights_bytes` are counted from what is in memory, each shared tensor once. `notes` are for the user: what was not
+    done as its name says, and why. `quality` is there where it was asked for (`verify.verify_quant`).
+    """
 
     model: Any
     tokenizer: Any
     weights_bytes: int
     attention: str
+    cost: LoadCost = field(default_factory=LoadCost)
+    notes: tuple[str, ...] = ()
+    quality: QuantQuality | None = None
 
 
-def load(folder: Path, plan: Plan) -> LoadedModel:
-    """The causal language model and tokenizer of `folder`, in the plan's dtype, where the plan puts it.
+def load(
+    folder: Path,
+    plan: Plan,
+    load_format: LoadFormat = "auto",
+    on_progress: Callable[[float], None] = lambda share: None,
+) -> LoadedModel:
+    """The causal language model and tokenizer of `folder`, in the plan's dtype and quantization, where the plan says.
 
-    Raises BrokenCheckpoint when a file is missing or does not hold what config.json says. Remote code never runs.
+    With `load_format` "dummy" the folder needs a config.json and nothing else: weights are random, and a tokenizer that
+    is not there is stood in for. `on_progress` hears the share of the tensors that is done. Raises BrokenCheckpoint
+    when a file is missing or does not hold what config.json says, MissingExtra or UsageError when a package is missing
+    that the format needs, DoesNotFit when memory or disk run out. Remote code never runs.
     """
+    meter = LoadMeter()
+    if load_format == "dummy":
+        model, tokenizer = _dummy(folder, plan, on_progress)
+        notes: tuple[str, ...] = (NOISE_NOTE,)
+    else:
+        check_files(folder)
+        tokenizer = load_tokenizer(folder)
+        model, notes = _stored(folder, plan, on_progress), ()
+    model.eval()
+    settle(model, DTYPES[plan.dtype])
+    files = MappedFiles.of(folder)
+    if pack_linears(model, files) or plan.quant.in_flight:
+        # What is left in the files would keep them mapped.
+        files.detach(model)
+    gc.collect()
+    trim_heap()
+    notes += left_in_16_bit(model, plan)
+    return LoadedModel(
+        model, tokenizer, weights_bytes(model), model.config._attn_implementation, meter.read(model), notes
+    )
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of `folder`. Raises BrokenCheckpoint where there is none, or none that can stream text."""
     # transformers makes an empty tokenizer where the files are missing, and says nothing.
     if not any((folder / name).is_file() for name in _VOCABULARIES):
         raise BrokenCheckpoint(f"{folder} holds no tokenizer (none of {', '.join(_VOCABULARIES)}); download it again")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
-        raise BrokenCheckpoint(f"the tokenizer in {folder} can't be loaded: {_first_line(error)}") from error
+        raise explain(error, folder, "the tokenizer") from error
     if not tokenizer.is_fast:
         raise BrokenCheckpoint(f"{folder} holds no tokenizer.json, which is needed to stream text")
+    return tokenizer
+
+
+def _stored(folder: Path, plan: Plan, on_progress: Callable[[float], None]) -> Any:
+    """The model with the weights that are in `folder`."""
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=_DTYPES[plan.dtype],
-            device_map=plan.placement.device_map,
-            local_files_only=True,
-            trust_remote_code=False,
-            attn_implementation="sdpa",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, with names and shapes that the library's own error lacks
-        )
+        with releasing(folder, on_progress):
+            model, report = AutoModelForCausalLM.from_pretrained(
+                folder,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, with names and shapes that the library's own error lacks
+                **_arguments(folder, plan),
+            )
     except Exception as error:
-        raise BrokenCheckpoint(f"the weights in {folder} can't be loaded: {_first_line(error)}") from error
+        raise explain(error, folder, "the weights") from error
     _check_complete(folder, report)
-    model.eval()
-    pack_linears(model)
-    return LoadedModel(model, tokenizer, _weights_bytes(model), model.config._attn_implementation)
+    return model
+
+
+def _dummy(folder: Path, plan: Plan, on_progress: Callable[[float], None]) -> tuple[Any, Any]:
+    """A model of random weights, and the folder's tokenizer or one that stands in for it."""
+    empty = empty_model(folder, plan)
+    arguments = _arguments(folder, plan)
+    place = arguments["device_map"]
+    # On one card the values are drawn there, many times faster than a CPU draws and sends them.
+    weights = random_weights(empty, torch.device(place if isinstance(place, str) and place != "auto" else "cpu"))
+    try:
+        with releasing(folder, on_progress):
+            model = type(empty).from_pretrained(None, config=empty.config, state_dict=weights, **arguments)
+    except Exception as error:
+        raise explain(error, folder, "random weights") from error
+    if any((folder / name).is_file() for name in _VOCABULARIES):
+        return model, load_tokenizer(folder)
+    tokenizer = stand_in_tokenizer(model.config.get_text_config().vocab_size)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    return model, tokenizer
+
+
+def _arguments(folder: Path, plan: Plan) -> dict[str, Any]:
+    """What the plan says, as `from_pretrained` takes it."""
+    dtype = DTYPES[plan.dtype]
+    quiet_bitsandbytes()
+    if plan.quant.scheme == "bnb-int8":
+        return_large_blocks()
+    in_flight = in_flight_config(plan, dtype)
+    # No key where nothing is asked for: a None would overwrite what the checkpoint's own config.json says.
+    quantization = {"quantization_config": in_flight} if in_flight else stored_arguments(folder, plan)
+    return {"dtype": dtype, "attn_implementation": "sdpa", **quantization, **placement_arguments(folder, plan)}
 
 
 def _check_complete(folder: Path, report: dict[str, Any]) -> None:
@@ -71,20 +165,19 @@ def _check_complete(folder: Path, report: dict[str, Any]) -> None:
             f"{folder} lacks {len(missing)} of the tensors that config.json calls for, first {missing[0]}: "
             "is a shard missing, or is config.json of another model?"
         )
+    scales = sorted(key for key in report["unexpected_keys"] if _SCALE.search(key))
+    if scales:
+        raise BrokenCheckpoint(
+            f"{folder} holds quantized weights ({len(scales)} tensors like {scales[0]}) that its config.json gives no "
+            "use for: without them the numbers mean nothing. Is quantization_config missing from config.json?"
+        )
     misshapen = sorted(report["mismatched_keys"])
     if misshapen:
         name, found, wanted = misshapen[0]
+        hint = "Is config.json of another model?"
+        if "_attn." in name and "head_dim" not in read_config(folder):
+            hint = "config.json has no head_dim, and what the library takes then is not this model's: write it in"
         raise BrokenCheckpoint(
             f"{folder} holds {len(misshapen)} tensors of another shape than config.json calls for, first {name}: "
-            f"{list(found)}, wanted {list(wanted)}. Is config.json of another model?"
+            f"{list(found)}, wanted {list(wanted)}. {hint}"
         )
-
-
-def _weights_bytes(model: torch.nn.Module) -> int:
-    tensors = {t.data_ptr(): t.nbytes for t in [*model.parameters(), *model.buffers()] if t.device.type != "meta"}
-    return sum(tensors.values()) + sum(m.weight_bytes for m in model.modules() if isinstance(m, PackedLinear))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]

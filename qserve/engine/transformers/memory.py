@@ -1,29 +1,120 @@
-"""Memory as measured: what the tensors hold, and what the system says of the process."""
+"""Memory as measured, term by term: what the tensors hold, and what the system and the driver say of the process."""
 
 from __future__ import annotations
 
+import importlib
+import os
+from dataclasses import asdict
 from typing import Any
 
 import psutil
+import torch
 
+from qserve.engine.transformers.attention_report import attention_report
 from qserve.engine.transformers.engine import Engine
+from qserve.engine.transformers.load_cost import resident_bytes
+from qserve.engine.transformers.mapped import trim_heap
+from qserve.engine.transformers.weights_held import weights_by_device, weights_by_kind, weights_bytes
 
 __all__ = ["measured_memory"]
 
 
 def measured_memory(engine: Engine) -> dict[str, Any]:
-    """Bytes per term, each with the way it was obtained."""
+    """Bytes per term, each with the way it was obtained in `sources`. Sums are over all devices."""
+    loaded, model = engine.loaded, engine.loaded.model
+    trim_heap()
     memory = psutil.Process().memory_full_info()
-    return {
-        "weights_bytes": engine.loaded.weights_bytes,
+    by_device = weights_by_device(model)
+    cards = [_card(index) for index in _cards(by_device)]
+    held = {
+        "weights_bytes": weights_bytes(model),
         "kv_cache_bytes": engine.batcher.kv_cache_bytes,
+        **(_on_cards(cards) if cards else _on_host(engine)),
+    }
+    return {
+        **held,
+        "total_bytes": sum(held.values()),
         "kv_cache_tokens": engine.batcher.kv_cache_tokens,
+        "attention": attention_report(model, engine.batcher.attention),
+        "weights": weights_by_kind(model),
+        "weights_by_device": by_device,
         "resident_bytes": memory.rss,
         "unique_bytes": memory.uss,
-        "sources": {
-            "weights_bytes": "sum of the parameters and buffers in memory, shared ones once",
-            "kv_cache_bytes": "size of the KV pool's tensor",
-            "resident_bytes": "psutil rss (the KV pool counts once its pages were written)",
-            "unique_bytes": "psutil uss",
-        },
+        "proportional_bytes": memory.pss,
+        "devices": cards,
+        "load": asdict(loaded.cost),
+        "quality": None if loaded.quality is None else asdict(loaded.quality),
+        "notes": list(loaded.notes),
+        "sources": {**_SOURCES, **(_CARD_SOURCES if cards else _HOST_SOURCES)},
     }
+
+
+_SOURCES = {
+    "weights_bytes": "sum of the parameters, buffers and scales in memory, shared ones once",
+    "kv_cache_bytes": "size of the KV pool's tensor",
+    "resident_bytes": "psutil rss (the KV pool counts once its pages were written)",
+    "unique_bytes": "psutil uss",
+    "proportional_bytes": "psutil pss",
+    "load": "VmHWM and VmRSS of /proc/self/status less what was resident before; card: torch.cuda.max_memory_allocated",
+    "total_bytes": "weights + KV pool + activations + runtime",
+}
+_CARD_SOURCES = {
+    "activations_bytes": "torch.cuda.max_memory_allocated less memory_allocated, since the worker was ready",
+    "runtime_bytes": "the driver's account of the process (NVML) less torch.cuda.memory_reserved",
+}
+_HOST_SOURCES = {
+    "activations_bytes": "VmHWM since the KV pool was made, less VmRSS now (free heap given back before)",
+    "runtime_bytes": "VmRSS before loading, and what loading left beside the weights: interpreter, libraries, kernels",
+}
+
+
+def _on_host(engine: Engine) -> dict[str, int]:
+    cost = engine.loaded.cost
+    beside = max(0, cost.kept_bytes - engine.loaded.weights_bytes)
+    return {
+        "activations_bytes": max(0, resident_bytes("VmHWM") - resident_bytes()),
+        "runtime_bytes": cost.before_bytes + beside,
+    }
+
+
+def _on_cards(cards: list[dict[str, Any]]) -> dict[str, int]:
+    return {
+        "activations_bytes": sum(card["peak_bytes"] - card["allocated_bytes"] for card in cards),
+        "runtime_bytes": sum(max(0, card["process_bytes"] - card["reserved_bytes"]) for card in cards),
+    }
+
+
+def _cards(by_device: dict[str, int]) -> list[int]:
+    return sorted(int(name.partition(":")[2] or 0) for name in by_device if name.startswith("cuda"))
+
+
+def _card(index: int) -> dict[str, Any]:
+    """One card: the allocator's account and the driver's."""
+    properties = torch.cuda.get_device_properties(index)
+    free, total = torch.cuda.mem_get_info(index)
+    process, source = _process_bytes(str(properties.uuid), os.getpid())
+    return {
+        "name": properties.name,
+        "total_bytes": total,
+        "allocated_bytes": torch.cuda.memory_allocated(index),
+        "peak_bytes": torch.cuda.max_memory_allocated(index),
+        "reserved_bytes": torch.cuda.memory_reserved(index),
+        "process_bytes": total - free if process is None else process,
+        "process_source": source if process is not None else "cudaMemGetInfo: all processes on the card",
+    }
+
+
+def _process_bytes(uuid: str, pid: int) -> tuple[int | None, str]:
+    """What the driver charges to this process; None where it does not see our process id (in a container)."""
+    nvml = importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            used = {process.pid: process.usedGpuMemory for process in running}
+            return used.get(pid), "NVML, this process"
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError:
+        return None, ""

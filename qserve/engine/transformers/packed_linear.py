@@ -2,8 +2,8 @@
 
 A plain `nn.Linear` in bf16 has oneDNN repack its weight, or read it in an order that wastes bandwidth, at every call.
 Packed once at loading, the layers of a Qwen3-0.6B shape take 1.6 times less for 8 rows (bench/packed_linear.py,
-docs/results/throughput.md). The values are the same; sums may round differently in the
-last bit, as they do whenever the number of rows in a batch changes.
+docs/results/throughput.md). The values are the same; sums may round differently in the last bit, as they do whenever
+the number of rows in a batch changes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["PackedLinear", "pack_linears"]
+from qserve.engine.transformers.mapped import MappedFiles
+
+__all__ = ["MappedEmbedding", "PackedLinear", "pack_linears"]
 
 # Below this a model stays in the caches, and there is nothing to gain.
 _WORTH_PACKING_BYTES = 64 * 1024**2
 # Rows that the layout is made for; other numbers work as well.
 _TYPICAL_ROWS = 8
+_NO_FILES = MappedFiles(())
 
 
 class PackedLinear(nn.Module):
@@ -46,28 +49,56 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-def pack_linears(model: Any) -> int:
+class MappedEmbedding(nn.Module):
+    """Looks rows up in the checkpoint's file: a step reads a few, so the table need not be in memory beside the head.
+
+    The weight is no parameter: nothing copies it out of the file, and it does not count as held.
+    """
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """`ids` [...] to [..., width]."""
+        return nn.functional.embedding(ids, self.weight)
+
+
+def pack_linears(model: Any, files: MappedFiles = _NO_FILES) -> int:
     """Replace, in place, the linear layers for which it pays; returns how many.
 
-    Nothing is packed on other devices than a CPU, in other dtypes than bf16, under accelerate's offloading hooks, where
-    the CPU lacks the kernels, or in a small model. A head that shares its weight with the embedding stays as it is:
-    packing would keep the weight twice.
+    Each is packed and let go before the next, its pages in `files` too. Nothing is packed on other devices than a CPU,
+    in other dtypes than bf16 (quantized layers stay as they are, a head beside them is packed), under accelerate's
+    offloading hooks, where the CPU lacks the kernels, or in a small model. A head that shares its weight with the
+    embedding is packed where the embedding can stay in its file; elsewhere packing would keep the weight twice.
     """
     parameters = list(model.parameters())
-    if any(p.device.type != "cpu" or p.dtype != torch.bfloat16 for p in parameters):
+    if any(parameter.device.type != "cpu" for parameter in parameters):
         return 0
     if sum(p.nbytes for p in parameters) < _WORTH_PACKING_BYTES or any(hasattr(m, "_hf_hook") for m in model.modules()):
         return 0
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return 0
     embedding = model.get_input_embeddings().weight
-    num_packed = 0
+    num_packed = int(_pack_tied_head(model, files))
     for parent in list(model.modules()):
         for name, child in parent.named_children():
-            if type(child) is nn.Linear and child.weight is not embedding:
+            if type(child) is nn.Linear and child.weight.dtype == torch.bfloat16 and child.weight is not embedding:
                 setattr(parent, name, PackedLinear(child))
+                files.release(child.weight)
                 num_packed += 1
-    # What is left still lies in the mapping of the checkpoint's file and would keep all of it resident.
-    for parameter in model.parameters():
-        parameter.data = parameter.data.clone()
     return num_packed
+
+
+def _pack_tied_head(model: Any, files: MappedFiles) -> bool:
+    """Pack a head that shares the embedding's weight, and leave the embedding in the file; whether that was done."""
+    head, weight = model.get_output_embeddings(), model.get_input_embeddings().weight
+    if type(head) is not nn.Linear or head.weight is not weight or not files.holds(weight):
+        return False
+    # The library takes a model's dtype from its first parameter, which the embedding was.
+    if any(parameter.dtype != torch.bfloat16 for parameter in model.parameters()):
+        return False
+    model.set_output_embeddings(PackedLinear(head))
+    model.set_input_embeddings(MappedEmbedding(weight.data))
+    files.release(weight.data)
+    return True

@@ -3,11 +3,16 @@
 The library schedules, pages the KV cache, shares blocks of equal prefixes and runs the model. Its sampling is global
 (one `do_sample`, one seed, no penalties, no top logprobs), but it lets per-request processors see each row of logits
 before it takes the argmax. Ours chooses the token there, request by request, and lifts its logit to plus infinity.
+
+An exception in a step ends the library's thread, and with it everybody's request. Want of memory is no reason for that:
+the step is wrapped, the sequence that asked for most of it fails, and the others are read again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import queue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,10 +23,13 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessor,
     ContinuousBatchingLogitsProcessorList,
 )
-from transformers.utils.generic import is_flash_attention_requested
+from transformers.generation.continuous_batching.requests import RequestStatus
 
 from qserve.engine.transformers import attention
-from qserve.engine.transformers.batching import NOT_A_NUMBER, BatcherLoad, Sequence, SequenceFailed
+from qserve.engine.transformers.batching import BatcherLoad, Deliveries, Sequence, SequenceFailed
+from qserve.engine.transformers.choosing import choose_tokens
+from qserve.engine.transformers.layer_cache import placed_by_layer
+from qserve.engine.transformers.out_of_memory import OutOfMemory, as_memory_error, free_what_failed, is_out_of_memory
 from qserve.engine.transformers.sampling import TokenChoice
 
 if TYPE_CHECKING:
@@ -32,7 +40,8 @@ __all__ = ["PAGE_SIZE", "PagedBatcher"]
 PAGE_SIZE = 32
 """Tokens in a KV page. Smaller pages share more of a prefix and waste less at the end; 256 is the library's default."""
 
-_Deliveries = list[tuple[Sequence, TokenChoice | SequenceFailed]]
+_log = logging.getLogger("qserve.worker")
+_LEAST_STEP_TOKENS = 64
 
 
 class PagedBatcher:
@@ -50,7 +59,7 @@ class PagedBatcher:
         """Prepare the library's manager; nothing runs before `start`.
 
         Args:
-            model: the loaded model; its attention is switched to a kind that packs sequences.
+            model: the loaded model; its attention is switched to a kind that packs sequences (`attention.use`).
             loop: where outboxes are filled.
             kv_cache_tokens: size of the KV pool; floored to whole pages.
             max_num_seqs: sequences that share a step.
@@ -63,6 +72,9 @@ class PagedBatcher:
         self.kv_cache_tokens = num_blocks * PAGE_SIZE
         self.kv_cache_bytes = 0
         self._running: dict[str, Sequence] = {}
+        is_flash = attention.prefers_flash(model)
+        if is_flash:
+            model.set_attn_implementation(attention.FLASH)
         self._manager = model.init_continuous_batching(
             # The argmax finds what our sampler chose. `eos` comes with each request.
             generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=1),
@@ -71,23 +83,27 @@ class PagedBatcher:
                 num_blocks=num_blocks,
                 max_batch_tokens=max_num_batched_tokens,
                 max_requests_per_batch=max_num_seqs,
-                auto_switch_to_flash=model.device.type == "cuda",
+                auto_switch_to_flash=False,  # it would fetch kernels from the hub, which nobody asked for
                 # Sampling runs in Python between steps, so a step can neither overlap the next nor be a CUDA graph.
                 use_async_batching=False,
                 use_cuda_graph=False,
             ),
         )
-        if not is_flash_attention_requested(model.config):
+        if not is_flash:
             attention.register()
             model.set_attn_implementation(attention.NAME)
+        self.attention = attention.FLASH if is_flash else "sdpa"
+        # Nobody reads it: what has no receiver any more (cancelled in the step in which it ended) would stay for ever.
+        self._manager.output_router.output_queue = _Nowhere()
         processor = _Sampling(self._deliver)
         processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([processor]))
         processors.tensors_required = 1
         self._manager.logit_processor = processors
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
-        """Allocate the KV pool and start the generating thread; returns when it stands."""
-        self._manager.warmup()
+        """Allocate the KV pool and start the generating thread; returns when it stands. Raises MemoryError."""
+        with placed_by_layer(self._model), as_memory_error(f"a KV pool of {self.kv_cache_tokens} tokens"):
+            self._manager.warmup()
         self.kv_cache_bytes = int(self._manager.batch_processor.cache.cache_tensor.nbytes)
         original = self._manager._handle_critical_error
 
@@ -96,6 +112,7 @@ class PagedBatcher:
             on_death(error)
 
         self._manager._handle_critical_error = report
+        self._survive_want_of_memory(self._manager.batch_processor)
         self._manager.start()
 
     def stop(self) -> None:
@@ -139,11 +156,68 @@ class PagedBatcher:
         waiting = len(scheduler.waiting_requests) + self._manager.input_queue.qsize()
         return BatcherLoad(len(scheduler.active_requests), waiting, used)
 
-    def _deliver(self, deliveries: _Deliveries) -> None:
+    def _survive_want_of_memory(self, processor: Any) -> None:
+        step = processor._generation_step
+
+        def guarded(model: Any) -> None:
+            try:
+                step(model)
+                return
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                failure = error.with_traceback(None)  # the traceback holds the step's tensors
+            free_what_failed()
+            self._give_up_step(processor, failure)
+
+        processor._generation_step = guarded
+
+    def _give_up_step(self, processor: Any, error: Exception) -> None:
+        """The sequence with most tokens in the step (then, the longest) fails; the others are read again from tokens.
+
+        The library has noted the step as done before it ran, so none of them can simply be run once more. This is its
+        own way of making room in a full cache (`OffloadingManager.offload_requests`).
+        """
+        scheduler = processor.scheduler
+        futures = list(processor.inputs_and_outputs.requests_in_batch)
+        largest = max(futures, key=lambda future: (future.query_length, future.state.position_offset))
+        for future in futures:
+            state = future.state
+            again = state.create_equivalent_initial_request()
+            state._status = RequestStatus.FINISHED  # past the setter, which would note an end in the library's log
+            processor.cache.free_blocks(state.request_id, no_cache=True)
+            scheduler.finish_request(state.request_id)
+            if future is not largest:
+                scheduler.add_waiting_request(again)
+        scheduler.block_new_requests = False
+        self._ask_for_less(processor, sum(future.query_length for future in futures), len(futures))
+        # What follows the step in the library's loop finds nothing to update.
+        processor.inputs_and_outputs.requests_in_batch = []
+        processor.inputs_and_outputs.num_request_in_batch = 0
+        what = "decoding" if largest.query_length == 1 else f"reading {largest.query_length} tokens of its prompt"
+        if len(futures) > 1:
+            what += f" beside {len(futures) - 1} other sequences"
+        failed = largest.state.logit_processor_kwargs["sequence"]
+        self._deliver([(failed, OutOfMemory.while_doing(what, error))])
+
+    @staticmethod
+    def _ask_for_less(processor: Any, num_tokens: int, num_sequences: int) -> None:
+        """The others are read again all at once, which would be too much once more: later steps take half as much."""
+        least = max(_LEAST_STEP_TOKENS, processor.cb_config.max_requests_per_batch)
+        if num_tokens > num_sequences and processor.max_batch_tokens > least:
+            processor.max_batch_tokens = max(least, min(processor.max_batch_tokens, num_tokens) // 2)
+            _log.warning(
+                "no memory for a step of %d tokens; from now on a step has at most %d. Serve with a lower "
+                "--max-num-batched-tokens",
+                num_tokens,
+                processor.max_batch_tokens,
+            )
+
+    def _deliver(self, deliveries: Deliveries) -> None:
         """From the generating thread: one wake-up of the loop for the whole step."""
         self._loop.call_soon_threadsafe(self._fill_outboxes, deliveries)
 
-    def _fill_outboxes(self, deliveries: _Deliveries) -> None:
+    def _fill_outboxes(self, deliveries: Deliveries) -> None:
         for sequence, item in deliveries:
             if sequence.request_id in self._running:
                 sequence.outbox.put_nowait(item)
@@ -169,7 +243,7 @@ class _Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tra
     supported_kwargs: ClassVar[dict[str, type]] = {"sequence": Sequence}
     ignored_kwargs: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, deliver: Callable[[_Deliveries], None]) -> None:
+    def __init__(self, deliver: Callable[[Deliveries], None]) -> None:
         self._deliver = deliver
         self._rows: list[Sequence] = []
 
@@ -184,23 +258,15 @@ class _Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tra
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         """`scores` [rows, vocab] float32; the chosen token of each row is lifted to plus infinity."""
-        likeliest = scores.argmax(dim=-1).tolist()
-        deliveries: _Deliveries = []
-        chosen = []
-        for row, sequence in enumerate(self._rows):
-            item = _choose(sequence, scores[row], likeliest[row])
-            chosen.append(item.token_id if isinstance(item, TokenChoice) else likeliest[row])
-            deliveries.append((sequence, item))
+        deliveries = choose_tokens(self._rows, scores)
+        chosen = [item.token_id if isinstance(item, TokenChoice) else 0 for _, item in deliveries]
         scores[torch.arange(len(chosen)), torch.tensor(chosen, dtype=torch.long)] = float("inf")
         self._deliver(deliveries)
         return scores
 
 
-def _choose(sequence: Sequence, row: torch.Tensor, likeliest: int) -> TokenChoice | SequenceFailed:
-    """A row that can't be sampled (NaN logits of a broken checkpoint) fails its own request and no other."""
-    if not torch.isfinite(row[likeliest]):
-        return SequenceFailed(NOT_A_NUMBER)
-    if sequence.sampler.is_plain_greedy:
-        sequence.sampler.record(likeliest)
-        return TokenChoice(likeliest)
-    return sequence.sampler.choose(row)
+class _Nowhere(queue.Queue[Any]):
+    """A queue that keeps nothing."""
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Drop it."""

@@ -2,6 +2,8 @@
 
 Prompts from all requests are packed end to end into rows of bounded length, without padding. The logits are made for a
 few positions at a time, so that 8192 tokens of a vocabulary of 152k need megabytes and not 5 GiB.
+
+A recurrent state would run from one packed prompt into the next: models with linear attention get a row for each.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from qserve.engine.transformers.sampling import SequenceSampler, TokenChoice, to
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["PromptToScore", "ScoredPrompt", "pack", "score_prompts"]
+__all__ = ["PromptToScore", "ScoredPrompt", "can_pack", "pack", "score_prompts"]
 
 # Float32 logits of one piece, whatever the vocabulary. About three times as much is alive at once: the head's own
 # output, the same in float32, and its log-softmax.
@@ -42,6 +44,11 @@ class ScoredPrompt:
     logprobs: list[float | None]
     top: list[tuple[tuple[int, float], ...]]
     next_token: TokenChoice | None
+
+
+def can_pack(model: PreTrainedModel) -> bool:
+    """Whether prompts may lie end to end: every layer must see the borders, and linear attention does not."""
+    return "linear_attention" not in (getattr(model.config.get_text_config(), "layer_types", None) or ())
 
 
 def pack(lengths: Sequence[int], max_num_batched_tokens: int) -> Iterator[range]:

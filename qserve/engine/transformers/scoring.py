@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qserve.engine.transformers.batching import Batcher, SequenceFailed
-from qserve.engine.transformers.prompt_logprobs import PromptToScore, ScoredPrompt, pack, score_prompts
+from qserve.engine.transformers.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
+from qserve.engine.transformers.prompt_logprobs import PromptToScore, ScoredPrompt, can_pack, pack, score_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,7 +29,8 @@ class PromptScorer:
         self._model = model
         self._batcher = batcher
         self._loop = loop
-        self._max_num_batched_tokens = max_num_batched_tokens
+        # A row of one token holds no two prompts.
+        self._row_tokens = max_num_batched_tokens if can_pack(model) else 1
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="prompt-scorer", daemon=True)
 
@@ -62,7 +64,7 @@ class PromptScorer:
                 if more is None:
                     return
                 waiting.append(more)
-            for rows in pack([len(prompt.token_ids) for prompt, _ in waiting], self._max_num_batched_tokens):
+            for rows in pack([len(prompt.token_ids) for prompt, _ in waiting], self._row_tokens):
                 self._score_row([waiting[index] for index in rows])
 
     def _score_row(self, jobs: list[_Job]) -> None:
@@ -73,12 +75,28 @@ class PromptScorer:
             with self._batcher.exclusive():
                 scored = score_prompts(self._model, [prompt for prompt, _ in jobs])
         except Exception as error:  # whatever it is, it must not end this thread: others wait behind it
-            failure = error if isinstance(error, SequenceFailed) else SequenceFailed(f"scoring failed: {error}")
-            for _, future in jobs:
-                self._loop.call_soon_threadsafe(_settle, future, failure)
+            failure, is_short_of_memory = self._failure(jobs, error), is_out_of_memory(error)
+        else:
+            for (_, future), result in zip(jobs, scored, strict=True):
+                self._loop.call_soon_threadsafe(_settle, future, result)
             return
-        for (_, future), result in zip(jobs, scored, strict=True):
-            self._loop.call_soon_threadsafe(_settle, future, result)
+        if is_short_of_memory:
+            free_what_failed()
+        if is_short_of_memory and len(jobs) > 1:  # each alone: the one that is too long fails, its neighbours do not
+            for job in jobs:
+                self._score_row([job])
+            return
+        for _, future in jobs:
+            self._loop.call_soon_threadsafe(_settle, future, failure)
+
+    @staticmethod
+    def _failure(jobs: list[_Job], error: Exception) -> SequenceFailed:
+        if isinstance(error, SequenceFailed):
+            return error
+        if is_out_of_memory(error):
+            num_tokens = sum(len(prompt.token_ids) for prompt, _ in jobs)
+            return OutOfMemory.while_doing(f"scoring {num_tokens} tokens of a prompt at once", error)
+        return SequenceFailed(f"scoring failed: {error}")
 
 
 def _settle(future: asyncio.Future[ScoredPrompt], result: ScoredPrompt | SequenceFailed) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from bench.random_checkpoint import write_checkpoint
 from qserve.demo import chat_model_path
 from qserve.engine.transformers.paged import PagedBatcher
+from tests.tiny.engine.running import running
 
 
 @pytest.fixture(scope="session")
@@ -40,17 +39,8 @@ def demo_tokenizer() -> Any:
 def batching(tiny: Path) -> Callable[..., AbstractAsyncContextManager[PagedBatcher]]:
     """`async with batching(kv_cache_tokens=…) as batcher`: running, on a model of its own."""
 
-    @asynccontextmanager
-    async def run(**limits: int) -> AsyncIterator[PagedBatcher]:
+    def run(**limits: int) -> AbstractAsyncContextManager[PagedBatcher]:
         model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
-        died = threading.Event()
-        sizes = {"kv_cache_tokens": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 256, **limits}
-        batcher = PagedBatcher(model, asyncio.get_running_loop(), **sizes)
-        batcher.start(on_death=lambda _: died.set())
-        try:
-            yield batcher
-        finally:
-            batcher.stop()
-        assert not died.is_set()
+        return running(PagedBatcher, model, **limits)
 
     return run

@@ -56,6 +56,32 @@ def test_each_sequence_sees_itself_alone(num_q: list[int], num_k: list[int]) -> 
     check(num_q, num_k, scaling=0.3)
 
 
+def test_borders_are_read_once_for_all_layers_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading waits for a GPU. A new step is read anew, though it lies in the same memory."""
+    num_read = 0
+    original = torch.Tensor.tolist
+
+    def counted(tensor: torch.Tensor) -> object:
+        nonlocal num_read
+        num_read += 1
+        return original(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", counted)
+    query, key, value = (torch.randn(1, heads, 8, WIDTH) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    memory = torch.tensor([0, 0, 8])
+    for border in (3, 6):
+        memory[1] = border
+        of_queries, of_keys = memory[:], memory[:]
+        for _ in range(3):
+            output, _ = varlen_sdpa(
+                torch.nn.Module(), query, key, value, None, cu_seq_lens_q=of_queries, cu_seq_lens_k=of_keys
+            )
+        assert num_read == 2
+        num_read = 0
+        second = (states[0, :, border:] for states in (query, key, value))
+        torch.testing.assert_close(output[0, border:].double(), plain(*second, WIDTH**-0.5), atol=1e-5, rtol=1e-4)
+
+
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 150), st.booleans()), min_size=1, max_size=8))
 def test_any_mixture(rows: list[tuple[int, int, bool]]) -> None:

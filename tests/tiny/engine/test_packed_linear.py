@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from qserve.engine.transformers import packed_linear
-from qserve.engine.transformers.load import _weights_bytes
-from qserve.engine.transformers.packed_linear import PackedLinear, pack_linears
+from qserve.engine.transformers.mapped import MappedFiles
+from qserve.engine.transformers.packed_linear import MappedEmbedding, PackedLinear, pack_linears
+from qserve.engine.transformers.weights_held import weights_bytes
 
 pytestmark = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU has no bf16 kernels to pack for"
@@ -70,11 +72,31 @@ def test_a_tied_head_stays_and_a_head_of_its_own_is_packed() -> None:
     assert tied.lm_head.weight.data_ptr() == tied.get_input_embeddings().weight.data_ptr()
 
 
+def test_a_tied_head_is_packed_where_the_embedding_can_stay_in_its_file(tmp_path: Path) -> None:
+    plain = make_model(tied=True)
+    plain.save_pretrained(tmp_path)
+    model = Qwen3ForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
+    before, files = weights_bytes(model), MappedFiles.of(tmp_path)
+    assert pack_linears(model, files) == 2 * 7 + 1
+    files.detach(model)
+    assert type(model.lm_head) is PackedLinear
+    table = model.get_input_embeddings()
+    assert type(table) is MappedEmbedding
+    assert files.holds(table.weight)
+    assert weights_bytes(model) == before  # the weight counts once, and lies in memory once
+    assert (model.dtype, model.device.type) == (torch.bfloat16, "cpu")
+    ids = torch.arange(24)[None]
+    with torch.no_grad():
+        ours, theirs = model(input_ids=ids).logits.float(), plain(input_ids=ids).logits.float()
+    assert torch.equal(table(ids), plain.get_input_embeddings()(ids))
+    torch.testing.assert_close(ours, theirs, atol=3e-2, rtol=3e-2)
+
+
 def test_weights_are_counted_as_before() -> None:
     model = make_model()
-    before = _weights_bytes(model)
+    before = weights_bytes(model)
     pack_linears(model)
-    assert _weights_bytes(model) == before
+    assert weights_bytes(model) == before
 
 
 def test_other_dtypes_hooks_and_small_models_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,41 +11,9 @@ import pytest
 import torch
 
 from qserve.engine.transformers.batching import Sequence, SequenceFailed
-from qserve.engine.transformers.paged import PagedBatcher, _choose
-from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler, TokenChoice
-
-CPU = torch.device("cpu")
-
-
-def sequence(name: str, prompt: list[int], max_tokens: int, **params: Any) -> Sequence:
-    sampler = SequenceSampler(SamplingParams(**{"temperature": 0.0, **params}), prompt, CPU)
-    return Sequence(name, prompt, max_tokens, frozenset(), sampler)
-
-
-async def tokens_of(batcher: PagedBatcher, one: Sequence) -> list[int]:
-    batcher.submit(one)
-    items = [await one.outbox.get() for _ in range(one.max_tokens)]
-    assert not any(isinstance(item, SequenceFailed) for item in items), items
-    return [item.token_id for item in items]
-
-
-def generated(model: Any, prompt: list[int], max_tokens: int) -> list[int]:
-    ids = torch.tensor([prompt])
-    out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens, eos_token_id=None
-    )
-    return out[0, len(prompt) :].tolist()
-
-
-def prompts(num: int, length: int) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(3)
-    return [torch.randint(0, 1000, (length + 7 * i,), generator=generator).tolist() for i in range(num)]
-
-
-async def idle(batcher: PagedBatcher) -> None:
-    async with asyncio.timeout(10):
-        while batcher.load().num_running or batcher.load().num_waiting:
-            await asyncio.sleep(0.01)
+from qserve.engine.transformers.choosing import choose_tokens
+from qserve.engine.transformers.sampling import TokenChoice
+from tests.tiny.engine.running import generated, idle, prompts, sequence, tokens_of
 
 
 @pytest.mark.parametrize(
@@ -118,6 +86,22 @@ async def test_a_cancellation_that_the_library_loses_is_repeated(
         assert one.sampler.num_drawn < 2000, "it ran to its end"
 
 
+async def test_what_nobody_receives_is_not_kept(batching: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence that is cancelled in the step in which it ends has a result and no receiver."""
+    async with batching() as batcher:
+        one = sequence("one", prompts(1, 30)[0], 20)
+        batcher.submit(one)
+        await one.outbox.get()
+        with monkeypatch.context() as too_late:
+            too_late.setattr(batcher._manager, "cancel_request", lambda _: None)
+            batcher.cancel(one)
+            await idle(batcher)
+        assert one.sampler.num_drawn == 20
+        router = batcher._manager.output_router
+        assert router.output_queue.empty()
+        assert not router.result_handlers
+
+
 async def test_exclusive_holds_the_batch_and_lets_it_go_on(model: Any, batching: Callable[..., Any]) -> None:
     prompt = prompts(1, 30)[0]
     async with batching() as batcher:
@@ -137,10 +121,10 @@ async def test_exclusive_holds_the_batch_and_lets_it_go_on(model: Any, batching:
 
 def test_a_row_that_is_no_number_fails_its_own_sequence() -> None:
     """Overflow in float16 shows as NaN in some rows only; the others go on."""
-    one = sequence("one", [1], 5)
-    failed = _choose(one, torch.full((8,), float("nan")), 0)
+    broken, fine = sequence("broken", [1], 5), sequence("fine", [1], 5)
+    scores = torch.stack([torch.full((8,), float("nan")), torch.arange(8.0)])
+    (_, failed), (_, choice) = choose_tokens([broken, fine], scores)
     assert isinstance(failed, SequenceFailed)
     assert "not a number" in str(failed)
-    fine = _choose(one, torch.arange(8.0), 7)
-    assert isinstance(fine, TokenChoice)
-    assert fine.token_id == 7
+    assert isinstance(choice, TokenChoice)
+    assert choice.token_id == 7

@@ -1,0 +1,70 @@
+"""How a worker process is started, and what its words mean: one `Launch` per kind of worker.
+
+The supervisor (`qserve.up`) starts, watches and ends processes and knows nothing of engines; an engine knows its own
+command line, log and readiness and nothing of supervision. This is what they say to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from qserve.engine.base import WorkerEndpoint
+from qserve.errors import QserveError
+from qserve.planner.plan import Plan
+
+__all__ = ["Ask", "Launch", "Retry"]
+
+Ask = Callable[[str, str, bytes], Awaitable[tuple[int, bytes]]]
+"""`await ask(method, path, body)`: status and body of the worker's answer; (0, b"") when it can't be reached."""
+
+
+class Launch(Protocol):
+    """One way to be a worker.
+
+    Attributes:
+        plan: what is put into effect.
+        command: program and arguments; a key never stands in them.
+        environment: the child's whole environment.
+        measures_free_memory: while it starts; then nothing else may start on the same card.
+        notes: what the worker said that its user should know, though nothing failed.
+    """
+
+    plan: Plan
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    measures_free_memory: bool
+    notes: list[str]
+
+    def begin(self) -> None:
+        """A new start follows: forget what the last one said, remove what it left behind."""
+
+    def hear(self, line: str) -> str | None:
+        """Take a line of the worker's log in; the phase that begins with it, for people."""
+
+    async def is_ready(self, ask: Ask) -> bool:
+        """Whether it answers requests now. Asked again and again while it starts; raises where it never will."""
+
+    async def is_well(self, ask: Ask) -> bool | None:
+        """Whether it is alive: False when it says itself that it is not, None when it says nothing."""
+
+    async def introduce(self, ask: Ask, endpoint: WorkerEndpoint) -> None:
+        """Once it is ready: write to its endpoint what only the running engine knows."""
+
+    def failure(self, returncode: int) -> QserveError:
+        """Why the process that has ended failed, in a sentence that helps; a negative `returncode` is a signal."""
+
+    def retry(self) -> Retry | None:
+        """After a failed start: a smaller plan that the engine's own numbers call for; None where none helps."""
+
+    async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
+        """What GET /v1/qserve/memory says of this worker; `pid` is the process that was started."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The same worker with a changed plan, and what changed and why, for the user."""
+
+    launch: Launch
+    reason: str

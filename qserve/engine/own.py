@@ -1,0 +1,85 @@
+"""Workers of our own making: told by a file, heard by lines on standard error (`qserve.engine.process`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qserve.engine.base import WorkerEndpoint
+from qserve.engine.launch import Ask, Retry
+from qserve.engine.process import FAILURE, NOTE, PHASE, WorkerSpec, death_of
+from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
+from qserve.planner.plan import Plan
+
+__all__ = ["OwnLaunch"]
+
+_ERROR_OF_STATUS: dict[int, type[QserveError]] = {2: BrokenCheckpoint, 3: DoesNotFit}
+
+
+class OwnLaunch:
+    """`python -m MODULE SPEC.json`: the transformers worker and the reward worker."""
+
+    measures_free_memory = False
+
+    def __init__(self, module: str, spec: WorkerSpec, spec_file: Path, **beside: Any) -> None:
+        """Writes `spec`, and what this module wants `beside` it, to `spec_file`, which only this user can read."""
+        self.plan: Plan = spec.plan
+        self.command: tuple[str, ...] = (sys.executable, "-m", module, str(spec_file))
+        self.environment: Mapping[str, str] = _environment()
+        self.notes: list[str] = []
+        self._said = self._last_line = ""
+        with os.fdopen(os.open(spec_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump({**spec.to_json(), **beside}, file)
+
+    def begin(self) -> None:
+        self.notes.clear()
+        self._said = self._last_line = ""
+
+    def hear(self, line: str) -> str | None:
+        self._last_line = line or self._last_line
+        if line.startswith(FAILURE):
+            self._said = line.removeprefix(FAILURE)
+        elif line.startswith(NOTE):
+            self.notes.append(line.removeprefix(NOTE))
+        return line.removeprefix(PHASE) if line.startswith(PHASE) else None
+
+    async def is_ready(self, ask: Ask) -> bool:
+        return (await ask("GET", "/health", b""))[0] == 200
+
+    async def is_well(self, ask: Ask) -> bool | None:
+        status, _ = await ask("GET", "/health", b"")
+        return None if status == 0 else status == 200
+
+    async def introduce(self, ask: Ask, endpoint: WorkerEndpoint) -> None:
+        """Nothing: gateway and worker know the same schemas."""
+
+    def failure(self, returncode: int) -> QserveError:
+        """Its own words, as the kind of error that its status names; without any, how it ended and its last line."""
+        if not self._said:
+            return WorkerFailed(f"{death_of(returncode)}. Its last word: {self._last_line!r}")
+        return _ERROR_OF_STATUS.get(returncode, WorkerFailed)(self._said)
+
+    def retry(self) -> Retry | None:
+        return None
+
+    async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
+        status, body = await ask("GET", "/v1/qserve/memory", b"")
+        if status != 200:
+            raise UsageError(f"the worker did not say what it holds (status {status})")
+        document: dict[str, Any] = json.loads(body)
+        return document
+
+
+def _environment() -> dict[str, str]:
+    """The child's environment. It never asks a hub: what it loads is on disk by then."""
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+    }

@@ -1,0 +1,38 @@
+"""From a step's logits to one token a sequence: what both batchers do between two forwards."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from qserve.engine.transformers.batching import NOT_A_NUMBER, Deliveries, Sequence, SequenceFailed
+from qserve.engine.transformers.out_of_memory import OutOfMemory, is_out_of_memory
+from qserve.engine.transformers.sampling import TokenChoice
+
+__all__ = ["choose_tokens"]
+
+
+def choose_tokens(sequences: list[Sequence], scores: torch.Tensor) -> Deliveries:
+    """The next token of each sequence from its row of `scores` [sequences, vocab], float32.
+
+    What goes wrong in one row fails its own sequence and no other.
+    """
+    best = scores.argmax(dim=-1)
+    # Read at once: each reading waits for a GPU.
+    likeliest, highest = best.tolist(), scores.gather(1, best[:, None])[:, 0].tolist()
+    return [(one, _choose(one, scores[row], likeliest[row], highest[row])) for row, one in enumerate(sequences)]
+
+
+def _choose(sequence: Sequence, row: torch.Tensor, likeliest: int, highest: float) -> TokenChoice | SequenceFailed:
+    if not math.isfinite(highest):  # NaN logits of a broken checkpoint, or of an overflow in float16
+        return SequenceFailed(NOT_A_NUMBER)
+    if sequence.sampler.is_plain_greedy:
+        sequence.sampler.record(likeliest)
+        return TokenChoice(likeliest)
+    try:
+        return sequence.sampler.choose(row)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return OutOfMemory.while_doing("choosing its next token", error)

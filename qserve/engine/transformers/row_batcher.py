@@ -1,0 +1,390 @@
+"""The row batcher: a batched decoding loop over the model's own cache, for models with linear attention.
+
+transformers' continuous batching lays all sequences end to end in one row, which a recurrent state can't follow. Here
+each running sequence is a row of a batch: one forward a step takes one token of every row, whatever their lengths. A
+new prompt is read alone, `max_num_batched_tokens` at a time, between the steps of the others; then it is the next row.
+No prompt is padded, so its state and its keys are bit for bit those that it would have alone.
+
+The pool of keys is shared in pages. A sequence joins when there is a row and there are pages for its prompt, first
+come, first served. When the pages run out, the youngest makes room: it goes back to the front of the queue and is read
+again, with what it has drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import DynamicCache
+
+from qserve.engine.transformers import attention, reference_kernels
+from qserve.engine.transformers.batching import BatcherLoad, Deliveries, Sequence, SequenceFailed
+from qserve.engine.transformers.choosing import choose_tokens
+from qserve.engine.transformers.out_of_memory import OutOfMemory, as_memory_error, free_what_failed, is_out_of_memory
+from qserve.engine.transformers.rows import PAGE_SIZE, Pages, RowCache
+from qserve.engine.transformers.sampling import TokenChoice
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["RowBatcher"]
+
+_log = logging.getLogger("qserve.worker")
+# Chunks of a prompt end where linear attention's own chunks end (64 in every kernel), so that a prompt in pieces is
+# computed as it would be whole.
+_CHUNK_MULTIPLE = 64
+
+
+@dataclass(eq=False)
+class _Row:
+    """A sequence on its way. `tokens` are its prompt and what was drawn; the first `num_cached` are in the cache."""
+
+    sequence: Sequence
+    order: int
+    tokens: list[int]
+    num_cached: int = 0
+    pages: list[int] = field(default_factory=list)
+
+    @property
+    def num_drawn(self) -> int:
+        return len(self.tokens) - len(self.sequence.prompt_ids)
+
+    def take(self, choice: TokenChoice) -> bool:
+        """Append a token; whether it was the last."""
+        self.tokens.append(choice.token_id)
+        return choice.token_id in self.sequence.stop_token_ids or self.num_drawn >= self.sequence.max_tokens
+
+
+class RowBatcher:
+    """See `Batcher`. One thread generates; the event loop submits and receives."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        kv_cache_tokens: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+    ) -> None:
+        """Prepare; nothing is allocated before `start`.
+
+        Args:
+            model: the loaded model; its attention is switched to ours.
+            loop: where outboxes are filled.
+            kv_cache_tokens: size of the KV pool; floored to whole pages.
+            max_num_seqs: rows, each with its states.
+            max_num_batched_tokens: tokens of prompts in a step.
+
+        """
+        self._model = model
+        self._loop = loop
+        self._device = torch.device("cpu") if model.device.type == "meta" else model.device
+        self._pages = Pages(max(1, kv_cache_tokens // PAGE_SIZE))
+        self.kv_cache_tokens = self._pages.num_pages * PAGE_SIZE
+        self.kv_cache_bytes = 0
+        self.attention = "sdpa"
+        self._max_num_seqs = max_num_seqs
+        self._budget = max_num_batched_tokens
+        self._chunk = max(
+            1, max_num_batched_tokens - max_num_batched_tokens % _CHUNK_MULTIPLE or max_num_batched_tokens
+        )
+        self._rows: list[_Row] = []
+        self._reading: _Row | None = None
+        self._waiting: deque[_Row] = deque()
+        self._num_admitted = 0
+        # What the event loop asks for, guarded by the condition; the rest belongs to the generating thread.
+        self._asked = threading.Condition()
+        self._inbox: list[Sequence] = []
+        self._cancelled: set[str] = set()
+        self._is_stopping = self._is_paused = False
+        self._num_pauses = 0
+        self._one_at_a_time = threading.Lock()
+        self._thread: threading.Thread | None = None
+        attention.register()
+        model.set_attn_implementation(attention.NAME)
+        reference_kernels.expect_on(self._device)
+
+    def start(self, on_death: Callable[[BaseException], None]) -> None:
+        """Allocate keys and states, and start the generating thread. Raises MemoryError."""
+        with as_memory_error(
+            f"a KV pool of {self.kv_cache_tokens} tokens and states of {self._max_num_seqs} sequences"
+        ):
+            self._cache = RowCache(self._probe(), self._max_num_seqs, self._pages.num_pages, self._device)
+        self.kv_cache_bytes = self._cache.num_bytes
+        self._thread = threading.Thread(target=self._run, args=(on_death,), name="row-batcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop at once; sequences that run are lost."""
+        with self._asked:
+            self._is_stopping = True
+            self._asked.notify_all()
+        if self._thread is not None:
+            self._thread.join(5)
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        with self._asked:
+            if self._is_stopping:
+                sequence.outbox.put_nowait(SequenceFailed("the engine is stopping"))
+                return
+            self._inbox.append(sequence)
+            self._asked.notify_all()
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Stop a sequence that nobody waits for."""
+        with self._asked:
+            self._cancelled.add(sequence.request_id)
+            self._asked.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the generating thread between two steps."""
+        with self._one_at_a_time:
+            with self._asked:
+                self._num_pauses += 1
+                self._asked.notify_all()
+                self._asked.wait_for(lambda: self._is_paused or self._is_stopping)
+            try:
+                if self._is_stopping:
+                    raise SequenceFailed("the engine is stopping")
+                yield
+            finally:
+                with self._asked:
+                    self._num_pauses -= 1
+                    self._is_paused = False
+                    self._asked.notify_all()
+
+    def load(self) -> BatcherLoad:
+        """How busy it is."""
+        with self._asked:
+            waiting = len(self._inbox)
+        running = len(self._rows) + (self._reading is not None)
+        return BatcherLoad(running, waiting + len(self._waiting), 1.0 - self._pages.num_free / self._pages.num_pages)
+
+    # The generating thread.
+
+    def _run(self, on_death: Callable[[BaseException], None]) -> None:
+        if self._device.type == "cuda" and self._device.index is not None:
+            torch.cuda.set_device(self._device)
+        try:
+            with torch.no_grad():
+                while self._wait_for_work():
+                    self._decode()
+                    self._read_prompts()
+        except Exception as error:
+            _log.exception("generation failed")
+            with self._asked:
+                self._is_stopping = True
+                self._asked.notify_all()
+            on_death(error)
+
+    @torch.no_grad()
+    def _probe(self) -> DynamicCache:
+        """The library's own cache after one token."""
+        cache = DynamicCache(config=self._model.config.get_text_config())
+        borders = torch.tensor([0, 1], dtype=torch.int32, device=self._device)
+        self._model(
+            input_ids=torch.zeros(1, 1, dtype=torch.long, device=self._device),
+            past_key_values=cache,
+            use_cache=True,
+            cu_seq_lens_q=borders,
+            cu_seq_lens_k=borders,
+        )
+        return cache
+
+    def _wait_for_work(self) -> bool:
+        """Sleep while there is nothing to do or somebody has the model; False when it is time to end."""
+        is_turn_of_others = True
+        with self._asked:
+            while not self._is_stopping:
+                has_work = bool(self._inbox or self._cancelled or self._rows or self._reading or self._waiting)
+                if self._num_pauses and (is_turn_of_others or not has_work):
+                    self._is_paused = True
+                    self._asked.notify_all()
+                    self._asked.wait_for(lambda: not self._is_paused or self._is_stopping)
+                    is_turn_of_others = False  # who scores prompt after prompt lets a step in between
+                elif has_work:
+                    self._take_in()
+                    return True
+                else:
+                    self._asked.wait()
+            return False
+
+    def _take_in(self) -> None:
+        for sequence in self._inbox:
+            self._waiting.append(_Row(sequence, self._num_admitted, list(sequence.prompt_ids)))
+            self._num_admitted += 1
+        self._inbox.clear()
+        gone, self._cancelled = self._cancelled, set()
+        if not gone:
+            return
+        self._waiting = deque(row for row in self._waiting if row.sequence.request_id not in gone)
+        for row in [*self._rows, *([self._reading] if self._reading else [])]:
+            if row.sequence.request_id in gone:
+                self._leave(row)
+
+    def _decode(self) -> None:
+        """One token of every row."""
+        self._make_room()
+        if not self._rows:
+            return
+        try:
+            chosen = self._choose(self._rows, self._decode_forward())
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            failure = OutOfMemory.while_doing(f"decoding {len(self._rows)} sequences together", error)
+        else:
+            self._settle(list(self._rows), chosen)
+            return
+        # States of the first layers have moved on and those of the last have not: all rows are read again.
+        free_what_failed()
+        largest = max(self._rows, key=lambda row: len(row.tokens))
+        for row in sorted(self._rows, key=lambda row: row.order, reverse=True):
+            self._leave(row)
+            if row is not largest:
+                self._waiting.appendleft(row)
+        self._deliver([(largest.sequence, failure)])
+
+    def _decode_forward(self) -> torch.Tensor:
+        """Logits [rows, vocab] after the last token of each."""
+        last = torch.tensor([[row.tokens[-1]] for row in self._rows], device=self._device)
+        lengths = [len(row.tokens) for row in self._rows]
+        for row in self._rows:
+            row.num_cached = len(row.tokens)
+        return self._forward(last, torch.tensor(lengths, device=self._device)[:, None] - 1, self._cache.decode(lengths))
+
+    def _read_prompts(self) -> None:
+        """As many tokens of prompts as a step may have, each prompt alone, always cut at the same places."""
+        budget = self._budget
+        while (row := self._reading or self._admit()) is not None:
+            chunk = row.tokens[row.num_cached : row.num_cached + self._chunk]
+            if len(chunk) > budget:
+                return
+            budget -= len(chunk)
+            self._read_chunk(row, chunk)
+
+    def _read_chunk(self, row: _Row, chunk: list[int]) -> None:
+        start, stop = row.num_cached, row.num_cached + len(chunk)
+        is_last = stop == len(row.tokens)
+        try:
+            ids = torch.tensor([chunk], device=self._device)
+            positions = torch.arange(start, stop, device=self._device)[None]
+            step = self._cache.read_prompt(len(self._rows), start, stop)
+            logits = self._forward(ids, positions, step)
+            chosen = self._choose([row], logits) if is_last else []
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            failure = OutOfMemory.while_doing(f"reading {len(chunk)} tokens of its prompt", error)
+        else:
+            row.num_cached = stop
+            if is_last:
+                self._rows.append(row)
+                self._reading = None
+                self._settle([row], chosen)
+            return
+        free_what_failed()
+        self._leave(row)
+        self._deliver([(row.sequence, failure)])
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, step: attention.RowStep) -> torch.Tensor:
+        """Logits [batch, vocab], float32, after the last token of each."""
+        output: Any = self._model(
+            input_ids=ids,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+            row_step=step,
+        )
+        return output.logits[:, -1].float()  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _choose(rows: list[_Row], logits: torch.Tensor) -> Deliveries:
+        return choose_tokens([row.sequence for row in rows], logits)
+
+    def _settle(self, rows: list[_Row], chosen: Deliveries) -> None:
+        """Note what was drawn, let go of those that have ended, and tell everybody."""
+        for row, (_, item) in zip(rows, chosen, strict=True):
+            if isinstance(item, SequenceFailed) or row.take(item):
+                self._leave(row)
+        self._deliver(chosen)
+
+    def _deliver(self, deliveries: Deliveries) -> None:
+        """One wake-up of the loop for the whole step."""
+        self._loop.call_soon_threadsafe(_fill_outboxes, deliveries)
+
+    # Rows and pages.
+
+    def _admit(self) -> _Row | None:
+        """The next prompt, if there is a row for it, and pages for it and for a step of the others."""
+        if not self._waiting or len(self._rows) >= self._max_num_seqs:
+            return None
+        row = self._waiting[0]
+        needed = Pages.needed_for(len(row.tokens) + 1)
+        if needed + len(self._rows) > self._pages.num_free and self._rows:
+            return None
+        self._waiting.popleft()
+        if needed > self._pages.num_free:
+            self._deliver([(row.sequence, self._too_long(row))])
+            return self._admit()
+        row.pages = self._pages.take(needed)
+        self._cache.assign(len(self._rows), row.pages)
+        self._reading = row
+        return row
+
+    def _make_room(self) -> None:
+        """A page for every row whose next token needs one; the youngest rows give theirs up where none is free."""
+        for row in sorted(self._rows, key=lambda row: row.order):
+            while row in self._rows and Pages.needed_for(len(row.tokens)) > len(row.pages):
+                if self._pages.num_free:
+                    new = self._pages.take(1)
+                    self._cache.assign(self._rows.index(row), new, start=len(row.pages))
+                    row.pages += new
+                else:
+                    self._make_way()
+
+    def _make_way(self) -> None:
+        """The youngest goes back to the queue; the only one is too long for the pool."""
+        youngest = self._reading or max(self._rows, key=lambda row: row.order)
+        self._leave(youngest)
+        if self._rows or self._reading:
+            self._waiting.appendleft(youngest)
+        else:
+            self._deliver([(youngest.sequence, self._too_long(youngest))])
+
+    def _too_long(self, row: _Row) -> SequenceFailed:
+        return SequenceFailed(
+            f"the KV pool holds {self.kv_cache_tokens} tokens, and this sequence has {len(row.tokens) + 1}; serve with "
+            "a larger --kv-cache-memory-bytes"
+        )
+
+    def _leave(self, row: _Row) -> None:
+        """Give back its pages, and close the gap in the batch: rows that decode come first, then the one that reads."""
+        self._pages.give_back(row.pages)
+        row.pages, row.num_cached = [], 0
+        if row is self._reading:
+            self._reading = None
+            return
+        gap, last = self._rows.index(row), len(self._rows) - 1
+        if gap != last:
+            self._cache.move(last, gap)
+            self._rows[gap] = self._rows[last]
+        del self._rows[last]
+        if self._reading is not None:
+            self._cache.move(last + 1, last)
+
+
+def _fill_outboxes(deliveries: Deliveries) -> None:
+    for sequence, item in deliveries:
+        sequence.outbox.put_nowait(item)

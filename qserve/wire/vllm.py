@@ -1,0 +1,176 @@
+"""What vLLM's OpenAPI document does not tell of its requests: fields that it takes and does not read.
+
+Read from vLLM 0.32, `vllm/entrypoints/`. Each is *harmless* (a hint to a service that this is not), *narrowed* to the
+values that mean what happens anyway, or *refused* with the reason. Tests hold the tables to the real engine's document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import from_json
+
+from qserve.wire.engine_fields import EngineFields
+from qserve.wire.errors import ApiError
+
+__all__ = [
+    "ANYWHERE",
+    "HARMLESS",
+    "NARROWED",
+    "REFUSED",
+    "check_body",
+    "n_of_chat",
+    "n_of_sampling_params",
+    "n_per_prompt",
+    "one",
+    "one_per_conversation",
+    "one_per_input",
+    "one_per_item",
+    "one_per_question",
+    "read_body",
+]
+
+# Taken on every route, and not handed to anybody.
+HARMLESS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+# Names that the document lacks, at any depth, by the beginning of the route.
+ANYWHERE: Mapping[str, frozenset[str]] = {
+    "/v1/messages": frozenset({"cache_control"}),  # marks for Anthropic's prompt cache: here every prefix is cached
+    "/v1/chat/completions": frozenset({"reasoning_content"}),  # read as `reasoning`, before the schema is looked at
+}
+
+_RENDER_ONLY = "only the /render routes read it"
+_APART = "prefill and decode run in one engine here"
+REFUSED: Mapping[str, str] = {
+    "request_id": "send the header x-request-id",
+    "kv_transfer_params": _APART,
+    "ec_transfer_params": _APART,
+    "mm_payload": _RENDER_ONLY,
+    "return_mm_kwargs": _RENDER_ONLY,
+    "return_token_offsets": _RENDER_ONLY,
+    "max_tool_calls": "the engine runs no tools",
+}
+
+# Dotted names, and the only values that say what the engine does.
+NARROWED: Mapping[str, tuple[Any, ...]] = {
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "priority": (0,),
+    "reasoning.summary": ("auto",),
+    "text.verbosity": ("medium",),
+    # Read from the engine's own configuration alone (--structured-outputs-config).
+    "structured_outputs.disable_any_whitespace": (False,),
+    "structured_outputs.disable_additional_properties": (False,),
+    "structured_outputs.whitespace_pattern": (),
+    "structured_outputs._backend": (),
+    "structured_outputs._backend_was_auto": (),
+}
+
+
+def read_body(body: bytes) -> dict[str, Any]:
+    """The body as an object. Raises ApiError 400 if it is no JSON, or no object."""
+    try:
+        value = from_json(body)
+    except ValueError as error:
+        raise ApiError(400, f"the body is no JSON: {error}", "invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "the body must be a JSON object", "invalid_value")
+    return value
+
+
+def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None:
+    """Raises ApiError 400 for a field that the engine would not read, and for a `model` that is no string."""
+    asked = {name: value for name, value in body.items() if name not in HARMLESS and value is not None}
+    if not isinstance(asked.get("model", ""), str):
+        raise ApiError(400, "'model' must be a string", "invalid_value", "model")
+    for name in asked.keys() & REFUSED.keys():
+        if not (REFUSED[name] is _RENDER_ONLY and path.endswith("/render")):
+            raise ApiError(400, f"'{name}' is not supported: {REFUSED[name]}", "unsupported_field", name)
+    for name, allowed in NARROWED.items():
+        _check_narrowed(asked, name, allowed)
+        asked.pop(name, None)
+    if asked.get("max_tokens") != asked.get("max_completion_tokens", asked.get("max_tokens")) and "max_tokens" in asked:
+        raise ApiError(
+            400, "'max_tokens' and 'max_completion_tokens' differ; give one of them", "invalid_value", "max_tokens"
+        )
+    if path.startswith("/v1/messages"):
+        asked["tools"] = [_plain_tool(tool) for tool in _list(asked.get("tools"))]
+    beside = next((names for begin, names in ANYWHERE.items() if path.startswith(begin)), frozenset())
+    fields.check(path, "POST", asked, beside)
+
+
+def _check_narrowed(asked: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> None:
+    value: Any = asked
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if value is not None and value not in allowed:
+        values = " or ".join(str(one).lower() for one in allowed) or "left out"
+        raise ApiError(400, f"'{name}' may only be {values}: the engine does not read it", "unsupported_field", name)
+
+
+def _plain_tool(tool: Any) -> Any:
+    """Anthropic's clients write `"type": "custom"` on each tool that is the client's own; vLLM has no other kind."""
+    if isinstance(tool, dict) and tool.get("type") == "custom":
+        return {name: value for name, value in tool.items() if name != "type"}
+    return tool
+
+
+def n_per_prompt(body: Mapping[str, Any]) -> int:
+    """/v1/completions: `n` for each prompt; a list of integers is one prompt."""
+    return _n(body) * _num_texts(body.get("prompt"))
+
+
+def n_of_chat(body: Mapping[str, Any]) -> int:
+    """/v1/chat/completions."""
+    return _n(body)
+
+
+def one_per_conversation(body: Mapping[str, Any]) -> int:
+    """/v1/chat/completions/batch."""
+    return max(1, len(_list(body.get("messages"))))
+
+
+def one_per_input(body: Mapping[str, Any]) -> int:
+    """/v1/embeddings: each text is a sequence."""
+    return _num_texts(body.get("input"))
+
+
+def n_of_sampling_params(body: Mapping[str, Any]) -> int:
+    """/inference/v1/generate."""
+    params = body.get("sampling_params")
+    return _n(params) if isinstance(params, dict) else 1
+
+
+def one_per_item(body: Mapping[str, Any]) -> int:
+    """/generative_scoring."""
+    return _num_texts(body.get("items"))
+
+
+def one_per_question(body: Mapping[str, Any]) -> int:
+    """/v1/systemone."""
+    questions = body.get("questions")
+    return max(1, len(questions)) if isinstance(questions, dict) else 1
+
+
+def one(body: Mapping[str, Any]) -> int:
+    """/v1/responses, /v1/messages: one answer."""
+    return 1
+
+
+def _n(body: Mapping[str, Any]) -> int:
+    """Raises ApiError 400 if it is no count: vLLM would read "3" as 3, and the queue would count one."""
+    n = body.get("n")
+    if n is None:
+        return 1
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise ApiError(400, "'n' must be an integer of at least 1", "invalid_value", "n")
+    return n
+
+
+def _num_texts(value: Any) -> int:
+    """How many texts a string, token ids, or a list of either is."""
+    return len(value) if isinstance(value, list) and value and not isinstance(value[0], int) else 1
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,117 @@
+"""Random weights from a config alone: everything but the numbers is as it will be."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qserve.demo import chat_model_path
+from qserve.detect import detect
+from qserve.engine.transformers.dummy import RandomTensor, stand_in_tokenizer
+from qserve.engine.transformers.load import LoadedModel, load
+from qserve.errors import UsageError
+from qserve.hub import resolve
+from qserve.planner import Plan, PlanRequest, make_plan
+
+# torch's own, on the first import of its compiler.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
+
+
+def config_folder(folder: Path, **changes: Any) -> Path:
+    """A folder that holds the demo's config.json and nothing else."""
+    config = json.loads((chat_model_path() / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16", **changes}))
+    return folder
+
+
+def load_dummy(folder: Path, quant: str = "auto") -> tuple[LoadedModel, Plan]:
+    request = PlanRequest(engine="transformers", quant=quant)
+    plan = make_plan(resolve(str(folder)), replace(detect(), devices=()), request)
+    return load(folder, plan, "dummy"), plan
+
+
+@pytest.mark.parametrize("quant", ["auto", "fp32", "bnb-int8", "bnb-nf4"])
+def test_it_holds_what_the_plan_says_and_generates(tmp_path: Path, quant: str) -> None:
+    loaded, plan = load_dummy(config_folder(tmp_path), quant)
+    assert loaded.weights_bytes == pytest.approx(plan.devices[0].weights_bytes, rel=0.01)
+    assert any("NOISE" in note for note in loaded.notes)
+    prompt = loaded.tokenizer("What is 12+30?", return_tensors="pt")
+    answer = loaded.model.generate(**prompt, max_new_tokens=4, do_sample=False)
+    assert answer.shape[1] > prompt.input_ids.shape[1]
+    with torch.no_grad():
+        logits = loaded.model(**prompt).logits.float()
+    assert logits.isfinite().all()
+    assert logits.std() > 0.01  # no layer is dead
+
+
+SMALL = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 600, "max_position_embeddings": 512, "dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}  # fmt: skip
+SPARSE = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}  # fmt: skip
+SHARED = {"shared_expert_intermediate_size": 32}
+LINEAR = {
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"], "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_conv_kernel_dim": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model_type", "extra"),
+    [
+        ("qwen2", {}), ("qwen2_moe", {**SPARSE, **SHARED}), ("qwen3_moe", SPARSE),
+        ("qwen3_next", {**SPARSE, **SHARED, **LINEAR}), ("qwen3_5_text", LINEAR),
+        ("qwen3_5_moe_text", {**SPARSE, **SHARED, **LINEAR}),
+    ],
+)  # fmt: skip
+def test_every_family(tmp_path: Path, model_type: str, extra: dict[str, Any]) -> None:
+    """Fused experts, routers, linear attention: names that a checkpoint does not have and the model does."""
+    config = {**SMALL, **extra, "model_type": model_type}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded, plan = load_dummy(tmp_path)
+    assert loaded.weights_bytes == pytest.approx(plan.devices[0].weights_bytes, rel=0.02)
+    assert all(parameter.device.type == "cpu" for parameter in loaded.model.parameters())
+    with torch.no_grad():
+        logits = loaded.model(torch.arange(40)[None]).logits
+    assert logits.isfinite().all()
+
+
+def test_an_untied_head_gets_numbers_of_its_own(tmp_path: Path) -> None:
+    loaded, _ = load_dummy(config_folder(tmp_path, tie_word_embeddings=False))
+    assert not torch.equal(loaded.model.lm_head.weight, loaded.model.get_input_embeddings().weight)
+
+
+def test_what_is_stored_quantized_can_not_be_made_up(tmp_path: Path) -> None:
+    quantization = {"quant_method": "awq", "bits": 4, "group_size": 64}
+    with pytest.raises(UsageError, match=r"dummy.*stored as awq"):
+        load_dummy(config_folder(tmp_path, quantization_config=quantization))
+
+
+@pytest.mark.parametrize("size", [(7,), (3, 50), (90, 7)])
+def test_more_numbers_than_were_drawn(size: tuple[int, ...]) -> None:
+    drawn = torch.randn(101).bfloat16()
+    tensor = RandomTensor("x.up_proj.weight", size, drawn, 95)[...]
+    assert tensor.shape == size
+    expected = drawn.repeat(1 + (95 + math.prod(size)) // 101)
+    assert torch.equal(tensor.flatten()[:6], drawn[95:])
+    assert torch.equal(tensor.flatten(), torch.cat([drawn[95:], expected])[: math.prod(size)])
+
+
+def test_every_id_is_text_and_text_comes_back() -> None:
+    tokenizer = stand_in_tokenizer(1000)
+    assert len(tokenizer) == 1000
+    assert all(isinstance(tokenizer.decode([index]), str) for index in range(1000))
+    text = "Grüße, 春天 🙂"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    chat = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+    assert tokenizer.eos_token in chat

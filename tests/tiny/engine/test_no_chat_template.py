@@ -1,0 +1,29 @@
+"""A tokenizer without a chat template: chat is refused with a reason, completions go on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import httpx
+
+from qserve.demo import chat_model_path
+from qserve.engine.transformers.app import build_app
+from tests.tiny.engine.loading import running
+
+
+async def test_chat_is_refused_and_completions_go_on(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(chat_model_path(), tmp_path / "checkpoint"))
+    (folder / "chat_template.jinja").unlink()
+    async with running(str(folder)) as engine:
+        transport = httpx.ASGITransport(build_app(engine, ("m",), "key"))
+        headers = {"authorization": "Bearer key"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker", headers=headers) as client:
+            messages = [{"role": "user", "content": "What is 12+30?"}]
+            chat = await client.post("/v1/chat/completions", json={"model": "m", "messages": messages})
+            completion = await client.post("/v1/completions", json={"model": "m", "prompt": "1+1=", "max_tokens": 2})
+    assert chat.status_code == 400
+    assert chat.json()["error"]["code"] == "no_chat_template"
+    assert "/v1/completions" in chat.json()["error"]["message"]
+    assert completion.status_code == 200
+    assert completion.json()["usage"]["completion_tokens"] >= 1

@@ -1,0 +1,98 @@
+"""The guard leaves nothing behind, whoever dies first, and hands on how the server ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import psutil
+import pytest
+
+import qserve.engine.guard
+
+GUARD = (sys.executable, "-I", "-S", qserve.engine.guard.__file__)
+# A server with a child that has left its process group and has a child of its own. They print their pids.
+LEAF = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+BRANCH = f"""
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {LEAF!r}])
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+SERVER = f"""
+import os, signal, subprocess, sys, time
+print(os.getpid(), flush=True)
+subprocess.Popen([sys.executable, "-c", {BRANCH!r}], start_new_session=True)
+exec(sys.argv[1])
+"""
+# The server does something once its family is complete.
+COMPLETE = "time.sleep(1.5); "
+
+
+def family(output: IO[str], num: int = 3) -> list[int]:
+    """The pids that `num` processes print."""
+    return [int(output.readline()) for _ in range(num)]
+
+
+def guarded(then: str) -> tuple[subprocess.Popen[str], list[int]]:
+    command = [*GUARD, sys.executable, "-c", SERVER, then]
+    guard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert guard.stdout is not None
+    with guard.stdout:
+        return guard, family(guard.stdout)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def gone(pids: list[int]) -> bool:
+    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+
+
+@pytest.mark.parametrize(("then", "status"), [("sys.exit(7)", 7), ("os.abort()", -6), ("os.kill(os.getpid(), 9)", -9)])
+def test_it_ends_as_the_server_did_and_takes_what_that_left(then: str, status: int) -> None:
+    guard, pids = guarded(COMPLETE + then)
+    assert guard.wait(20) == status
+    assert gone(pids)
+
+
+def test_sigterm_reaches_the_server() -> None:
+    then = "signal.signal(15, lambda *_: sys.exit(3)); print(0, flush=True); time.sleep(600)"
+    command = [*GUARD, sys.executable, "-c", SERVER, then]
+    guard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert guard.stdout is not None
+    with guard.stdout:
+        pids = family(guard.stdout, 4)
+    guard.terminate()
+    assert guard.wait(20) == 3
+    assert gone([pid for pid in pids if pid])
+
+
+def test_a_supervisor_that_is_killed_takes_everything_with_it(tmp_path: Path) -> None:
+    pids_file = tmp_path / "pids"
+    supervisor = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time; g = subprocess.Popen(sys.argv[2:], stdout=open(sys.argv[1], 'w'), "
+            "start_new_session=True); time.sleep(600)",
+            str(pids_file),
+            *GUARD, sys.executable, "-c", SERVER, "time.sleep(600)",
+        ]
+    )  # fmt: skip
+    until(lambda: pids_file.exists() and len(pids_file.read_text().split()) == 3)
+    pids = [int(word) for word in pids_file.read_text().split()]
+    guard = psutil.Process(supervisor.pid).children()[0]
+    os.kill(supervisor.pid, signal.SIGKILL)
+    supervisor.wait(20)
+    until(lambda: gone([*pids, guard.pid]))
