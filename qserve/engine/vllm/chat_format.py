@@ -1,0 +1,82 @@
+"""How a checkpoint writes tool calls and thoughts, read from its chat template: the template is what the model learned.
+
+Names are no guide: Qwen3-4B thinks, Qwen3-4B-Instruct-2507 does not, and a fine-tune may be called anything.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+__all__ = ["ChatFormat", "chat_format_of"]
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """Names of vLLM's parsers; None where the template has no such thing.
+
+    `thinks_unasked` is False where the template closes the thoughts at once unless `enable_thinking` is given.
+    """
+
+    tool_parser: str | None
+    reasoning_parser: str | None
+    thinks_unasked: bool = True
+
+
+def chat_format_of(folder: Path) -> ChatFormat:
+    """The parsers for the checkpoint in `folder`; none for one without a chat template.
+
+    - `<tool_call>{"name": …}</tool_call>` (Qwen2.5, QwQ, Qwen3): hermes
+    - `<function=name><parameter=key>` (Qwen3-Coder, Qwen3-Next-Coder, Qwen3.5 and later): qwen3_coder
+    - `<think>` (QwQ, Qwen3 but not Instruct-2507, Qwen3.5 and later): qwen3
+
+    Sources: the model cards of those models, https://docs.vllm.ai/en/latest/features/tool_calling/ and
+    https://docs.vllm.ai/projects/recipes/en/latest/Qwen/Qwen3.5.html.
+    """
+    template = _template(folder)
+    if not _thinks(template):
+        return ChatFormat(_tool_parser(template), None)
+    return ChatFormat(_tool_parser(template), "qwen3", not _begin_of_answer(template).rstrip().endswith("</think>"))
+
+
+def _tool_parser(template: str) -> str | None:
+    if "<function=" in template:
+        return "qwen3_coder"
+    return "hermes" if "<tool_call>" in template else None
+
+
+def _thinks(template: str) -> bool:
+    """Whether answers begin with thoughts. vLLM's parser takes all for thoughts until they end, so this must be sure.
+
+    Either the template opens them itself (QwQ, Thinking-2507), or it has a switch for them and renders those of
+    earlier turns (Qwen3, Qwen3.5). A switch alone may only be there for compatibility.
+    """
+    _, _, answer = template.rpartition("add_generation_prompt")
+    opens = "<think>" in answer and "</think>" not in answer
+    return opens or ("enable_thinking" in answer and "reasoning_content" in template)
+
+
+def _begin_of_answer(template: str) -> str:
+    """What the template itself writes of an answer when a request says nothing; empty where that can't be told."""
+    _, found, rest = template.rpartition("add_generation_prompt")
+    try:
+        return ImmutableSandboxedEnvironment().from_string("{%- if " + found + rest).render(add_generation_prompt=True)
+    except TemplateError:
+        return ""
+
+
+def _template(folder: Path) -> str:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text()
+    try:
+        written = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template") or ""
+    except (OSError, ValueError):
+        return ""
+    if isinstance(written, list):  # several, by name
+        written = next((item["template"] for item in written if item.get("name") == "default"), "")
+    return str(written)

@@ -1,0 +1,123 @@
+"""From a plan to the command line and environment of the vLLM server."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from qserve.engine.process import WorkerSpec
+from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
+from qserve.engine.vllm.extra import merged
+from qserve.engine.vllm.parser import FlagParser
+from qserve.engine.vllm.weights import check_fused
+from qserve.errors import UsageError
+
+__all__ = ["VllmCommand", "command"]
+
+_SERVER = "vllm.entrypoints.openai.api_server"
+
+# Set by qserve, whatever the user's environment says.
+_SETTINGS = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # Everything is in the folder; a look at the hub would only cost time, or fail.
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    # `log` reads these lines.
+    "VLLM_CONFIGURE_LOGGING": "1",
+    "VLLM_LOGGING_COLOR": "0",
+    "VLLM_LOGGING_PREFIX": "",
+    "PYTHONUNBUFFERED": "1",
+}
+_LEFT_OUT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_CONFIG_PATH")
+# Anything quieter would hide what `log` reads.
+_LOG_LEVELS = ("DEBUG", "INFO")
+
+
+@dataclass(frozen=True)
+class VllmCommand:
+    """What starts the server. `env` is the whole environment; the key is in it, and in no argument."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(repr=False)
+
+
+def command(
+    spec: WorkerSpec,
+    parser: FlagParser,
+    extra: str = "",
+    environ: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+) -> VllmCommand:
+    """The command that puts `spec.plan` into effect: `python -m vllm.entrypoints.openai.api_server …`.
+
+    Args:
+        spec: its folder is the checkpoint that the plan loads (a quantized sibling's, where one was taken).
+        parser: the installed engine's; every flag is checked against it.
+        extra: the user's own flags, as one string (`--engine-args`).
+        environ: what the environment is made from; this process's own where None.
+        python: the interpreter with vLLM.
+
+    Raises UsageError for a flag that the engine does not know, that is qserve's to set, or that contradicts the plan;
+    BrokenCheckpoint for a folder that vLLM would serve although tensors are missing.
+
+    """
+    check_fused(spec.folder)
+    inherited = os.environ if environ is None else environ
+    own = (
+        *("--model", str(spec.folder)),
+        *("--served-model-name", *spec.models),
+        *("--uds", str(spec.socket)),
+        *spec.plan.engine_args,
+        *_scheduling(spec),
+        "--disable-uvicorn-access-log",  # the gateway logs requests
+    )
+    words = merged(own, _defaults(chat_format_of(spec.folder)), _split(extra), parser)
+    return VllmCommand((python, "-m", _SERVER, *words), _environment(spec, inherited))
+
+
+def _scheduling(spec: WorkerSpec) -> tuple[str, ...]:
+    """A prompt longer than a step is only possible in pieces; the plan counted steps of that size."""
+    limits = spec.plan.workload
+    return ("--enable-chunked-prefill",) if limits.max_num_batched_tokens < limits.max_model_len else ()
+
+
+def _defaults(chat: ChatFormat) -> tuple[str, ...]:
+    """What the user's own flags may replace.
+
+    Left alone on purpose: --generation-config (auto: the model's own sampling defaults, as the transformers worker
+    takes them), --enable-force-include-usage (it adds a chunk to streams of clients that asked for none),
+    --enable-request-id-headers (the gateway's id is the one that counts), --logprobs-mode (raw, as lm-eval wants).
+    """
+    tools = ("--enable-auto-tool-choice", "--tool-call-parser", chat.tool_parser) if chat.tool_parser else ()
+    thoughts = ("--reasoning-parser", chat.reasoning_parser) if chat.reasoning_parser else ()
+    # The parser for thoughts does not see that the template closed them: it would take the answer for thoughts.
+    silent = () if chat.thinks_unasked else ("--default-chat-template-kwargs", '{"enable_thinking": false}')
+    # 20 is what OpenAI's schema allows; `echo` with `logprobs` on completions needs no flag of its own.
+    return (*tools, *thoughts, *silent, "--max-logprobs", "20")
+
+
+def _split(extra: str) -> list[str]:
+    try:
+        return shlex.split(extra)
+    except ValueError as error:
+        raise UsageError(f"--engine-args {extra!r}: {error}; quote it as a shell would") from error
+
+
+def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, str]:
+    if inherited.get("VLLM_CPU_KVCACHE_SPACE"):
+        raise UsageError(
+            f"VLLM_CPU_KVCACHE_SPACE={inherited['VLLM_CPU_KVCACHE_SPACE']} in the environment would overrule the "
+            f"plan's KV cache of {spec.plan.placement.kv_cache_memory_bytes} bytes; unset it and use "
+            "--kv-cache-memory-bytes"
+        )
+    level = inherited.get("VLLM_LOGGING_LEVEL", "INFO").upper()
+    return {
+        **{name: value for name, value in inherited.items() if name not in _LEFT_OUT},
+        **_SETTINGS,
+        "VLLM_LOGGING_LEVEL": level if level in _LOG_LEVELS else "INFO",
+        "VLLM_API_KEY": spec.key,
+    }

@@ -1,0 +1,148 @@
+"""The vLLM server as a supervised worker: `engine/launch.py: Launch` over command, log, diagnosis and measurement."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import qserve.engine.guard
+from qserve.engine.base import WorkerEndpoint
+from qserve.engine.launch import Ask, Retry
+from qserve.engine.process import WorkerSpec, death_of
+from qserve.engine.vllm.command import command
+from qserve.engine.vllm.diagnose import failure_of
+from qserve.engine.vllm.failure import Failure, FailureKind
+from qserve.engine.vllm.log import LogFigures, figures_of, phase_of
+from qserve.engine.vllm.measured import measured_memory
+from qserve.engine.vllm.parser import FlagParser, installed_parser
+from qserve.engine.vllm.processes import process_figures
+from qserve.engine.vllm.retry import retry_with
+from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
+from qserve.planner.plan import Plan
+from qserve.wire.engine_fields import fields_of
+
+__all__ = ["VllmLaunch"]
+
+# The reason of a failure stands among the last lines; a start that never ends must not fill memory.
+_MAX_LINES = 20_000
+_SOCKET_PATH_BYTES, _RPC_NAME_BYTES = 107, len("/11c02bd5-8f89-41d5-ba12-8350e4fa9fb6")
+_MEMORY = {
+    FailureKind.OUT_OF_MEMORY,
+    FailureKind.MEMORY_TAKEN,
+    FailureKind.KV_CACHE_TOO_SMALL,
+    FailureKind.TOO_MANY_SEQUENCES,
+}
+_NOBODYS_FAULT = {FailureKind.ADDRESS_IN_USE, FailureKind.DEVICE, FailureKind.NCCL, FailureKind.UNKNOWN}
+_CHECKPOINT = {FailureKind.CHECKPOINT, FailureKind.ARCHITECTURE}
+
+
+class VllmLaunch:
+    """`python -m vllm.entrypoints.openai.api_server …` on a private socket, with a guard as its parent."""
+
+    def __init__(self, spec: WorkerSpec, extra: str = "", parser: FlagParser | None = None) -> None:
+        """Nothing is started yet.
+
+        Args:
+            spec: checkpoint, names, plan, socket and internal key.
+            extra: the user's own flags of vLLM (`--engine-args`).
+            parser: the installed engine's; asked for where None, which takes ten seconds the first time.
+
+        Raises UsageError for flags that the installed engine does not know or that contradict the plan.
+
+        """
+        self.plan: Plan = spec.plan
+        self.notes: list[str] = []
+        self._spec = spec
+        self._extra = extra
+        self._parser = parser or installed_parser()
+        started = command(spec, self._parser, f"--load-format dummy {extra}" if spec.load_format == "dummy" else extra)
+        # -I -S: the guard needs nothing but the standard library, and starts in a blink without the rest.
+        guard = (sys.executable, "-I", "-S", str(qserve.engine.guard.__file__))
+        self.command: tuple[str, ...] = (*guard, *started.argv)
+        self.environment: Mapping[str, str] = {**started.env, "VLLM_RPC_BASE_PATH": str(_for_rpc(spec.socket.parent))}
+        # On a card it looks at what is free; two at once would take each other's memory for somebody else's.
+        self.measures_free_memory = spec.plan.placement.gpu_memory_utilization is not None
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
+        self._figures = LogFigures()
+        self._failure: Failure | None = None
+
+    def begin(self) -> None:
+        self._lines.clear()
+        self._failure = None
+        with contextlib.suppress(FileNotFoundError):
+            self._spec.socket.unlink()  # vLLM does not take over the socket of one that was killed
+
+    def hear(self, line: str) -> str | None:
+        self._lines.append(line)
+        return phase_of(line)
+
+    async def is_ready(self, ask: Ask) -> bool:
+        """It has answered a request: a server that listens may still have an engine that can't."""
+        status, _ = await ask("GET", "/health", b"")
+        if status != 200:
+            return False
+        one_token = {"model": self._spec.models[0], "prompt": "a", "max_tokens": 1, "temperature": 0}
+        status, body = await ask("POST", "/v1/completions", json.dumps(one_token).encode())
+        if 400 <= status < 500:  # asking again would change nothing
+            said = body.decode(errors="replace")[:500]
+            raise UsageError(f"vLLM started, and refuses a request of one token (status {status}): {said}")
+        return status == 200
+
+    async def is_well(self, ask: Ask) -> bool | None:
+        """vLLM answers 503 once its engine is dead."""
+        status, _ = await ask("GET", "/health", b"")
+        return None if status == 0 else status == 200
+
+    async def introduce(self, ask: Ask, endpoint: WorkerEndpoint) -> None:
+        """Which request fields this release knows, and the LoRA adapters that it serves beside the model."""
+        self._figures = figures_of(self._lines)
+        status, body = await ask("GET", "/openapi.json", b"")
+        if status != 200:
+            raise WorkerFailed(f"vLLM did not say which requests it takes: GET /openapi.json answered {status}")
+        endpoint.request_fields = fields_of(json.loads(body))
+        status, body = await ask("GET", "/v1/models", b"")
+        listed = [card["id"] for card in json.loads(body)["data"]] if status == 200 else []
+        endpoint.adapters = tuple(name for name in listed if name not in endpoint.models)
+
+    def failure(self, returncode: int) -> QserveError:
+        """What the log says, translated; the plan's numbers beside the engine's where it is about memory."""
+        self._failure = failure_of(self._lines, self.plan)
+        kind, message = self._failure.kind, self._failure.message
+        if kind is FailureKind.UNKNOWN and returncode < 0:
+            message = f"{death_of(returncode)} while it started. {message}"
+        if kind in _MEMORY:
+            return DoesNotFit(message)
+        if kind in _CHECKPOINT:
+            return BrokenCheckpoint(message)
+        return WorkerFailed(message) if kind in _NOBODYS_FAULT else UsageError(message)
+
+    def retry(self) -> Retry | None:
+        changed = retry_with(self.plan, self._failure) if self._failure is not None else None
+        if changed is None:
+            return None
+        again = VllmLaunch(replace(self._spec, plan=changed), self._extra, self._parser)
+        # What was added to it since stays: the cards that this worker may see, above all.
+        again.environment = self.environment
+        again.notes.append(changed.notes[-1])
+        return Retry(again, changed.notes[-1])
+
+    async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
+        _, metrics = await ask("GET", "/metrics", b"")
+        processes = await asyncio.to_thread(process_figures, pid)
+        return measured_memory(self._figures, metrics.decode(errors="replace"), processes, len(self.plan.devices))
+
+
+def _for_rpc(private: Path) -> Path:
+    """Where the engine's processes meet: a socket's path has 107 bytes (unix(7)), and theirs ends in a UUID.
+
+    The private folder where that fits, else /tmp; left to itself vLLM takes $TMPDIR, and dies where that is long.
+    """
+    return private if len(os.fsencode(private)) + _RPC_NAME_BYTES <= _SOCKET_PATH_BYTES else Path("/tmp")  # noqa: S108

@@ -1,0 +1,103 @@
+"""From a plan to the command line: every decision is a flag, and the key is in none."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.engine.vllm.command import command
+from qserve.errors import UsageError
+from tests.unit.vllm.builders import DEMO, RELEASES, pairs, parser_for, plan_of, spec_of
+
+LIMITS = {"max_model_len": 1024, "max_num_seqs": 8, "max_num_batched_tokens": 512, "kv_cache_memory_bytes": 70_000_000}
+
+
+def demo_command(parser, extra="", environ=None, **fixed):
+    plan = plan_of(quant="bf16", **{**LIMITS, **fixed})
+    return command(spec_of(plan), parser, extra, environ if environ is not None else {"PATH": "/bin"}, "python")
+
+
+def test_the_server_is_vllms_own(parser):
+    assert demo_command(parser).argv[:3] == ("python", "-m", "vllm.entrypoints.openai.api_server")
+
+
+def test_every_decision_is_a_flag(parser):
+    flags = pairs(demo_command(parser, enforce_eager=True, enable_prefix_caching=False).argv)
+    assert flags["--model"] == str(DEMO)
+    assert flags["--served-model-name"] == "demo"
+    assert flags["--uds"] == "/run/user/q/chat.sock"
+    assert flags["--dtype"] == "bfloat16"
+    assert flags["--max-model-len"] == "1024"
+    assert flags["--max-num-seqs"] == "8"
+    assert flags["--max-num-batched-tokens"] == "512"
+    assert flags["--kv-cache-memory-bytes"] == "70000000"
+    assert {"--enforce-eager", "--no-enable-prefix-caching", "--enable-chunked-prefill"} <= set(flags)
+    assert "--gpu-memory-utilization" not in flags  # there is no card
+
+
+def test_a_prompt_that_fits_into_a_step_needs_no_chunks(parser):
+    assert "--enable-chunked-prefill" not in demo_command(parser, max_num_batched_tokens=1024).argv
+
+
+def test_all_names_are_served(parser):
+    spec = spec_of(plan_of(quant="bf16", **LIMITS), models=("demo", "my/name"))
+    argv = command(spec, parser, environ={}).argv
+    place = argv.index("--served-model-name")
+    assert argv[place + 1 : place + 3] == ("demo", "my/name")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_each_accepted_release_knows_every_flag(release):
+    """Flags of real releases, read from their own parsers."""
+    parser = parser_for(release)
+    demo_command(parser, enforce_eager=True, enable_prefix_caching=True)
+    fixed = {"num_speculative_tokens": 2, "kv_cache_dtype": "fp8", "mamba_ssm_cache_dtype": "bfloat16"}
+    plan = plan_of("Qwen/Qwen3.6-27B", "h100-sxm:2", tensor_parallel_size=2, language_model_only=True, **fixed)
+    argv = command(spec_of(plan), parser, environ={}).argv
+    assert "--tensor-parallel-size" in argv
+    assert "--speculative-config" in argv
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_quantization_in_flight_has_a_name_that_the_release_takes(release):
+    plan = plan_of("Qwen/Qwen2.5-7B", "h100-sxm", quant="fp8", engine_version=release)
+    assert plan.quant.in_flight
+    assert pairs(plan.engine_args)["--quantization"] in ("fp8_per_tensor", "fp8_per_block")
+    plan = plan_of(quant="4bit")
+    assert pairs(plan.engine_args)["--quantization"] == "bitsandbytes"
+
+
+def test_a_card_gets_both_bytes_and_share(parser):
+    plan = plan_of("Qwen/Qwen3-8B", "rtx-4090", quant="bf16")
+    flags = pairs(command(spec_of(plan), parser, environ={}).argv)
+    assert flags["--kv-cache-memory-bytes"] == str(plan.placement.kv_cache_memory_bytes)
+    assert float(flags["--gpu-memory-utilization"]) == plan.placement.gpu_memory_utilization
+
+
+def test_the_key_is_in_the_environment_and_nowhere_else(parser):
+    started = demo_command(parser)
+    assert "internal-key" not in " ".join(started.argv)
+    assert started.env["VLLM_API_KEY"] == "internal-key"
+    assert "internal-key" not in repr(started)
+
+
+def test_the_environment_is_the_users_with_what_qserve_needs(parser):
+    env = demo_command(parser, environ={"PATH": "/bin", "VLLM_LOGGING_LEVEL": "error", "VLLM_API_KEY": "theirs"}).env
+    assert env["PATH"] == "/bin"
+    assert env["HF_HUB_OFFLINE"] == "1"
+    assert env["VLLM_NO_USAGE_STATS"] == "1"
+    assert env["VLLM_LOGGING_LEVEL"] == "INFO"
+    assert env["VLLM_API_KEY"] == "internal-key"
+    assert demo_command(parser, environ={"VLLM_LOGGING_LEVEL": "debug"}).env["VLLM_LOGGING_LEVEL"] == "DEBUG"
+
+
+def test_an_environment_that_overrules_the_plan_is_refused(parser):
+    with pytest.raises(UsageError, match=r"VLLM_CPU_KVCACHE_SPACE=4 .* 70000000 bytes; unset it .*--kv-cache-memory"):
+        demo_command(parser, environ={"VLLM_CPU_KVCACHE_SPACE": "4"})
+    assert "VLLM_CPU_KVCACHE_SPACE" not in demo_command(parser, environ={"VLLM_CPU_KVCACHE_SPACE": ""}).env
+
+
+def test_tool_calls_are_parsed_as_the_template_writes_them(parser):
+    flags = pairs(demo_command(parser).argv)
+    assert flags["--tool-call-parser"] == "hermes"
+    assert "--enable-auto-tool-choice" in flags
+    assert "--reasoning-parser" not in flags  # the demo model does not think aloud

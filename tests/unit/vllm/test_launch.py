@@ -1,0 +1,53 @@
+"""The vLLM worker as the supervisor knows it, up to the point where a process would start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qserve.engine.vllm.failure import Failure, FailureKind
+from qserve.engine.vllm.launch import VllmLaunch
+from qserve.errors import UsageError
+from tests.unit.vllm.builders import plan_of, spec_of
+
+
+@pytest.fixture
+def launch(parser):
+    return VllmLaunch(spec_of(plan_of(max_model_len=2048, max_num_seqs=8)), parser=parser)
+
+
+def test_a_second_try_sees_the_same_cards(launch):
+    launch.environment = {**launch.environment, "CUDA_VISIBLE_DEVICES": "GPU-b"}
+    launch._failure = Failure(FailureKind.TOO_MANY_SEQUENCES, "too many", max_num_seqs=4)
+    again = launch.retry()
+    assert again.launch.environment == launch.environment
+    assert again.launch.plan.workload.max_num_seqs == 4
+
+
+def test_without_a_failure_there_is_no_second_try(launch):
+    assert launch.retry() is None
+
+
+@pytest.mark.parametrize(("statuses", "ready"), [((0, 0), False), ((200, 503), False), ((200, 200), True)])
+async def test_ready_is_who_has_answered_a_request(launch, statuses, ready):
+    async def ask(method, path, body):
+        return statuses[method == "POST"], b""
+
+    assert await launch.is_ready(ask) is ready
+
+
+async def test_who_refuses_one_token_never_will_be_ready(launch):
+    async def ask(method, path, body):
+        return (400, b"at most 1 token") if method == "POST" else (200, b"")
+
+    with pytest.raises(UsageError, match="at most 1 token"):
+        await launch.is_ready(ask)
+
+
+def test_the_engines_processes_meet_where_a_socket_fits(parser, tmp_path):
+    short, deep = Path("/tmp/qserve-abcdefgh"), tmp_path / ("d" * 90)
+    for folder, meeting in ((short, short), (deep, Path("/tmp"))):
+        started = VllmLaunch(replace(spec_of(plan_of()), socket=folder / "chat.sock"), parser=parser)
+        assert started.environment["VLLM_RPC_BASE_PATH"] == str(meeting)
