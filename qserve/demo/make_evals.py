@@ -1,4 +1,4 @@
-"""Writes the items of the two lm-eval tasks in evals/qserve_demo/, from held-out questions.
+"""Writes the items of the three lm-eval tasks in evals/qserve_demo/, from held-out questions.
 
 python -m qserve.demo.make_evals
 """
@@ -11,16 +11,18 @@ import sys
 from pathlib import Path
 from random import Random
 
-from qserve.demo.conversations import chat_prompt
+from qserve.demo.conversations import Conversation, chat_prompt
 from qserve.demo.tasks import TASKS, Exchange, held_out_exchanges
 
-__all__ = ["choice_items", "generate_items", "main", "write_evals"]
+__all__ = ["choice_items", "generate_items", "main", "text_items", "write_evals"]
 
 EVAL_SEED = 2
 NUM_CHOICES = 4
 CHOICE_TASKS = ("add_2digit", "subtract_2digit", "compare", "count_words")
 GENERATE_TASKS = ("add_2digit", "subtract_2digit", "sort", "reverse_words")
 ITEMS_PER_TASK = 60
+TEXTS = 48
+TURNS_PER_TEXT = 5
 
 
 def choice_items() -> list[dict[str, object]]:
@@ -56,13 +58,22 @@ def generate_items() -> list[dict[str, object]]:
     ]
 
 
+def text_items() -> list[dict[str, object]]:
+    """Whole conversations of held-out exchanges, of all tasks that can be held out: text to be likely."""
+    names = tuple(dict.fromkeys((*CHOICE_TASKS, *GENERATE_TASKS)))
+    exchanges = _exchanges(names)
+    Random(EVAL_SEED).shuffle(exchanges)  # noqa: S311 (data, not secrets)
+    groups = [exchanges[start : start + TURNS_PER_TEXT] for start in range(0, TEXTS * TURNS_PER_TEXT, TURNS_PER_TEXT)]
+    return [{"text": "".join(text for text, _ in Conversation(tuple(group)).pieces())} for group in groups]
+
+
 def _exchanges(names: tuple[str, ...]) -> list[Exchange]:
     return [exchange for name in names for exchange in held_out_exchanges(TASKS[name], ITEMS_PER_TASK, EVAL_SEED)]
 
 
 def write_evals(folder: Path) -> None:
-    """Write choice.jsonl and generate.jsonl into `folder`."""
-    for name, items in (("choice", choice_items()), ("generate", generate_items())):
+    """Write choice.jsonl, generate.jsonl and text.jsonl into `folder`."""
+    for name, items in (("choice", choice_items()), ("generate", generate_items()), ("text", text_items())):
         lines = [json.dumps(item, ensure_ascii=False) + "\n" for item in items]
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
 

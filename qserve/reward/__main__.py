@@ -1,0 +1,54 @@
+"""The reward worker: python -m qserve.reward SPEC.json
+
+As qserve/engine/transformers/__main__.py: it loads, listens, tells its parent how it goes on standard error, and ends
+with its parent. The file holds a `WorkerSpec`, and beside it `reward`, a `RewardSettings`.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+from qserve.engine import worker_process
+from qserve.engine.process import WorkerSpec, report_phase
+from qserve.reward.settings import RewardSettings
+
+if TYPE_CHECKING:
+    from qserve.reward.scorer import RewardScorer
+
+
+async def _serve(document: dict[str, Any]) -> None:
+    # Imported here: it takes seconds, and the parent has been told what they are spent on.
+    from qserve.reward.app import build_app
+    from qserve.reward.memory import measured_memory
+
+    spec, settings = WorkerSpec.from_json(document), RewardSettings.from_json(document["reward"])
+    scorer = _load(spec, settings)
+    scorer.start()
+    try:
+        await worker_process.listen(
+            build_app(scorer, spec.models, spec.key, lambda: measured_memory(scorer)), spec.socket
+        )
+    finally:
+        scorer.stop()
+
+
+def _load(spec: WorkerSpec, settings: RewardSettings) -> RewardScorer:
+    from qserve.reward.checkpoints import recognise
+    from qserve.reward.open import make_scorer
+
+    report_phase("loading weights and warming up")
+    scorer = make_scorer(recognise(spec.folder, settings, spec.models[0]), spec.plan, settings)
+    # Loading leaves a million long-lived objects; without this every collection walks all of them.
+    gc.collect()
+    gc.freeze()
+    return scorer
+
+
+def main() -> None:
+    """Run the worker that the JSON file named on the command line describes."""
+    worker_process.run(_serve, "quantize the reward model or lower --max-length")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Attention over a packed row in which several texts may share a beginning (`qserve.reward.rows`).
+
+Known to transformers through `AttentionInterface`, as flash-attn's `varlen` is. Each stretch of the row is one causal
+SDPA call over its own keys, with the keys of the shared beginning before them; nothing is masked away between texts,
+and no mask of the whole row exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+__all__ = ["NAME", "RowLayout", "Stretch", "register", "stretches_sdpa"]
+
+NAME = "qserve_stretches_sdpa"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Tokens [start, stop) of a row: they see each other causally, and all of [shared_start, shared_stop)."""
+
+    start: int
+    stop: int
+    shared_start: int = 0
+    shared_stop: int = 0
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """The stretches of one row, which they fill. `masks` keeps what one layer made for the next one, by shape."""
+
+    stretches: tuple[Stretch, ...]
+    masks: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+
+    def mask(self, num_queries: int, num_keys: int, device: torch.device) -> torch.Tensor:
+        """Causal, aligned to the end of the keys: [num_queries, num_keys], true where a key is seen."""
+        shape = (num_queries, num_keys)
+        if shape not in self.masks:
+            ones = torch.ones(shape, dtype=torch.bool, device=device)
+            self.masks[shape] = ones.tril(diagonal=num_keys - num_queries)
+        return self.masks[shape]
+
+
+def register() -> None:
+    """Make the function known to transformers under `NAME`; it needs no mask of the library's."""
+    AttentionInterface.register(NAME, stretches_sdpa)
+    AttentionMaskInterface.register(NAME, lambda *_args, **_kwargs: None)
+
+
+def stretches_sdpa(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    layout: RowLayout | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """One layer's attention over the row that `layout` describes.
+
+    Args:
+        module: the attention layer; not used.
+        query: [1, heads, tokens, head_dim].
+        key: [1, kv_heads, tokens, head_dim].
+        value: as `key`.
+        attention_mask: None; the layout says it all.
+        scaling: factor on the scores; None is 1/√head_dim.
+        dropout: not used in inference.
+        layout: where each text lies. The library hands it through as it does any keyword.
+        kwargs: what else the library hands through.
+
+    Returns:
+        [1, tokens, heads, head_dim], and None for the attention weights that nobody asks for.
+
+    """
+    if layout is None:
+        raise ValueError("this attention needs the layout of the row; the model was called without one")
+    output = torch.empty_like(query)
+    for one in layout.stretches:
+        own = slice(one.start, one.stop)
+        keys, values = key[:, :, own], value[:, :, own]
+        mask = None
+        if one.shared_stop > one.shared_start:
+            shared = slice(one.shared_start, one.shared_stop)
+            keys, values = torch.cat((key[:, :, shared], keys), 2), torch.cat((value[:, :, shared], values), 2)
+            mask = layout.mask(one.stop - one.start, keys.shape[2], query.device)
+        output[:, :, own] = _attend(query[:, :, own], keys, values, mask, scaling)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
+) -> torch.Tensor:
+    grouped = query.shape[1] != key.shape[1]
+    if grouped and mask is not None and query.device.type != "cpu":
+        # With a mask no fused kernel of a card takes grouped heads; repeating them beats materialised scores.
+        key, value = (states.repeat_interleave(query.shape[1] // states.shape[1], dim=1) for states in (key, value))
+        grouped = False
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
+    )

@@ -1,0 +1,6 @@
+"""Trained reward models on disk: which of seven formats a path holds, where body and head are, how it was pooled."""
+
+from qserve.reward.checkpoints.describe import HeadLayer, RewardCheckpoint, RewardHead, StoredTensor
+from qserve.reward.checkpoints.recognise import recognise
+
+__all__ = ["HeadLayer", "RewardCheckpoint", "RewardHead", "StoredTensor", "recognise"]

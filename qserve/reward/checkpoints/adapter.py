@@ -1,0 +1,61 @@
+"""peft adapters: what adapter_config.json says, and where the base model is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from qserve.errors import BrokenCheckpoint, ModelNotFound
+from qserve.hub import cache
+
+__all__ = ["AdapterConfig", "base_of", "has_adapter", "read_adapter_config"]
+
+_CONFIG = "adapter_config.json"
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """`base_model` as the adapter names it: a folder on the trainer's machine, or a hub id."""
+
+    peft_type: str
+    base_model: str | None
+
+
+def has_adapter(folder: Path) -> bool:
+    """Whether the folder holds a peft adapter and not a whole model."""
+    return (folder / _CONFIG).is_file()
+
+
+def read_adapter_config(folder: Path) -> AdapterConfig:
+    """adapter_config.json. Raises BrokenCheckpoint for damaged JSON."""
+    try:
+        data = json.loads((folder / _CONFIG).read_text())
+        return AdapterConfig(str(data.get("peft_type", "")), data.get("base_model_name_or_path"))
+    except (OSError, ValueError, AttributeError) as error:
+        raise BrokenCheckpoint(f"{folder / _CONFIG} is no readable adapter config ({error}); copy it again") from None
+
+
+def base_of(folder: Path, adapter: AdapterConfig, asked: str | None) -> Path:
+    """The folder of the base model: the one asked for, or what the adapter names, here or in the local cache.
+
+    Raises ModelNotFound, naming what the adapter was trained on.
+    """
+    name = asked or adapter.base_model
+    for candidate in _candidates(folder, name):
+        if (candidate / "config.json").is_file():
+            return candidate
+    trained_on = f"it was trained on {adapter.base_model!r}" if adapter.base_model else "it names no base model"
+    here = ", which is not on this machine" if adapter.base_model else ""
+    looked = f", and --base {asked!r} holds no config.json" if asked else here
+    raise ModelNotFound(
+        f"{folder} is an adapter without its base model: {trained_on}{looked}. "
+        "Name the base model's folder: --base FOLDER"
+    )
+
+
+def _candidates(folder: Path, name: str | None) -> list[Path]:
+    if not name:
+        return []
+    snapshot = cache.snapshot(name) if "/" in name and not name.startswith((".", "/")) else None
+    return [Path(name).expanduser(), folder / name, *([snapshot] if snapshot else [])]

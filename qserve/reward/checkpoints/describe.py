@@ -1,0 +1,142 @@
+"""`RewardCheckpoint`: one trained reward model on disk, described without loading it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.model_spec import Head, ModelSpec
+from qserve.core.tensors import Tensor, dtype_bytes
+from qserve.reward.settings import Pooling
+
+__all__ = ["Format", "HeadLayer", "RewardCheckpoint", "RewardHead", "StoredTensor"]
+
+Format = Literal[
+    "sequence-classification",
+    "reward-model",
+    "process-reward-model",
+    "value-head",
+    "reward-head",
+    "lora",
+    "openrlhf",
+]
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file, by its header. `dtype` as safetensors spells it (F32, BF16, …)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * dtype_bytes(self.dtype)
+
+
+@dataclass(frozen=True)
+class HeadLayer:
+    """One linear layer of a head: `weight` [out, in], and its bias [out] where it has one."""
+
+    weight: StoredTensor
+    bias: StoredTensor | None
+
+
+@dataclass(frozen=True)
+class RewardHead:
+    """What turns a hidden state into scores: one linear layer, or two with a ReLU between them.
+
+    `num_labels` is 1 for a reward, 2 for a process reward model ("bad", "good"). `prefix` names it in the checkpoint.
+    """
+
+    prefix: str
+    layers: tuple[HeadLayer, ...]
+
+    @property
+    def num_labels(self) -> int:
+        return self.layers[-1].weight.shape[0]
+
+    @property
+    def hidden_size(self) -> int:
+        return self.layers[0].weight.shape[1]
+
+    @property
+    def has_bias(self) -> bool:
+        return self.layers[-1].bias is not None
+
+    def describe(self) -> str:
+        """For people and for `meta`: 'reward_head 1×2048 with bias'."""
+        shapes = " · ReLU · ".join("×".join(map(str, layer.weight.shape)) for layer in self.layers)
+        return f"{self.prefix} {shapes} {'with' if self.has_bias else 'without'} bias"
+
+
+@dataclass(frozen=True)
+class RewardCheckpoint:
+    """A trained reward model: what `recognise` found.
+
+    Attributes:
+        id: what the user wrote.
+        format: which of the seven.
+        path: the folder or file that was recognised.
+        config: config.json of the body, language-model part first in line where it is multimodal.
+        body: the body's tensors by their stored names; of an adapter those of its base model.
+        body_prefix: what stands before the body's own names (`model.`, `base_model.model.`, nothing).
+        head: where the head's tensors are.
+        tokenizer: folder with the tokenizer's files.
+        base: folder of the base model, None where the checkpoint is complete in itself.
+        adapter: folder of the peft adapter to merge into the base, None without one.
+        mean: mean and standard deviation of rewards on the training data, where the checkpoint records them.
+        std: see `mean`.
+        pooling: where training read the head.
+        step_token_id: token that ends a step, of a process reward model.
+        forced_eos: training replaced the last token by EOS, as OpenRLHF does.
+        notes: for the user.
+    """
+
+    id: str
+    format: Format
+    path: Path
+    config: Mapping[str, Any] = field(repr=False)
+    body: tuple[StoredTensor, ...] = field(repr=False)
+    body_prefix: str
+    head: RewardHead
+    tokenizer: Path
+    base: Path | None = None
+    adapter: Path | None = None
+    mean: float | None = None
+    std: float | None = None
+    pooling: Pooling = "last"
+    step_token_id: int | None = None
+    forced_eos: bool = False
+    notes: tuple[str, ...] = ()
+
+    def planned(self) -> Checkpoint:
+        """The same for the planner: the body's tensors and a scoring head, without an lm_head that never runs."""
+        head = Head("score", self.head.num_labels, hidden_layers=len(self.head.layers) - 1)
+        known = ModelSpec.from_config(_as_causal(self.config), self.id)
+        written = next(iter(self.config.get("architectures") or ()), self.format)
+        spec = replace(known, head=head, architecture=str(written))
+        body = (
+            Tensor(f"model.{tensor.name.removeprefix(self.body_prefix)}", tensor.dtype, tensor.shape, tensor.nbytes)
+            for tensor in self.body
+        )
+        head_tensors = (
+            Tensor(f"score.{index}.{kind}", "F32", part.shape, 4 * math.prod(part.shape))
+            for index, layer in enumerate(self.head.layers)
+            for kind, part in (("weight", layer.weight), ("bias", layer.bias))
+            if part is not None
+        )
+        tensors = tuple(body) + tuple(head_tensors)
+        folder = self.path if self.path.is_dir() else self.path.parent
+        return Checkpoint(self.id, folder, self.config, spec, tensors, self.notes)
+
+
+def _as_causal(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Trainers write their own class names ("RewardModel"); the body is a decoder whatever sits on it."""
+    return {**config, "architectures": ["DecoderForCausalLM"]}

@@ -1,0 +1,199 @@
+"""Which of the seven formats a path holds, from its files' headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qserve.errors import BrokenCheckpoint, ModelNotFound
+from qserve.hub.folder import read_config
+from qserve.reward.checkpoints.adapter import AdapterConfig, base_of, has_adapter, read_adapter_config
+from qserve.reward.checkpoints.describe import Format, RewardCheckpoint, RewardHead, StoredTensor
+from qserve.reward.checkpoints.heads import body_prefix, find_head
+from qserve.reward.checkpoints.stored import SINGLE_FILES, stored_in_file, stored_in_folder
+from qserve.reward.checkpoints.tokens import STEP_TOKEN, has_tokenizer, token_id
+from qserve.reward.settings import RewardSettings
+
+__all__ = ["recognise"]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A path with what its headers say: a whole model, or (`adapter`) what is to be merged into `base`."""
+
+    id: str
+    path: Path
+    base: Path | None
+    adapter: AdapterConfig | None
+    own: tuple[StoredTensor, ...]
+    body: tuple[StoredTensor, ...]
+    config: Mapping[str, Any]
+    own_config: Mapping[str, Any]
+
+
+def recognise(path: Path, settings: RewardSettings, model_id: str | None = None) -> RewardCheckpoint:
+    """The reward model at `path`: a folder, an adapter, or a single file with `settings.base` named.
+
+    No weights are read. Raises ModelNotFound when nothing is there, BrokenCheckpoint when it holds no reward model:
+    no head, a head of the wrong shape, an adapter or a file without its base. Each message says what was found.
+    """
+    place = _look(path, settings, model_id or str(path))
+    text = _text_config(place.config)
+    hidden_size = int(text.get("hidden_size", 0))
+    asked = settings.head or _named_head(place.own_config)
+    head = find_head(place.own, asked, hidden_size, place.id)
+    if head is None and place.adapter is not None:
+        head = find_head(place.body, None, hidden_size, place.id)
+    if head is None:
+        raise BrokenCheckpoint(_no_head(place))
+    return _described(place, head, settings)
+
+
+def _look(path: Path, settings: RewardSettings, model_id: str) -> _Place:
+    if path.is_file():
+        return _single_file(path, settings, model_id)
+    if not path.is_dir():
+        raise ModelNotFound(
+            f"there is no reward model at {str(path)!r}: --reward takes a folder, a single file "
+            f"({', '.join(SINGLE_FILES)}) with --base, a hub id, or demo"
+        )
+    if has_adapter(path):
+        return _adapter(path, settings, model_id)
+    own = stored_in_folder(path)
+    if not own:
+        raise BrokenCheckpoint(f"{path} holds no weights (*.safetensors, pytorch_model*.bin, *.pt); copy it again")
+    own_config = read_config(path) if (path / "config.json").is_file() else {}
+    base = Path(settings.base).expanduser() if settings.base else None
+    if not own_config and base is None:
+        raise BrokenCheckpoint(
+            f"{path} has weights but no config.json, so nothing says which model they belong to; "
+            "name the base model's folder: --base FOLDER"
+        )
+    config = own_config or read_config(_folder(base))
+    return _Place(model_id, path, base, None, own, own, config, own_config)
+
+
+def _single_file(path: Path, settings: RewardSettings, model_id: str) -> _Place:
+    if path.suffix not in SINGLE_FILES:
+        raise BrokenCheckpoint(f"{path} is no file of weights; a reward model's file ends in {', '.join(SINGLE_FILES)}")
+    if settings.base is None:
+        raise BrokenCheckpoint(
+            f"{path} holds weights without a config.json or a tokenizer; name the base model's folder: --base FOLDER"
+        )
+    own, base = stored_in_file(path), _folder(Path(settings.base).expanduser())
+    return _Place(model_id, path, base, None, own, own, read_config(base), {})
+
+
+def _adapter(path: Path, settings: RewardSettings, model_id: str) -> _Place:
+    adapter = read_adapter_config(path)
+    base = base_of(path, adapter, settings.base)
+    own, body = stored_in_folder(path, adapter=True), stored_in_folder(base)
+    return _Place(model_id, path, base, adapter, own, body, read_config(base), {})
+
+
+def _folder(base: Path | None) -> Path:
+    if base is None or not base.is_dir():
+        raise ModelNotFound(f"--base {str(base)!r} is no folder; it takes the base model's checkpoint folder")
+    return base
+
+
+def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    nested = config.get("text_config")
+    return nested if isinstance(nested, Mapping) else config
+
+
+def _named_head(config: Mapping[str, Any]) -> str | None:
+    """OpenRLHF writes its head's name into config.json."""
+    name = config.get("value_head_prefix")
+    return name if isinstance(name, str) and name else None
+
+
+def _no_head(place: _Place) -> str:
+    kind = "an adapter" if place.adapter else "a checkpoint"
+    names = [tensor.name for tensor in place.own]
+    if any("lm_head" in name for name in names) or _is_causal(place.own_config):
+        return (
+            f"{place.id} is {kind} of a causal language model and has no reward head: a merge through "
+            "AutoModelForCausalLM drops it (trl#297, trl#368), and a random one would score at random. Merge with "
+            'AutoModelForSequenceClassification and modules_to_save=["score"], or name the head: --head'
+        )
+    if place.adapter:
+        return (
+            f"the adapter {place.id} holds no head, and neither does its base {place.base}: it must be trained with "
+            'modules_to_save=["score"], else the head that it was trained with is lost. '
+            f"Found: {', '.join(sorted(names)[:3])}…"
+        )
+    return (
+        f"{place.id} holds no reward head among its {len(names)} tensors ({', '.join(sorted(names)[:3])}…); "
+        "if it is there under a name of its own, say which: --head NAME"
+    )
+
+
+def _is_causal(config: Mapping[str, Any]) -> bool:
+    return any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in config.get("architectures") or ())
+
+
+def _described(place: _Place, head: RewardHead, settings: RewardSettings) -> RewardCheckpoint:
+    prefix = body_prefix(place.body)
+    if prefix is None:
+        raise BrokenCheckpoint(
+            f"{place.id} has the head {head.prefix!r}, but no body (no embed_tokens.weight); "
+            "a head alone needs the model that it was trained on"
+        )
+    body = tuple(t for t in place.body if t.name.startswith(prefix) and not _belongs_to(head, t))
+    tokenizer = place.path if has_tokenizer(place.path) else place.base
+    if tokenizer is None or not has_tokenizer(tokenizer):
+        raise BrokenCheckpoint(f"{place.id} holds no tokenizer; name the folder that has it: --base FOLDER")
+    own_format = _format(place, head)
+    found = RewardCheckpoint(
+        place.id, own_format, place.path, _text_config(place.config), body, prefix, head, tokenizer,
+        base=place.base, adapter=place.path if place.adapter else None,
+    )  # fmt: skip
+    return _with_habits(found, place.own_config, settings)
+
+
+def _belongs_to(head: RewardHead, tensor: StoredTensor) -> bool:
+    return any(tensor in (layer.weight, layer.bias) for layer in head.layers) or "lm_head" in tensor.name
+
+
+def _format(place: _Place, head: RewardHead) -> Format:
+    name = head.prefix.rpartition(".")[2]
+    if head.prefix.endswith(("v_head.summary", "v_head")):
+        return "value-head"
+    if place.adapter is not None:
+        return "lora"
+    if head.num_labels == 2:
+        return "process-reward-model"
+    if len(head.layers) == 2:
+        return "reward-model"
+    if _is_openrlhf(place.own_config):
+        return "openrlhf"
+    return "sequence-classification" if name == "score" else "reward-head"
+
+
+def _is_openrlhf(config: Mapping[str, Any]) -> bool:
+    written = {"value_head_prefix", "normalize_reward"} & set(config)
+    return bool(written) or "RewardModel" in (config.get("architectures") or ())
+
+
+def _with_habits(found: RewardCheckpoint, config: Mapping[str, Any], settings: RewardSettings) -> RewardCheckpoint:
+    """What each format's trainer does with a text, as far as its config says."""
+    if found.format == "process-reward-model":
+        step = token_id(found.tokenizer, settings.step_token or STEP_TOKEN, found.config)
+        return replace(found, step_token_id=step)
+    if found.format == "openrlhf":
+        mean, std = config.get("mean"), config.get("std")
+        return replace(found, forced_eos=True, mean=_number(mean), std=_number(std))
+    if found.format == "reward-head":
+        note = (
+            f"{found.id}: the head is read at the last token of the text; a training script that read "
+            "hidden[:, -1] with padding on the right read the padding (--pooling says otherwise)"
+        )
+        return replace(found, notes=(note,))
+    return found
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,111 @@
+"""A row computed, whatever happens: where memory runs out it is divided; a failure stays with whom it belongs to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from qserve.engine.transformers.batching import NOT_A_NUMBER, SequenceFailed
+from qserve.engine.transformers.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
+from qserve.reward.forward import TextToRead, read_packed, read_padded
+from qserve.reward.load import LoadedReward
+from qserve.reward.rows import Group
+
+__all__ = ["RowComputer", "ScorerStats"]
+
+Output = torch.Tensor | SequenceFailed
+"""The head's output [positions, labels] of one text, or why there is none."""
+
+
+@dataclass
+class ScorerStats:
+    """Counts since the start. `num_computed_tokens` leaves out shared beginnings and counts padding."""
+
+    num_items: int = 0
+    num_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_padding_tokens: int = 0
+    num_rows: int = 0
+    num_truncated: int = 0
+    num_out_of_memory: int = 0
+    busy_s: float = 0.0
+    rows_of_items: dict[int, int] = field(default_factory=dict)
+    """How many rows held that many texts."""
+
+
+class RowComputer:
+    """Runs rows through a model; rows of several threads may run at once."""
+
+    def __init__(self, loaded: LoadedReward) -> None:
+        self.stats = ScorerStats()
+        self._loaded = loaded
+        self._stats_lock = threading.Lock()
+
+    def compute(self, row: Sequence[Group], texts: Sequence[TextToRead]) -> dict[int, Output]:
+        """By member of `row`, its output. Raises nothing: others wait behind the thread that calls."""
+        failure = None
+        try:
+            outputs = self._forward(row, texts)
+        except Exception as error:  # whatever it is
+            failure = _failure(error, row)
+        if failure is None:
+            return {member: _finite(output) for member, output in outputs.items()}
+        members = [member for group in row for member in group.members]
+        if not isinstance(failure, OutOfMemory) or len(members) == 1:
+            return dict.fromkeys(members, failure)
+        free_what_failed()
+        with self._stats_lock:
+            self.stats.num_out_of_memory += 1
+        first, second = _halves(row)
+        return self.compute(first, texts) | self.compute(second, texts)
+
+    def count_item(self, num_tokens: int, truncated: bool) -> None:
+        """One text that got its score."""
+        with self._stats_lock:
+            self.stats.num_items += 1
+            self.stats.num_tokens += num_tokens
+            self.stats.num_truncated += truncated
+
+    def _forward(self, row: Sequence[Group], texts: Sequence[TextToRead]) -> dict[int, torch.Tensor]:
+        began_s = time.perf_counter()
+        if self._loaded.packs:
+            outputs = read_packed(self._loaded, row, texts)
+        else:
+            outputs = read_padded(self._loaded, [member for group in row for member in group.members], texts)
+        self._count_row(row, time.perf_counter() - began_s)
+        return outputs
+
+    def _count_row(self, row: Sequence[Group], seconds: float) -> None:
+        lengths = [length for group in row for length in group.lengths]
+        padded = 0 if self._loaded.packs else max(lengths) * len(lengths) - sum(lengths)
+        with self._stats_lock:
+            stats = self.stats
+            stats.num_rows += 1
+            stats.busy_s += seconds
+            stats.rows_of_items[len(lengths)] = stats.rows_of_items.get(len(lengths), 0) + 1
+            stats.num_padding_tokens += padded
+            stats.num_computed_tokens += sum(group.num_tokens for group in row) + padded
+
+
+def _failure(error: Exception, row: Sequence[Group]) -> SequenceFailed:
+    if is_out_of_memory(error):
+        return OutOfMemory.while_doing(f"scoring {sum(group.num_tokens for group in row)} tokens", error)
+    return error if isinstance(error, SequenceFailed) else SequenceFailed(f"scoring failed: {error}")
+
+
+def _finite(output: torch.Tensor) -> Output:
+    return output if bool(torch.isfinite(output).all()) else SequenceFailed(NOT_A_NUMBER)
+
+
+def _halves(row: Sequence[Group]) -> tuple[Sequence[Group], Sequence[Group]]:
+    if len(row) > 1:
+        return row[: len(row) // 2], row[len(row) // 2 :]
+    group, middle = row[0], len(row[0].members) // 2
+    return (
+        (Group(group.shared, group.members[:middle], group.lengths[:middle]),),
+        (Group(group.shared, group.members[middle:], group.lengths[middle:]),),
+    )

@@ -1,0 +1,92 @@
+"""One pass of the body over a row of texts, and the head at the positions that are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from qserve.reward.attention import RowLayout, Stretch
+from qserve.reward.load import LoadedReward
+from qserve.reward.pooling import Reading
+from qserve.reward.rows import Group
+
+__all__ = ["TextToRead", "read_packed", "read_padded"]
+
+
+@dataclass(frozen=True)
+class TextToRead:
+    """Token ids and where to read the head."""
+
+    token_ids: Sequence[int]
+    reading: Reading
+
+
+@torch.inference_mode()
+def read_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[TextToRead]) -> dict[int, torch.Tensor]:
+    """By text index, the head's output [positions, labels] in fp32 on the CPU (one row for a mean).
+
+    The row goes through the body as one sequence whose texts do not see each other. `texts` are indexed by the groups'
+    members.
+    """
+    ids: list[int] = []
+    positions: list[int] = []
+    stretches: list[Stretch] = []
+    wanted: dict[int, list[int]] = {}
+    for group in row:
+        begin = len(ids)
+        shared = texts[group.members[0]].token_ids[: group.shared]
+        if shared:
+            stretches.append(Stretch(begin, begin + group.shared))
+            ids += shared
+            positions += range(group.shared)
+        for member in group.members:
+            text, start = texts[member], len(ids)
+            ids += text.token_ids[group.shared :]
+            positions += range(group.shared, len(text.token_ids))
+            stretches.append(Stretch(start, len(ids), begin, begin + group.shared))
+            offset = start - group.shared
+            wanted[member] = [begin + p if p < group.shared else offset + p for p in text.reading.positions]
+    device = loaded.device
+    hidden = loaded.body(
+        input_ids=torch.tensor([ids], device=device),
+        position_ids=torch.tensor([positions], device=device),
+        layout=RowLayout(tuple(stretches)),
+        use_cache=False,
+    ).last_hidden_state[0]
+    return _read(loaded, hidden, wanted, texts)
+
+
+@torch.inference_mode()
+def read_padded(loaded: LoadedReward, members: Sequence[int], texts: Sequence[TextToRead]) -> dict[int, torch.Tensor]:
+    """The same for bodies that can't be packed: one text a row, padding on the right, where no text sees it."""
+    longest = max(len(texts[member].token_ids) for member in members)
+    device = loaded.device
+    ids = torch.zeros(len(members), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    wanted: dict[int, list[int]] = {}
+    for index, member in enumerate(members):
+        text = texts[member]
+        ids[index, : len(text.token_ids)] = torch.tensor(text.token_ids)
+        mask[index, : len(text.token_ids)] = 1
+        wanted[member] = [index * longest + position for position in text.reading.positions]
+    hidden = loaded.body(
+        input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
+    ).last_hidden_state.flatten(0, 1)
+    return _read(loaded, hidden, wanted, texts)
+
+
+def _read(
+    loaded: LoadedReward, hidden: torch.Tensor, wanted: dict[int, list[int]], texts: Sequence[TextToRead]
+) -> dict[int, torch.Tensor]:
+    """`hidden` is [tokens, hidden size]; `wanted` are its rows, by text."""
+    rows, counts = [], []
+    for member, places in wanted.items():
+        states = hidden[torch.tensor(places, device=hidden.device)].float()
+        states = states.mean(0, keepdim=True) if texts[member].reading.mean else states
+        rows.append(states)
+        counts.append(len(states))
+    head_device = next(loaded.head.parameters()).device
+    outputs = loaded.head(torch.cat(rows).to(head_device)).cpu()
+    return dict(zip(wanted, outputs.split(counts), strict=True))

@@ -1,0 +1,55 @@
+"""What is scored, and what comes out. No torch: gateway-side code may read this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Score", "ScoreItem", "TokenizedText"]
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """Token ids as the model is to see them, at most `max_length`; `truncated`: some were cut off to get there."""
+
+    token_ids: list[int]
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class ScoreItem:
+    """One text to score.
+
+    Attributes:
+        token_ids: the whole text, prompt and answer, at least one token.
+        positions: where to read the head, as indices into `token_ids`; None: where the model's pooling says. With
+            several of them each gives a step, and the last one the reward.
+        shared_prefix: how many leading tokens the item has in common with others of its request (the prompt in
+            best-of-n). A hint that never changes a score: items that begin with the same tokens are computed once for
+            these. 0: nothing is known.
+        truncated: what `TokenizedText` said; it is handed on to the score.
+    """
+
+    token_ids: list[int]
+    positions: tuple[int, ...] | None = None
+    shared_prefix: int = 0
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class Score:
+    """The reward of one item.
+
+    Attributes:
+        reward: the head's value, not normalised. Of a process reward model: the last step's probability of "good".
+        steps: a process reward model's probability of "good" per step, or the values at the item's `positions`; else
+            None.
+        num_tokens: tokens of the item.
+        truncated: as the item said.
+        position: index of the token at which the reward was read (-1 for the mean over all tokens).
+    """
+
+    reward: float
+    steps: tuple[float, ...] | None
+    num_tokens: int
+    truncated: bool
+    position: int

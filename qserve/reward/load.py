@@ -1,0 +1,230 @@
+"""A trained reward model from disk into memory: the body as the plan says, the head in fp32, nothing made up."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import MODEL_MAPPING, AutoConfig
+from transformers.utils import logging as transformers_logging
+
+from qserve.core.quantization import SCHEMES
+from qserve.engine.transformers import reference_kernels
+from qserve.engine.transformers.checkpoint_errors import explain
+from qserve.engine.transformers.load import DTYPES, load_tokenizer, weights_bytes
+from qserve.engine.transformers.load_cost import LoadCost, LoadMeter
+from qserve.engine.transformers.mapped import MappedFiles, releasing, return_large_blocks
+from qserve.engine.transformers.packed_linear import pack_linears
+from qserve.engine.transformers.placement import in_names_of
+from qserve.engine.transformers.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, settle
+from qserve.errors import BrokenCheckpoint
+from qserve.planner.plan import Plan
+from qserve.reward import attention
+from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint
+from qserve.reward.weights import body_tensors, read_tensors
+
+__all__ = ["LoadedReward", "ScoreHead", "load_reward_model"]
+
+
+class ScoreHead(nn.Module):
+    """Linear layers with a ReLU between them, in fp32 whatever the body is in, and never quantized."""
+
+    def __init__(self, layers: tuple[HeadLayer, ...]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_linear(layer) for layer in layers)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`hidden` [rows, hidden size] in any dtype to [rows, labels] in fp32."""
+        states = hidden.float()
+        for index, layer in enumerate(self.layers):
+            states = layer(states if index == 0 else torch.relu(states))
+        return states
+
+
+def _linear(layer: HeadLayer) -> nn.Linear:
+    num_out, num_in = layer.weight.shape
+    linear = nn.Linear(num_in, num_out, bias=layer.bias is not None, dtype=torch.float32)
+    parts = [part for part in (layer.weight, layer.bias) if part is not None]
+    found = read_tensors(parts)
+    linear.weight.data = found[layer.weight.name].float().clone()
+    if layer.bias is not None:
+        linear.bias.data = found[layer.bias.name].float().clone()
+    return linear
+
+
+@dataclass(frozen=True)
+class LoadedReward:
+    """A reward model that is ready to score.
+
+    `packs`: rows of texts laid end to end can go through the body; without it they are padded on the right (hybrids,
+    whose linear attention carries a state along the row, and sliding windows).
+    """
+
+    checkpoint: RewardCheckpoint
+    body: Any
+    head: ScoreHead
+    tokenizer: Any
+    dtype: str
+    quant: str
+    weights_bytes: int
+    packs: bool
+    cost: LoadCost = field(default_factory=LoadCost)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go: the device of the embedding."""
+        device: torch.device = self.body.get_input_embeddings().weight.device
+        # An embedding that accelerate keeps on disk is brought to the device that its hook names.
+        hook = getattr(self.body.get_input_embeddings(), "_hf_hook", None)
+        return torch.device(hook.execution_device) if device.type == "meta" and hook is not None else device
+
+
+def load_reward_model(
+    checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float], None] = lambda share: None
+) -> LoadedReward:
+    """Body and head of `checkpoint`, in the plan's dtype, quantization and placement.
+
+    `on_progress` hears the share of the tensors that is done. Raises BrokenCheckpoint when a tensor is missing, of
+    another shape or not a number, DoesNotFit when memory runs out, MissingExtra when peft or bitsandbytes are needed.
+    Remote code never runs.
+    """
+    meter = LoadMeter()
+    tokenizer = load_tokenizer(checkpoint.tokenizer)
+    quiet_bitsandbytes()
+    body = _body(checkpoint, plan, on_progress).eval()
+    for parameter in body.parameters():
+        parameter.requires_grad_(False)
+    settle(body, DTYPES[plan.dtype])
+    files = MappedFiles.of(_folder(checkpoint))
+    if pack_linears(body, files) or plan.quant.in_flight:
+        files.detach(body)
+    head = _head(checkpoint, body)
+    packs = _packs(body)
+    if packs:
+        attention.register()
+        body.set_attn_implementation(attention.NAME)
+    else:
+        reference_kernels.expect_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    gc.collect()
+    return LoadedReward(
+        checkpoint=checkpoint, body=body, head=head, tokenizer=tokenizer, dtype=plan.dtype, quant=_quant(plan),
+        weights_bytes=weights_bytes(body) + weights_bytes(head), packs=packs, cost=meter.read(body),
+        notes=(*checkpoint.notes, *left_in_16_bit(body, plan)),
+    )  # fmt: skip
+
+
+def _quant(plan: Plan) -> str:
+    scheme = plan.quant.scheme
+    return scheme if SCHEMES[scheme].bits < 16 else "none"
+
+
+def _body(checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float], None]) -> Any:
+    """The decoder without its lm_head. transformers would fill what is missing with random numbers: refused here."""
+    where = checkpoint.path
+    config = _config(checkpoint)
+    cls = MODEL_MAPPING[type(config)]
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # that head and lm_head are left over is as it should be
+    try:
+        arguments = _arguments(checkpoint, plan, cls, config)
+        with releasing(_folder(checkpoint), on_progress):
+            body, report = cls.from_pretrained(
+                **arguments,
+                config=config,
+                attn_implementation="sdpa",
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                local_files_only=True,
+            )
+    except Exception as error:
+        raise explain(error, where, "the weights") from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    _check_complete(where, report)
+    return body
+
+
+def _arguments(checkpoint: RewardCheckpoint, plan: Plan, cls: Any, config: Any) -> dict[str, Any]:
+    """Where the weights come from, in which precision, and where they go, as `from_pretrained` takes it."""
+    dtype = DTYPES[plan.dtype]
+    if plan.quant.scheme == "bnb-int8":
+        return_large_blocks()
+    quantization = in_flight_config(plan, dtype)
+    whole = _is_plain_folder(checkpoint)
+    return {
+        "pretrained_model_name_or_path": checkpoint.path if whole else None,
+        **({} if whole else {"state_dict": body_tensors(checkpoint, dtype)}),
+        **({"quantization_config": quantization} if quantization is not None else {}),
+        "dtype": dtype,
+        **_placement(plan, cls, config),
+    }
+
+
+def _is_plain_folder(checkpoint: RewardCheckpoint) -> bool:
+    """Whether transformers finds the body in the folder by itself, quantized as it may be stored."""
+    names = ("model.safetensors", "model.safetensors.index.json")
+    has_files = any((checkpoint.path / name).is_file() for name in names)
+    return has_files and checkpoint.adapter is None and checkpoint.body_prefix in ("", "model.")
+
+
+def _placement(plan: Plan, cls: Any, config: Any) -> dict[str, Any]:
+    """The plan names the modules of a causal model; the body has them without `model.`, and no lm_head."""
+    placed = plan.placement.device_map
+    if not isinstance(placed, dict):
+        return {"device_map": placed}
+    own = {name.removeprefix("model."): place for name, place in placed.items() if name not in ("lm_head", "score")}
+    with torch.device("meta"):
+        skeleton = cls(config)
+    device_map = in_names_of(skeleton, own)
+    if "disk" not in device_map.values():
+        return {"device_map": device_map}
+    return {"device_map": device_map, "offload_folder": tempfile.mkdtemp(prefix="qserve-reward-offload-")}
+
+
+def _folder(checkpoint: RewardCheckpoint) -> Path:
+    return checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+
+
+def _config(checkpoint: RewardCheckpoint) -> Any:
+    values = dict(checkpoint.config)
+    return AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+def _check_complete(where: Path, report: dict[str, Any]) -> None:
+    missing, misshapen = sorted(report["missing_keys"]), sorted(report["mismatched_keys"])
+    if missing:
+        raise BrokenCheckpoint(
+            f"{where} lacks {len(missing)} of the body's tensors, first {missing[0]}; scores of a body with random "
+            "parts mean nothing. Is a shard missing, or the wrong --base named?"
+        )
+    if misshapen:
+        name, found, wanted = misshapen[0]
+        raise BrokenCheckpoint(
+            f"{where} holds {len(misshapen)} tensors of another shape than the config calls for, first {name}: "
+            f"{list(found)}, wanted {list(wanted)}. Is the config (or --base) of another model?"
+        )
+
+
+def _head(checkpoint: RewardCheckpoint, body: Any) -> ScoreHead:
+    """On the device on which the body's last norm computes."""
+    head = ScoreHead(checkpoint.head.layers).requires_grad_(False).eval()
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in head.parameters()):
+        raise BrokenCheckpoint(
+            f"the head {checkpoint.head.prefix!r} of {checkpoint.id} holds values that are no numbers (NaN or "
+            "infinity): its training diverged; take an earlier checkpoint"
+        )
+    last = list(body.modules())[-1]
+    weight = next(iter(body.norm.parameters()), None) if hasattr(body, "norm") else next(iter(last.parameters()), None)
+    return head if weight is None or weight.device.type == "meta" else head.to(weight.device)
+
+
+def _packs(body: Any) -> bool:
+    layers = getattr(body.config, "layer_types", None) or ["full_attention"]
+    return all(kind == "full_attention" for kind in layers)

@@ -1,0 +1,45 @@
+"""From what the user wrote behind --reward to a scorer that is ready, in this process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qserve.core.hardware import Hardware
+from qserve.errors import DoesNotFit
+from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.find import find_reward
+from qserve.reward.load import load_reward_model
+from qserve.reward.scorer import RewardScorer
+from qserve.reward.settings import RewardSettings
+
+__all__ = ["find_reward", "make_scorer", "open_scorer", "plan_reward"]
+
+
+def plan_reward(checkpoint: RewardCheckpoint, hardware: Hardware, request: PlanRequest) -> Plan:
+    """Weights, and the activations of one row of texts. Raises DoesNotFit with what is missing and ways out."""
+    plan = make_plan(checkpoint.planned(), hardware, replace(request, engine="transformers"))
+    if not plan.fits:
+        ways = "; ".join(suggestion.change for suggestion in plan.suggestions)
+        raise DoesNotFit(f"{checkpoint.id}: {plan.why_not}{f'. Ways out: {ways}' if ways else ''}")
+    return plan
+
+
+def make_scorer(checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettings) -> RewardScorer:
+    """Load `checkpoint` as `plan` says and try it once. The scorer's thread is not started."""
+    scorer = RewardScorer(
+        load_reward_model(checkpoint, plan),
+        settings,
+        max_length=plan.workload.max_model_len,
+        max_num_batched_tokens=plan.workload.max_num_batched_tokens,
+    )
+    scorer.warm_up()
+    return scorer
+
+
+def open_scorer(reward: str, settings: RewardSettings, hardware: Hardware, request: PlanRequest) -> RewardScorer:
+    """All of it: find, plan, load, try."""
+    checkpoint = find_reward(reward, settings)
+    if settings.max_length is not None and request.max_model_len is None:
+        request = replace(request, max_model_len=settings.max_length)
+    return make_scorer(checkpoint, plan_reward(checkpoint, hardware, request), settings)

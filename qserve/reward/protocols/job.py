@@ -1,0 +1,170 @@
+"""The job that every protocol comes down to: texts to score, and how the scores are told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from qserve.reward.items import Score
+from qserve.reward.settings import Truncation
+from qserve.wire.errors import ApiError
+from qserve.wire.openai import ChatMessage
+
+__all__ = [
+    "About",
+    "Content",
+    "ScoreJob",
+    "Scored",
+    "Text",
+    "answered",
+    "conversation",
+    "sigmoid",
+    "texts_of_input",
+    "turn",
+    "usage",
+]
+
+Content = str | tuple[int, ...] | tuple[Mapping[str, Any], ...]
+"""A text that went through a template already, token ids, or messages."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a protocol may know of the model before anything is scored. `meta` is the scorer's."""
+
+    model: str
+    meta: Mapping[str, Any]
+
+    @property
+    def step_token(self) -> str | None:
+        """The text that ends a step, of a process reward model."""
+        token: str | None = self.meta.get("step_token")
+        return token
+
+    def activation(self, raw: bool) -> Callable[[float], float]:
+        """What other servers do to a reward unless it is wanted raw: the sigmoid. A process reward model's is a
+        probability already."""
+        return float if raw or self.step_token is not None else sigmoid
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text to score.
+
+    Attributes:
+        content: what it is.
+        where: the field it came from, for errors.
+        every_token: read the head at each token.
+    """
+
+    content: Content
+    where: str
+    every_token: bool = False
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What became of a job: its scores in the order of its texts.
+
+    Attributes:
+        scores: one per text.
+        model: the name that the answer tells.
+        meta: how the scores came about, with the number of truncated texts.
+        latency_ms: from the body's last byte to the last score.
+        created_unix_s: for protocols that tell it.
+    """
+
+    scores: Sequence[Score]
+    model: str
+    meta: Mapping[str, Any]
+    latency_ms: float
+    created_unix_s: int
+
+    @property
+    def rewards(self) -> list[float]:
+        return [score.reward for score in self.scores]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(score.num_tokens for score in self.scores)
+
+
+@dataclass(frozen=True)
+class ScoreJob:
+    """Texts, what may be cut off of them, and what is said about their scores.
+
+    Attributes:
+        texts: at least one.
+        tell: the body of the answer.
+        truncate: goes before the model's own setting.
+        max_length: goes before the model's own, where it is smaller.
+    """
+
+    texts: tuple[Text, ...]
+    tell: Callable[[Scored], Any]
+    truncate: Truncation | None = None
+    max_length: int | None = None
+
+
+def turn(role: Literal["user", "assistant"], content: str) -> ChatMessage:
+    """One message."""
+    return ChatMessage(role=role, content=content, name=None)
+
+
+def conversation(messages: Sequence[ChatMessage], where: str) -> tuple[Mapping[str, Any], ...]:
+    """Messages for the template. Raises ApiError 400 unless the last one is an answer that holds something."""
+    last = messages[-1]
+    if last.role != "assistant":
+        raise ApiError(
+            400,
+            f"'{where}' ends with a message of role '{last.role}'; what is scored is an answer: the last message must "
+            "be the assistant's",
+            "invalid_value",
+            where,
+        )
+    if not last.text():
+        raise ApiError(400, f"'{where}' ends with an empty answer; there is nothing to score", "empty_input", where)
+    return tuple({"role": message.role, "content": message.text()} for message in messages)
+
+
+def answered(prompt: str | Sequence[ChatMessage], answer: str, where: str) -> tuple[Mapping[str, Any], ...]:
+    """`answer` as the assistant's turn after `prompt`; a prompt that is a string is the user's turn."""
+    before = [turn("user", prompt)] if isinstance(prompt, str) else list(prompt)
+    if before[-1].role == "assistant":
+        raise ApiError(
+            400,
+            "'prompt' ends with the assistant's message already; it must end with the user's (or a tool's)",
+            "invalid_value",
+            "prompt",
+        )
+    return conversation([*before, turn("assistant", answer)], where)
+
+
+def texts_of_input(value: Any, where: str, *, every_token: bool = False) -> tuple[Text, ...]:
+    """A string, token ids, or a list of either."""
+    several = isinstance(value, list) and not isinstance(value[0], int)
+    items = value if several else [value]
+    return tuple(
+        Text(_plain(item, name), name, every_token=every_token)
+        for item, name in ((item, f"{where}.{index}" if several else where) for index, item in enumerate(items))
+    )
+
+
+def _plain(value: Any, where: str) -> Content:
+    if isinstance(value, str):
+        if not value:
+            raise ApiError(400, f"'{where}' is an empty text; there is nothing to score", "empty_input", where)
+        return value
+    return tuple(value)
+
+
+def sigmoid(value: float) -> float:
+    """Without overflow for any finite value."""
+    return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
+
+
+def usage(scored: Scored) -> dict[str, int]:
+    """OpenAI's fields; nothing is generated."""
+    return {"prompt_tokens": scored.num_tokens, "completion_tokens": 0, "total_tokens": scored.num_tokens}

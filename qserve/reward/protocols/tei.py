@@ -1,0 +1,57 @@
+"""text-embeddings-inference on a classifier: POST /predict, and POST /rerank told from vLLM's by `texts`.
+
+Its answers are lists, with no room for `meta`. A pair of strings is a prompt and its answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from qserve.reward.protocols.job import About, Content, Scored, ScoreJob, Text, answered
+from qserve.reward.protocols.vllm import LABEL, query_texts
+from qserve.reward.settings import Truncation
+from qserve.wire.errors import ApiError
+from qserve.wire.reward import PredictRequest, RerankRequest
+
+__all__ = ["predict", "rerank"]
+
+
+def predict(request: PredictRequest, about: About) -> ScoreJob:
+    """One prediction in a list, or of a batch a list of such lists. `raw_scores` leaves the sigmoid out."""
+    named = [(one, f"inputs.{index}" if request.is_batch else "inputs") for index, one in enumerate(request.batch())]
+    texts = tuple(Text(_content(one, name), name) for one, name in named)
+    activate = about.activation(request.raw_scores)
+
+    def tell(scored: Scored) -> list[Any]:
+        rows = [[{"score": activate(value), "label": LABEL}] for value in scored.rewards]
+        return rows if request.is_batch else rows[0]
+
+    return ScoreJob(texts, tell, _side(request.truncate, request.truncation_direction))
+
+
+def rerank(request: RerankRequest, about: About) -> ScoreJob:
+    """Best first."""
+    texts = request.texts or []
+    activate = about.activation(bool(request.raw_scores))
+
+    def tell(scored: Scored) -> list[dict[str, Any]]:
+        order = sorted(range(len(texts)), key=lambda index: -scored.rewards[index])
+        rows: list[dict[str, Any]] = [{"index": index, "score": activate(scored.rewards[index])} for index in order]
+        return [{**row, "text": texts[row["index"]]} for row in rows] if request.return_text else rows
+
+    side = _side(bool(request.truncate), request.truncation_direction or "Right")
+    return ScoreJob(query_texts(request.query, texts, "texts"), tell, side)
+
+
+def _content(parts: list[str], where: str) -> Content:
+    if len(parts) == 2:
+        return answered(parts[0], parts[1], where)
+    if not parts[0]:
+        raise ApiError(400, f"'{where}' is an empty text; there is nothing to score", "empty_input", where)
+    return parts[0]
+
+
+def _side(truncate: bool, direction: Literal["left", "right", "Left", "Right"]) -> Truncation | None:
+    if not truncate:
+        return None
+    return "left" if direction.lower() == "left" else "right"

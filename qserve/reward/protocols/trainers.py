@@ -1,0 +1,52 @@
+"""What RLHF trainers ask their remote reward model: OpenRLHF, LLaMA-Factory, ms-swift."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import uuid4
+
+from qserve.reward.protocols.job import About, Scored, ScoreJob, Text, conversation, texts_of_input, usage
+from qserve.reward.settings import Truncation
+from qserve.wire.reward import ChatRequest, GetRewardRequest, ScoreEvaluationRequest
+
+__all__ = ["chat", "get_reward", "score_evaluation"]
+
+
+def get_reward(request: GetRewardRequest, about: About) -> ScoreJob:
+    """OpenRLHF reads `rewards` for the advantage, `scores` for its filter, and averages `extra_logs` into its logs."""
+
+    def tell(scored: Scored) -> dict[str, Any]:
+        rewards, lengths = scored.rewards, [one.num_tokens for one in scored.scores]
+        return {"rewards": rewards, "scores": rewards, "extra_logs": {"reward_tokens": lengths}, "meta": scored.meta}
+
+    return ScoreJob(texts_of_input(request.query, "query"), tell)
+
+
+def score_evaluation(request: ScoreEvaluationRequest, about: About) -> ScoreJob:
+    """LLaMA-Factory: templated texts, cut at `max_length` from the right, as its own server does."""
+
+    def tell(scored: Scored) -> dict[str, Any]:
+        head = {"id": f"scoreeval-{uuid4().hex}", "object": "score.evaluation", "model": scored.model}
+        return {**head, "scores": scored.rewards, "usage": usage(scored), "meta": scored.meta}
+
+    cut: Truncation | None = "right" if request.max_length is not None else None
+    return ScoreJob(texts_of_input(request.messages, "messages"), tell, cut, request.max_length)
+
+
+def chat(request: ChatRequest, about: About) -> ScoreJob:
+    """ms-swift: a chat completion whose content is the reward, as JSON writes a number."""
+
+    def tell(scored: Scored) -> dict[str, Any]:
+        message = {"role": "assistant", "content": json.dumps(scored.rewards[0])}
+        return {
+            "id": f"chatcmpl-{uuid4().hex}",
+            "object": "chat.completion",
+            "created": scored.created_unix_s,
+            "model": scored.model,
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+            "usage": usage(scored),
+            "meta": scored.meta,
+        }
+
+    return ScoreJob((Text(conversation(request.messages, "messages"), "messages"),), tell)

@@ -1,0 +1,149 @@
+"""vLLM's pooling API on a reward model, as vLLM 0.32 answers it for a checkpoint with one label.
+
+Unless `use_activation` is false the reward goes through the sigmoid, vLLM's default for one label. Answers hold one
+field more than vLLM's: `meta`.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+from uuid import uuid4
+
+from qserve.reward.protocols.job import (
+    About,
+    Scored,
+    ScoreJob,
+    Text,
+    answered,
+    conversation,
+    texts_of_input,
+    usage,
+)
+from qserve.reward.settings import Truncation
+from qserve.wire.reward import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+    as_list,
+)
+
+__all__ = ["LABEL", "classify", "embeddings", "pooling", "rerank", "score"]
+
+LABEL = "LABEL_0"
+"""What transformers calls the only label of a checkpoint that names none."""
+
+
+def classify(request: ClassifyRequest, about: About) -> ScoreJob:
+    """POST /classify."""
+    activate = about.activation(request.raw)
+
+    def tell(scored: Scored) -> dict[str, Any]:
+        data = [
+            {"index": index, "label": LABEL, "probs": [activate(value)], "num_classes": 1}
+            for index, value in enumerate(scored.rewards)
+        ]
+        return _listed(scored, "classify", data)
+
+    return ScoreJob(_given(request), tell, *_limits(request))
+
+
+def pooling(request: PoolingRequest, about: About) -> ScoreJob:
+    """POST /pooling: one value a text, or with `token_classify` one a token."""
+    activate, per_token = about.activation(request.raw), request.task == "token_classify"
+
+    def tell(scored: Scored) -> dict[str, Any]:
+        data: list[dict[str, Any]] = []
+        for index, one in enumerate(scored.scores):
+            values: Any = [activate(one.reward)]
+            if per_token:
+                values = [[activate(value)] for value in one.steps or ()]
+            data.append({"index": index, "object": "pooling", "data": values})
+        return _listed(scored, "pool", data)
+
+    return ScoreJob(_given(request, every_token=per_token), tell, *_limits(request))
+
+
+def embeddings(request: EmbeddingRequest, about: About) -> ScoreJob:
+    """POST /v1/embeddings: a vector of one number. In base64 it is a little-endian float32, as OpenAI's is."""
+    as_text = request.encoding_format == "base64"
+
+    def tell(scored: Scored) -> dict[str, Any]:
+        vectors = [_base64(value) if as_text else [value] for value in scored.rewards]
+        data = [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(vectors)]
+        return _listed(scored, "embd", data)
+
+    return ScoreJob(texts_of_input(request.input, "input"), tell)
+
+
+def score(request: ScoreRequest, about: About) -> ScoreJob:
+    """POST /score: each document as the assistant's answer to its query."""
+    activate = about.activation(request.raw)
+    queries, documents = request.pairs()
+    named = ((index, document, f"documents.{index}") for index, document in enumerate(documents))
+    texts = tuple(
+        Text(answered(queries[index if len(queries) > 1 else 0], document, name), name)
+        for index, document, name in named
+    )
+
+    def tell(scored: Scored) -> dict[str, Any]:
+        data = [
+            {"index": index, "object": "score", "score": activate(value)} for index, value in enumerate(scored.rewards)
+        ]
+        return _listed(scored, "score", data)
+
+    return ScoreJob(texts, tell, *_limits(request))
+
+
+def rerank(request: RerankRequest, about: About) -> ScoreJob:
+    """POST /rerank: the same for one query, best first."""
+    activate = about.activation(request.raw)
+    documents = as_list(request.documents)
+
+    def tell(scored: Scored) -> dict[str, Any]:
+        results: list[dict[str, Any]] = [
+            {"index": index, "document": {"text": document}, "relevance_score": activate(value)}
+            for index, (document, value) in enumerate(zip(documents, scored.rewards, strict=True))
+        ]
+        if request.return_documents is False:
+            results = [{key: value for key, value in one.items() if key != "document"} for one in results]
+        # By the reward, not its sigmoid: that is 1.0 for every large one.
+        results.sort(key=lambda one: -scored.rewards[one["index"]])
+        tokens = {"prompt_tokens": scored.num_tokens, "total_tokens": scored.num_tokens}
+        name = f"score-{uuid4().hex}"
+        body = {"id": name, "model": scored.model, "usage": tokens, "results": results[: request.top_n or None]}
+        return {**body, "meta": scored.meta}
+
+    return ScoreJob(query_texts(request.query, documents, "documents"), tell, *_limits(request))
+
+
+def query_texts(query: str, documents: list[str], where: str) -> tuple[Text, ...]:
+    """One query, each document an answer to it."""
+    named = ((document, f"{where}.{index}") for index, document in enumerate(documents))
+    return tuple(Text(answered(query, document, name), name) for document, name in named)
+
+
+def _given(request: ClassifyRequest | PoolingRequest, *, every_token: bool = False) -> tuple[Text, ...]:
+    if request.messages is not None:
+        return (Text(conversation(request.messages, "messages"), "messages", every_token=every_token),)
+    return texts_of_input(request.input, "input", every_token=every_token)
+
+
+def _limits(request: Any) -> tuple[Truncation | None, int | None]:
+    """`truncate_prompt_tokens`: how many tokens are kept, -1 for as many as the model takes."""
+    kept: int | None = request.truncate_prompt_tokens
+    if kept is None:
+        return None, None
+    return request.truncation_side or "right", kept if kept > 0 else None
+
+
+def _listed(scored: Scored, kind: str, data: list[dict[str, Any]]) -> dict[str, Any]:
+    head = {"id": f"{kind}-{uuid4().hex}", "object": "list", "created": scored.created_unix_s, "model": scored.model}
+    return {**head, "data": data, "usage": usage(scored), "meta": scored.meta}
+
+
+def _base64(value: float) -> str:
+    return base64.b64encode(struct.pack("<f", value)).decode()

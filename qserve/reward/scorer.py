@@ -1,0 +1,191 @@
+"""Scores texts of all clients together, in rows of bounded length. A score does not depend on its row."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from qserve.engine.transformers.batching import SequenceFailed
+from qserve.errors import BrokenCheckpoint
+from qserve.reward.compute import Output, RowComputer, ScorerStats
+from qserve.reward.forward import TextToRead
+from qserve.reward.items import Score, ScoreItem, TokenizedText
+from qserve.reward.load import LoadedReward
+from qserve.reward.pooling import PoolingRule
+from qserve.reward.row_queue import Job, RowQueue, RowRules
+from qserve.reward.settings import RewardSettings
+from qserve.reward.template import RewardTemplate
+from qserve.wire.errors import ApiError
+
+__all__ = ["RewardScorer", "Score", "ScoreItem", "ScorerStats", "TokenizedText"]
+
+# Rows on a CPU: long enough for its matrix kernels, short enough that a row's activations stay in the caches and that
+# one waits only so long for a place in the next.
+_CPU_ROW_TOKENS = 1024
+_WARM_UP_TOKENS = 64
+
+Outcome = Score | SequenceFailed
+
+
+class RewardScorer:
+    """One loaded reward model and the queue before it.
+
+    `score` and `score_each` are for event loops, and need `start`; `score_now` is for a program without one.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedReward,
+        settings: RewardSettings,
+        *,
+        max_length: int,
+        max_num_batched_tokens: int,
+        share_prefixes: bool = True,
+        rows_at_once: int = 1,
+    ) -> None:
+        self.loaded = loaded
+        self.max_length = min(max_length, settings.max_length or max_length)
+        self.template = RewardTemplate(loaded.tokenizer, loaded.checkpoint, settings, self.max_length)
+        self.rule = PoolingRule.of(loaded.checkpoint, settings, loaded.tokenizer.eos_token_id)
+        self._computer = RowComputer(loaded)
+        rules = _rules(loaded, max_num_batched_tokens, share_prefixes, rows_at_once)
+        self.row_tokens = rules.row_tokens
+        self._queue = RowQueue(self._computer, rules)
+
+    @property
+    def stats(self) -> ScorerStats:
+        """The books of the scorer, as they are now."""
+        return self._computer.stats
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """How scores come about, for people and for records."""
+        checkpoint = self.loaded.checkpoint
+        return {
+            "format": checkpoint.format,
+            "head": checkpoint.head.describe(),
+            "pooling": self.rule.name,
+            "step_token": _text_of(self.loaded.tokenizer, checkpoint.step_token_id),
+            "template_hash": self.template.template_hash,
+            "max_length": self.max_length,
+            "truncate": self.template.truncate,
+            "dtype": self.loaded.dtype,
+            "quant": self.loaded.quant,
+            "mean": checkpoint.mean,
+            "std": checkpoint.std,
+        }
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._queue.start()
+
+    def stop(self) -> None:
+        """End the threads after the rows that they are at."""
+        self._queue.stop()
+
+    def warm_up(self) -> None:
+        """Score a little, so that the first user does not pay for first-time set-up.
+
+        Raises BrokenCheckpoint when no number comes out: such a model would fail every text.
+        """
+        token = self.loaded.tokenizer.eos_token_id or 0
+        length = min(_WARM_UP_TOKENS, self.max_length)
+        outcome = self.score_now([ScoreItem([token] * length, positions=(length - 1,))])[0]
+        with contextlib.suppress(ApiError):  # without a chat template
+            self.template.encode([{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}])
+        self._computer.stats = ScorerStats()
+        if isinstance(outcome, SequenceFailed):
+            raise BrokenCheckpoint(f"{self.loaded.checkpoint.id} can't be used: {outcome}")
+
+    async def score(self, items: Sequence[ScoreItem]) -> list[Score]:
+        """The scores, in the order of `items`; computed together with what other requests wait for.
+
+        Raises ApiError: 400 for an item that can't be read as the model is (too long, no step token, …), before
+        anything runs; the engine's own status for one that failed.
+        """
+        outcomes = await self.score_each(items)
+        for outcome in outcomes:
+            if isinstance(outcome, SequenceFailed):
+                raise ApiError(outcome.status, str(outcome), outcome.code)
+        return [outcome for outcome in outcomes if isinstance(outcome, Score)]
+
+    async def score_each(self, items: Sequence[ScoreItem]) -> list[Outcome]:
+        """The same, with the failure of an item in its place. Items of a caller that is cancelled are not computed."""
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Outcome]] = [loop.create_future() for _ in items]
+        jobs = [self._job(item, loop, future) for item, future in zip(items, futures, strict=True)]
+        if not jobs:
+            return []
+        self._queue.put(jobs)
+        try:
+            return list(await asyncio.gather(*futures))
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def score_now(self, items: Sequence[ScoreItem]) -> list[Outcome]:
+        """The same, computed here and now. Not between `start` and `stop`."""
+        outcomes: dict[int, Outcome] = {}
+
+        def keep(index: int, item: ScoreItem, text: TextToRead) -> Job:
+            return Job(text, lambda output: outcomes.__setitem__(index, self._outcome(item, text, output)))
+
+        self._queue.run([keep(index, item, self._checked(item)) for index, item in enumerate(items)])
+        return [outcomes[index] for index in range(len(items))]
+
+    def _checked(self, item: ScoreItem) -> TextToRead:
+        """Raises ApiError (400) for an item that can't be scored."""
+        if not item.token_ids:
+            raise ApiError(400, "the text is empty: it has no tokens to score", "empty_input", "input")
+        if len(item.token_ids) > self.max_length:
+            raise ApiError(
+                400,
+                f"the text has {len(item.token_ids)} tokens, the model takes {self.max_length} (max_length)",
+                "context_length_exceeded",
+                "input",
+            )
+        return TextToRead(item.token_ids, self.rule.reading(item))
+
+    def _job(self, item: ScoreItem, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Outcome]) -> Job:
+        text = self._checked(item)
+
+        def deliver(output: Output) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_resolve, future, self._outcome(item, text, output))
+
+        return Job(text, deliver, future.cancelled)
+
+    def _outcome(self, item: ScoreItem, text: TextToRead, output: Output) -> Outcome:
+        if isinstance(output, SequenceFailed):
+            return output
+        # Of two labels, "bad" and "good", the second one's probability.
+        values = (output.softmax(-1)[:, 1] if output.shape[1] == 2 else output[:, 0]).tolist()
+        many = item.positions is not None or self.rule.step_token_id is not None
+        position = -1 if text.reading.mean else text.reading.positions[-1]
+        self._computer.count_item(len(item.token_ids), item.truncated)
+        return Score(values[-1], tuple(values) if many else None, len(item.token_ids), item.truncated, position)
+
+
+def _rules(loaded: LoadedReward, max_num_batched_tokens: int, share_prefixes: bool, rows_at_once: int) -> RowRules:
+    on_cpu = loaded.device.type == "cpu"
+    return RowRules(
+        row_tokens=min(max_num_batched_tokens, _CPU_ROW_TOKENS) if on_cpu else max_num_batched_tokens,
+        tokens_at_once=max_num_batched_tokens,
+        packs=loaded.packs,
+        shares=share_prefixes,
+        num_workers=rows_at_once,
+        num_threads=torch.get_num_threads() if on_cpu else 0,
+    )
+
+
+def _text_of(tokenizer: Any, token_id: int | None) -> str | None:
+    return None if token_id is None else str(tokenizer.convert_ids_to_tokens(token_id))
+
+
+def _resolve(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)

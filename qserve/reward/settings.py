@@ -1,0 +1,60 @@
+"""How a reward model is asked: what a user may fix, and what the checkpoint's format says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from qserve.errors import UsageError
+
+__all__ = ["POOLINGS", "TRUNCATIONS", "Pooling", "RewardSettings", "Truncation"]
+
+Pooling = Literal["last", "eos", "position", "mean"]
+Truncation = Literal["left", "right", "refuse"]
+POOLINGS: tuple[Pooling, ...] = ("last", "eos", "position", "mean")
+TRUNCATIONS: tuple[Truncation, ...] = ("left", "right", "refuse")
+
+
+@dataclass(frozen=True)
+class RewardSettings:
+    """The flags of a reward model; everything that is None is as the checkpoint's format has it.
+
+    Attributes:
+        pooling: where the head is read. `last`: the last token of the text, padding never counts. `eos`: the last EOS
+            token, an error without one. `position`: the token `position`, counted from the end where it is negative.
+            `mean`: the mean of the hidden states.
+        position: for `pooling="position"`.
+        head: name of the head's tensors in the checkpoint, for example `reward_head`.
+        template: a file with a chat template (Jinja) that goes before the tokenizer's own.
+        max_length: tokens of a text; None: what the plan allows.
+        truncate: what becomes of a longer text: its beginning is cut off, its end, or it is refused.
+        base: folder of the base model, for adapters and for single files.
+        step_token: the text of the token that ends a step (process reward models).
+    """
+
+    pooling: Pooling | None = None
+    position: int = -1
+    head: str | None = None
+    template: str | None = None
+    max_length: int | None = None
+    truncate: Truncation = "refuse"
+    base: str | None = None
+    step_token: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for a word that is none of those allowed."""
+        if self.pooling is not None and self.pooling not in POOLINGS:
+            raise UsageError(f"--pooling {self.pooling!r} is unknown; it takes {' | '.join(POOLINGS)}")
+        if self.truncate not in TRUNCATIONS:
+            raise UsageError(f"--truncate {self.truncate!r} is unknown; it takes {' | '.join(TRUNCATIONS)}")
+        if self.max_length is not None and self.max_length < 1:
+            raise UsageError(f"--max-length {self.max_length} leaves no token; it takes a number from 1 on")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, for a worker's file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RewardSettings:
+        """What `to_json` wrote."""
+        return cls(**data)

@@ -1,0 +1,158 @@
+"""From what a client sends to the tokens that the model was trained on.
+
+The traps, each held by a test: a template may put tokens after the answer (Qwen3's ends in `<|im_end|>` and a line
+break) or before it (its empty think block); a tokenizer that adds BOS doubles one that the text has already; OpenRLHF
+makes EOS the last token whatever the text says. What was done is in `meta`, with the hash of the template.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+
+from qserve.errors import UsageError
+from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.items import TokenizedText
+from qserve.reward.settings import RewardSettings, Truncation
+from qserve.wire.errors import ApiError
+
+__all__ = ["RewardTemplate"]
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+Message = Mapping[str, Any]
+
+
+class RewardTemplate:
+    """Messages, text or token ids to at most `max_length` tokens. Cheap to call, keeps no state."""
+
+    def __init__(self, tokenizer: Any, checkpoint: RewardCheckpoint, settings: RewardSettings, max_length: int) -> None:
+        self.max_length = max_length
+        self.truncate: Truncation = settings.truncate
+        self._tokenizer = tokenizer
+        self._template = _read_template(settings.template) or _own_template(tokenizer)
+        self._forced_eos_id = tokenizer.eos_token_id if checkpoint.forced_eos else None
+        self._vocab_size = int(checkpoint.config.get("vocab_size", 0))
+        self.template_hash = hashlib.sha256((self._template or "").encode()).hexdigest()[:16]
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The text of a conversation, by the model's own chat template, as a trainer renders it: no generation prompt.
+
+        Raises ApiError (400) for a role that is none, and for what the template itself refuses.
+        """
+        if not messages:
+            raise ApiError(400, "the conversation is empty; send at least one message", "invalid_value", "messages")
+        if self._template is None:
+            raise ApiError(
+                400,
+                "the model's tokenizer has no chat template, so messages can't be rendered as in training; send the "
+                "templated text, or serve with --template FILE",
+                "no_chat_template",
+                "messages",
+            )
+        for index, message in enumerate(messages):
+            if message.get("role") not in _ROLES:
+                raise ApiError(
+                    400,
+                    f"messages[{index}] has the role {message.get('role')!r}; allowed are {', '.join(_ROLES)}",
+                    "invalid_value",
+                    f"messages[{index}].role",
+                )
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages], chat_template=self._template, tokenize=False
+            )
+        except (TemplateError, TypeError, KeyError, ValueError) as error:
+            raise ApiError(
+                400, f"the chat template refused these messages: {error}", "invalid_value", "messages"
+            ) from None
+        return str(text)
+
+    def encode(
+        self,
+        content: str | Sequence[int] | Sequence[Message],
+        *,
+        truncate: Truncation | None = None,
+        max_length: int | None = None,
+    ) -> TokenizedText:
+        """Token ids of a text, of messages, or of token ids as they are.
+
+        `truncate` and `max_length` go before the model's own settings; a larger `max_length` than those has no effect.
+        Raises ApiError (400) for a text without tokens, for ids outside the vocabulary, and for a text that is too
+        long where nothing may be cut off.
+        """
+        ids = self._ids(content)
+        limit = min(self.max_length, max_length or self.max_length)
+        cut = truncate or self.truncate
+        if len(ids) > limit and cut == "refuse":
+            raise ApiError(
+                400,
+                f"the text has {len(ids)} tokens, the model takes {limit} (max_length); shorten it, or let it be cut: "
+                "--truncate left | right, or a larger --max-length",
+                "context_length_exceeded",
+                "input",
+            )
+        if len(ids) <= limit:
+            return TokenizedText(ids, truncated=False)
+        shorter = ids[-limit:] if cut == "left" else ids[:limit]
+        if self._forced_eos_id is not None:
+            shorter[-1] = self._forced_eos_id
+        return TokenizedText(shorter, truncated=True)
+
+    def _ids(self, content: str | Sequence[int] | Sequence[Message]) -> list[int]:
+        if isinstance(content, str):
+            ids = self._of_text(content, add_special_tokens=True)
+        elif content and isinstance(content[0], Mapping):
+            # The template has written BOS already, where the model has one.
+            ids = self._of_text(self.render(content), add_special_tokens=False)  # type: ignore[arg-type]
+        else:
+            ids = self._checked(content)  # type: ignore[arg-type]
+        if not ids:
+            raise ApiError(400, "the text is empty: it has no tokens to score", "empty_input", "input")
+        return ids
+
+    def _of_text(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        tokenizer = self._tokenizer
+        if self._forced_eos_id is not None:
+            text = text.rstrip("\n")
+            text = text if text.endswith(tokenizer.eos_token) else text + tokenizer.eos_token
+        if tokenizer.bos_token and text.startswith(tokenizer.bos_token):
+            add_special_tokens = False
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return ids
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        wrong = next(
+            (i for i in ids if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < self._vocab_size), None
+        )
+        if wrong is not None:
+            raise ApiError(
+                400,
+                f"{wrong!r} is no token id of the model; ids are whole numbers from 0 to {self._vocab_size - 1}",
+                "invalid_value",
+                "input",
+            )
+        return list(ids)
+
+
+def _read_template(file: str | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return Path(file).expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"--template {file!r} can't be read ({error}); it takes a file with a Jinja template"
+        ) from None
+
+
+def _own_template(tokenizer: Any) -> str | None:
+    try:
+        template: str = tokenizer.get_chat_template()
+    except ValueError:  # the tokenizer has none
+        return None
+    return template

@@ -1,0 +1,47 @@
+"""One checkpoint of each format and kind of body, made once, and scorers over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qserve.detect import detect
+from qserve.planner import PlanRequest
+from qserve.reward.open import open_scorer
+from qserve.reward.scorer import RewardScorer
+from qserve.reward.settings import RewardSettings
+from tests.tiny.reward.make_checkpoints import MADE
+
+Opener = Callable[..., RewardScorer]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`made(kind)`: the path of a checkpoint of that kind (`make_checkpoints.MADE`)."""
+
+    @cache
+    def make(kind: str) -> Path:
+        torch.manual_seed(len(kind))
+        torch.set_num_threads(1)
+        return MADE[kind](tmp_path_factory.mktemp(kind.replace(" ", "-")) / "model")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def opened(made: Callable[[str], Path]) -> Opener:
+    """`opened(kind, dtype=…, **settings)`: a scorer over it, in float32 unless told otherwise."""
+
+    @cache
+    def open_one(kind: str, dtype: str = "float32", quant: str = "auto", **settings: Any) -> RewardScorer:
+        path = made(kind)
+        if kind.startswith("reward-head"):
+            settings.setdefault("base", str(path.parent / "base"))
+        return open_scorer(str(path), RewardSettings(**settings), detect(), PlanRequest(dtype=dtype, quant=quant))
+
+    return open_one

@@ -1,0 +1,77 @@
+"""`qserve up --model demo --reward …`: chat and reward behind one port, each protocol through the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.tiny.reward.conftest import Opener
+from tests.tiny.reward.host import CASES, MODEL, Caller
+from tests.tiny.reward.plain_transformers import Plain
+from tests.tiny.serving.served import Service
+
+SIMPLE = "sequence-classification"
+PROMPT, ANSWERS = "What is 17+25?", ("It is 42.", "I do not know.")
+
+
+@pytest.fixture(scope="module")
+def service(made: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    reward = ("--reward", str(made(SIMPLE)), "--served-reward-name", MODEL)
+    started = Service(("--model", "demo", "--dtype", "float32", *reward), tmp_path_factory.mktemp("both"))
+    try:
+        yield started.until_ready()
+    finally:
+        assert started.end() == 0, started.output
+
+
+@pytest.fixture(scope="module")
+def caller(service: Service, opened: Opener) -> Iterator[Caller]:
+    one = Caller(service.url, opened(SIMPLE))
+    with one.client:
+        yield one
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_protocol_goes_through_the_gateway(
+    case: str, caller: Caller, made: Callable[[str], Path], opened: Opener
+) -> None:
+    plain, template = Plain(SIMPLE, made(SIMPLE)), opened(SIMPLE).template
+    turns = [[{"role": "user", "content": PROMPT}, {"role": "assistant", "content": answer}] for answer in ANSWERS]
+    expected = [float(plain.values(template.encode(one).token_ids)[-1, 0]) for one in turns]
+    # The served body is in the checkpoint's own dtype: bfloat16 to two hundredths.
+    assert CASES[case](caller, PROMPT, ANSWERS) == pytest.approx(expected, abs=2e-2)
+
+
+def test_the_model_decides_who_answers(caller: Caller) -> None:
+    turns = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": ANSWERS[0]}]
+    reward = caller.post("/v1/chat/completions", model=MODEL, messages=turns)
+    float(reward["choices"][0]["message"]["content"])
+    text = caller.post("/v1/chat/completions", model="demo", messages=turns[:1], max_tokens=4)
+    assert text["model"] == "demo"
+    refused = caller.client.post("/classify", json={"model": "demo", "input": "a"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "route_not_served")
+
+
+def test_bad_input_is_refused_at_the_door(caller: Caller) -> None:
+    refused = caller.client.post("/v1/reward", json={"prompt": PROMPT, "respnoses": ["a"]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_field")
+    refused = caller.client.post("/v1/reward", json={"prompt": PROMPT, "responses": [""]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "empty_input")
+
+
+def test_both_workers_are_listed_and_measured(service: Service) -> None:
+    ready = service.get("/ready").json()
+    assert {worker["name"] for worker in ready["workers"]} == {"chat", "reward"}
+    assert {entry["id"] for entry in service.get("/v1/models").json()["data"]} >= {"demo", MODEL}
+    memory = {entry["worker"]: entry for entry in service.get("/v1/qserve/memory").json()["data"]}
+    assert memory["reward"]["memory"]["weights_bytes"] > 0
+    assert 'worker="reward"' in service.get("/metrics").text
+    assert service.gauge("qserve_reward_texts_total") > 0
+
+
+def test_the_document_of_the_api_has_the_routes_of_both(service: Service) -> None:
+    paths = httpx.get(f"{service.url}/openapi.json", timeout=30).json()["paths"]
+    assert {"/v1/reward", "/get_reward", "/v1/score/evaluation", "/v1/completions"} <= set(paths)
