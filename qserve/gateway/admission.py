@@ -26,6 +26,7 @@ class _Ticket:
     num_sequences: int
     num_bytes: int
     granted: asyncio.Future[None]
+    is_background: bool = False
 
 
 class Admission:
@@ -33,11 +34,11 @@ class Admission:
 
     A request takes as many places as it has sequences, all of them if it has more than there are, so that an
     oversized one still runs, alone. Whoever waits longest goes next, even when somebody smaller behind would fit:
-    nobody starves.
+    nobody starves. `num_places` may be changed while it is open.
     """
 
     def __init__(self, num_places: int, max_waiting: int, max_waiting_bytes: int) -> None:
-        self._num_places = num_places
+        self.num_places = num_places
         self._max_waiting = max_waiting
         self._max_waiting_bytes = max_waiting_bytes
         self._queue: deque[_Ticket] = deque()
@@ -51,13 +52,14 @@ class Admission:
         return len(self._queue)
 
     @asynccontextmanager
-    async def places(self, num_sequences: int, num_bytes: int = 0) -> AsyncIterator[None]:
+    async def places(self, num_sequences: int, num_bytes: int = 0, *, background: bool = False) -> AsyncIterator[None]:
         """Waits for the places and holds them. 429 if the queue is full; a cancelled wait leaves no trace.
 
-        `num_bytes` is what the request keeps in memory while it waits.
+        `num_bytes` is what the request keeps in memory while it waits. A `background` request lets all others go
+        before it, and leaves a place free for the next of them.
         """
-        num_sequences = min(num_sequences, self._num_places)
-        await self._enter(num_sequences, num_bytes)
+        num_sequences = min(num_sequences, self._places_for(background))
+        await self._enter(num_sequences, num_bytes, background)
         granted_s = time.perf_counter()
         try:
             yield
@@ -76,21 +78,31 @@ class Admission:
     def retry_after_s(self) -> int:
         """Whole seconds until the queue will have moved through, by the pace of the requests that finished last."""
         ahead = sum(ticket.num_sequences for ticket in self._queue) + self.num_running_sequences
-        estimate_s = ahead / self._num_places * self._seconds_per_request
+        estimate_s = ahead / self.num_places * self._seconds_per_request
         return max(1, min(_MAX_RETRY_AFTER_S, math.ceil(estimate_s)))
 
-    async def _enter(self, num_sequences: int, num_bytes: int) -> None:
-        if not self._queue and self.num_running_sequences + num_sequences <= self._num_places:
+    async def _enter(self, num_sequences: int, num_bytes: int, background: bool) -> None:
+        ahead = self._queue and (background or not self._queue[0].is_background)
+        if not ahead and self.num_running_sequences + num_sequences <= self._places_for(background):
             self._take(num_sequences)
             return
         self._check_room(num_bytes)
-        ticket = _Ticket(num_sequences, num_bytes, asyncio.get_running_loop().create_future())
-        self._queue.append(ticket)
+        ticket = _Ticket(num_sequences, num_bytes, asyncio.get_running_loop().create_future(), background)
+        self._queue.insert(self._turn_of(ticket), ticket)
         try:
             await ticket.granted
         except asyncio.CancelledError:
             self._withdraw(ticket)
             raise
+
+    def _places_for(self, background: bool) -> int:
+        return max(1, self.num_places - 1) if background else self.num_places
+
+    def _turn_of(self, ticket: _Ticket) -> int:
+        """Its place in the queue: at the end, or before the first that waits in the background."""
+        if ticket.is_background:
+            return len(self._queue)
+        return next((turn for turn, other in enumerate(self._queue) if other.is_background), len(self._queue))
 
     def _check_room(self, num_bytes: int) -> None:
         waiting_bytes = sum(ticket.num_bytes for ticket in self._queue)
@@ -121,7 +133,7 @@ class Admission:
     def _admit(self) -> None:
         while self._queue:
             ticket = self._queue[0]
-            if self.num_running_sequences + ticket.num_sequences > self._num_places:
+            if self.num_running_sequences + ticket.num_sequences > self._places_for(ticket.is_background):
                 return
             self._queue.popleft()
             if not ticket.granted.done():

@@ -43,15 +43,18 @@ def build_gateway(settings: GatewaySettings, workers: Sequence[WorkerEndpoint]) 
             app, allow_origins=settings.cors_origins, allow_methods=("GET", "POST"), allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after"),
         )  # fmt: skip
-    return _WithLifespan(RequestContext(app, metrics), upstreams, settings.watch_interval_s)
+    return _WithLifespan(RequestContext(app, metrics), upstreams, endpoints, settings.watch_interval_s)
 
 
 class _WithLifespan:
     """Runs the watch over the workers' states from start-up to shutdown."""
 
-    def __init__(self, app: ASGIApp, upstreams: Sequence[Upstream], watch_interval_s: float) -> None:
+    def __init__(
+        self, app: ASGIApp, upstreams: Sequence[Upstream], endpoints: Endpoints, watch_interval_s: float
+    ) -> None:
         self._app = app
         self._upstreams = upstreams
+        self._endpoints = endpoints
         self._watch_interval_s = watch_interval_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,4 +71,5 @@ class _WithLifespan:
         watching.cancel()
         for upstream in self._upstreams:
             upstream.client.close()
+        await self._endpoints.close()
         await send({"type": "lifespan.shutdown.complete"})

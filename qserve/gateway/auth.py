@@ -39,7 +39,8 @@ class KeyAuth:
             raise ApiError(421, message, "host_not_allowed")
 
     def _check_key(self, scope: Scope) -> None:
-        token = bearer_token(_header(scope, b"authorization"))
+        # Anthropic's clients have a header of their own for it.
+        token = bearer_token(_header(scope, b"authorization")) or _header(scope, b"x-api-key")
         if not token:
             raise ApiError(401, "no API key given; send the header Authorization: Bearer <key>", "missing_api_key")
         digest = hashlib.sha256(token).digest()

@@ -6,25 +6,35 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
 import qserve
+from qserve.engine.base import WorkerEndpoint
+from qserve.errors import QserveError
 from qserve.gateway import exposition
 from qserve.gateway.dispatch import Endpoint
-from qserve.gateway.limits import read_body, require_json
+from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies
+from qserve.gateway.limits import read_body, require_json, safe_name, safe_query
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import record_of
-from qserve.gateway.relay import Exchange
+from qserve.gateway.relay import Call, Exchange
 from qserve.gateway.respond import send_body, send_json
 from qserve.gateway.routes import RelayedRoute, Route
+from qserve.gateway.services import Asked, Service
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.upstream import Upstream, resolve
-from qserve.wire.errors import ApiError, from_validation
+from qserve.gateway.upstream import Upstream, named, serving
+from qserve.wire import vllm
+from qserve.wire.errors import ApiError
 
 __all__ = ["Endpoints"]
+
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "vocab.json", "merges.txt",
+)  # fmt: skip
 
 
 class Endpoints:
@@ -34,7 +44,12 @@ class Endpoints:
         self._settings = settings
         self._upstreams = upstreams
         self._metrics = metrics
+        self._large_bodies = LargeBodies()
         self._started_unix_s = int(time.time())
+
+    async def close(self) -> None:
+        """Ends what was started for requests."""
+        await self._large_bodies.close()
 
     def of(self, route: Route) -> Endpoint:
         """What answers requests to this route of `ROUTES`."""
@@ -49,28 +64,62 @@ class Endpoints:
             "/v1/models": self.models,
             "/v1/models/{model}": self.model,
             "/v1/qserve/memory": self.memory,
+            "/v1/qserve/report": self.report,
+            "/v1/qserve/tokenizer/{model}": self.tokenizer,
         }[route.path]
 
     def _relayed(self, route: RelayedRoute) -> Endpoint:
-        num_sequences = route.num_sequences or (lambda _: 0)
+        if route.services[0].reader is None:
+            return self._relayed_by_name(route)
 
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
             require_json(scope)
             body = await read_body(scope, receive, self._settings.max_body_bytes, self._settings.body_idle_timeout_s)
-            try:
-                request: Any = route.request.model_validate_json(body)
-            except ValidationError as error:
-                raise from_validation(error) from None
-            upstream = resolve(self._upstreams, request.model)
-            record = record_of(scope)
-            record.model = upstream.endpoint.models[0]
-            record.worker = upstream.name
-            await Exchange(
-                upstream, route.path, body, num_sequences(request), record, self._metrics,
-                self._settings.client_stall_timeout_s,
-            ).run(receive, send)  # fmt: skip
+            upstream, service = await self._addressed(route, body)
+            asked = await self._read(route, service, body, upstream.endpoint)
+            if route.names_model and asked.model is not None and asked.model not in upstream.endpoint.names:
+                named(self._upstreams, asked.model)
+            call = Call(route.method, route.path, asked.num_sequences, route.dialect)
+            await self._exchange(upstream, call, body, asked.model, scope).run(receive, send)
 
         return endpoint
+
+    async def _addressed(self, route: RelayedRoute, body: bytes) -> tuple[Upstream, Service]:
+        """Who is to read the body. Only where there are several workers the body is looked into to find that out."""
+        model = None
+        if route.names_model and len(self._upstreams) > 1:
+            is_large = len(body) > LARGE_BYTES
+            model = await self._large_bodies.model(body) if is_large else vllm.read_body(body).get("model")
+        upstream, service = serving(self._upstreams, route, model if isinstance(model, str) else None)
+        if service.engine != "transformers":
+            upstream.check_ready()
+        return upstream, service
+
+    async def _read(self, route: RelayedRoute, service: Service, body: bytes, endpoint: WorkerEndpoint) -> Asked:
+        if len(body) > LARGE_BYTES:
+            return await self._large_bodies.read(route, service, body, endpoint)
+        assert service.reader is not None, "routes without a body are relayed by name"
+        return service.reader.read(body, route.path, endpoint)
+
+    def _relayed_by_name(self, route: RelayedRoute) -> Endpoint:
+        """A route without a body: what it is about stands in its path."""
+        begin, _, rest = route.path.partition("{")
+        end = rest.partition("}")[2]
+
+        async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+            upstream, _ = serving(self._upstreams, route, None)
+            path = begin + safe_name(*scope["path_params"].values()) + end + safe_query(scope["query_string"])
+            call = Call(route.method, path, 0, route.dialect)
+            await self._exchange(upstream, call, b"", None, scope).run(receive, send)
+
+        return endpoint
+
+    def _exchange(self, upstream: Upstream, call: Call, body: bytes, model: str | None, scope: Scope) -> Exchange:
+        record = record_of(scope)
+        endpoint = upstream.endpoint
+        record.model = model if model in endpoint.adapters and model is not None else endpoint.models[0]
+        record.worker = upstream.name
+        return Exchange(upstream, call, body, record, self._metrics, self._settings.client_stall_timeout_s)
 
     async def health(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, {"status": "ok"})
@@ -97,12 +146,12 @@ class Endpoints:
             await send_body(send, 503, json.dumps(body, ensure_ascii=False).encode(), headers=headers)
 
     async def models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cards = [self._card(upstream, name) for upstream in self._upstreams for name in upstream.endpoint.models]
+        cards = [self._card(upstream, name) for upstream in self._upstreams for name in upstream.endpoint.names]
         await send_json(send, 200, {"object": "list", "data": cards})
 
     async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        await send_json(send, 200, self._card(resolve(self._upstreams, name), name))
+        await send_json(send, 200, self._card(named(self._upstreams, name), name))
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         ready = [upstream for upstream in self._upstreams if upstream.is_ready]
@@ -120,26 +169,70 @@ class Endpoints:
         entries = await asyncio.gather(*(self._memory_of(upstream) for upstream in self._upstreams))
         await send_json(send, 200, {"object": "list", "data": entries})
 
-    async def openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from qserve.gateway.openapi import document  # the response schemas are needed for nothing else
+    async def report(self, scope: Scope, receive: Receive, send: Send) -> None:
+        entries = await asyncio.gather(*(self._report_of(upstream) for upstream in self._upstreams))
+        await send_json(send, 200, {"object": "list", "version": qserve.__version__, "data": entries})
 
-        served = tuple(name for upstream in self._upstreams for name in upstream.endpoint.models)
-        await send_body(send, 200, document(bool(self._settings.keys), served))
+    async def tokenizer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = scope["path_params"]["model"]
+        folder = named(self._upstreams, name).endpoint.tokenizer
+        if folder is None:
+            raise ApiError(404, f"the tokenizer of {name[:100]!r} is not on disk here", "no_tokenizer", "model")
+        files = await asyncio.to_thread(_tokenizer_files, folder)
+        await send_json(send, 200, {"model": name, "files": files})
+
+    async def openapi(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from qserve.gateway.openapi import (
+            DocumentedWorker,
+            document,
+        )  # the response schemas are needed for nothing else
+
+        workers = tuple(DocumentedWorker.of(upstream.endpoint) for upstream in self._upstreams)
+        await send_body(send, 200, document(bool(self._settings.keys), workers))
 
     async def _memory_of(self, upstream: Upstream) -> dict[str, Any]:
-        entry = {"worker": upstream.name, "state": upstream.endpoint.state.value}
+        endpoint = upstream.endpoint
+        entry: dict[str, Any] = {"worker": upstream.name, "state": endpoint.state.value}
+        if endpoint.plan is not None:
+            entry["planned"] = endpoint.plan
         try:
-            return {**entry, "memory": json.loads(await upstream.get("/v1/qserve/memory"))}
+            if endpoint.memory is None:
+                return {**entry, "memory": json.loads(await upstream.get("/v1/qserve/memory"))}
+            upstream.check_ready()
+            return {**entry, "memory": await endpoint.memory()}
+        except (ApiError, QserveError, ValueError, OSError) as error:
+            return {**entry, "error": str(error)}
+
+    async def _report_of(self, upstream: Upstream) -> dict[str, Any]:
+        """The memory entry, and beside it the start, the restarts, and what the worker tells of its own work."""
+        endpoint = upstream.endpoint
+        entry = {
+            **await self._memory_of(upstream),
+            "models": list(endpoint.models),
+            "start_phases_s": dict(endpoint.start_phases_s),
+            "num_restarts": endpoint.num_restarts,
+        }
+        if not endpoint.tells_report:
+            return entry
+        try:
+            return {**entry, "work": json.loads(await upstream.get("/v1/qserve/report"))}
         except (ApiError, ValueError) as error:
             return {**entry, "error": str(error)}
 
     def _card(self, upstream: Upstream, name: str) -> dict[str, Any]:
         endpoint = upstream.endpoint
+        is_adapter = name in endpoint.adapters
         return {
             "id": name,
             "object": "model",
             "created": self._started_unix_s,
             "owned_by": "qserve",
-            "root": endpoint.models[0],
+            "root": name if is_adapter else endpoint.models[0],
+            "parent": endpoint.models[0] if is_adapter else None,
             "max_model_len": endpoint.max_model_len,
         }
+
+
+def _tokenizer_files(folder: Path) -> dict[str, str]:
+    """The files that make a tokenizer, and nothing else of the checkpoint's folder."""
+    return {name: (folder / name).read_text() for name in _TOKENIZER_FILES if (folder / name).is_file()}

@@ -10,8 +10,13 @@ __all__ = ["MAX_HELD_BYTES", "EventCutter", "count_announcements", "count_events
 MAX_HELD_BYTES = 1 << 20
 
 # The first event of a chat stream, one per choice: it names the role before there is a token. Inside a JSON string the
-# quotes would be escaped.
-_ANNOUNCEMENT = re.compile(rb'"role"\s*:\s*"assistant"\s*,\s*"content"\s*:\s*(?:""|null)')
+# quotes would be escaped. Streams with named events begin with names of their own: a line of its own, never content.
+_ANNOUNCEMENT = re.compile(
+    rb'"role"\s*:\s*"assistant"\s*,\s*"content"\s*:\s*(?:""|null)'
+    rb"|^event: (?:response\.(?:created|in_progress|output_item\.added|content_part\.added|reasoning_part\.added)"
+    rb"|message_start|content_block_start|ping)\r?$",
+    re.MULTILINE,
+)
 
 _ENDS = (b"\n\n", b"\r\n\r\n")
 

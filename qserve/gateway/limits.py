@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 from starlette.types import Receive, Scope
 
 from qserve.units import format_bytes
 from qserve.wire.errors import ApiError
 
-__all__ = ["ClientGone", "read_body", "require_json", "until_gone"]
+__all__ = ["ClientGone", "read_body", "require_json", "safe_name", "safe_query", "until_gone"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
+_QUERY = re.compile(
+    rb"(?:starting_after=\d{1,9}|stream=(?:true|false))(?:&(?:starting_after=\d{1,9}|stream=(?:true|false)))?"
+)
 
 
 class ClientGone(Exception):
@@ -65,3 +71,19 @@ async def until_gone(receive: Receive) -> None:
     """Returns when the client has closed the connection. Call it after the body was read whole."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def safe_name(name: str) -> str:
+    """A name from the client's path that may stand in a path at the worker; 404 for anything else."""
+    if _NAME.fullmatch(name) is None:
+        raise ApiError(404, f"{name[:100]!r} is no id that was given out here", "not_found")
+    return name
+
+
+def safe_query(query: bytes) -> str:
+    """The query of GET /v1/responses/{response_id}, to be put behind the path; 400 for names it does not have."""
+    if not query:
+        return ""
+    if _QUERY.fullmatch(query) is None:
+        raise ApiError(400, "the query may hold starting_after=<number> and stream=true or false", "unsupported_field")
+    return f"?{query.decode()}"

@@ -20,9 +20,11 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter's tim
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _ITL_BUCKETS_S = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
 _E2E_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
-_USAGE = re.compile(rb'"usage"\s*:\s*\{(.*)', re.DOTALL)
-_PROMPT_TOKENS = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
-_COMPLETION_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+# The last one: Anthropic's streams tell it at their beginning, too, before there is a token.
+_USAGE = re.compile(rb'.*"usage"\s*:\s*\{(.*)', re.DOTALL)
+# OpenAI's completions, and everybody else.
+_PROMPT_TOKENS = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
+_COMPLETION_TOKENS = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
 
 _QUEUE_BUCKETS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -87,7 +89,7 @@ class GatewayMetrics:
 
     def count_usage(self, model: str, answer: bytes) -> None:
         """Adds the tokens of `"usage": {…}`, if it is there. Inside a JSON string its quotes would be escaped."""
-        usage = _USAGE.search(answer)
+        usage = _USAGE.match(answer)
         if usage is None:
             return
         for pattern, tokens in ((_PROMPT_TOKENS, self._prompt_tokens), (_COMPLETION_TOKENS, self._generation_tokens)):

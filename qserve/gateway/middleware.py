@@ -10,7 +10,7 @@ from qserve.gateway.limits import ClientGone
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import RequestRecord, log_request, record_of
 from qserve.gateway.respond import send_error
-from qserve.gateway.routes import route_template
+from qserve.gateway.routes import dialect_of, route_template
 from qserve.wire.errors import ApiError
 
 __all__ = ["ApiErrors", "RequestContext"]
@@ -68,7 +68,7 @@ class ApiErrors:
             record.error_code = error.code
             if record.status:  # too late for a status line: cut the connection, so that nobody takes this for the end
                 raise
-            await send_error(send, error)
+            await send_error(send, error, dialect_of(record.route))
 
 
 def _as_api_error(raised: Exception, record: RequestRecord) -> ApiError:

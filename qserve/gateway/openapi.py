@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 import qserve
+from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.auth import OPEN_PATHS
-from qserve.gateway.routes import ROUTES, RelayedRoute, Route
+from qserve.gateway.engine_openapi import engine_schema
+from qserve.gateway.routes import ROUTES, RelayedRoute, Route, dialect_of
+from qserve.gateway.services import BySchema, Service
 from qserve.wire import responses
+from qserve.wire.engine_fields import EngineFields
+from qserve.wire.errors import Dialect
 
-__all__ = ["document"]
+__all__ = ["DocumentedWorker", "document"]
 
 _REF = "#/components/schemas/{model}"
 _ERRORS_OF_ANY = {"500": "a fault inside qserve; its log has the request id"}
 _ERRORS_OF_RELAYED = {
     "400": "a field is wrong, unknown or unsupported, or the prompt is too long",
-    "404": "the model is not served here",
+    "404": "the model is not served here, or no worker serves this route",
     "408": "the body stopped arriving",
     "413": "the body is too large",
     "415": "the body is not declared as JSON",
@@ -30,23 +36,46 @@ _ERRORS_OF_RELAYED = {
 _QUEUE_FULL = {"429": "the queue is full; Retry-After tells when to come back"}
 
 
-@functools.cache
-def document(with_keys: bool, served: tuple[str, ...]) -> bytes:
-    """OpenAPI 3.1 as JSON. `with_keys`: whether this gateway asks for an API key; `served`: the models' names."""
-    models: list[type[BaseModel]] = [responses.ErrorBody, *responses.OF_ROUTE.values()]
-    models += [route.request for route in ROUTES if isinstance(route, RelayedRoute)]
-    _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
-    for schema in schemas["$defs"].values():
-        _allow_nulls(schema)
-    for route in ROUTES:
-        if isinstance(route, RelayedRoute):
-            _name_models(schemas["$defs"][route.request.__name__]["properties"]["model"], served)
-    components: dict[str, Any] = {"schemas": schemas["$defs"]}
+@dataclass(frozen=True)
+class DocumentedWorker:
+    """What the document says of one worker."""
+
+    role: str
+    engine: str
+    names: tuple[str, ...]
+    fields: EngineFields | None
+
+    @classmethod
+    def of(cls, endpoint: WorkerEndpoint) -> DocumentedWorker:
+        """As the worker is now."""
+        return cls(endpoint.name, endpoint.engine, endpoint.names, endpoint.request_fields)
+
+    def serves(self, service: Service, route: RelayedRoute) -> bool:
+        """An engine of its own mind tells which of the routes it has for its model."""
+        if service.role != self.role or service.engine not in (None, self.engine):
+            return False
+        return self.fields is None or (route.path, route.method) in self.fields.routes
+
+
+@functools.lru_cache(maxsize=8)
+def document(with_keys: bool, workers: tuple[DocumentedWorker, ...]) -> bytes:
+    """OpenAPI 3.1 as JSON: the routes that these workers serve. `with_keys`: whether the gateway asks for a key."""
+    components: dict[str, Any] = {"schemas": _own_schemas(tuple(name for one in workers for name in one.names))}
     if with_keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    served = tuple(name for one in workers for name in one.names)
     paths: dict[str, Any] = {}
     for route in ROUTES:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, with_keys, served)
+        operation = _operation(route, with_keys, served)
+        if isinstance(route, RelayedRoute):
+            answering = [(one, each) for one in workers for each in route.services if one.serves(each, route)]
+            if not answering:
+                continue
+            bodies = [body for one, each in answering if (body := _body(one, each, route, components["schemas"]))]
+            if bodies:
+                schema = bodies[0] if len(bodies) == 1 else {"anyOf": bodies}
+                operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
     value = {
         "openapi": "3.1.0",
         "info": {"title": "qserve", "version": qserve.__version__, "license": {"name": "Apache-2.0"}},
@@ -54,6 +83,37 @@ def document(with_keys: bool, served: tuple[str, ...]) -> bytes:
         "components": components,
     }
     return json.dumps(value).encode()
+
+
+def _own_schemas(served: tuple[str, ...]) -> dict[str, Any]:
+    requests = {
+        service.reader.schema
+        for route in ROUTES if isinstance(route, RelayedRoute)
+        for service in route.services if isinstance(service.reader, BySchema)
+    }  # fmt: skip
+    models: list[type[BaseModel]] = [
+        responses.ErrorBody,
+        responses.AnthropicErrorBody,
+        responses.TeiErrorBody,
+        *responses.OF_ROUTE.values(),
+        *requests,
+    ]
+    _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
+    own: dict[str, Any] = schemas["$defs"]
+    for schema in own.values():
+        _allow_nulls(schema)
+    for request in requests:
+        _name_models(own[request.__name__]["properties"]["model"], served)
+    return own
+
+
+def _body(one: DocumentedWorker, service: Service, route: RelayedRoute, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schema of the body that this worker takes; {} for a route without one. The engine's join `schemas`."""
+    if isinstance(service.reader, BySchema):
+        return {"$ref": _REF.format(model=service.reader.schema.__name__)}
+    if service.reader is None or one.fields is None:
+        return {}
+    return engine_schema(one.fields.document, route.path, one.engine, schemas)
 
 
 def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[str, Any]:
@@ -64,11 +124,10 @@ def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[s
     }
     if with_keys and route.path not in OPEN_PATHS:
         operation["security"] = [{"key": []}]
-    if "{model}" in route.path:
-        name = {"type": "string", "enum": list(served)}
-        operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": name}]
-    if isinstance(route, RelayedRoute):
-        operation["requestBody"] = {"required": True, "content": {"application/json": _ref(route.request.__name__)}}
+    if "{" in route.path:
+        parameter = route.path.partition("{")[2].partition("}")[0]
+        name = {"type": "string", "enum": list(served)} if parameter == "model" else {"type": "string"}
+        operation["parameters"] = [{"name": parameter, "in": "path", "required": True, "schema": name}]
     return operation
 
 
@@ -96,9 +155,11 @@ def _success(route: Route) -> dict[str, Any]:
         content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
     elif route.path == "/openapi.json":
         content = {"application/json": {"schema": {"type": "object"}}}
-    else:
+    elif route.path in responses.OF_ROUTE:
         content = {"application/json": _ref(responses.OF_ROUTE[route.path].__name__)}
-    if isinstance(route, RelayedRoute) and route.num_sequences is not None:
+    else:
+        content = {"application/json": {"schema": {"type": "object"}}}  # as the engine's own document says
+    if isinstance(route, RelayedRoute) and route.streams:
         content["text/event-stream"] = {}  # data: {a chunk}, …, data: [DONE]
     return {"description": "the answer", "content": content}
 
@@ -109,13 +170,15 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
         meanings["401"] = "no key, or a wrong one"
     if isinstance(route, RelayedRoute):
         meanings |= _ERRORS_OF_RELAYED
-        if route.num_sequences is not None:
+        if any(getattr(service.reader, "count", None) is not None for service in route.services):
             meanings |= _QUEUE_FULL
     elif "{model}" in route.path:
         meanings["404"] = _ERRORS_OF_RELAYED["404"]
     elif route.path == "/ready":
         meanings["503"] = "a worker is not ready; the body tells the state of each beside the error"
-    error = {"application/json": _ref(responses.ErrorBody.__name__)}
+    shapes = {Dialect.ANTHROPIC: responses.AnthropicErrorBody, Dialect.TEI: responses.TeiErrorBody}
+    shape = shapes.get(dialect_of(route.path), responses.ErrorBody)
+    error = {"application/json": _ref(shape.__name__)}
     return {status: {"description": text, "content": error} for status, text in sorted(meanings.items())}
 
 

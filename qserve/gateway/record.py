@@ -18,6 +18,7 @@ _KEY = "qserve.record"
 # A process's ids are its own number and a count: as unique as random ones, and they sort.
 _PROCESS = secrets.token_hex(6)
 _count = itertools.count(1)
+_BACKGROUND = (b"x-qserve-priority", b"background")
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class RequestRecord:
         error_code: the `code` of the error it ended with, also of one that went out inside a stream.
         phase: how far it got: `reading`, `queued`, `waiting` (for the first byte), `streaming`, `done`.
         client_left: the client closed the connection before its answer was complete.
+        is_background: the client lets others go first (`x-qserve-priority: background`).
     """
 
     request_id: str
@@ -42,11 +44,12 @@ class RequestRecord:
     error_code: str = ""
     phase: str = "reading"
     client_left: bool = False
+    is_background: bool = False
 
     @classmethod
     def begin(cls, scope: Any, route: str) -> RequestRecord:
         """The record of this scope's request, which `record_of` finds from here on."""
-        record = cls(_request_id(scope), scope["method"], route)
+        record = cls(_request_id(scope), scope["method"], route, is_background=_BACKGROUND in scope["headers"])
         scope[_KEY] = record
         return record
 

@@ -9,6 +9,7 @@ the connection to the worker, and with it the generation.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from starlette.types import Receive, Send
 
@@ -19,28 +20,40 @@ from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import RequestRecord
 from qserve.gateway.respond import JSON, send_body
 from qserve.gateway.upstream import Upstream
-from qserve.wire.errors import ApiError
+from qserve.wire.errors import ApiError, Dialect, from_engine
 
-__all__ = ["Exchange"]
+__all__ = ["Call", "Exchange"]
 
 _EVENT_STREAM = b"text/event-stream"
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
-class Exchange:
-    """One request that a worker answers.
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked of a worker.
 
-    `num_sequences` is how many places it takes at the worker; 0 for work so small that it never queues.
+    Attributes:
+        path: with the query, if there is one.
+        num_sequences: places it takes at the worker; 0 for work so small that it never queues.
+        dialect: whose shape an error inside a stream has.
     """
 
+    method: str
+    path: str
+    num_sequences: int
+    dialect: Dialect
+
+
+class Exchange:
+    """One request that a worker answers, with the body that goes with it."""
+
     def __init__(
-        self, upstream: Upstream, path: str, body: bytes, num_sequences: int, record: RequestRecord,
-        metrics: GatewayMetrics, stall_timeout_s: float,
+        self, upstream: Upstream, call: Call, body: bytes, record: RequestRecord, metrics: GatewayMetrics,
+        stall_timeout_s: float,
     ) -> None:  # fmt: skip
         self._upstream = upstream
-        self._path = path
+        self._call = call
         self._body = body
-        self._num_sequences = num_sequences
         self._record = record
         self._metrics = metrics
         self._stall_timeout_s = stall_timeout_s
@@ -61,15 +74,16 @@ class Exchange:
         if not self._streaming:
             raise error
         self._record.error_code = error.code
-        await send({"type": "http.response.body", "body": error.event()})
+        await send({"type": "http.response.body", "body": error.event(self._call.dialect)})
 
     async def _work(self, send: Send) -> None:
-        if not self._num_sequences:
+        if not self._call.num_sequences:
             await self._forward(send)
             return
         self._record.phase = "queued"
         queued_s = time.perf_counter()
-        async with self._upstream.admission.places(self._num_sequences, len(self._body)):
+        admission, background = self._upstream.admission, self._record.is_background
+        async with admission.places(self._call.num_sequences, len(self._body), background=background):
             self._metrics.queue_wait.labels(self._upstream.name).observe(time.perf_counter() - queued_s)
             self._upstream.check_ready()
             await self._forward(send)
@@ -78,7 +92,7 @@ class Exchange:
 
     async def _forward(self, send: Send) -> None:
         self._record.phase = "waiting"
-        request = self._upstream.client.request("POST", self._path, self._record.request_id, self._body)
+        request = self._upstream.client.request(self._call.method, self._call.path, self._record.request_id, self._body)
         self._body = b""  # it may be megabytes, and the answer may take minutes
         try:
             async with request as reply:
@@ -100,11 +114,23 @@ class Exchange:
             kind = reply.content_type.decode(errors="replace") or "no content type"
             raise ApiError(502, f"the worker answered {status} with {kind}", "worker_error")
         if status >= 400:
+            self._refuse_in_our_words(status, body, reply)
             self._record.error_code = f"worker_{status}"
         else:
             self._metrics.count_usage(self._record.model, body)
         await send_body(send, status, body, headers=_passed_on(reply))
         self._record.phase = "done"
+
+    def _refuse_in_our_words(self, status: int, body: bytes, reply: Reply) -> None:
+        """Raises what another engine answered as the error that it is; our own engine's errors pass as they are."""
+        if self._upstream.endpoint.engine == "transformers":
+            return
+        error = from_engine(status, body)
+        if error is None:
+            raise ApiError(502, f"the worker answered {status} with {body[:200]!r}", "worker_error")
+        wait = reply.headers.get(b"retry-after", b"")
+        error.retry_after_s = int(wait) if wait.isdigit() else None
+        raise error
 
     async def _relay_stream(self, reply: Reply, send: Send) -> None:
         """Relays whole events as they come, and counts each after it went out."""

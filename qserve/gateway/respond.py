@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from qserve.wire.errors import ApiError
+from qserve.wire.errors import ApiError, Dialect
 
 __all__ = ["JSON", "send_body", "send_error", "send_json"]
 
@@ -29,7 +29,7 @@ async def send_json(send: Send, status: int, value: Any) -> None:
     await send_body(send, status, json.dumps(value, ensure_ascii=False).encode())
 
 
-async def send_error(send: Send, error: ApiError) -> None:
+async def send_error(send: Send, error: ApiError, dialect: Dialect = Dialect.OPENAI) -> None:
     """An error, with the headers that belong to it."""
     headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
-    await send_body(send, error.status, error.body(), headers=headers)
+    await send_body(send, error.status, error.body(dialect), headers=headers)

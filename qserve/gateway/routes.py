@@ -1,16 +1,23 @@
-"""Every route of the gateway, in one table: what dispatches, what /openapi.json says, what docs/api.md is held to."""
+"""Every route of the gateway, in one table: what dispatches, what /openapi.json says, what docs/api.md is held to.
+
+To add a route that workers answer: one `RelayedRoute` with a `Service` for each kind of worker that serves it. A path
+that several kinds share (a reward model's /classify and vLLM's) is one route with several services; the one that fits
+the request's model reads the body, and a model whose worker fits none gets a 400 that names what does. Put the route
+into docs/api.md; a test compares the two.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
+from qserve.gateway.services import ByEngine, BySchema, Service
+from qserve.wire import reward, vllm
+from qserve.wire.errors import Dialect
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
-__all__ = ["ROUTES", "RelayedRoute", "Route", "route_template"]
+__all__ = ["CLOSED", "ROUTES", "RelayedRoute", "Route", "dialect_of", "route_template"]
 
 
 @dataclass(frozen=True)
@@ -29,13 +36,19 @@ class Route:
 
 @dataclass(frozen=True)
 class RelayedRoute(Route):
-    """A route whose body is checked against `request` and goes to a worker.
+    """A route that goes to a worker.
 
-    `num_sequences` counts the places that a request takes there; None for work that never queues.
+    Attributes:
+        services: the kinds of workers that answer it.
+        dialect: whose shape its errors have.
+        streams: whether the answer can be a stream of events.
+        names_model: whether `model` in the body is one of ours; there are clients that always write the same word.
     """
 
-    request: type[BaseModel]
-    num_sequences: Callable[[Any], int] | None = None
+    services: tuple[Service, ...]
+    dialect: Dialect = Dialect.OPENAI
+    streams: bool = False
+    names_model: bool = True
 
 
 def _chat_sequences(request: ChatCompletionRequest) -> int:
@@ -49,16 +62,104 @@ def _completion_sequences(request: CompletionRequest) -> int:
     return request.n * num_prompts
 
 
-ROUTES: tuple[Route, ...] = (
+def _own(schema: type[Any], count: Callable[[Any], int] | None = None) -> Service:
+    """The chat worker of qserve's own engine."""
+    return Service("chat", "transformers", BySchema(schema, count))
+
+
+def _vllm(count: Callable[[Mapping[str, Any]], int] | None = None) -> Service:
+    """A chat worker on vLLM."""
+    return Service("chat", "vllm", ByEngine(count))
+
+
+def _reward(schema: type[Any]) -> Service:
+    """A reward model, whatever runs it: each text takes a place."""
+    return Service("reward", None, BySchema(schema, lambda request: request.num_texts()))
+
+
+_VLLM_WITHOUT_BODY = Service("chat", "vllm", None)
+
+_GENERATION = (
     RelayedRoute(
-        "POST", "/v1/chat/completions", "The next turn of a conversation.", ChatCompletionRequest, _chat_sequences
+        "POST", "/v1/chat/completions", "The next turn of a conversation; of a reward model its reward.",
+        (_own(ChatCompletionRequest, _chat_sequences), _vllm(vllm.n_of_chat), _reward(reward.ChatRequest)),
+        streams=True,
     ),
     RelayedRoute(
-        "POST", "/v1/completions", "Text after a prompt, or the log-likelihood of it.", CompletionRequest,
-        _completion_sequences,
+        "POST", "/v1/completions", "Text after a prompt, or the log-likelihood of it.",
+        (_own(CompletionRequest, _completion_sequences), _vllm(vllm.n_per_prompt)), streams=True,
     ),
-    RelayedRoute("POST", "/tokenize", "Token ids of a prompt, or of messages through the template.", TokenizeRequest),
-    RelayedRoute("POST", "/detokenize", "The text of token ids.", DetokenizeRequest),
+    RelayedRoute(
+        "POST", "/v1/chat/completions/batch", "Several conversations in one request.",
+        (_vllm(vllm.one_per_conversation),),
+    ),
+    RelayedRoute(
+        "POST", "/v1/responses", "OpenAI's Responses API.", (_vllm(vllm.one),), Dialect.RESPONSES, streams=True
+    ),
+    RelayedRoute(
+        "GET", "/v1/responses/{response_id}", "A stored response.", (_VLLM_WITHOUT_BODY,), Dialect.RESPONSES,
+        streams=True,
+    ),
+    RelayedRoute(
+        "POST", "/v1/responses/{response_id}/cancel", "Ends a response that runs in the background.",
+        (_VLLM_WITHOUT_BODY,),
+    ),
+    RelayedRoute(
+        "POST", "/v1/messages", "Anthropic's Messages API.", (_vllm(vllm.one),), Dialect.ANTHROPIC, streams=True
+    ),
+    RelayedRoute(
+        "POST", "/v1/messages/count_tokens", "The prompt tokens of such a request.", (_vllm(),), Dialect.ANTHROPIC
+    ),
+    RelayedRoute(
+        "POST", "/inference/v1/generate", "Token ids to token ids.", (_vllm(vllm.n_of_sampling_params),), streams=True
+    ),
+)  # fmt: skip
+
+_SMALLER = (
+    RelayedRoute(
+        "POST", "/v1/embeddings", "Vectors of texts; of a reward model vectors of one number.",
+        (_vllm(vllm.one_per_input), _reward(reward.EmbeddingRequest)),
+    ),
+    RelayedRoute(
+        "POST", "/generative_scoring", "Probabilities of chosen tokens after texts.", (_vllm(vllm.one_per_item),)
+    ),
+    RelayedRoute("POST", "/v1/systemone", "Decisions from a fixed set of labels.", (_vllm(vllm.one_per_question),)),
+    RelayedRoute(
+        "POST", "/tokenize", "Token ids of a prompt, or of messages through the template.",
+        (_own(TokenizeRequest), _vllm()),
+    ),
+    RelayedRoute("POST", "/detokenize", "The text of token ids.", (_own(DetokenizeRequest), _vllm())),
+    RelayedRoute("POST", "/v1/chat/completions/render", "The prompt that a chat request becomes.", (_vllm(),)),
+    RelayedRoute("POST", "/v1/completions/render", "The same of a completions request.", (_vllm(),)),
+    RelayedRoute("POST", "/v1/responses/render", "The same of a responses request.", (_vllm(),)),
+    RelayedRoute("POST", "/v1/messages/render", "The same of a messages request.", (_vllm(),), Dialect.ANTHROPIC),
+)  # fmt: skip
+
+_REWARD = (
+    RelayedRoute(
+        "POST", "/v1/reward", "Rewards of answers, their ranking, margins of pairs, steps of a solution.",
+        (_reward(reward.RewardRequest),),
+    ),
+    RelayedRoute("POST", "/get_reward", "OpenRLHF's remote reward model.", (_reward(reward.GetRewardRequest),)),
+    RelayedRoute("POST", "/classify", "vLLM's, or with `text` SGLang's.", (_reward(reward.ClassifyRequest),)),
+    RelayedRoute("POST", "/pooling", "vLLM's, of whole texts or of each token.", (_reward(reward.PoolingRequest),)),
+    RelayedRoute("POST", "/score", "vLLM's: documents as answers to queries.", (_reward(reward.ScoreRequest),)),
+    RelayedRoute("POST", "/v1/score", "The same.", (_reward(reward.ScoreRequest),)),
+    RelayedRoute(
+        "POST", "/rerank", "vLLM's, or with `texts` text-embeddings-inference's.", (_reward(reward.RerankRequest),)
+    ),
+    RelayedRoute("POST", "/v1/rerank", "The same.", (_reward(reward.RerankRequest),)),
+    RelayedRoute("POST", "/v2/rerank", "The same.", (_reward(reward.RerankRequest),)),
+    RelayedRoute(
+        "POST", "/predict", "text-embeddings-inference's.", (_reward(reward.PredictRequest),), Dialect.TEI
+    ),
+    RelayedRoute(
+        "POST", "/v1/score/evaluation", "LLaMA-Factory's reward server.", (_reward(reward.ScoreEvaluationRequest),),
+        names_model=False,
+    ),
+)  # fmt: skip
+
+_OWN = (
     Route("GET", "/health", "The gateway's process is alive. The only route without a key."),
     Route("GET", "/ready", "Every worker takes requests; else 503 with the state of each."),
     Route("GET", "/version", "qserve's version."),
@@ -66,14 +167,72 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/openapi.json", "This document."),
     Route("GET", "/v1/models", "The models that are served."),
     Route("GET", "/v1/models/{model}", "One of them."),
-    Route("GET", "/v1/qserve/memory", "What each worker holds in memory, per term, as it measured it."),
-)  # fmt: skip
+    Route("GET", "/v1/qserve/memory", "What each worker holds in memory, per term, planned and measured."),
+    Route("GET", "/v1/qserve/report", "The same with each worker's start, restarts and, of a reward model, its work."),
+    Route("GET", "/v1/qserve/tokenizer/{model}", "The files of a model's tokenizer, for clients that count tokens."),
+)
+
+ROUTES: tuple[Route, ...] = (*_GENERATION, *_SMALLER, *_REWARD, *_OWN)
+
+_ADMIN = "it administers the engine, which belongs to `qserve up`"
+_ANY_BODY = "it takes the bodies of all other routes unchecked; use the route that is meant"
+_EMBED = "Cohere's format is not spoken; use /v1/embeddings"
+_SPEECH = "speech is not served"
+
+# Routes of vLLM that stay behind the gateway, and why: docs/api.md lists them.
+CLOSED: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "/pause", "/resume", "/is_paused", "/sleep", "/wake_up", "/is_sleeping", "/reset_prefix_cache",
+            "/reset_mm_cache", "/reset_encoder_cache", "/collective_rpc", "/server_info", "/start_profile",
+            "/stop_profile", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/init_weight_transfer_engine",
+            "/shutdown_weight_transfer_engine", "/start_weight_update", "/start_draft_weight_update",
+            "/finish_weight_update", "/update_weights", "/update_weight_version", "/weight_checker", "/weight_info",
+            "/release_kv_cache_memory", "/get_world_size", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+            "/inference/v1/abort_requests", "/abort_requests", "/kv_event_sources", "/fault_tolerance/apply",
+            "/fault_tolerance/status",
+        ),
+        _ADMIN,
+    ),
+    "/load": "/metrics tells the load of every worker",
+    "/ping": "use /health or /ready",
+    "/invocations": _ANY_BODY,
+    "/v2/embed": _EMBED,
+    **dict.fromkeys(("/v1/chat/completions/derender", "/v1/completions/derender"), "use /detokenize"),
+    **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/realtime"), _SPEECH),
+    "/tokenizer_info": "clients that find it tokenize over HTTP, one string a call; use /tokenize",
+    "/cohere/v2/chat": "Cohere's format is for Cohere's models",
+    "/docs": "use /openapi.json",
+    "/redoc": "use /openapi.json",
+}  # fmt: skip
 
 _FIXED = frozenset(route.path for route in ROUTES if "{" not in route.path)
+# (what stands before the name, what after it, the template); the longest ends first.
+_TEMPLATES = sorted(
+    {
+        (path[: path.index("{")], path[path.index("}") + 1 :], path)
+        for path in (route.path for route in ROUTES)
+        if "{" in path
+    },
+    key=lambda one: -len(one[1]),
+)
+
+_DIALECTS = {route.path: route.dialect for route in ROUTES if isinstance(route, RelayedRoute)}
+
+
+def dialect_of(template: str) -> Dialect:
+    """Whose shape the errors of a route have; OpenAI's where there is no such route."""
+    return _DIALECTS.get(template, Dialect.OPENAI)
 
 
 def route_template(path: str) -> str:
-    """The template that a request's path falls under; `unmatched` if there is none."""
+    """The template that a request's path falls under; `unmatched` if there is none.
+
+    What stands for a name in braces may hold slashes: models' names do.
+    """
     if path in _FIXED:
         return path
-    return "/v1/models/{model}" if path.startswith("/v1/models/") else "unmatched"
+    for begin, end, template in _TEMPLATES:
+        if path.startswith(begin) and path.endswith(end) and len(path) > len(begin) + len(end):
+            return template
+    return "unmatched"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uvicorn
 from starlette.types import ASGIApp
 
+from qserve.gateway.bounded_http import BoundedHttp
+
 __all__ = ["build_server"]
 
 # Longer than clients keep idle connections in their pools (httpx: 5 s, aiohttp: 15 s), so that they close first.
@@ -21,7 +23,7 @@ def build_server(app: ASGIApp, host: str, port: int, drain_timeout_s: int | None
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
+        http=BoundedHttp,
         ws="none",
         lifespan="on",
         log_config=None,

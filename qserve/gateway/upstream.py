@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from qserve.engine.base import WorkerEndpoint, WorkerState
 from qserve.gateway.admission import Admission
 from qserve.gateway.client import ConnectionBroke, Unreachable, WorkerClient
+from qserve.gateway.routes import ROUTES, RelayedRoute
+from qserve.gateway.services import Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import ApiError
 
-__all__ = ["Upstream", "resolve", "watch"]
+__all__ = ["Upstream", "named", "serving", "watch"]
 
 _SCRAPE_TIMEOUT_S = 2.0
 _RETRY_AFTER_S = {WorkerState.STARTING: 5, WorkerState.RESTARTING: 5, WorkerState.DRAINING: 10, WorkerState.FAILED: 60}
@@ -62,7 +64,11 @@ class Upstream:
             raise ApiError(503, message, code, retry_after_s=_RETRY_AFTER_S[state])
 
     def observe(self) -> None:
-        """Acts on what the supervisor wrote: a worker that left READY loses its queue, a dead one all its requests."""
+        """Acts on what the supervisor wrote: a worker that left READY loses its queue, a dead one all its requests.
+
+        A worker may come back with fewer places than it had.
+        """
+        self.admission.num_places = self.endpoint.max_num_seqs
         if self.is_ready:
             return
         try:
@@ -86,15 +92,42 @@ class Upstream:
         return body
 
 
-def resolve(upstreams: Sequence[Upstream], model: str | None) -> Upstream:
-    """The worker that serves `model`; the first one if none is named. 404 names what is served."""
-    if model is None:
-        return upstreams[0]
+def named(upstreams: Sequence[Upstream], model: str) -> Upstream:
+    """The worker that serves `model`. 404 names what is served."""
     for upstream in upstreams:
-        if model in upstream.endpoint.models:
+        if model in upstream.endpoint.names:
             return upstream
-    served = ", ".join(repr(name) for upstream in upstreams for name in upstream.endpoint.models)
+    served = ", ".join(repr(name) for upstream in upstreams for name in upstream.endpoint.names)
     raise ApiError(404, f"the model {model[:100]!r} is not served here; there is {served}", "model_not_found", "model")
+
+
+def serving(upstreams: Sequence[Upstream], route: RelayedRoute, model: str | None) -> tuple[Upstream, Service]:
+    """The worker that serves `model`, and its service of `route`; without a model the first worker that has one.
+
+    Raises ApiError: 404 for a model or a route that nobody serves, 400 for a model that does not serve this route.
+    """
+    for upstream in upstreams if model is None else [named(upstreams, model)]:
+        for service in route.services:
+            if service.fits(upstream.endpoint):
+                return upstream, service
+    raise _not_served(upstreams, route, model)
+
+
+def _not_served(upstreams: Sequence[Upstream], route: RelayedRoute, model: str | None) -> ApiError:
+    models = [one for one in upstreams if any(service.fits(one.endpoint) for service in route.services)]
+    where = f"{route.method} {route.path}"
+    if not models:
+        kinds = " or ".join(f"{one.role} models on {one.engine or 'any engine'}" for one in route.services)
+        return ApiError(404, f"{where} is served by {kinds}, and there is none here", "route_not_served")
+    who = " and ".join(repr(one.endpoint.models[0]) for one in models)
+    assert model is not None, "somebody serves it, and any would do"
+    own = named(upstreams, model).endpoint
+    paths = ", ".join(
+        other.path for other in ROUTES
+        if isinstance(other, RelayedRoute) and any(service.fits(own) for service in other.services)
+    )  # fmt: skip
+    message = f"{model!r} is a {own.name} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
+    return ApiError(400, message, "route_not_served", "model")
 
 
 async def watch(upstreams: Iterable[Upstream], interval_s: float) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from qserve.engine.base import WorkerState
 from qserve.gateway.endpoints import Endpoints
-from qserve.gateway.routes import ROUTES
+from qserve.gateway.routes import ROUTES, RelayedRoute, dialect_of
 from qserve.gateway.settings import GatewaySettings
+from qserve.wire.errors import Dialect
 
 CHAT = "/v1/chat/completions"
 ORIGIN = "https://chat.example.org"
@@ -31,16 +32,24 @@ async def _error(response, status):
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 async def test_every_route_but_health_wants_the_key(running, route):
-    path = route.path.replace("{model}", "fake")
+    path = route.path.replace("{model}", "fake").replace("{response_id}", "resp_1")
+    dialect = dialect_of(route.path)
     async with running() as stack, aiohttp.ClientSession() as stranger:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer wk-internal-93ab"}):
             async with stranger.request(route.method, stack.url + path, headers=headers) as response:
                 if route.path == "/health":
                     assert response.status == 200
+                    continue
+                if dialect is Dialect.ANTHROPIC:
+                    assert set(await response.json()) == {"type", "error"}
+                    error = (await response.json())["error"]
+                elif dialect is Dialect.TEI:
+                    assert set(await response.json()) == {"error", "error_type", "code"}
+                    error = {"type": "authentication_error"}
                 else:
                     error = await _error(response, 401)
-                    assert error["type"] == "authentication_error"
-                    assert response.headers["www-authenticate"] == "Bearer"
+                assert response.status == 401 and error["type"] == "authentication_error"
+                assert response.headers["www-authenticate"] == "Bearer"
 
 
 BAD_BODIES = {
@@ -79,7 +88,9 @@ async def test_wrong_route_method_type_and_model(running):
         for method, path, status, code in (
             ("GET", "/v1/nope", 404, "route_not_found"),
             ("GET", "/", 404, "route_not_found"),
-            ("GET", "/docs", 404, "route_not_found"),
+            ("GET", "/docs", 404, "route_closed"),
+            ("POST", "/sleep", 404, "route_closed"),
+            ("GET", "/v1/responses/resp_1", 404, "route_not_served"),
             ("GET", CHAT, 405, "method_not_allowed"),
             ("DELETE", "/health", 405, "method_not_allowed"),
             ("POST", "/v1/models/fake", 405, "method_not_allowed"),
@@ -243,5 +254,7 @@ async def test_the_openapi_document_is_behind_the_key_and_complete(running):
     async with running() as stack, stack.http.get(stack.url + "/openapi.json") as response:
         document = await response.json()
     assert {(method.upper(), path) for path, item in document["paths"].items() for method in item} == {
-        (route.method, route.path) for route in ROUTES
+        (route.method, route.path)
+        for route in ROUTES
+        if not isinstance(route, RelayedRoute) or any(service.fits(stack.endpoint) for service in route.services)
     }

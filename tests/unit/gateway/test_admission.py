@@ -16,13 +16,13 @@ from qserve.wire.errors import ApiError
 class Guest:
     """Asks for places in a task, and leaves when told."""
 
-    def __init__(self, door, num_sequences=1):
+    def __init__(self, door, num_sequences=1, background=False):
         self.inside = False
         self._leave = asyncio.Event()
-        self.task = asyncio.create_task(self._visit(door, num_sequences))
+        self.task = asyncio.create_task(self._visit(door, num_sequences, background))
 
-    async def _visit(self, door, num_sequences):
-        async with door.places(num_sequences):
+    async def _visit(self, door, num_sequences, background):
+        async with door.places(num_sequences, background=background):
             self.inside = True
             await self._leave.wait()
         self.inside = False
@@ -50,6 +50,34 @@ async def test_first_come_first_served_and_nobody_overtakes():
     assert small.inside
     await small.leave()
     assert door.num_running_sequences == door.num_running_requests == door.num_waiting == 0
+
+
+async def test_who_waits_in_the_background_lets_others_go_first():
+    door = Admission(num_places=2, max_waiting=10, max_waiting_bytes=1000)
+    evaluation = [Guest(door, background=True) for _ in range(3)]
+    await _settle()
+    assert [guest.inside for guest in evaluation] == [True, False, False], "a place is left for the next user"
+    user, later = Guest(door), Guest(door)
+    await _settle()
+    assert (user.inside, later.inside) == (True, False)
+    await evaluation[0].leave()
+    await _settle()
+    assert later.inside and not evaluation[1].inside, "who came later as a user goes before the background"
+    for guest in (user, later):
+        await guest.leave()
+    for guest in evaluation[1:]:
+        await _settle()
+        assert guest.inside
+        await guest.leave()
+    assert door.num_running_sequences == door.num_waiting == 0
+
+
+async def test_a_worker_with_one_place_runs_the_background_too():
+    door = Admission(num_places=1, max_waiting=10, max_waiting_bytes=1000)
+    guest = Guest(door, 5, background=True)
+    await _settle()
+    assert guest.inside and door.num_running_sequences == 1
+    await guest.leave()
 
 
 async def test_an_oversize_request_takes_every_place_and_no_more():

@@ -11,9 +11,10 @@ import pytest
 
 import qserve.gateway
 from qserve.gateway.metrics import GatewayMetrics
-from qserve.gateway.openapi import document
-from qserve.gateway.routes import ROUTES, RelayedRoute
-from qserve.wire import openai
+from qserve.gateway.openapi import DocumentedWorker, document
+from qserve.gateway.routes import CLOSED, ROUTES, RelayedRoute
+from qserve.gateway.services import BySchema
+from qserve.wire import errors, openai, vllm
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 SOURCES = Path(qserve.gateway.__file__).parent
@@ -29,13 +30,13 @@ def _literals(node):
 def _codes_in_the_source():
     """What stands as the third argument of an ApiError(…), or in the variable that does."""
     codes = set()
-    for path in [*SOURCES.glob("*.py"), SOURCES.parent / "wire" / "errors.py"]:
+    for path in [*SOURCES.glob("*.py"), *(SOURCES.parent / "wire").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ApiError":
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ApiError" and node.args:
                 codes |= _literals(node.args[2])
             elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "code":
                 codes |= _literals(node.value)
-    return codes
+    return codes | set(errors._CODE_OF_STATUS.values())
 
 
 def test_every_route_is_there_and_no_other():
@@ -43,15 +44,21 @@ def test_every_route_is_there_and_no_other():
     assert told == {f"{route.method} {route.path}" for route in ROUTES}
 
 
-@pytest.mark.parametrize("route", [route for route in ROUTES if isinstance(route, RelayedRoute)], ids=lambda r: r.path)
-def test_every_field_is_there(route):
+def _schemas():
+    """The schemas of ours that bodies are checked against."""
+    services = [service for route in ROUTES if isinstance(route, RelayedRoute) for service in route.services]
+    return [service.reader.schema for service in services if isinstance(service.reader, BySchema)]
+
+
+@pytest.mark.parametrize("schema", _schemas())
+def test_every_field_is_there(schema):
     told = set(re.findall(r"`(\w+)`", PAGE))
-    assert set(route.request.model_fields) <= told
+    assert set(schema.model_fields) <= told
 
 
 def test_no_field_is_there_that_no_route_takes():
-    fields = {name for route in ROUTES if isinstance(route, RelayedRoute) for name in route.request.model_fields}
-    section = PAGE[PAGE.index("## Fields") : PAGE.index("### Refused by name")]
+    fields = {name for schema in _schemas() for name in schema.model_fields}
+    section = PAGE[PAGE.index("## Fields of models on the transformers engine") : PAGE.index("### Refused by name")]
     told = {
         name for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
     }
@@ -59,8 +66,21 @@ def test_no_field_is_there_that_no_route_takes():
 
 
 def test_every_refused_field_is_there():
-    section = PAGE[PAGE.index("### Refused by name") : PAGE.index("## Headers")]
+    section = PAGE[PAGE.index("### Refused by name") : PAGE.index("## Fields of models on vLLM")]
     assert set(re.findall(r"`(\w+)`", section)) == set(openai._REFUSED)
+
+
+def test_every_rule_for_vllm_is_there():
+    section = PAGE[PAGE.index("## Fields of models on vLLM") : PAGE.index("### LoRA adapters")]
+    told = set(re.findall(r"`([\w.]+)`", section))
+    assert {*vllm.HARMLESS, *frozenset().union(*vllm.ANYWHERE.values()), *vllm.REFUSED, *vllm.NARROWED} <= told
+
+
+def test_every_closed_route_is_there_and_no_other():
+    section = PAGE[PAGE.index("### Closed") : PAGE.index("## Fields of models on the transformers engine")]
+    cells = re.findall(r"^\| (`/.*?) \|", section, re.MULTILINE)
+    assert {path for cell in cells for path in re.findall(r"`(/[\w/]+)`", cell)} == set(CLOSED)
+    assert not CLOSED.keys() & {route.path for route in ROUTES}
 
 
 def test_every_error_code_is_there():
@@ -79,13 +99,18 @@ def test_every_metric_is_there_and_no_other():
     assert set(re.findall(r"`(qserve_gateway_\w+)`", PAGE)) == names
 
 
+def _worker(*names):
+    return DocumentedWorker("chat", "transformers", names, None)
+
+
 def test_the_openapi_document_is_closed_and_says_which_models_there_are():
-    value = json.loads(document(True, ("a", "org/b")))
+    value = json.loads(document(True, (_worker("a", "org/b"),)))
     text = json.dumps(value)
-    for name in re.findall(r'"\$ref": "#/components/schemas/(\w+)"', text):
+    for name in re.findall(r'"\$ref": "#/components/schemas/([\w.]+)"', text):
         assert name in value["components"]["schemas"]
     assert value["components"]["schemas"]["ChatCompletionRequest"]["properties"]["model"]["enum"] == ["a", "org/b"]
     for path, item in value["paths"].items():
         for operation in item.values():
             assert ("security" in operation) == (path != "/health")
-    assert "security" not in json.dumps(json.loads(document(False, ("a",)))["paths"])
+    assert "security" not in json.dumps(json.loads(document(False, (_worker("a"),)))["paths"])
+    assert "/v1/responses" not in value["paths"], "nobody serves it"

@@ -1,0 +1,90 @@
+"""Who answers a relayed route: workers of one role on one engine, and how a request for them is read and counted.
+
+The same path can mean different things to different models (`/classify` of a reward host and of vLLM): a route has a
+`Service` for each, and the worker that serves the request's model picks one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ValidationError
+
+from qserve.engine.base import WorkerEndpoint
+from qserve.wire import vllm
+from qserve.wire.errors import ApiError, from_validation
+
+__all__ = ["Asked", "ByEngine", "BySchema", "Reader", "Service"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the gateway needs to know of a request that it has checked.
+
+    Attributes:
+        model: the name that was asked for, if any.
+        num_sequences: places it takes at the worker; 0 for work so small that it never queues.
+    """
+
+    model: str | None
+    num_sequences: int
+
+
+class Reader(Protocol):
+    """Checks a body. Raises ApiError 400 that names what is wrong."""
+
+    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> Asked: ...
+
+
+@dataclass(frozen=True)
+class BySchema:
+    """A body that one of our own schemas describes; `count` is None for work that never queues."""
+
+    schema: type[BaseModel]
+    count: Callable[[Any], int] | None = None
+
+    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> Asked:
+        try:
+            request: Any = self.schema.model_validate_json(body)
+        except ValidationError as error:
+            raise from_validation(error) from None
+        return Asked(request.model, self.count(request) if self.count is not None else 0)
+
+
+@dataclass(frozen=True)
+class ByEngine:
+    """A body that the engine's own OpenAPI document describes (`WorkerEndpoint.request_fields`)."""
+
+    count: Callable[[Mapping[str, Any]], int] | None = None
+
+    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> Asked:
+        fields = endpoint.request_fields
+        if fields is None:
+            raise ApiError(503, "the worker has not told its routes yet", "worker_not_ready", retry_after_s=2)
+        if (path, "POST") not in fields.routes:
+            message = f"the engine does not serve POST {path} for the model {endpoint.models[0]!r}"
+            raise ApiError(404, message, "route_not_served")
+        value = vllm.read_body(body)
+        vllm.check_body(fields, path, value)
+        return Asked(value.get("model"), self.count(value) if self.count is not None else 0)
+
+
+@dataclass(frozen=True)
+class Service:
+    """One kind of worker that answers a route.
+
+    Attributes:
+        role: `WorkerEndpoint.name`: `chat` or `reward`.
+        engine: `WorkerEndpoint.engine`; None: whatever runs the role.
+        reader: how a body is checked and counted; None for a route without a body.
+    """
+
+    role: str
+    engine: str | None
+    reader: Reader | None
+
+    def fits(self, endpoint: WorkerEndpoint) -> bool:
+        """Whether this worker is of the kind."""
+        return endpoint.name == self.role and self.engine in (None, endpoint.engine)

@@ -1,0 +1,122 @@
+"""A large body is checked beside the event loop: with the same result, and without holding anybody else up."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+
+import psutil
+import pytest
+
+from qserve.engine.base import UnixAddress, WorkerEndpoint
+from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies
+from qserve.gateway.routes import ROUTES
+from qserve.wire.engine_fields import fields_of
+from qserve.wire.errors import ApiError
+from tests.tiny.gateway.small_engine import DOCUMENT
+
+COMPLETIONS = "/v1/completions"
+HEADERS = {"content-type": "application/json"}
+
+
+def _checkers():
+    """The processes that check for this one."""
+    return [one for one in psutil.Process().children() if "qserve.gateway.large_bodies" in " ".join(one.cmdline())]
+
+
+async def test_the_answer_is_the_same_on_both_sides_of_the_bound(running):
+    async with running() as stack:
+        for size in (10, 2 * LARGE_BYTES):
+            for fields, status, param in (
+                ({"prompt": "x" * size}, 200, None),
+                ({"prompt": "x" * size, "tempreature": 1}, 400, "tempreature"),
+                ({"prompt": "x" * size, "n": 0}, 400, "n"),
+                ({"prompt": [["x"]] * (size // 8)}, 400, "prompt"),
+                ({"prompt": "x" * size, "model": "gpt-9"}, 404, "model"),
+            ):
+                async with stack.http.post(stack.url + COMPLETIONS, json={"model": "fake", **fields}) as response:
+                    answer = await response.json()
+                    assert response.status == status, answer
+                    assert status == 200 or answer["error"]["param"].startswith(param)
+            async with stack.http.post(
+                stack.url + COMPLETIONS, data=io.BytesIO(b"[" * size), headers=HEADERS
+            ) as response:
+                assert (await response.json())["error"]["code"] == "invalid_json"
+
+
+async def test_others_are_answered_while_a_large_body_is_checked(running):
+    """5 MB of short token lists take seconds to check, in one call that holds the interpreter."""
+    body = json.dumps({"model": "fake", "prompt": [[1]] * 1_000_000, "n": 0}).encode()
+    async with running() as stack:
+        large = asyncio.create_task(stack.http.post(stack.url + COMPLETIONS, data=io.BytesIO(body), headers=HEADERS))
+        answered = 0
+        while not large.done():
+            async with stack.http.get(stack.url + "/health") as response:
+                assert response.status == 200
+            answered += 1
+        assert (await large).status == 400
+    assert answered > 50
+
+
+async def test_its_process_ends_with_the_gateway_and_comes_back_after_a_fall(running):
+    body = {"model": "fake", "prompt": "x" * 2 * LARGE_BYTES}
+    async with running() as stack:
+        assert not _checkers(), "nobody has sent a large body yet"
+        async with stack.http.post(stack.url + COMPLETIONS, json=body) as response:
+            assert response.status == 200
+        (process,) = _checkers()
+        process.kill()
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.01)
+        statuses = []
+        for _ in range(2):
+            async with stack.http.post(stack.url + COMPLETIONS, json=body) as response:
+                statuses.append(response.status)
+        assert statuses[-1] == 200
+    assert not _checkers()
+
+
+async def test_an_engines_own_fields_are_known_there_too():
+    route = next(route for route in ROUTES if route.path == "/v1/chat/completions")
+    service = next(one for one in route.services if one.engine == "vllm")
+    endpoint = WorkerEndpoint(
+        "chat", ("big",), UnixAddress("x"), "", 1, 1, engine="vllm", request_fields=fields_of(DOCUMENT)
+    )
+    bodies = LargeBodies()
+    try:
+        message = {"role": "user", "content": "x"}
+        asked = await bodies.read(route, service, json.dumps({"messages": [message], "n": 3}).encode(), endpoint)
+        assert (asked.model, asked.num_sequences) == (None, 3)
+        with pytest.raises(ApiError, match="'foo' is no field"):
+            await bodies.read(route, service, json.dumps({"messages": [message], "foo": 3}).encode(), endpoint)
+        assert await bodies.model(b'{"model": "big"}') == "big"
+    finally:
+        await bodies.close()
+
+
+async def test_who_gives_up_waiting_leaves_the_next_ones_answer_alone():
+    bodies = LargeBodies()
+    try:
+        waiting = [
+            asyncio.create_task(bodies.model(json.dumps({"model": str(number)}).encode())) for number in range(6)
+        ]
+        await asyncio.sleep(0)
+        for one in waiting[::2]:
+            one.cancel()
+        assert await asyncio.gather(*waiting[1::2]) == ["1", "3", "5"]
+    finally:
+        await bodies.close()
+
+
+async def test_an_idle_process_ends_and_a_new_one_answers(monkeypatch):
+    monkeypatch.setattr("qserve.gateway.large_bodies._IDLE_S", 0.05)
+    bodies = LargeBodies()
+    try:
+        for name in ("a", "b"):
+            assert await bodies.model(json.dumps({"model": name}).encode()) == name
+            async with asyncio.timeout(10):
+                while _checkers():
+                    await asyncio.sleep(0.02)
+    finally:
+        await bodies.close()

@@ -1,0 +1,280 @@
+"""A worker with vLLM's manners behind the gateway, alone and beside a reward worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from dataclasses import replace
+
+import aiohttp
+import pytest
+import uvloop
+from prometheus_client.parser import text_string_to_metric_families
+
+from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.errors import UsageError
+from qserve.gateway.app import build_gateway
+from qserve.gateway.server import build_server
+from qserve.gateway.settings import GatewaySettings
+from qserve.wire.engine_fields import fields_of
+from tests.tiny.gateway.small_engine import DOCUMENT, EVENTS, SmallEngine
+
+KEY = "sk-client-4f6c"
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+ASKED = {"model": "big", "messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.fixture
+def engine(tmp_path):
+    with SmallEngine(tmp_path / "e.sock").running() as small:
+        yield small
+
+
+@contextlib.asynccontextmanager
+async def _gateway(*endpoints, **settings):
+    """A gateway over these workers; gives a client with the key and the base URL."""
+    server = build_server(build_gateway(GatewaySettings(keys=(KEY,), **settings), endpoints), "127.0.0.1", 0, 1)
+    thread = threading.Thread(target=lambda: uvloop.run(server.serve()))
+    thread.start()
+    while not server.started:
+        await asyncio.sleep(0.005)
+    try:
+        base = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        async with aiohttp.ClientSession(base, headers={"authorization": f"Bearer {KEY}"}) as http:
+            yield http
+    finally:
+        server.should_exit = True
+        await asyncio.to_thread(thread.join)
+
+
+def _endpoint(engine, **changed):
+    """As the supervisor leaves it when the engine is ready."""
+    endpoint = WorkerEndpoint(
+        "chat", ("big",), UnixAddress(engine.socket), "wk", 4, 512, WorkerState.READY, "", engine="vllm",
+        adapters=("sql",), request_fields=fields_of(DOCUMENT),
+    )  # fmt: skip
+    return replace(endpoint, **changed)
+
+
+def _before(engine, **settings):
+    return _gateway(_endpoint(engine), **settings)
+
+
+def _reward(tmp_path):
+    """A reward worker that nobody asks here."""
+    address = UnixAddress(tmp_path / "nobody.sock")
+    return WorkerEndpoint("reward", ("rm",), address, "wk", 4, 512, WorkerState.READY, "")
+
+
+async def _post(http, path, value, status=200):
+    async with http.post(path, json=value) as response:
+        body = await response.read()
+        assert response.status == status, body
+        return json.loads(body)
+
+
+async def test_what_the_engine_knows_reaches_it_byte_for_byte(engine):
+    body = b'{ "model":"big",\n "messages":[{"role":"user","content":"\\u00e9 \xc3\xa9"}], "tools":[{"x":{}}] }'
+    async with _before(engine) as http:
+        headers = {"content-type": "application/json", "x-request-id": "mine"}
+        async with http.post(CHAT, data=body, headers=headers) as response:
+            assert response.status == 200, await response.read()
+    assert engine.asked == [(CHAT, body, "mine")]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [(CHAT, {"tempreature": 1}, "tempreature"), (CHAT, {"request_id": "a"}, "request_id"), (CHAT, {"n": "3"}, "n"),
+     (CHAT, {"messages": [{"role": "user", "content": "x", "nam": 1}]}, "messages.0.nam"),
+     (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+     (RESPONSES, {"store": True}, "store")],
+)  # fmt: skip
+async def test_what_it_would_ignore_never_reaches_it(engine, path, fields, param):
+    async with _before(engine) as http:
+        error = (await _post(http, path, {**ASKED, **fields}, 400))["error"]
+    assert error["param"] == param and not engine.asked
+
+
+async def test_errors_are_in_one_shape_on_every_route(engine):
+    async with _before(engine) as http:
+        error = await _post(http, CHAT, {**ASKED, "seed": 400}, 400)
+        assert error == {
+            "error": {"message": "no good", "type": "invalid_request_error", "param": "seed", "code": "invalid_value"}
+        }
+        error = (await _post(http, CHAT, {**ASKED, "seed": 500}, 500))["error"]
+        assert error["code"] == "worker_error" and error["type"] == "server_error"
+        async with http.post(CHAT, json={**ASKED, "seed": 503}) as response:
+            assert response.status == 503 and response.headers["retry-after"] == "7"
+        error = await _post(http, MESSAGES, {**ASKED, "seed": 404}, 404)
+        assert error == {"type": "error", "error": {"type": "not_found_error", "message": "no good"}}
+        error = await _post(http, MESSAGES, {**ASKED, "x": 1}, 400)
+        assert error["error"]["type"] == "invalid_request_error" and "'x'" in error["error"]["message"]
+        await _post(http, CHAT, {**ASKED, "seed": 401}, 502)  # its quarrel is with us
+
+
+@pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
+@pytest.mark.parametrize("size", [1, 7, 64, 0])
+async def test_named_events_pass_whole_and_unchanged(engine, path, size):
+    async with _before(engine) as http:
+        async with http.post(path, json={**ASKED, "stream": True, "max_tokens": size}) as response:
+            assert response.content_type == "text/event-stream"
+            assert await response.text() == "".join(EVENTS[path])
+        async with http.get("/metrics") as response:
+            samples = {
+                line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in (await response.text()).splitlines()
+            }
+    assert samples['qserve_gateway_prompt_tokens_total{model="big"}'] == "5.0"
+    assert samples['qserve_gateway_generation_tokens_total{model="big"}'] == "3.0"
+    assert samples['qserve_gateway_stream_events_total{model="big"}'] == f"{len(EVENTS[path])}.0"
+    assert samples['qserve_gateway_time_to_first_token_seconds_count{model="big"}'] == "1.0"
+
+
+async def test_a_stream_that_breaks_off_ends_in_an_error_that_clients_know(engine):
+    async with _before(engine) as http:
+        for path, name in ((MESSAGES, "error"), (RESPONSES, "error")):
+            async with http.post(path, json={**ASKED, "stream": True, "seed": 1, "max_tokens": 30}) as response:
+                events = (await response.text()).removesuffix("\n\n").split("\n\n")
+            assert "\n\n".join(events[:-1]) + "\n\n" == "".join(EVENTS[path][: len(events) - 1])
+            first, data = events[-1].split("\n")
+            value = json.loads(data.removeprefix("data: "))
+            assert first == f"event: {name}" and value["type"] == "error" and "died" in value["error"]["message"]
+
+
+async def test_a_route_that_the_engine_has_not_is_404_and_not_asked_for(engine):
+    async with _before(engine) as http:
+        error = (await _post(http, "/v1/embeddings", {"model": "big", "input": "x"}, 404))["error"]
+        assert error["code"] == "route_not_served" and "/v1/embeddings" in error["message"]
+        async with http.get("/openapi.json") as response:
+            document = await response.json()
+    assert not engine.asked and "/v1/embeddings" not in document["paths"]
+    request = document["components"]["schemas"]["vllm.Request"]
+    assert request["additionalProperties"] == {"type": "null"} and "metadata" in request["properties"]
+
+
+async def test_stored_responses_are_asked_for_by_a_safe_name(engine):
+    async with _before(engine) as http:
+        async with http.get(f"{RESPONSES}/resp_1?starting_after=3&stream=false") as response:
+            assert response.status == 200
+        await _post(http, f"{RESPONSES}/resp_1/cancel", {})
+        for path in (f"{RESPONSES}/a%2F..%2Fb", f"{RESPONSES}/a%20HTTP", f"{RESPONSES}/%0d%0ax"):
+            async with http.get(path, allow_redirects=False) as response:
+                assert response.status == 404, path
+        async with http.get(f"{RESPONSES}/resp_1?include=all") as response:
+            assert response.status == 400
+    assert [path for path, _, _ in engine.asked] == [f"{RESPONSES}/resp_1", f"{RESPONSES}/resp_1/cancel"]
+
+
+async def test_adapters_are_models_with_a_parent(engine):
+    async with _before(engine) as http:
+        async with http.get("/v1/models") as response:
+            big, sql = (await response.json())["data"]
+        assert (big["id"], big["root"], big["parent"]) == ("big", "big", None)
+        assert (sql["id"], sql["root"], sql["parent"]) == ("sql", "sql", "big")
+        await _post(http, CHAT, {**ASKED, "model": "sql"})
+        async with http.get("/metrics") as response:
+            assert 'qserve_gateway_requests_total{model="sql",route="/v1/chat/completions",status="200"} 1.0' in (
+                await response.text()
+            )
+        error = (await _post(http, CHAT, {**ASKED, "model": "gpt-9"}, 404))["error"]
+        assert "'big'" in error["message"] and "'sql'" in error["message"]
+
+
+async def test_a_client_that_leaves_cancels_at_the_engine(engine):
+    engine.go_on.clear()
+    async with _before(engine) as http:
+        with pytest.raises(asyncio.TimeoutError):
+            await http.post(CHAT, json=ASKED, timeout=aiohttp.ClientTimeout(total=0.2))
+        async with asyncio.timeout(10):
+            while not engine.num_cancelled:
+                await asyncio.sleep(0.01)
+        engine.go_on.set()
+
+
+async def test_a_worker_that_comes_back_smaller_has_fewer_places(engine):
+    endpoint = _endpoint(engine, max_num_seqs=2)
+    engine.go_on.clear()
+    async with _gateway(endpoint, watch_interval_s=0.01) as http:
+        endpoint.max_num_seqs = 1
+        await asyncio.sleep(0.1)
+        requests = [asyncio.create_task(_post(http, CHAT, ASKED)) for _ in range(2)]
+        async with asyncio.timeout(10):
+            while not engine.asked:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert len(engine.asked) == 1
+        engine.go_on.set()
+        await asyncio.gather(*requests)
+
+
+async def test_two_models_are_shown_and_each_has_its_routes(engine, tmp_path):
+    async with _gateway(_endpoint(engine), _reward(tmp_path)) as http:
+        async with http.get("/v1/models") as response:
+            assert [card["id"] for card in (await response.json())["data"]] == ["big", "sql", "rm"]
+        error = (await _post(http, "/v1/completions", {"model": "rm", "prompt": "x"}, 400))["error"]
+        assert error["code"] == "route_not_served" and error["param"] == "model"
+        assert "'rm' is a reward model" in error["message"] and "served by 'big'" in error["message"]
+        error = (await _post(http, CHAT, {**ASKED, "model": "gpt-9"}, 404))["error"]
+        assert "'big'" in error["message"] and "'rm'" in error["message"]
+        await _post(http, CHAT, ASKED)
+        await _post(http, "/tokenize", {"prompt": "x"})  # no model: the first that serves the route
+        await _post(http, CHAT, [1], 400)
+    assert [path for path, _, _ in engine.asked] == [CHAT, "/tokenize"]
+
+
+async def test_a_full_model_holds_the_other_one_up_in_nothing(engine, tmp_path):
+    engine.go_on.clear()
+    with SmallEngine(tmp_path / "nobody.sock").running():
+        async with _gateway(_endpoint(engine, max_num_seqs=1), _reward(tmp_path), max_queue=1) as http:
+            running = [asyncio.create_task(_post(http, CHAT, ASKED)) for _ in range(2)]
+            async with asyncio.timeout(10):
+                while 'requests_waiting{worker="chat"} 1.0' not in await (await http.get("/metrics")).text():
+                    await asyncio.sleep(0.01)
+            await _post(http, CHAT, ASKED, 429)
+            await _post(http, "/v1/reward", {"model": "rm", "prompt": "p", "responses": ["a", "b"]})
+            engine.go_on.set()
+            await asyncio.gather(*running)
+
+
+async def test_planned_and_measured_memory_stand_side_by_side(engine, tmp_path):
+    async def measured():
+        return {"weights_bytes": 7}
+
+    async def broken():
+        raise UsageError("no such process")
+
+    big = _endpoint(engine, plan={"weights_bytes": 6}, memory=measured)
+    reward = _reward(tmp_path)
+    reward.memory = broken
+    async with _gateway(big, reward) as http, http.get("/v1/qserve/memory") as response:
+        first, second = (await response.json())["data"]
+    assert first == {
+        "worker": "chat", "state": "ready", "planned": {"weights_bytes": 6}, "memory": {"weights_bytes": 7}
+    }  # fmt: skip
+    assert second["error"] == "no such process" and "planned" not in second
+
+
+async def test_metrics_of_two_engines_are_one_exposition(engine, tmp_path):
+    with SmallEngine(tmp_path / "other.sock").running() as other:
+        reward = _reward(tmp_path)
+        reward.address = UnixAddress(other.socket)
+        async with _gateway(_endpoint(engine), reward) as http, http.get("/metrics") as response:
+            text = await response.text()
+    families = list(text_string_to_metric_families(text))
+    assert len({one.name for one in families}) == len(families), "one group per family"
+    (latency,) = [one for one in families if one.name == "vllm:e2e"]
+    assert {sample.labels["worker"] for sample in latency.samples} == {"chat", "reward"} and len(latency.samples) == 6
+
+
+async def test_a_key_may_come_as_anthropics_clients_send_it(engine):
+    async with _before(engine) as http, aiohttp.ClientSession(http._base_url) as stranger:
+        for headers, status in (({"x-api-key": KEY}, 200), ({"x-api-key": "wrong"}, 401), ({}, 401)):
+            async with stranger.post(MESSAGES, json=ASKED, headers=headers) as response:
+                assert response.status == status
+
+
+async def test_an_engine_that_has_not_told_its_fields_gets_nothing(engine):
+    async with _gateway(_endpoint(engine, request_fields=None)) as http:
+        error = (await _post(http, CHAT, ASKED, 503))["error"]
+    assert error["code"] == "worker_not_ready"
