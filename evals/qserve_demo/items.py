@@ -22,6 +22,11 @@ def generate(**_: Any) -> dict[str, datasets.Dataset]:
     return {"test": _load("generate.jsonl")}
 
 
+def text(**_: Any) -> dict[str, datasets.Dataset]:
+    """Items of qserve_demo_text: text."""
+    return {"test": _load("text.jsonl")}
+
+
 def _load(name: str) -> datasets.Dataset:
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
     return datasets.Dataset.from_list([json.loads(line) for line in text.splitlines()])

@@ -1,0 +1,125 @@
+"""One model at several quantizations, one after the other: memory, speed, and accuracy on the same items."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from qserve.evaluation import diff, harness, server
+from qserve.evaluation.diff import TaskDiff
+from qserve.evaluation.harness import Asked
+from qserve.evaluation.load import LoadFigures, fixed_load
+from qserve.evaluation.results import EvalResult
+
+__all__ = ["Candidate", "advice", "candidates_of", "main_score", "measure"]
+
+_NUM_STREAMS = 8
+_NUM_REQUESTS = 32
+_NUM_TOKENS = 32
+_PROMPTS = (
+    "What is 12+30?", "Sort these numbers: 9 4 7 1", "Which is larger, 15 or 9?", "Reverse the words: red green blue",
+)  # fmt: skip
+# A flipped item more or less is noise; a difference that chance alone makes in one of twenty comparisons is not.
+_SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One quantization, measured. `diffs` are against the first candidate; empty for that one itself.
+
+    `memory` is the worker's GET /v1/qserve/memory, `start_s` the seconds from nothing to the first answer.
+    """
+
+    quant: str
+    about: Mapping[str, Any]
+    memory: Mapping[str, Any]
+    planned_bytes: int
+    start_s: float
+    load: LoadFigures
+    result: EvalResult
+    diffs: tuple[TaskDiff, ...] = ()
+
+    @property
+    def held_bytes(self) -> int:
+        """Weights as measured, the figure that a quantization changes; planned where the engine does not tell."""
+        return int(self.memory.get("weights_bytes") or self.planned_bytes)
+
+    @property
+    def accuracy(self) -> float:
+        """Mean of the tasks' main figures."""
+        scores = main_score(self.result)
+        return sum(scores.values()) / max(1, len(scores))
+
+
+def measure(quant: str, url: str, api_key: str, asked: Asked, folder: Path, start_s: float,
+            progress: harness.Progress) -> None:  # fmt: skip
+    """Measure the service at `url` and write all of it to `folder`: memory, load, evaluation."""
+    served = server.look_at(url, api_key, None, None, folder / "tokenizer")
+    prompts = [_PROMPTS[index % len(_PROMPTS)] for index in range(_NUM_REQUESTS)]
+    load = asyncio.run(fixed_load(served, prompts, num_streams=_NUM_STREAMS, num_tokens=_NUM_TOKENS))
+    told = harness.evaluate(served, asked, folder / "cache", progress)
+    (entry,) = [one for one in server.get_json(f"{url}/v1/qserve/report", api_key)["data"] if one["worker"] == "chat"]
+    result = EvalResult.of(served, asked, told, 0.0)
+    planned = sum(device["weights_bytes"] for device in entry["planned"]["devices"])
+    measured = {
+        "quant": quant, "memory": entry["memory"], "planned_bytes": planned, "start_s": round(start_s, 2),
+        "load": asdict(load),
+    }  # fmt: skip
+    (folder / "measured.json").write_text(json.dumps(measured, indent=1))
+    result.save(folder)  # last: a folder with a result is complete
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether `measure` came to its end here."""
+    return (folder / "result.json").is_file() and (folder / "measured.json").is_file()
+
+
+def candidates_of(folders: Sequence[Path]) -> list[Candidate]:
+    """What `measure` wrote, with the differences to the first."""
+    found = [_read(folder) for folder in folders]
+    first = found[0].result
+    return [
+        found[0],
+        *(Candidate(**{**one.__dict__, "diffs": tuple(diff.compare(first, one.result))}) for one in found[1:]),
+    ]
+
+
+def main_score(result: EvalResult) -> dict[str, float]:
+    """One figure a task, between 0 and 1: what is right. Perplexities are no shares and are left out."""
+    scores: dict[str, float] = {}
+    for score in result.scores():
+        if score.metric in ("exact_match", "acc_norm", "acc") and score.task not in scores:
+            scores[score.task] = score.value
+    return scores
+
+
+def advice(candidates: Sequence[Candidate]) -> str:
+    """One sentence: the smallest that is not measurably worse than the first."""
+    first = candidates[0]
+    equal = [one for one in candidates[1:] if not any(_is_worse(task) for task in one.diffs)]
+    best = min(equal, key=lambda one: one.held_bytes, default=None)
+    if best is None or best.held_bytes >= first.held_bytes:
+        return f"stay with {first.quant}: nothing smaller answers as well on these items"
+    saved = 1 - best.held_bytes / first.held_bytes
+    speed = best.load.output_tokens_per_s / first.load.output_tokens_per_s
+    flips = sum(len(task.flips) for task in best.diffs)
+    items = sum(task.num_items for task in best.diffs)
+    return (
+        f"{best.quant} holds {100 * saved:.0f} % less in weights than {first.quant} at {speed:.2f} × its speed, and "
+        f"is not measurably worse: {flips} of {items} answers flipped, which chance alone can do"
+    )
+
+
+def _is_worse(task: TaskDiff) -> bool:
+    return task.after < task.before and task.p_value < _SIGNIFICANT
+
+
+def _read(folder: Path) -> Candidate:
+    told = json.loads((folder / "measured.json").read_text())
+    result = EvalResult.load(folder)
+    load = LoadFigures(**told["load"])
+    return Candidate(told["quant"], result.about, told["memory"], told["planned_bytes"], told["start_s"], load, result)

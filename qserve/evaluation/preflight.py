@@ -1,0 +1,71 @@
+"""Can this server answer what lm-eval asks? Its log-probabilities of a prompt against those of its own answer.
+
+A server that ignores `echo` or `logprobs`, counts tokens otherwise, or adds a BOS scores every choice at chance, and
+lm-eval can't tell. Here it is asked two questions of which the answers must agree: what it says next, with the
+log-probability, and the log-probability of just that in a prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from qserve.errors import UsageError
+from qserve.evaluation.server import ServedModel, post_json
+
+__all__ = ["check"]
+
+# The same token by two ways through a 16-bit model: seen to differ by 0.03, a wrong position by 1 and more.
+_TOLERANCE = 0.25
+_NUM_TOKENS = 4
+# Any text: what counts is that both ways through the server agree on it.
+_TEXT = "The quick brown fox"
+
+
+def check(served: ServedModel) -> float:
+    """The largest difference of a log-probability that was seen. Raises UsageError with what is wrong."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(served.tokenizer)
+    prompt_ids: list[int] = tokenizer(_TEXT, add_special_tokens=False)["input_ids"]
+    said = _choice(served, {"prompt": list(prompt_ids), "max_tokens": _NUM_TOKENS, "temperature": 0, "logprobs": 1})
+    answer = [float(one) for one in (said.get("logprobs") or {}).get("token_logprobs") or ()]
+    tokens = tokenizer(str(said.get("text", "")), add_special_tokens=False)["input_ids"]
+    both = [*prompt_ids, *(tokens or [tokenizer.eos_token_id])]
+    echoed = _choice(served, {"prompt": both, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True})
+    told = (echoed.get("logprobs") or {}).get("token_logprobs")
+    top = (echoed.get("logprobs") or {}).get("top_logprobs")
+    if not told or not top or not answer:
+        raise _refused(served, "it answers without log-probabilities where `logprobs` asked for them")
+    if len(told) != len(both) + 1:
+        raise _refused(
+            served, f"a prompt of {len(both)} tokens and one more came back with {len(told)} log-probabilities: it "
+            "ignores `echo`, or adds tokens of its own",
+        )  # fmt: skip
+    if told[0] is not None:
+        raise _refused(served, "it has a log-probability for the first token, before which there is nothing")
+    return _largest_difference(served, answer, told[len(prompt_ids) : len(both)])
+
+
+def _largest_difference(served: ServedModel, answer: Sequence[float], echoed: Sequence[float]) -> float:
+    # The text of an answer may be cut into other tokens than those that were drawn; the first ones are the same.
+    pairs = list(zip(answer, echoed, strict=False))[: max(1, len(echoed) - 1)]
+    worst = max((abs(one - other) for one, other in pairs), default=math.inf)
+    if not worst <= _TOLERANCE:
+        shown = ", ".join(f"{one:.3f} and {other:.3f}" for one, other in pairs)
+        raise _refused(served, f"log-probabilities of its own answer differ by up to {worst:.2f} ({shown})")
+    return worst
+
+
+def _choice(served: ServedModel, fields: dict[str, Any]) -> dict[str, Any]:
+    answer = post_json(f"{served.url}/v1/completions", served.api_key, {"model": served.model, **fields})
+    choice: dict[str, Any] = answer["choices"][0]
+    return choice
+
+
+def _refused(served: ServedModel, reason: str) -> UsageError:
+    return UsageError(
+        f"{served.url} can't be evaluated by log-likelihoods: {reason}. Tasks that only generate can be "
+        "(--no-preflight skips this check, at your own risk)"
+    )

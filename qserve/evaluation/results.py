@@ -1,0 +1,130 @@
+"""An evaluation on disk: lm-eval's result whole, and beside it what was evaluated, with what, when."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import qserve
+from qserve.errors import UsageError
+from qserve.evaluation.harness import Asked
+from qserve.evaluation.server import ServedModel
+
+__all__ = ["EvalResult", "Score", "template_hash"]
+
+_FILE = "result.json"
+_VERSIONS = ("lm-eval", "transformers", "torch", "datasets")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One figure of one task. `stderr` is None where lm-eval has none."""
+
+    task: str
+    metric: str
+    value: float
+    stderr: float | None
+    num_items: int
+    num_fewshot: int
+    higher_is_better: bool
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """What `qserve eval` leaves behind.
+
+    Attributes:
+        about: model, engine, quantization, hardware, versions, template hash, seed, what was asked, when, how long.
+        lm_eval: lm-eval's result, whole, samples included.
+    """
+
+    about: Mapping[str, Any]
+    lm_eval: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, served: ServedModel, asked: Asked, lm_eval: Mapping[str, Any], seconds: float) -> EvalResult:
+        """The result of asking `asked` of `served`, which took `seconds`."""
+        about = {
+            "model": served.model,
+            **served.run,
+            "max_model_len": served.max_model_len,
+            "template_hash": template_hash(Path(served.tokenizer)),
+            "asked": asdict(asked),
+            "seed": asked.seed,
+            "versions": {"qserve": qserve.__version__, "python": platform.python_version(), **_versions()},
+            "machine": platform.machine(),
+            "url": served.url,
+            "unix_s": round(time.time(), 3),
+            "seconds": round(seconds, 3),
+        }
+        return cls(about, lm_eval)
+
+    def scores(self) -> list[Score]:
+        """Every figure of every task, in lm-eval's order."""
+        return [score for task in self.lm_eval["results"] for score in self._of_task(task)]
+
+    def samples(self, task: str) -> dict[int, dict[str, Any]]:
+        """The items of a task by their number, with the model's answers."""
+        return {int(one["doc_id"]): one for one in self.lm_eval["samples"].get(task, ())}
+
+    def save(self, folder: Path) -> Path:
+        """Write it to `folder`/result.json, whole or not at all; the file."""
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f"{_FILE}.part"
+        part.write_text(json.dumps({"about": self.about, "lm_eval": self.lm_eval}, ensure_ascii=False, default=str))
+        return part.replace(folder / _FILE)
+
+    @classmethod
+    def load(cls, path: Path) -> EvalResult:
+        """What `save` wrote, from its file or folder. Raises UsageError for anything else."""
+        file = path / _FILE if path.is_dir() else path
+        try:
+            document = json.loads(file.read_text())
+            return cls(document["about"], document["lm_eval"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{file} holds no result of `qserve eval` ({type(error).__name__}: {error})") from None
+
+    def _of_task(self, task: str) -> list[Score]:
+        figures: Mapping[str, Any] = self.lm_eval["results"][task]
+        better = self.lm_eval.get("higher_is_better", {}).get(task, {})
+        items = self.lm_eval.get("n-samples", {}).get(task, {}).get("effective", 0)
+        shots = self.lm_eval.get("n-shot", {}).get(task, 0)
+        scores = []
+        for key, value in figures.items():
+            metric, comma, kind = key.partition(",")
+            if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
+                continue
+            stderr = figures.get(f"{metric}_stderr,{kind}")
+            told = float(stderr) if isinstance(stderr, int | float) else None
+            scores.append(Score(task, metric, float(value), told, items, shots, bool(better.get(metric, True))))
+        return scores
+
+
+def template_hash(folder: Path) -> str | None:
+    """Sixteen hex digits of the chat template; None where there is none, or no folder to look into."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        text = file.read_text()
+    else:
+        try:
+            text = str(json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template") or "")
+        except (OSError, ValueError):
+            return None
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else None
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _VERSIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

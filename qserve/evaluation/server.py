@@ -1,0 +1,177 @@
+"""What stands behind a URL: model, length, tokenizer, and how it is run. Everything is asked of the server itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qserve.errors import UsageError
+
+__all__ = ["ServedModel", "get_json", "look_at", "post_json"]
+
+_TIMEOUT_S = 300
+# Where the server does not say how many requests it runs at once.
+_UNKNOWN_CONCURRENCY = 8
+_MOST_CONCURRENCY = 32
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One model of a running server.
+
+    Attributes:
+        url: without /v1.
+        api_key: empty where none is wanted.
+        model: the name that requests carry.
+        max_model_len: prompt and answer together, in tokens.
+        tokenizer: folder or hub id of the tokenizer.
+        concurrency: requests that the server runs at once.
+        run: engine, quantization, dtype, hardware: what the server says of itself, for the record. Empty for a server
+            that is no qserve.
+    """
+
+    url: str
+    api_key: str
+    model: str
+    max_model_len: int
+    tokenizer: str
+    concurrency: int
+    run: Mapping[str, Any]
+
+    def fingerprint(self) -> str:
+        """Tells what was evaluated: answers of one are never taken for answers of another."""
+        told = json.dumps([self.model, self.max_model_len, self.run], sort_keys=True, default=str)
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def look_at(
+    url: str, api_key: str, model: str | None, tokenizer: str | None, cache: Path, max_length: int | None = None
+) -> ServedModel:
+    """The model that is served at `url`.
+
+    Args:
+        url: with or without /v1 at its end.
+        api_key: empty where none is wanted.
+        model: its name; None where the server has only one that generates.
+        tokenizer: folder or hub id; None: the server's own, kept in `cache`.
+        cache: a folder for tokenizers that servers gave.
+        max_length: for servers that do not say how long a request may be.
+
+    Raises UsageError when nobody answers there, or what is missing can't be asked.
+
+    """
+    url = url.rstrip("/").removesuffix("/v1")
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"--url {url} is no address of a server; write it as http://127.0.0.1:8000")
+    cards = {str(card["id"]): card for card in get_json(f"{url}/v1/models", api_key)["data"]}
+    workers = _workers(url, api_key)
+    name = model or _only(url, cards, workers)
+    if name not in cards:
+        raise UsageError(f"--model {name}: {url} serves {', '.join(cards)}")
+    length = cards[name].get("max_model_len") or max_length
+    if not length:
+        raise UsageError(f"{url} does not say how many tokens a request may have; give --max-length")
+    planned = _planned(workers, name)
+    seqs = planned.get("workload", {}).get("max_num_seqs", _UNKNOWN_CONCURRENCY)
+    return ServedModel(
+        url=url,
+        api_key=api_key,
+        model=name,
+        max_model_len=int(length),
+        tokenizer=tokenizer or _given_tokenizer(url, api_key, name, cache),
+        concurrency=max(1, min(int(seqs), _MOST_CONCURRENCY)),
+        run=_run(planned),
+    )
+
+
+def get_json(url: str, api_key: str) -> Any:
+    """The document at `url`. Raises UsageError with what was answered in its place."""
+    return _asked(urllib.request.Request(url), api_key)  # noqa: S310 - `look_at` looked at the scheme
+
+
+def post_json(url: str, api_key: str, body: Mapping[str, Any]) -> Any:
+    """The answer to `body`. Raises UsageError with what was answered in its place."""
+    data = json.dumps(body).encode()
+    return _asked(urllib.request.Request(url, data, {"content-type": "application/json"}), api_key)  # noqa: S310
+
+
+def _asked(request: urllib.request.Request, api_key: str) -> Any:
+    if api_key:
+        request.add_header("authorization", f"Bearer {api_key}")
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310
+            return json.load(reply)
+    except urllib.error.HTTPError as error:
+        if error.code == 401:
+            raise UsageError(f"{request.full_url} wants a key: --api-key, or QSERVE_API_KEY") from None
+        raise UsageError(f"{request.full_url} answered {error.code}: {_words(error)}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise UsageError(f"no server answers at {request.full_url} ({reason}); start one with `qserve up`") from None
+
+
+def _words(error: urllib.error.HTTPError) -> str:
+    body = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:200]
+
+
+def _workers(url: str, api_key: str) -> list[dict[str, Any]]:
+    """A qserve's own report of its workers; nothing for another server."""
+    try:
+        return list(get_json(f"{url}/v1/qserve/report", api_key)["data"])
+    except (UsageError, KeyError, TypeError):
+        return []
+
+
+def _planned(workers: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next((worker.get("planned") or {} for worker in workers if name in worker["models"]), {})
+
+
+def _only(url: str, cards: Mapping[str, Any], workers: list[dict[str, Any]]) -> str:
+    rewards = {name for worker in workers if worker["worker"] == "reward" for name in worker["models"]}
+    names = [name for name, card in cards.items() if name not in rewards and not card.get("parent")]
+    if len(names) != 1:
+        raise UsageError(f"{url} serves {', '.join(cards) or 'nothing'}; say which one with --served-model-name")
+    return names[0]
+
+
+def _given_tokenizer(url: str, api_key: str, model: str, cache: Path) -> str:
+    """The server's tokenizer files in a folder named by their content."""
+    try:
+        files: dict[str, str] = get_json(f"{url}/v1/qserve/tokenizer/{model}", api_key)["files"]
+    except UsageError:
+        raise UsageError(
+            f"{url} does not give its tokenizer away, which is needed to count tokens; name it with --tokenizer "
+            "(a folder, or a hub id)"
+        ) from None
+    digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
+    folder = cache / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / Path(name).name).write_text(text)
+    return str(folder)
+
+
+def _run(planned: Mapping[str, Any]) -> dict[str, Any]:
+    if not planned:
+        return {}
+    return {
+        "model_id": planned["model"]["id"],
+        "architecture": planned["model"]["architecture"],
+        "engine": planned["engine"],
+        "engine_version": planned["engine_version"],
+        "scheme": planned["quant"]["scheme"],
+        "checkpoint": planned["quant"]["checkpoint"],
+        "dtype": planned["dtype"],
+        "kv_cache_dtype": planned["kv_cache_dtype"],
+        "devices": [device["name"] for device in planned["devices"]],
+    }

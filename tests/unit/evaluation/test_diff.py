@@ -1,0 +1,69 @@
+"""Two results item by item, and McNemar's exact test against values computed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qserve.errors import UsageError
+from qserve.evaluation.diff import compare, mcnemar
+from qserve.evaluation.results import EvalResult
+
+
+def sample(doc: int, right: int, answers: list[Any], **also: Any) -> dict[str, Any]:
+    told = {"doc_id": doc, "doc_hash": f"h{doc}", "target": "t", "filtered_resps": answers, "metrics": ["acc"]}
+    return {**told, "acc": right, **also}
+
+
+def result(**tasks: list[dict[str, Any]]) -> EvalResult:
+    return EvalResult({}, {"samples": tasks})
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "p"),
+    [(0, 0, 1.0), (5, 5, 1.0), (0, 5, 0.0625), (1, 8, 20 / 512), (10, 0, 2 / 1024), (3, 4, 1.0)],
+)
+def test_mcnemar_is_the_two_sided_binomial_test(better: int, worse: int, p: float) -> None:
+    assert mcnemar(better, worse) == pytest.approx(p)
+    assert mcnemar(worse, better) == pytest.approx(p)
+
+
+def test_flips_say_which_item_went_which_way() -> None:
+    choices = [[(-1.0, True), (-2.0, False)], [(-3.0, False), (-1.5, True)]]
+    before = result(a=[sample(0, 1, choices[0]), sample(1, 0, choices[0]), sample(2, 1, choices[0])])
+    after = result(a=[sample(0, 0, choices[1]), sample(1, 1, choices[1]), sample(2, 1, choices[0])])
+    (diff,) = compare(before, after)
+    assert (diff.before, diff.after) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert [(flip.doc_id, flip.is_better) for flip in diff.flips] == [(0, False), (1, True)]
+    assert (diff.flips[0].before, diff.flips[0].after) == ("choice 0", "choice 1")
+    assert diff.p_value == 1.0
+    assert diff.largest_logprob_difference == pytest.approx(2.0)
+
+
+def test_items_that_only_one_answered_are_left_out() -> None:
+    (diff,) = compare(result(a=[sample(0, 1, ["x"]), sample(1, 1, ["x"])]), result(a=[sample(1, 0, ["y"])]))
+    assert diff.num_items == 1
+    assert (diff.flips[0].before, diff.flips[0].after) == ("x", "y")
+
+
+def test_another_question_under_the_same_number_is_refused() -> None:
+    with pytest.raises(UsageError, match="another question"):
+        compare(result(a=[sample(0, 1, ["x"])]), result(a=[sample(0, 1, ["x"], doc_hash="other")]))
+
+
+def test_results_without_a_common_task_are_refused() -> None:
+    with pytest.raises(UsageError, match="in common"):
+        compare(result(a=[sample(0, 1, ["x"])]), result(b=[sample(0, 1, ["x"])]))
+
+
+def test_a_perplexity_has_no_right_and_wrong() -> None:
+    text = {
+        "doc_id": 0,
+        "doc_hash": "h",
+        "filtered_resps": [-5.0],
+        "metrics": ["word_perplexity"],
+        "word_perplexity": 9,
+    }
+    with pytest.raises(UsageError, match="in common"):
+        compare(result(a=[text]), result(a=[text]))
