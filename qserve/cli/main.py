@@ -17,7 +17,14 @@ __all__ = ["cli", "main"]
 COMMANDS = {
     "plan": "Does it fit? With which quantization, placement and limits?",
     "up": "Plan, start, serve, measure.",
+    "eval": "lm-eval against a running server; diff compares two results.",
+    "compare": "One model at several quantizations: accuracy, memory, latency side by side.",
+    "score": "Rewards for a file of prompts and answers, without a server.",
+    "reward": "Are the rewards right? Against plain transformers, per quantization.",
+    "eval-reward": "Accuracy of a reward model on preference data.",
+    "report": "Memory planned against measured, start-up and latency of a running service.",
     "models": "Known models, their sizes and aliases.",
+    "doctor": "What this machine can run, and which command installs the rest.",
 }
 
 
@@ -28,7 +35,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"qserve.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"qserve.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from qserve.cli.device_map_file import DeviceMapParam
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.planner.request import PlanRequest
@@ -68,6 +69,16 @@ _OPTIONS = (
         default="none",
         show_default=True,
         help="Let the transformers engine put layers in RAM, or in RAM and on disk.",
+    ),
+    click.option(
+        "--device-map",
+        type=DeviceMapParam(),
+        help="How the transformers engine lays layers over devices: auto, balanced, sequential, or a JSON or YAML file "
+        "of modules and devices.",
+    ),
+    click.option(
+        "--max-memory",
+        help="What the transformers engine may take of each device: 0=20GiB,1=20GiB,cpu=64GiB [all that is free].",
     ),
 )
 

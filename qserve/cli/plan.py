@@ -9,10 +9,12 @@ from typing import Any
 
 import click
 
+from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.options import hardware_of, plan_options, request_of
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.planner.share import SharedPlan, make_shared_plan
+from qserve.reward.find import planned_reward
 
 __all__ = ["command"]
 
@@ -33,6 +35,7 @@ class _WithTraining(click.Group):
 
 
 @click.group("plan", cls=_WithTraining, invoke_without_command=True)
+@config_option
 @click.option("--model", help="A folder, a hub id, an alias, or demo.")
 @click.option("--reward", help="A reward model that shares the cards with --model.")
 @plan_options
@@ -57,6 +60,7 @@ def command(
     qserve plan --model Qwen/Qwen32B --quant 4bit --gpu rtx-4090
     qserve plan --model Qwen/Qwen3-8B --reward ./my-reward-model --gpu a100-80gb
     qserve plan --model ./my-checkpoint --json
+    qserve plan --config qwen3-32b-1x24gb
     qserve plan train --help
     """
     if ctx.invoked_subcommand is not None:
@@ -67,13 +71,23 @@ def command(
     if reward is None:
         plan = make_plan(resolve(model), hardware, request)
         _print(plan, as_json, explain)
-        fits = plan.fits
+        fits, shared = plan.fits, None
     else:
-        shared = make_shared_plan(resolve(model), resolve(reward), hardware, request, PlanRequest())
+        shared = make_shared_plan(resolve(model), planned_reward(reward), hardware, request, PlanRequest())
         _print_shared(shared, as_json, explain)
-        fits = shared.fits
+        plan, fits = shared.chat, shared.fits
+    _hold_against(ctx, plan, shared.reward if shared else None)
     if not fits:
         sys.exit(_DOES_NOT_FIT)
+
+
+def _hold_against(ctx: click.Context, plan: Plan, reward: Plan | None) -> None:
+    """What the file of --config expected and the plan does not come to, on standard error: --json stays JSON."""
+    deployment = deployment_of(ctx)
+    if deployment is None:
+        return
+    for difference in deployment.expect.differences(plan, reward):
+        click.secho(f"· {deployment.path.name}: {difference}", err=True, fg="yellow")
 
 
 def _print(plan: Plan, as_json: bool, explain: bool) -> None:

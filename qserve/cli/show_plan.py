@@ -9,6 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.units import GIB, format_bytes
 
@@ -31,10 +32,13 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
     console.print(_headline(plan))
     for device, cards in groupby(plan.devices):
         console.print(_device(device, len(list(cards))))
+    for row in layout_rows(plan):
+        console.print(Text(row), soft_wrap=True)
     if plan.fits:
         console.print(_limits(plan))
     if explain:
-        console.print(_terms(plan.devices[0]))
+        for device, cards in groupby(plan.devices):
+            console.print(_terms(device, len(list(cards))))
         console.print(Text("Good to know:", style="bold"))
         for line in plan.explanations:
             console.print(Text(f"· {line}"))
@@ -118,8 +122,10 @@ def _describe_map(plan: Plan) -> str:
     return ", ".join(f"{count} modules on {place}" for place, count in counts.items())
 
 
-def _terms(device: DevicePlan) -> RenderableType:
-    lines: list[RenderableType] = [Text(f"How {device.name} is counted:", style="bold")]
+def _terms(device: DevicePlan, count: int) -> RenderableType:
+    """The account of one device, or of `count` that are alike."""
+    name = f"each of {count} × {device.name}" if count > 1 else device.name
+    lines: list[RenderableType] = [Text(f"How {name} is counted:", style="bold")]
     for term in device.terms:
         band = f"  ({term.low_bytes / GIB:.2f} to {term.high_bytes / GIB:.2f} GiB)"
         lines.append(Text.assemble((f"{term.name}: {format_bytes(term.num_bytes)}", "bold"), (band, "dim")))

@@ -5,27 +5,35 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.options import hardware_of, plan_options, request_of
-from qserve.core.checkpoint import Checkpoint
-from qserve.errors import DoesNotFit, UsageError
-from qserve.hub import resolve
-from qserve.planner import Plan, make_plan
+from qserve.cli.reward_options import reward_options, settings_of
+from qserve.cli.state import state_folder
+from qserve.errors import UsageError
 from qserve.units import MIB
+
+if TYPE_CHECKING:
+    from qserve.up import Hosted
+    from qserve.up.screen import Screen
 
 __all__ = ["command"]
 
-_SERVED_SCHEMES = ("bf16", "fp16", "fp32")
-
 
 @click.command("up")
-@click.option("--model", required=True, help="A folder, a hub id, an alias, or demo.")
+@config_option
+@click.option("--model", help="A folder, a hub id, an alias, or demo.")
+@click.option("--reward", help="A trained reward model: a folder, a file with --base, a hub id, or demo.")
 @click.option("--served-model-name", multiple=True, help="A name that requests may use [the model's]. May be repeated.")
+@click.option("--served-reward-name", multiple=True, help="The same for the reward model.")
+@click.option("--reward-quant", default="auto", show_default=True, help="--quant of the reward model's body.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others than loopback need a key."
 )
@@ -57,6 +65,7 @@ _SERVED_SCHEMES = ("bf16", "fp16", "fp32")
     envvar="QSERVE_STATE_DIR",
     help="Where logs are kept [~/.local/state/qserve].",
 )
+@click.option("--ready-file", type=click.Path(path_type=Path), help="Written when ready, for scripts: url, pid (JSON).")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning"]),
@@ -64,10 +73,23 @@ _SERVED_SCHEMES = ("bf16", "fp16", "fp32")
     show_default=True,
     help="`info` prints a line a request.",
 )
+@click.option("--engine-args", default="", help='Further flags of vLLM, as one string: "--seed 7 --enable-lora".')
+@click.option(
+    "--load-format",
+    type=click.Choice(["auto", "dummy"]),
+    default="auto",
+    show_default=True,
+    help="`dummy`: random weights from the config alone, to size a model that is not on disk.",
+)
+@click.option("--verify-quant", is_flag=True, help="Measure what quantizing while loading costs (KL, top-1 agreement).")
+@reward_options
 @plan_options
 def command(
-    model: str,
+    model: str | None,
+    reward: str | None,
     served_model_name: tuple[str, ...],
+    served_reward_name: tuple[str, ...],
+    reward_quant: str,
     host: str,
     port: int,
     api_key: tuple[str, ...],
@@ -76,7 +98,11 @@ def command(
     max_body_mib: int,
     drain_timeout: float,
     state_dir: Path | None,
+    ready_file: Path | None,
     log_level: str,
+    engine_args: str,
+    load_format: Literal["auto", "dummy"],
+    verify_quant: bool,
     gpu: str | None,
     **values: Any,
 ) -> None:
@@ -84,92 +110,76 @@ def command(
 
     \b
     qserve up --model demo
-    qserve up --model ./my-checkpoint --max-model-len 8192 --port 9000
+    qserve up --model ./my-checkpoint --quant 4bit --max-model-len 8192 --port 9000
+    qserve up --model Qwen/Qwen3-8B --reward ./my-reward-model
+    qserve up --model demo --engine vllm --engine-args "--seed 7"
+    qserve up --config qwen3-32b-1x24gb
     QSERVE_API_KEY=secret qserve up --model Qwen/Qwen3-0.6B --host 0.0.0.0
 
     Exit status: 0 stopped and every request answered, 1 requests cut off, 2 bad input, 3 does not fit, 4 port in use,
     5 the worker failed.
     """  # fmt: skip
+    import uvloop
+
+    from qserve.cli.hosting import Wanted, what_to_host
     from qserve.gateway.settings import GatewaySettings
-    from qserve.up import ports
+    from qserve.up import UpOptions, ports, serve
     from qserve.up.screen import Screen
 
+    if gpu not in (None, "none"):
+        raise UsageError(
+            f"--gpu {gpu} describes cards for `qserve plan`; `qserve up` takes those of this machine. Leave it out, or "
+            "write --gpu none to stay on the CPU"
+        )
+
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    screen = Screen()
     ports.check_exposure(host, api_key)
-    settings = GatewaySettings(
+    gateway = GatewaySettings(
         keys=api_key,
         cors_origins=cors_origin,
         allowed_hosts=("localhost", "127.0.0.1", "[::1]", host) if not api_key else (),
         max_queue=max_queue,
         max_body_bytes=max_body_mib * MIB,
     )
-    checkpoint = resolve(model)
-    for message in checkpoint.messages:
-        screen.note(message)
-    plan = _checked_plan(checkpoint, gpu, values)
-    checkpoint = _on_disk(checkpoint, screen)
-    sys.exit(
-        _run(
-            checkpoint,
-            plan,
-            settings,
-            screen,
-            host,
-            port,
-            served_model_name or (checkpoint.id,),
-            drain_timeout,
-            state_dir,
-        )
-    )
+    screen, run_folder = Screen(), _run_folder(state_dir)
+    settings = settings_of(values)
+    with tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
+        wanted = Wanted(model, served_model_name, reward, served_reward_name, settings, load_format, Path(configs))
+        hosted = [
+            replace(one, engine_args=engine_args, verify_quant=verify_quant) if one.role == "chat" else one
+            for one in what_to_host(wanted, hardware_of(gpu), request_of(values), reward_quant, screen)
+        ]
+        _check_reads(hosted[0], engine_args, verify_quant)
+        _hold_against_file(hosted, screen)
+        options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file)
+        sys.exit(uvloop.run(serve(hosted, options, screen)))
 
 
-def _checked_plan(checkpoint: Checkpoint, gpu: str | None, values: dict[str, Any]) -> Plan:
-    """The plan, if it fits and this engine can put it into effect."""
-    if gpu not in (None, "none"):
+def _hold_against_file(hosted: list[Hosted], screen: Screen) -> None:
+    """Say what the file of --config expected and these plans do not come to."""
+    deployment = deployment_of(click.get_current_context())
+    plans = {one.role: one.plan for one in hosted}
+    if deployment is None or "chat" not in plans:
+        return
+    for difference in deployment.expect.differences(plans["chat"], plans.get("reward")):
+        screen.note(f"· {deployment.path.name}: {difference}")
+
+
+def _check_reads(hosted: Hosted, engine_args: str, verify_quant: bool) -> None:
+    """Refuse what the engine that serves has no use for."""
+    plan = hosted.plan
+    if (engine_args or verify_quant) and hosted.role != "chat":
+        raise UsageError("--engine-args and --verify-quant are for a chat model; add --model, or leave them out")
+    if engine_args and plan.engine != "vllm":
+        raise UsageError(f"--engine-args {engine_args!r} is for vLLM, and {plan.engine} serves here; add --engine vllm")
+    if verify_quant and plan.engine != "transformers":
+        raise UsageError("--verify-quant compares inside the transformers engine; add --engine transformers")
+    if verify_quant and not plan.quant.in_flight:
         raise UsageError(
-            f"--gpu {gpu} describes cards for `qserve plan`; `qserve up` takes those of this machine. Leave it out, or "
-            "write --gpu none to stay on the CPU"
+            f"--verify-quant: {plan.quant.scheme} is loaded as it is stored, so there is nothing to compare with; "
+            "it goes with --quant int8 or 4bit on a 16-bit checkpoint"
         )
-    if values.get("engine") == "vllm":
-        raise UsageError("--engine vllm can be planned (`qserve plan`) but not served yet; leave --engine out")
-    asked, known = values.get("max_model_len"), checkpoint.spec.max_position_embeddings
-    if asked and asked > known:
-        raise UsageError(
-            f"--max-model-len {asked} is more than the {known} positions that {checkpoint.id} was made for "
-            f"(max_position_embeddings in its config.json); beyond them its answers are noise. At most {known} works"
-        )
-    plan = make_plan(checkpoint, hardware_of(gpu), request_of({**values, "engine": "transformers"}))
-    if not plan.fits:
-        ways = "".join(f"\n  - {way.change} ({way.cost}): {way.command}" for way in plan.suggestions)
-        raise DoesNotFit(f"{plan.why_not}" + (f". What would fit:{ways}" if ways else ""))
-    if plan.quant.scheme not in _SERVED_SCHEMES:
-        raise UsageError(
-            f"--quant {plan.quant.scheme} can be planned (`qserve plan`) but not served yet; "
-            f"what is served is {', '.join(_SERVED_SCHEMES)}"
-        )
-    return plan
 
 
-def _on_disk(checkpoint: Checkpoint, screen: Any) -> Checkpoint:
-    if checkpoint.folder is not None:
-        return checkpoint
-    from qserve.hub.download import download
-
-    screen.note(f"fetching {checkpoint.id} from the hub into the local cache")
-    return download(checkpoint)
-
-
-def _run(
-    checkpoint: Checkpoint, plan: Plan, settings: Any, screen: Any, host: str, port: int,
-    names: tuple[str, ...], drain_timeout_s: float, state_dir: Path | None,
-) -> int:  # fmt: skip
-    import uvloop
-
-    from qserve.up import UpOptions, serve
-
-    state = state_dir or Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "qserve"
-    log_folder = state / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    options = UpOptions(host, port, settings, names, drain_timeout_s, log_folder)
-    status: int = uvloop.run(serve(checkpoint, plan, options, screen))
-    return status
+def _run_folder(state_dir: Path | None) -> Path:
+    return state_folder(state_dir) / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"

@@ -2,9 +2,12 @@
 
 Supervisor and gateway share one process and one event loop.
 
-`service` tells the story; `worker` is one supervised child; `ports` opens the front door; `screen` talks to the user.
+`service` tells the story; `hosted` is what is to be served and how it starts; `worker` is one supervised child;
+`ports` opens the front door; `screen` talks to the user; `record` keeps what happened.
 """
 
+from qserve.up import ports
+from qserve.up.hosted import Hosted
 from qserve.up.service import UpOptions, serve
 
-__all__ = ["UpOptions", "serve"]
+__all__ = ["Hosted", "UpOptions", "ports", "serve"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,14 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from qserve.core.quantization import SCHEMES
+from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import Plan
 from qserve.units import format_bytes
 
-__all__ = ["Screen", "ready_rows"]
+__all__ = ["Screen", "Shown", "ready_rows"]
+
+_TERMS = {"weights": "weights", "kv_cache": "KV", "activations": "activations", "cuda_graphs": "CUDA graphs"}
 
 
 class Screen:
@@ -49,35 +56,87 @@ class Screen:
             self._status.stop()
             self._status = None
 
-    def ready(self, rows: dict[str, str]) -> None:
+    def ready(self, rows: list[tuple[str, str]]) -> None:
         """The screen that a user acts on: what to call, what is served, what it holds, how to stop."""
         self.end_progress()
         self.console.print(f"\n[bold green]qserve is ready[/bold green] after {self.seconds:.1f} s")
-        for name, text in rows.items():
+        for name, text in rows:
             # One line each, however long: a command that is wrapped can't be copied.
             self.console.print(Text.assemble((f"{name:<7}", "bold"), text), soft_wrap=True)
 
 
-def ready_rows(
-    url: str, names: tuple[str, ...], plan: Plan, memory: dict[str, Any], *, has_key: bool, logs: Path
-) -> dict[str, str]:
-    """What `Screen.ready` shows. `memory` is the worker's GET /v1/qserve/memory."""
-    limits, device = plan.workload, plan.devices[0]
-    key_header = '-H "authorization: Bearer $QSERVE_API_KEY" ' if has_key else ""
-    body = f'{{"model": "{names[0]}", "messages": [{{"role": "user", "content": "What is 12+30?"}}]}}'
+@dataclass(frozen=True)
+class Shown:
+    """A worker that is ready: `memory` is what it holds as measured, `phases_s` what its start was spent on."""
 
-    def term(name: str, planned_bytes: int) -> str:
-        return f"{format_bytes(memory[f'{name}_bytes'])} (planned {format_bytes(planned_bytes)})"
+    role: str
+    names: tuple[str, ...]
+    plan: Plan
+    memory: Mapping[str, Any]
+    phases_s: Mapping[str, float]
+    notes: Sequence[str] = ()
 
-    return {
-        "API": f"{url}/v1  ({'guarded by your key' if has_key else 'no key; only this machine reaches it'})",
-        "Model": f"{', '.join(names)} · {plan.model.architecture} · {plan.model.parameters / 1e6:,.1f} M parameters · "
-        f"{plan.dtype} · {plan.engine} on {device.name}",
-        "Limits": f"{limits.max_model_len:,} tokens a request · {limits.max_num_seqs} sequences at once · "
-        f"KV pool of {memory['kv_cache_tokens']:,} tokens",
-        "Memory": f"weights {term('weights', device.weights_bytes)} · KV {term('kv_cache', device.kv_cache_bytes)} · "
-        f"resident now {format_bytes(memory['resident_bytes'])}",
-        "Try": f"curl {url}/v1/chat/completions -H 'content-type: application/json' {key_header}-d '{body}'",
-        "Logs": str(logs),
-        "Stop": "Ctrl-C; running requests finish first",
-    }
+
+def ready_rows(url: str, workers: Sequence[Shown], *, has_key: bool, logs: Path) -> list[tuple[str, str]]:
+    """What `Screen.ready` shows: name and text of each row."""
+    rows = [("API", f"{url}/v1  ({'guarded by your key' if has_key else 'no key; only this machine reaches it'})")]
+    for worker in workers:
+        rows += _worker_rows(worker)
+    return [
+        *rows,
+        ("Try", _example(url, workers[0], has_key)),
+        ("Logs", str(logs)),
+        ("Stop", "Ctrl-C; running requests finish first"),
+    ]
+
+
+def _worker_rows(worker: Shown) -> list[tuple[str, str]]:
+    plan, limits = worker.plan, worker.plan.workload
+    scheme = "" if SCHEMES[plan.quant.scheme].bits >= 16 else f" · {plan.quant.scheme}"
+    model = (
+        f"{', '.join(worker.names)} · {plan.model.architecture} · {plan.model.parameters / 1e6:,.1f} M parameters"
+        f"{scheme} · {plan.dtype} · {plan.engine} on {_devices(plan)}"
+    )
+    limit = f"{limits.max_model_len:,} tokens a request · {limits.max_num_seqs} sequences at once"
+    tokens = worker.memory.get("kv_cache_tokens")
+    if tokens:
+        limit += f" · KV pool of {tokens:,} tokens (planned {plan.kv_cache_tokens:,})"
+    start = " · ".join(f"{name} {seconds:.1f} s" for name, seconds in worker.phases_s.items() if seconds >= 0.1)
+    return [
+        ("Model" if worker.role == "chat" else worker.role.capitalize(), model),
+        ("Limits", limit),
+        ("Memory", _memory(worker)),
+        *(("" if index else "Layers", row) for index, row in enumerate(layout_rows(plan))),
+        ("Start", start),
+        *(("Note", note) for note in worker.notes),
+    ]
+
+
+def _memory(worker: Shown) -> str:
+    """Measured beside planned, for each term that the engine tells."""
+    devices = worker.plan.devices
+    planned = {name: sum(getattr(device, f"{name}_bytes") for device in devices) for name in _TERMS}
+    told = [
+        f"{text} {format_bytes(worker.memory[f'{name}_bytes'])} (planned {format_bytes(planned[name])})"
+        for name, text in _TERMS.items()
+        if worker.memory.get(f"{name}_bytes")
+    ]
+    held = worker.memory.get("resident_bytes")
+    return " · ".join([*told, *([f"resident now {format_bytes(held)}"] if held else [])])
+
+
+def _devices(plan: Plan) -> str:
+    """Equal devices told once: `2 × NVIDIA GeForce RTX 4090`."""
+    names = Counter(device.name for device in plan.devices)
+    return " + ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
+
+
+def _example(url: str, worker: Shown, has_key: bool) -> str:
+    header = '-H "authorization: Bearer $QSERVE_API_KEY" ' if has_key else ""
+    question = '{"role": "user", "content": "What is 12+30?"}'
+    if worker.role == "reward":
+        answer = '{"role": "assistant", "content": "42"}'
+        path, body = "/v1/reward", f'{{"model": "{worker.names[0]}", "conversations": [[{question}, {answer}]]}}'
+    else:
+        path, body = "/v1/chat/completions", f'{{"model": "{worker.names[0]}", "messages": [{question}]}}'
+    return f"curl {url}{path} -H 'content-type: application/json' {header}-d '{body}'"

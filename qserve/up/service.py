@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
-import secrets
+import os
 import signal
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,16 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from qserve.core.checkpoint import Checkpoint
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
-from qserve.engine.process import WorkerSpec
+from qserve.engine.base import WorkerState
 from qserve.errors import QserveError, UsageError, WorkerFailed
 from qserve.gateway.app import build_gateway
 from qserve.gateway.server import build_server
 from qserve.gateway.settings import GatewaySettings
-from qserve.planner.plan import Plan
 from qserve.up import ports
-from qserve.up.screen import Screen, ready_rows
+from qserve.up.hosted import Hosted, supervised
+from qserve.up.private import private_folder
+from qserve.up.record import RunRecord
+from qserve.up.screen import Screen, Shown, ready_rows
 from qserve.up.worker import SupervisedWorker
 
 __all__ = ["UpOptions", "serve"]
@@ -36,24 +36,24 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What `qserve up` was told beyond the plan.
+    """What `qserve up` was told beyond the plans.
 
     Attributes:
         host: address to listen on; other than loopback needs a key.
         port: 0 takes a free one.
         gateway: keys, limits and origins.
-        served_model_names: names that requests may use; the first is canonical.
         drain_timeout_s: how long running requests may take to finish when the service stops.
-        log_folder: where workers' output goes.
+        run_folder: where workers' output, plans and events go.
+        ready_file: written as soon as the service is ready, for programs: url, pid, run_folder.
 
     """
 
     host: str
     port: int
     gateway: GatewaySettings
-    served_model_names: tuple[str, ...]
     drain_timeout_s: float
-    log_folder: Path
+    run_folder: Path
+    ready_file: Path | None = None
 
 
 @dataclass
@@ -90,7 +90,7 @@ class _StopSignal:
         (self.second if self.first.is_set() else self.first).set()
 
 
-async def serve(checkpoint: Checkpoint, plan: Plan, options: UpOptions, screen: Screen) -> int:
+async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen) -> int:
     """Serve until told to stop; returns the exit status.
 
     0: stopped, every request that ran was answered. 1: stopped, but requests were cut off at the drain time-out.
@@ -101,55 +101,120 @@ async def serve(checkpoint: Checkpoint, plan: Plan, options: UpOptions, screen: 
     url = f"http://{ports.url_host(options.host)}:{listener.getsockname()[1]}"
     stop = _StopSignal()
     stop.install()
-    with tempfile.TemporaryDirectory(prefix="qserve-") as private:
-        worker = _worker(checkpoint, plan, options, Path(private), screen)
-        in_flight = _InFlight(build_gateway(options.gateway, [worker.endpoint]))
+    record = RunRecord(options.run_folder)
+    with private_folder() as private:
+        workers = [supervised(one, private, record, screen) for one in hosted]
+        in_flight = _InFlight(build_gateway(options.gateway, [worker.endpoint for worker in workers]))
         server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)
         serving = asyncio.create_task(_run_server(server, listener))
         try:
-            status = await _live(worker, plan, url, options, screen, stop)
+            status = await _live(workers, url, options, record, screen, stop)
             if status is None:
-                status = await _drain(worker, in_flight, options, screen, stop)
+                status = await _drain(workers, in_flight, options, screen, stop)
         finally:
             screen.end_progress()
-            await worker.stop()
+            await asyncio.gather(*(worker.stop() for worker in workers))
             server.should_exit = True
             await serving
     return status
 
 
 async def _live(
-    worker: SupervisedWorker, plan: Plan, url: str, options: UpOptions, screen: Screen, stop: _StopSignal
+    workers: list[SupervisedWorker], url: str, options: UpOptions, record: RunRecord, screen: Screen, stop: _StopSignal
 ) -> int | None:
-    """Start the worker and stay with it; None when the user wants to stop, before or after it was ready."""
+    """Start the workers and stay with them; None when the user wants to stop, before or after they were ready."""
+    if not await _unless_stopped(_start(workers), stop):
+        return 0
+    memory = [await _held(worker) for worker in workers]
+    for worker, held in zip(workers, memory, strict=True):
+        record.event(worker.endpoint.name, "measured", memory=held)
+    has_key = bool(options.gateway.keys)
+    shown = [
+        Shown(
+            worker.endpoint.name, worker.endpoint.models, worker.launch.plan, held, worker.phases_s, worker.launch.notes
+        )
+        for worker, held in zip(workers, memory, strict=True)
+    ]
+    screen.ready(ready_rows(url, shown, has_key=has_key, logs=options.run_folder))
+    if options.ready_file is not None:
+        _tell_programs(options.ready_file, url, options.run_folder)
+    await _unless_stopped(_watch(workers), stop)
+    return None
+
+
+async def _held(worker: SupervisedWorker) -> dict[str, Any]:
+    """What it holds; empty where it can't tell now: if it has just died, it is about to be started again."""
+    try:
+        return await worker.memory()
+    except (QserveError, OSError, ValueError) as error:
+        _log.warning("%s worker: what it holds in memory is not known: %s", worker.endpoint.name, error)
+        return {}
+
+
+def _tell_programs(file: Path, url: str, run_folder: Path) -> None:
+    """Whole or not at all: who waits for the file must never read half of it."""
+    part = file.with_name(f"{file.name}.part")
+    try:
+        part.write_text(json.dumps({"url": url, "pid": os.getpid(), "run_folder": str(run_folder)}))
+        part.replace(file)
+    except OSError as error:
+        raise UsageError(f"--ready-file {file} can't be written: {error.strerror}") from error
+
+
+async def _unless_stopped(work: Coroutine[Any, Any, None], stop: _StopSignal) -> bool:
+    """Whether `work` came to its end before somebody wanted to stop. Raises what it raises."""
+    working = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.first.wait())
     try:
-        starting = asyncio.create_task(worker.start())
-        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-            return 0
-        starting.result()
-        memory: dict[str, Any] = await worker.get_json("/v1/qserve/memory")
-        has_key, logs = bool(options.gateway.keys), options.log_folder
-        screen.ready(ready_rows(url, worker.endpoint.models, plan, memory, has_key=has_key, logs=logs))
-        watching = asyncio.create_task(worker.watch())
-        await asyncio.wait([watching, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if watching.done():
-            watching.result()
-            raise WorkerFailed("the worker is gone")
-        watching.cancel()
-        return None
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+            return True
+        return False
     finally:
         stopping.cancel()
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError, QserveError):
+            await working
+
+
+async def _start(workers: list[SupervisedWorker]) -> None:
+    """All at once, unless one measures free memory meanwhile: then one after the other."""
+    if any(worker.launch.measures_free_memory for worker in workers):
+        for worker in workers:
+            await worker.start()
+        return
+    async with _first_error(), asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(worker.start())
+
+
+async def _watch(workers: list[SupervisedWorker]) -> None:
+    async with _first_error(), asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(worker.watch())
+    raise WorkerFailed("the workers are gone")
+
+
+@contextlib.asynccontextmanager
+async def _first_error() -> Any:
+    """A group of tasks fails with a group of errors; the first is the one that a user can act on."""
+    try:
+        yield
+    except* QserveError as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
 
 
 async def _drain(
-    worker: SupervisedWorker, in_flight: _InFlight, options: UpOptions, screen: Screen, stop: _StopSignal
+    workers: list[SupervisedWorker], in_flight: _InFlight, options: UpOptions, screen: Screen, stop: _StopSignal
 ) -> int:
     """Let running requests finish; new ones get 503 meanwhile."""
-    worker.endpoint.detail = "the service is stopping; running requests finish, new ones are not taken"
-    worker.endpoint.state = WorkerState.DRAINING
+    for worker in workers:
+        worker.endpoint.detail = "the service is stopping; running requests finish, new ones are not taken"
+        worker.endpoint.state = WorkerState.DRAINING
     deadline = asyncio.get_running_loop().time() + options.drain_timeout_s
     if in_flight.num_requests:
         screen.note(
@@ -163,34 +228,6 @@ async def _drain(
         return 1
     screen.note("stopped; every request was answered")
     return 0
-
-
-def _worker(checkpoint: Checkpoint, plan: Plan, options: UpOptions, private: Path, screen: Screen) -> SupervisedWorker:
-    assert checkpoint.folder is not None, "resolve and fetch the checkpoint before serving it"
-    socket = private / "chat.sock"
-    key = secrets.token_urlsafe(32)
-    names = options.served_model_names
-    endpoint = WorkerEndpoint(
-        "chat", names, UnixAddress(socket), key, plan.workload.max_num_seqs, plan.workload.max_model_len
-    )
-    spec = WorkerSpec(checkpoint.folder.resolve(), names, plan, socket, key)
-    _make_folder(options.log_folder)
-    return SupervisedWorker(
-        endpoint,
-        spec,
-        private / "chat.json",
-        options.log_folder / "chat.log",
-        lambda name: screen.phase(f"chat: {name}"),
-    )
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"the folder for logs, {folder}, can't be made: {error.strerror}. Choose a place of yours with --state-dir"
-        ) from error
 
 
 async def _run_server(server: uvicorn.Server, listener: Any) -> None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import io
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from qserve.engine.base import WorkerEndpoint, WorkerState
-from qserve.engine.process import FAILURE, PHASE, WorkerSpec
-from qserve.errors import BrokenCheckpoint, DoesNotFit, UsageError, WorkerFailed
+from qserve.engine.launch import Launch
+from qserve.engine.process import death_of
+from qserve.errors import QserveError, WorkerFailed
 from qserve.gateway.client import ConnectionBroke, Unreachable, WorkerClient
 
-__all__ = ["SupervisedWorker"]
+__all__ = ["SupervisedWorker", "WorkerEvents"]
 
 _log = logging.getLogger("qserve.up")
 _FIRST_PAUSE_S = 0.25
@@ -26,45 +27,37 @@ _LONGEST_PAUSE_S = 30.0
 # A worker that ran so long was well: its next fall starts the pauses anew.
 _WELL_AFTER_S = 60.0
 _MAX_FAILED_STARTS = 10
-_HEALTH_INTERVAL_S = 5.0
+_READY_INTERVAL_S = 0.1
+_HEALTH_INTERVAL_S = 2.0
 _HEALTH_TIMEOUT_S = 30.0
 _MISSED_HEALTH_CHECKS = 3
 _TERM_GRACE_S = 2.0
-_ERROR_OF_STATUS = {2: BrokenCheckpoint, 3: DoesNotFit}
+_LAST_WORDS_S = 2.0
+
+WorkerEvents = Callable[[str, str, dict[str, Any]], None]
+"""`tell(worker, event, details)`: `phase`, `ready`, `down`, `restart`, `retry`; for the screen and the run's record."""
 
 
 class SupervisedWorker:
     """Keeps one worker alive and its `endpoint` true."""
 
-    def __init__(
-        self,
-        endpoint: WorkerEndpoint,
-        spec: WorkerSpec,
-        spec_file: Path,
-        log_file: Path,
-        on_phase: Callable[[str], None],
-    ) -> None:
+    def __init__(self, endpoint: WorkerEndpoint, launch: Launch, log_file: Path, tell: WorkerEvents) -> None:
         """Nothing is started yet.
 
         Args:
-            endpoint: its state and detail are written here for the gateway.
-            spec: what the worker is told; written to `spec_file`, which only this user can read.
-            spec_file: in a private folder.
+            endpoint: its state, limits and detail are written here for the gateway.
+            launch: how it is started and understood.
             log_file: where the worker's output goes.
-            on_phase: hears what a start is at.
+            tell: hears what happens to it.
 
         """
         self.endpoint = endpoint
-        self.num_restarts = 0
-        self._spec_file = spec_file
+        self.launch = launch
+        self.phases_s: dict[str, float] = {}
         self._log_file = log_file
-        self._on_phase = on_phase
+        self._tell = tell
         self._process: asyncio.subprocess.Process | None = None
         self._client = WorkerClient(endpoint.address, endpoint.key, connect_timeout_s=5.0)
-        self._failure = ""
-        self._last_line = ""
-        with os.fdopen(os.open(spec_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(spec.to_json(), file)
 
     @property
     def pid(self) -> int | None:
@@ -72,9 +65,23 @@ class SupervisedWorker:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the worker and return when it is ready. Raises with the worker's own reason if it ends before that."""
-        await self._spawn()
-        await self._until_ready()
+        """Start the worker and return when it is ready. Raises with the worker's own reason if it ends before that.
+
+        Where the engine refused the plan for memory and its own numbers say what would fit, it is tried once more
+        with those, never silently.
+        """
+        try:
+            await self._start_once()
+        except QserveError as error:
+            again = self.launch.retry()
+            if again is None:
+                raise
+            self.launch, plan = again.launch, again.launch.plan
+            self._event("retry", refused=str(error), reason=again.reason, plan=plan)
+            self.endpoint.plan = plan.to_json()
+            self.endpoint.max_num_seqs = plan.workload.max_num_seqs
+            self.endpoint.max_model_len = plan.workload.max_model_len
+            await self._start_once()
 
     async def watch(self) -> None:
         """Stay with the worker: restart it when it ends or hangs. Raises WorkerFailed when restarts don't help."""
@@ -86,17 +93,51 @@ class SupervisedWorker:
                 pause_s = _FIRST_PAUSE_S
             pause_s = await self._restart(reason, pause_s)
 
+    async def stop(self) -> None:
+        """End the worker: politely, then not."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), _TERM_GRACE_S)
+            except TimeoutError:
+                self._kill_group()
+                await process.wait()
+        self._kill_group()
+        self._client.close()
+
+    async def memory(self) -> dict[str, Any]:
+        """What the worker holds, as it or its engine measured it."""
+        assert self.pid is not None
+        return await self.launch.memory(self._ask, self.pid)
+
+    async def _start_once(self) -> None:
+        await self._spawn()
+        try:
+            await self._until_ready()
+            await self.launch.introduce(self._ask, self.endpoint)
+        except QserveError:
+            assert self._process is not None
+            if self._process.returncode is None:
+                await self._end_now(self._process)
+            raise
+        self.endpoint.start_phases_s = dict(self.phases_s)
+        self._set(WorkerState.READY, "")
+        self._event("ready", phases_s=self.phases_s)
+
     async def _restart(self, reason: str, pause_s: float) -> float:
         """Try until it is ready again; returns the pause that the next fall begins with."""
         for _ in range(_MAX_FAILED_STARTS):
-            self.num_restarts += 1
+            self.endpoint.num_restarts += 1
             self._set(WorkerState.RESTARTING, f"{reason}; it is being restarted")
+            self._event("restart", reason=reason, pause_s=pause_s)
             _log.warning("%s worker: %s; restarting in %.2f s", self.endpoint.name, reason, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             try:
                 await self.start()
-            except (WorkerFailed, UsageError, DoesNotFit) as error:
+            except QserveError as error:
                 reason = str(error)
             else:
                 _log.warning("%s worker: ready again", self.endpoint.name)
@@ -104,74 +145,63 @@ class SupervisedWorker:
         self._set(WorkerState.FAILED, reason)
         raise WorkerFailed(f"the {self.endpoint.name} worker failed to start {_MAX_FAILED_STARTS} times: {reason}")
 
-    async def stop(self) -> None:
-        """End the worker: politely, then not."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), _TERM_GRACE_S)
-        except TimeoutError:
-            self._kill_group()
-            await process.wait()
-        self._client.close()
-
-    async def get_json(self, path: str) -> dict[str, object]:
-        """A small document of the worker's own."""
-        async with self._client.request("GET", path, "supervisor") as reply:
-            document: dict[str, object] = json.loads(await reply.read())
-        return document
-
     async def _spawn(self) -> None:
-        self._failure = self._last_line = ""
+        self.launch.begin()
+        self.phases_s = {}
+        self._phase, self._phase_began = "starting the process", time.monotonic()
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "qserve.engine.transformers",
-            str(self._spec_file),
+            *self.launch.command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we drain.
             start_new_session=True,
-            env=_environment(),
+            env=self.launch.environment,
             limit=1024 * 1024,
         )
         self._log_task = asyncio.create_task(self._capture(self._process))
 
     async def _capture(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        with self._log_file.open("ab") as log:
-            async for line in process.stdout:
+        with self._opened_log() as log:
+            while line := await _line(process.stdout):
                 # A full disk loses log lines and nothing else.
                 with contextlib.suppress(OSError):
                     log.write(line)
-                    log.flush()
-                text = line.decode(errors="replace").strip()
-                self._last_line = text or self._last_line
-                if text.startswith(PHASE):
-                    self._on_phase(text.removeprefix(PHASE))
-                elif text.startswith(FAILURE):
-                    self._failure = text.removeprefix(FAILURE)
+                phase = self.launch.hear(line.decode(errors="replace").strip())
+                if phase is not None and self.endpoint.state is not WorkerState.READY:
+                    self._enter(phase)
+
+    def _opened_log(self) -> io.FileIO:
+        """Unbuffered: what a full disk did not take must not be tried again when the file is closed."""
+        try:
+            return io.FileIO(self._log_file, "a")
+        except OSError as error:
+            _log.warning("%s can't be written (%s); serving goes on", self._log_file, error)
+            return io.FileIO(os.devnull, "a")
+
+    def _enter(self, phase: str) -> None:
+        if phase == self._phase:
+            return
+        now = time.monotonic()
+        self.phases_s[self._phase] = round(self.phases_s.get(self._phase, 0.0) + now - self._phase_began, 3)
+        self._phase, self._phase_began = phase, now
+        self._event("phase", name=phase)
 
     async def _until_ready(self) -> None:
         process = self._process
         assert process is not None
         while process.returncode is None:
-            if await self._is_healthy(timeout_s=2.0):
-                self._set(WorkerState.READY, "")
+            if await self.launch.is_ready(self._ask):
+                self._enter("ready")
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 0.1)
-        await self._log_task
-        kind = _ERROR_OF_STATUS.get(process.returncode, WorkerFailed) if self._failure else WorkerFailed
-        said = self._failure or f"{_death(process.returncode)} while starting. Its last word: {self._last_line!r}"
-        raise kind(f"{said} (log: {self._log_file})" if not self._failure else said)
+                await asyncio.wait_for(process.wait(), _READY_INTERVAL_S)
+        await self._buried()
+        raise self.launch.failure(process.returncode)
 
     async def _until_down(self) -> str:
-        """The reason, once the worker has ended or was ended because it hung."""
+        """The reason, once the worker has ended, or was ended because it hung or said that it is not well."""
         process = self._process
         assert process is not None
         missed = 0
@@ -179,24 +209,47 @@ class SupervisedWorker:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _HEALTH_INTERVAL_S)
                 break
-            missed = 0 if await self._is_healthy(_HEALTH_TIMEOUT_S) else missed + 1
-            if missed >= _MISSED_HEALTH_CHECKS:
-                self._kill_group()
-                await process.wait()
-                return f"the worker did not answer {missed} health checks of {_HEALTH_TIMEOUT_S:.0f} s and was killed"
+            is_well = await self.launch.is_well(self._ask)
+            missed = 0 if is_well else missed + 1
+            if is_well is False or missed >= _MISSED_HEALTH_CHECKS:
+                said = "said that it is not well" if is_well is False else f"did not answer {missed} health checks"
+                self._set(WorkerState.RESTARTING, f"the worker {said}")
+                await self._end_now(process)
+                return f"the worker {said} and was ended"
         self._set(WorkerState.RESTARTING, "the worker ended")
-        # What it started itself must not outlive it.
-        self._kill_group()
-        await self._log_task
-        return self._failure or _death(process.returncode)
+        await self._buried()
+        assert process.returncode is not None
+        return death_of(process.returncode)
 
-    async def _is_healthy(self, timeout_s: float) -> bool:
+    async def _end_now(self, process: asyncio.subprocess.Process) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _TERM_GRACE_S)
+        self._kill_group()
+        await process.wait()
+        await self._buried()
+
+    async def _buried(self) -> None:
+        """What it started itself must not outlive it; then its last words can be read."""
+        self._kill_group()
+        # Something in a session of its own may still hold the pipe; the next start does not wait for it.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._log_task, _LAST_WORDS_S)
+        self._event("down", returncode=self._process.returncode if self._process else None)
+
+    async def _ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         try:
-            async with asyncio.timeout(timeout_s), self._client.request("GET", "/health", "supervisor") as reply:
-                await reply.read()
-                return reply.status == 200
+            async with (
+                asyncio.timeout(_HEALTH_TIMEOUT_S),
+                self._client.request(method, path, "supervisor", body) as reply,
+            ):
+                return reply.status, await reply.read()
         except (Unreachable, ConnectionBroke, TimeoutError, OSError):
-            return False
+            return 0, b""
+
+    def _event(self, event: str, **details: Any) -> None:
+        self._tell(self.endpoint.name, event, details)
 
     def _set(self, state: WorkerState, detail: str) -> None:
         self.endpoint.detail = detail
@@ -208,20 +261,8 @@ class SupervisedWorker:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def _death(returncode: int | None) -> str:
-    if returncode is not None and returncode < 0:
-        name = signal.Signals(-returncode).name
-        hint = " (the kernel does this when memory runs out)" if returncode == -signal.SIGKILL else ""
-        return f"the worker was killed by {name}{hint}"
-    return f"the worker ended with status {returncode}"
-
-
-def _environment() -> dict[str, str]:
-    """The child's environment. It never asks a hub: what it loads is on disk by then."""
-    return {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONUNBUFFERED": "1",
-    }
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    """The next line; empty at the end. One longer than the stream's limit is left out, and the next ones are heard."""
+    while True:
+        with contextlib.suppress(ValueError):
+            return await stream.readline()

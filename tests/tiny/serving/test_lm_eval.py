@@ -1,19 +1,23 @@
-"""lm-eval against the served demo gives what lm-eval's own transformers model gives on the same folder."""
+"""`qserve eval` on the served demo gives what lm-eval's own transformers model gives on the same folder."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from qserve.evaluation.harness import Asked, evaluate
+from qserve.evaluation.preflight import check
+from qserve.evaluation.server import ServedModel, look_at
 from tests.tiny.serving.served import Service
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'qserve[eval]'")
 
 EVALS = Path(__file__).parents[3] / "evals"
 LIMIT = 40
+TASKS = ("qserve_demo_choice", "qserve_demo_generate", "qserve_demo_text")
 # What lm-eval, datasets and their dependencies warn of is theirs.
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -27,15 +31,18 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield
 
 
-def evaluate(kind: str, **arguments: Any) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def own(demo: Path) -> dict[str, Any]:
+    import torch
     from lm_eval.tasks import TaskManager
 
+    torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         results = lm_eval.simple_evaluate(
-            model=kind,
-            model_args=arguments,
-            tasks=["qserve_demo_choice", "qserve_demo_generate"],
+            model="hf",
+            model_args={"pretrained": str(demo), "dtype": "float32", "device": "cpu", "batch_size": 8},
+            tasks=list(TASKS),
             task_manager=TaskManager(include_path=str(EVALS), include_defaults=False),
             limit=LIMIT,
             bootstrap_iters=0,
@@ -45,24 +52,47 @@ def evaluate(kind: str, **arguments: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def own(demo: Path) -> dict[str, Any]:
-    import torch
+def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    return look_at(service.url, "", None, None, tmp_path_factory.mktemp("tokenizers"))
 
-    torch.set_num_threads(1)
-    return evaluate("hf", pretrained=str(demo), dtype="float32", device="cpu", batch_size=8)
+
+class Evaluation(NamedTuple):
+    result: dict[str, Any]
+    cache: Path
 
 
 @pytest.fixture(scope="module")
-def served(service: Service, demo: Path) -> dict[str, Any]:
-    return evaluate(
-        "local-completions",
-        model="demo",
-        base_url=f"{service.url}/v1/completions",
-        tokenizer=str(demo),
-        tokenizer_backend="huggingface",
-        num_concurrent=8,
-        max_length=2047,
-    )
+def evaluation(seen: ServedModel, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
+    cache = tmp_path_factory.mktemp("cache")
+    return Evaluation(evaluate(seen, Asked(TASKS, limit=LIMIT), cache, lambda answered, wanted: None), cache)
+
+
+@pytest.fixture(scope="module")
+def served(evaluation: Evaluation) -> dict[str, Any]:
+    return evaluation.result
+
+
+def test_everything_is_asked_of_the_server(seen: ServedModel, demo: Path) -> None:
+    assert (seen.model, seen.max_model_len) == ("demo", 2048)
+    assert (Path(seen.tokenizer) / "tokenizer.json").read_bytes() == (demo / "tokenizer.json").read_bytes()
+    assert (seen.run["engine"], seen.run["dtype"]) == ("transformers", "float32")
+
+
+def test_the_preflight_sees_the_same_log_probabilities_both_ways(seen: ServedModel) -> None:
+    assert check(seen) < 1e-4
+
+
+def test_an_evaluation_that_is_repeated_asks_nothing_again(seen: ServedModel, evaluation: Evaluation) -> None:
+    heard: list[tuple[int, int]] = []
+    again = evaluate(seen, Asked(TASKS, limit=LIMIT), evaluation.cache, lambda *counts: heard.append(counts))
+    assert not heard
+    assert again["results"] == evaluation.result["results"]
+
+
+def test_perplexities_agree(own: dict[str, Any], served: dict[str, Any]) -> None:
+    for metric in ("bits_per_byte,none", "byte_perplexity,none"):
+        mine, theirs = (of["results"]["qserve_demo_text"][metric] for of in (served, own))
+        assert mine == pytest.approx(theirs, rel=1e-4)
 
 
 def test_accuracies_are_equal(own: dict[str, Any], served: dict[str, Any]) -> None:

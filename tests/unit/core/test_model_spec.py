@@ -45,7 +45,8 @@ def test_every_bundled_model_is_understood(model: str) -> None:
 def test_head_dim_is_the_configs_own() -> None:
     assert spec().head_dim == 32  # hidden/heads would be 16
     without = {key: value for key, value in QWEN3.items() if key != "head_dim"}
-    assert ModelSpec.from_config(without).head_dim == 16
+    assert ModelSpec.from_config(without).head_dim == 128  # as Qwen3Config has it, not hidden/heads
+    assert ModelSpec.from_config({**without, "model_type": "qwen2"}).head_dim == 16
 
 
 def test_hybrid_layers_from_interval_and_from_list() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,19 @@ from qserve.core.hardware import formats_of, known_gpus, parse_gpu
 from qserve.units import GIB
 
 ROWS = load("gpus")["gpus"]
+
+
+def figures_of(row: dict[str, Any]) -> tuple[str, ...]:
+    return ("sm", "bandwidth", "cc") if "cc" in row else ("sm", "bandwidth")
+
+
+def test_every_source_is_used_and_what_nobody_read_is_named() -> None:
+    used = {row[f"{figure}_source"] for row in ROWS.values() for figure in figures_of(row)}
+    assert used - {"log", "unread"} == set(load("gpus")["sources"])
+    unread = {f"{key} {f}" for key, row in ROWS.items() for f in figures_of(row) if row[f"{f}_source"] == "unread"}
+    jetsons = {"jetson-orin-nx-16gb bandwidth", "jetson-thor cc", "jetson-orin-64gb cc", "jetson-orin-32gb cc"}
+    gh200 = {"gh200 sm", "gh200 bandwidth", "gh200 cc"}
+    assert unread == jetsons | gh200 | {"rtx-6000-ada cc", "l40 cc", "h100-nvl cc"}
 
 
 def test_there_are_enough_cards() -> None:
@@ -28,7 +42,7 @@ def test_a_card_loads_and_names_its_sources(key: str) -> None:
     assert 100e9 < device.bandwidth_bytes_per_s < 10e12
     assert device.formats
     assert row["total"] in ("measured", "derived")
-    assert row["spec"] in load("gpus")["sources"]
+    assert {row[f"{figure}_source"] for figure in figures_of(row)} <= {*load("gpus")["sources"], "log", "unread"}
     assert set(row.get("formats", ())) <= set(formats_of((99, 0)))
 
 
@@ -54,7 +68,7 @@ def test_the_drivers_own_name_is_understood(name: str) -> None:
     assert parse_gpu(name)[0].name == name
 
 
-@pytest.mark.parametrize("key", [key for key, row in ROWS.items() if "multi_processor_count=" in row["log"]])
+@pytest.mark.parametrize("key", [key for key, row in ROWS.items() if row["sm_source"] == "log"])
 def test_sms_and_capability_are_those_of_the_log(key: str) -> None:
     row = ROWS[key]
     assert f"multi_processor_count={row['sm_count']}" in row["log"]

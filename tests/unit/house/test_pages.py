@@ -15,7 +15,7 @@ from qserve.cli.main import cli
 from qserve.cli.options import hardware_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
-from qserve.up.screen import ready_rows
+from qserve.up.screen import Shown, ready_rows
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()
@@ -98,9 +98,10 @@ def test_the_ready_screen_has_the_rows_that_the_readme_shows():
     shown = [line.split()[0] for line in screen.splitlines()[1:]]
     memory = {"weights_bytes": 0, "kv_cache_bytes": 0, "kv_cache_tokens": 0, "resident_bytes": 0}
     plan = make_plan(resolve("demo"), hardware_of("none"), PlanRequest())
-    rows = ready_rows("http://127.0.0.1:8000", ("demo",), plan, memory, has_key=False, logs=Path("logs"))
-    assert list(rows) == shown
-    assert f"Try    {rows['Try']}\n" in screen
+    demo, reward = Shown("chat", ("demo",), plan, memory, {}), Shown("reward", ("demo-reward",), plan, memory, {})
+    rows = ready_rows("http://127.0.0.1:8000", [demo, reward], has_key=False, logs=Path("logs"))
+    assert [name for name, _ in rows] == shown
+    assert f"Try    {dict(rows)['Try']}\n" in screen
 
 
 def test_exit_statuses_are_those_of_the_exceptions():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -11,18 +12,22 @@ from qserve.detect import detect
 from qserve.hub import resolve
 from qserve.planner import make_plan
 from qserve.planner.request import PlanRequest
-from qserve.up.screen import Screen, ready_rows
+from qserve.up.screen import Screen, Shown, ready_rows
 
 MEMORY = {"weights_bytes": 4_000_000, "kv_cache_bytes": 2**28, "kv_cache_tokens": 65_536, "resident_bytes": 2**29}
 
 
-def rows(*, has_key: bool) -> dict[str, str]:
+def chat() -> Shown:
     plan = make_plan(resolve("Qwen/Qwen3-0.6B"), detect(), PlanRequest(engine="transformers", max_model_len=512))
-    return ready_rows("http://127.0.0.1:1", ("a", "b"), plan, MEMORY, has_key=has_key, logs=Path("/logs"))
+    return Shown("chat", ("a", "b"), plan, MEMORY, {"loading weights": 1.23, "listening": 0.01})
+
+
+def rows(*, has_key: bool) -> list[tuple[str, str]]:
+    return ready_rows("http://127.0.0.1:1", [chat()], has_key=has_key, logs=Path("/logs"))
 
 
 def test_rows_name_url_model_memory_and_how_to_stop() -> None:
-    shown = rows(has_key=False)
+    shown = dict(rows(has_key=False))
     assert shown["API"].startswith("http://127.0.0.1:1/v1")
     assert "a, b" in shown["Model"]
     assert "planned" in shown["Memory"]
@@ -31,8 +36,8 @@ def test_rows_name_url_model_memory_and_how_to_stop() -> None:
 
 
 def test_with_a_key_the_example_reads_it_from_the_environment() -> None:
-    assert "$QSERVE_API_KEY" in rows(has_key=True)["Try"]
-    assert "authorization" not in rows(has_key=False)["Try"]
+    assert "$QSERVE_API_KEY" in dict(rows(has_key=True))["Try"]
+    assert "authorization" not in dict(rows(has_key=False))["Try"]
 
 
 def test_a_pipe_gets_plain_lines_and_none_is_wrapped() -> None:
@@ -44,3 +49,22 @@ def test_a_pipe_gets_plain_lines_and_none_is_wrapped() -> None:
     assert "\x1b" not in text
     assert "loading weights [/not markup]" in text
     assert next(line for line in text.splitlines() if line.startswith("Try")).endswith("'")
+
+
+def test_what_the_start_was_spent_on_leaves_out_what_took_no_time() -> None:
+    assert dict(rows(has_key=False))["Start"] == "loading weights 1.2 s"
+
+
+def test_a_term_that_an_engine_does_not_tell_is_left_out() -> None:
+    memory = {"kv_cache_bytes": 2**28, "kv_cache_tokens": 65_536, "weights_bytes": None}
+    shown = dict(ready_rows("http://h", [replace(chat(), memory=memory)], has_key=False, logs=Path("/logs")))
+    assert "weights" not in shown["Memory"]
+    assert "KV 256 MiB" in shown["Memory"]
+
+
+def test_a_reward_model_has_rows_of_its_own_and_an_example_where_it_is_alone() -> None:
+    reward = replace(chat(), role="reward", names=("judge",))
+    both = [name for name, _ in ready_rows("http://h", [chat(), reward], has_key=False, logs=Path("/logs"))]
+    assert both.index("Model") < both.index("Reward")
+    alone = dict(ready_rows("http://h", [reward], has_key=False, logs=Path("/logs")))
+    assert "/v1/reward" in alone["Try"]

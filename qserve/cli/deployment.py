@@ -1,0 +1,217 @@
+"""`--config FILE`: the flags of one `qserve up` in a YAML file, and what its plan must come to.
+
+A file holds the options of `plan` and `up` with underscores (`max_model_len: 8192`), and beside them two things that
+are no flags of a running service: `gpu`, the cards that it was written for, and `expect`, the plan on them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from qserve.core import facts
+from qserve.errors import UsageError
+from qserve.planner.plan import Plan
+
+__all__ = ["Deployment", "Expectation", "bundled", "config_option", "deployment_of", "load"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_IN_CONTEXT = "qserve.deployment"
+_SECRET = "api_key"  # noqa: S105 - the name of an option
+# About this one call, not about the service.
+_NOT_IN_A_FILE = frozenset({"config", "as_json", "explain", "help"})
+_TYPES: dict[str, type] = {"bool": bool, "int | None": int, "str | None": str}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the plan of a deployment must come to. None: anything.
+
+    `max_model_len` and `kv_cache_tokens` are lower bounds, `reward_scheme` is the reward model's; the rest is exact.
+    """
+
+    fits: bool = True
+    engine: str | None = None
+    scheme: str | None = None
+    checkpoint: str | None = None
+    tensor_parallel_size: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    kv_cache_tokens: int | None = None
+    reward_scheme: str | None = None
+
+    def differences(self, plan: Plan, reward: Plan | None = None) -> tuple[str, ...]:
+        """One sentence for each figure that the plan does not come to."""
+        if plan.fits != self.fits:
+            return (f"expected to {'fit' if self.fits else 'not fit'}, but {plan.why_not or 'it fits'}",)
+        found: list[tuple[str, Any, Any]] = [
+            ("engine", self.engine, plan.engine),
+            ("scheme", self.scheme, plan.quant.scheme),
+            ("checkpoint", self.checkpoint, plan.quant.checkpoint),
+            ("tensor_parallel_size", self.tensor_parallel_size, plan.placement.tensor_parallel_size),
+            ("max_num_seqs", self.max_num_seqs, plan.workload.max_num_seqs),
+            ("reward_scheme", self.reward_scheme, reward.quant.scheme if reward else None),
+        ]
+        bounds: list[tuple[str, int | None, int]] = [
+            ("max_model_len", self.max_model_len, plan.workload.max_model_len),
+            ("kv_cache_tokens", self.kv_cache_tokens, plan.kv_cache_tokens),
+        ]
+        return (
+            *(f"{name} is {is_}, expected {wanted}" for name, wanted, is_ in found if wanted not in (None, is_)),
+            *(
+                f"{name} is {is_}, expected at least {low}"
+                for name, low, is_ in bounds
+                if low is not None and is_ < low
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A file, read and checked: `options` by name of the option, as the options' own types."""
+
+    path: Path
+    options: Mapping[str, Any]
+    gpu: str | None = None
+    expect: Expectation = field(default_factory=Expectation)
+
+
+def bundled() -> dict[str, Path]:
+    """The deployments that come with qserve, by name (the file's, without .yaml)."""
+    return {path.stem: path for folder in facts.folders() for path in sorted((folder / "deployments").glob("*.yaml"))}
+
+
+def load(name: str) -> Deployment:
+    """The deployment in the file `name`, or the bundled one of that name.
+
+    Raises UsageError for a file that is missing or no YAML, and for a key or a value that no option takes.
+    """
+    path = _path_of(name)
+    values = _parsed(path)
+    _refuse_unknown(path, values)
+    gpu, expect = values.pop("gpu", None), values.pop("expect", {})
+    options = {key: _converted(path, key, value) for key, value in values.items()}
+    return Deployment(path, options, None if gpu is None else str(gpu), _expectation(path, expect))
+
+
+def config_option(function: Function) -> Function:
+    """Adds --config to a command: the file's values take the place of the options' defaults, so that flags win."""
+    return click.option(
+        "--config",
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_into_defaults,
+        help="Flags from a YAML file, or from one of configs/deployments by its name; those of the command line win.",
+    )(function)
+
+
+def deployment_of(ctx: click.Context) -> Deployment | None:
+    """What --config named for this command."""
+    found: Deployment | None = ctx.meta.get(_IN_CONTEXT)
+    return found
+
+
+def _into_defaults(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    deployment = load(value)
+    own = {option.name for option in ctx.command.params}
+    # Where a service listens is nothing to a plan; but a service that leaves a setting out is not the one in the file.
+    strange = [key for key in deployment.options if key not in own]
+    if strange and ctx.command.name != "plan":
+        raise UsageError(f"{deployment.path}: `qserve {ctx.command.name}` has no {', '.join(strange)}; leave it out")
+    defaults = {key: setting for key, setting in deployment.options.items() if key in own}
+    # `plan` takes the cards that the file was written for; a service takes those that are there, or none.
+    if deployment.gpu is not None and (ctx.command.name == "plan" or deployment.gpu == "none"):
+        defaults["gpu"] = deployment.gpu
+    ctx.meta[_IN_CONTEXT] = deployment
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}
+
+
+def _options() -> dict[str, click.Parameter]:
+    """Every option that a file may hold: those of `up` and of `plan`, `gpu` aside."""
+    from qserve.cli.plan import command as plan
+    from qserve.cli.up import command as up
+
+    both = {str(option.name): option for option in (*plan.params, *up.params)}
+    return {name: option for name, option in both.items() if name not in _NOT_IN_A_FILE}
+
+
+def _path_of(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if path.name in bundled() and path == Path(path.name):
+        return bundled()[path.name]
+    near = difflib.get_close_matches(path.stem, bundled(), n=4, cutoff=0.4)
+    hint = f"close to it: {', '.join(near)}" if near else f"there are {', '.join(bundled())}"
+    raise UsageError(f"--config {name}: there is no such file, and no deployment of that name in configs; {hint}")
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    """The mapping in the file. YAML would let the last of two equal keys win in silence: they are refused."""
+    import yaml
+
+    try:
+        text = path.read_text()
+        tree = yaml.compose(text, yaml.SafeLoader)
+        values = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path} can't be read as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, yaml.MappingNode):
+        raise UsageError(f"{path} holds no settings; write `model: Qwen/Qwen3-8B` and others, one a line")
+    names = [str(key.value) for key, _ in tree.value]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{path} sets {twice} twice; leave one of the two lines out")
+    return {str(key): value for key, value in values.items()}
+
+
+def _refuse_unknown(path: Path, values: Mapping[str, Any]) -> None:
+    allowed = [name for name in (*_options(), "expect") if name != _SECRET]
+    for key in values:
+        if key == _SECRET:
+            raise UsageError(f"{path}: a key does not belong into a file; set QSERVE_API_KEY in the environment")
+        if key not in allowed:
+            raise UsageError(f"{path}: {key} is no setting. {_near(key, allowed)}")
+
+
+def _near(key: str, allowed: list[str]) -> str:
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), allowed, n=3, cutoff=0.5)
+    return f"Near matches: {', '.join(near)}" if near else f"Known are {', '.join(sorted(allowed))}"
+
+
+def _converted(path: Path, key: str, value: Any) -> Any:
+    """The value as the option's own type. YAML's `true` would pass for 1, and a text for a list of letters."""
+    option = _options()[key]
+    is_flag = getattr(option, "is_flag", False)
+    several = getattr(option, "multiple", False)
+    if value is None or isinstance(value, dict) or isinstance(value, bool) != is_flag:
+        takes = "true or false" if is_flag else "a number or a text"
+        raise UsageError(f"{path}: {key} is {value!r}, but takes {takes}; leave the line out for the default")
+    if isinstance(value, list) and not several:
+        raise UsageError(f"{path}: {key} is a list, but takes one value")
+    try:
+        context = click.Context(click.Command("up"))
+        return option.type_cast_value(context, [value] if several and not isinstance(value, list) else value)
+    except click.BadParameter as error:
+        raise UsageError(f"{path}: {key} is {value!r}: {error.message}") from None
+
+
+def _expectation(path: Path, values: Any) -> Expectation:
+    known = {item.name: _TYPES[str(item.type)] for item in fields(Expectation)}
+    if not isinstance(values, dict):
+        raise UsageError(f"{path}: expect takes lines of its own: {', '.join(known)}")
+    for key, value in values.items():
+        if key not in known:
+            raise UsageError(f"{path}: expect has no {key}. {_near(str(key), list(known))}")
+        if type(value) is not known[key]:
+            raise UsageError(f"{path}: expect.{key} is {value!r}, but takes a value of type {known[key].__name__}")
+    return Expectation(**values)

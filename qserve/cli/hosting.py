@@ -1,0 +1,135 @@
+"""From the models on a command line to what is hosted: planned on one budget, and on disk."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.detect.engines import Packages
+from qserve.errors import BrokenCheckpoint, UsageError
+from qserve.hub import resolve
+from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner.share import make_shared_plan
+from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.find import find_reward
+from qserve.reward.settings import RewardSettings
+from qserve.up import Hosted
+from qserve.up.choice import check_fits, choose_engine
+from qserve.up.screen import Screen
+
+__all__ = ["Wanted", "what_to_host"]
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user named. `configs` is a folder for config files of models that are not on disk."""
+
+    model: str | None
+    model_names: tuple[str, ...]
+    reward: str | None
+    reward_names: tuple[str, ...]
+    settings: RewardSettings
+    load_format: Literal["auto", "dummy"]
+    configs: Path
+
+
+def what_to_host(
+    wanted: Wanted, hardware: Hardware, request: PlanRequest, reward_quant: str, screen: Screen
+) -> list[Hosted]:
+    """The chat model, the reward model, or both on one budget.
+
+    Raises UsageError, ModelNotFound, BrokenCheckpoint or DoesNotFit, each with what would work.
+    """
+    if wanted.model is None and wanted.reward is None:
+        raise UsageError(
+            "--model and --reward are both missing; each takes a folder, a hub id, an alias, or demo, and one of them "
+            "is enough"
+        )
+    reward_request = PlanRequest(quant=reward_quant, engine="transformers", max_model_len=wanted.settings.max_length)
+    reward = find_reward(wanted.reward, wanted.settings) if wanted.reward is not None else None
+    if wanted.model is None:
+        assert reward is not None, "one of the two was named"
+        _refuse_generation_flags(request)
+        plan = check_fits(make_plan(reward.planned(), hardware, reward_request))
+        return [_reward(wanted, reward, plan)]
+    chat = resolve(wanted.model)
+    for message in chat.messages:
+        screen.note(message)
+    request, why = choose_engine(chat, hardware, request, Packages.installed())
+    if reward is None:
+        plan = check_fits(make_plan(chat, hardware, request))
+        hosted = [_chat(wanted, chat, plan, screen)]
+    else:
+        shared = make_shared_plan(chat, reward.planned(), hardware, request, reward_request)
+        for plan in (shared.reward, shared.chat):
+            check_fits(plan)
+        screen.note(shared.where)
+        hosted = [
+            replace(_chat(wanted, chat, shared.chat, screen), cards=shared.chat_cards),
+            replace(_reward(wanted, reward, shared.reward), cards=shared.reward_cards),
+        ]
+    plan = hosted[0].plan
+    screen.note(f"engine: {plan.engine} {plan.engine_version} ({why})")
+    screen.note(f"weights: {plan.quant.scheme} ({plan.quant.reason})")
+    for note in plan.notes:
+        if note not in chat.messages:  # told above
+            screen.note(f"· {note}")
+    return hosted
+
+
+def _chat(wanted: Wanted, checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Hosted:
+    is_dummy = wanted.load_format == "dummy"
+    folder = _config_only(checkpoint, wanted.configs) if is_dummy else _folder_of(checkpoint, plan, screen)
+    return Hosted(
+        "chat",
+        folder,
+        tuple(dict.fromkeys(wanted.model_names)) or (checkpoint.id,),
+        plan,
+        load_format=wanted.load_format,
+    )
+
+
+def _reward(wanted: Wanted, reward: RewardCheckpoint, plan: Plan) -> Hosted:
+    """`demo` names a chat model and a reward model; behind one port they need names of their own."""
+    name = "demo-reward" if reward.id == "demo" else reward.id
+    return Hosted("reward", reward.path, wanted.reward_names or (name,), plan, reward=wanted.settings)
+
+
+def _refuse_generation_flags(request: PlanRequest) -> None:
+    if request != PlanRequest():
+        raise UsageError(
+            "flags of the chat model were given without --model; a reward model alone takes --reward-quant, "
+            "--max-length and what else `qserve up --help` lists for it"
+        )
+
+
+def _folder_of(checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Path:
+    """The weights that the plan loads, on disk: the model's own, or those of the sibling that it took."""
+    if plan.quant.checkpoint != checkpoint.id:
+        checkpoint = resolve(plan.quant.checkpoint)
+    if checkpoint.folder is None:
+        from qserve.hub.download import download
+
+        screen.note(f"fetching {checkpoint.id} from the hub into the local cache")
+        checkpoint = download(checkpoint)
+    assert checkpoint.folder is not None, "a download has a folder"
+    if not any(any(checkpoint.folder.glob(kind)) for kind in _WEIGHTS):
+        raise BrokenCheckpoint(
+            f"{checkpoint.folder} holds no weights ({', '.join(_WEIGHTS)}); download it again, or size it on random "
+            "weights with --load-format dummy"
+        )
+    return checkpoint.folder
+
+
+def _config_only(checkpoint: Checkpoint, configs: Path) -> Path:
+    """A folder with config.json: the checkpoint's own, or one written from its bundled dimensions."""
+    if checkpoint.folder is not None:
+        return checkpoint.folder
+    (configs / "config.json").write_text(json.dumps(dict(checkpoint.config)))
+    return configs

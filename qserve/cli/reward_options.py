@@ -1,0 +1,58 @@
+"""Options of a reward model, shared by every command that loads one; each says what the checkpoint can't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import click
+
+from qserve.reward.settings import POOLINGS, TRUNCATIONS, RewardSettings
+
+__all__ = ["loading_options", "reward_options", "settings_of"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# In the order of --help. The names are RewardSettings' fields.
+_OPTIONS = (
+    click.option("--pooling", type=click.Choice(POOLINGS), help="Where the reward's head is read [the format's own]."),
+    click.option("--position", type=int, default=-1, help="The token that --pooling position reads; -1 is the last."),
+    click.option("--head", help="Name of the head's tensors in the checkpoint, for example reward_head."),
+    click.option("--template", type=click.Path(exists=True), help="Chat template (Jinja) in place of the tokenizer's."),
+    click.option("--max-length", type=click.IntRange(min=1), help="Tokens of a scored text [what the plan allows]."),
+    click.option(
+        "--truncate",
+        type=click.Choice(TRUNCATIONS),
+        default="refuse",
+        show_default=True,
+        help="What becomes of a longer text: cut its beginning, its end, or refuse it.",
+    ),
+    click.option("--base", help="Folder of the base model, for adapters and single files."),
+    click.option("--step-token", help="The token that ends a step (process reward models)."),
+)
+# Fields of a PlanRequest, for commands that load a reward model into their own process.
+_LOADING = (
+    click.option("--quant", default="auto", show_default=True, help="Of the body: auto, bf16, fp16, int8, 4bit, …"),
+    click.option("--dtype", help="Compute in float16, bfloat16 or float32 [the checkpoint's own]."),
+    click.option("--max-num-batched-tokens", type=click.IntRange(min=1), help="Tokens of one row of texts."),
+)
+
+
+def reward_options(function: Function) -> Function:
+    """Adds every option of a `RewardSettings`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def loading_options(function: Function) -> Function:
+    """Adds how to load a reward model here."""
+    for option in reversed(_LOADING):
+        function = option(function)
+    return function
+
+
+def settings_of(values: dict[str, Any]) -> RewardSettings:
+    """The settings of a command's keyword arguments, which are taken out of `values`."""
+    return RewardSettings(**{item.name: values.pop(item.name) for item in fields(RewardSettings)})

@@ -1,0 +1,104 @@
+"""What is to be hosted, and the supervised worker that comes of it: one place that knows which engine starts how."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from qserve.core.hardware import Device
+from qserve.engine.base import UnixAddress, WorkerEndpoint
+from qserve.engine.launch import Launch
+from qserve.engine.own import OwnLaunch
+from qserve.engine.process import WorkerSpec
+from qserve.engine.vllm.launch import VllmLaunch
+from qserve.planner.plan import Plan
+from qserve.reward.settings import RewardSettings
+from qserve.up.record import RunRecord
+from qserve.up.screen import Screen
+from qserve.up.worker import SupervisedWorker, WorkerEvents
+
+__all__ = ["Hosted", "supervised"]
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """A model to serve.
+
+    Attributes:
+        role: what it is for; names its worker.
+        folder: the checkpoint on disk; with `load_format` dummy its config.json is enough.
+        names: what requests may call it; the first is canonical.
+        plan: how it runs.
+        engine_args: the user's own flags of the engine, as one string (vLLM).
+        load_format: "dummy" runs on random weights.
+        verify_quant: measure what quantizing while loading costs.
+        reward: how a reward model is asked.
+        cards: what the worker may see of this machine's; None: all.
+    """
+
+    role: Literal["chat", "reward"]
+    folder: Path
+    names: tuple[str, ...]
+    plan: Plan
+    engine_args: str = ""
+    load_format: Literal["auto", "dummy"] = "auto"
+    verify_quant: bool = False
+    reward: RewardSettings = field(default_factory=RewardSettings)
+    cards: tuple[Device, ...] | None = None
+
+
+def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen) -> SupervisedWorker:
+    """The worker for `hosted`, not started yet. Its socket and its key's file lie in the `private` folder."""
+    socket = private / f"{hosted.role}.sock"
+    key = secrets.token_urlsafe(32)
+    limits = hosted.plan.workload
+    endpoint = WorkerEndpoint(
+        hosted.role, hosted.names, UnixAddress(socket), key, limits.max_num_seqs, limits.max_model_len,
+        engine=hosted.plan.engine, plan=hosted.plan.to_json(), tells_report=hosted.role == "reward",
+        tokenizer=hosted.folder if hosted.role == "chat" else None,
+    )  # fmt: skip
+    record.plan(hosted.role, hosted.plan)
+    launch = _launch(hosted, socket, key, private)
+    launch.environment = {**launch.environment, **_seen_by(hosted.cards)}
+    worker = SupervisedWorker(endpoint, launch, record.log_file(hosted.role), _teller(record, screen))
+    endpoint.memory = worker.memory
+    return worker
+
+
+def _launch(hosted: Hosted, socket: Path, key: str, private: Path) -> Launch:
+    folder, names, plan = hosted.folder.resolve(), hosted.names, hosted.plan
+    spec = WorkerSpec(folder, names, plan, socket, key, hosted.load_format, hosted.verify_quant)
+    if hosted.plan.engine == "vllm":
+        return VllmLaunch(spec, hosted.engine_args)
+    file = private / f"{hosted.role}.json"
+    if hosted.role == "reward":
+        return OwnLaunch("qserve.reward", spec, file, reward=hosted.reward.to_json())
+    return OwnLaunch("qserve.engine.transformers", spec, file)
+
+
+def _seen_by(cards: tuple[Device, ...] | None) -> dict[str, str]:
+    """Each worker sees its own cards only: what it takes for the first one is the first of these.
+
+    Numbers mean what they meant in the plan, which lists cards as the driver does: CUDA itself puts fast ones first.
+    """
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if cards is None or not all(card.uuid for card in cards):
+        return order
+    return {**order, "CUDA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards)}
+
+
+def _teller(record: RunRecord, screen: Screen) -> WorkerEvents:
+    """What happens to a worker goes to the record, and what a user waits for to the screen."""
+
+    def tell(worker: str, event: str, details: dict[str, Any]) -> None:
+        if event == "retry":
+            record.plan(worker, details["plan"])
+        record.event(worker, event, **{name: value for name, value in details.items() if name != "plan"})
+        if event == "phase":
+            screen.phase(f"{worker}: {details['name']}")
+        elif event == "retry":
+            screen.note(f"{worker}: {details['refused']}\n{worker}: trying once more with {details['reason']}")
+
+    return tell

@@ -1,0 +1,90 @@
+"""Each process of a vLLM worker is killed under load, one after the other: clients hear of it, and it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+
+import httpx
+import psutil
+import pytest
+
+from tests.tiny.serving.served import Service, until
+
+NUM_STREAMS = 8
+ENDLESS = {"model": "demo", "prompt": "one two three", "max_tokens": 900, "ignore_eos": True, "stream": True}
+FLAGS = ("--engine", "vllm", "--max-model-len", "1024", "--kv-cache-memory-bytes", "64MiB", "--enforce-eager")
+RESTART_LIMIT_S = 300
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    one = Service(("--model", "demo", *FLAGS), tmp_path_factory.mktemp("vllm"))
+    yield one.until_ready()
+    one.end()
+
+
+def family(service: Service) -> list[psutil.Process]:
+    return psutil.Process(service.process.pid).children(recursive=True)
+
+
+def the(service: Service, kind: str) -> psutil.Process:
+    """One process of the worker: `api`, `engine` (VLLM::EngineCore) or `worker` (VLLM::Worker)."""
+    marks = {"api": "vllm.entrypoints.openai.api_server", "engine": "VLLM::EngineCor", "worker": "VLLM::Worker"}
+    for process in family(service):
+        words = " ".join(process.cmdline())
+        if marks[kind] in words and "guard.py" not in words:
+            return process
+    raise AssertionError(f"no {kind} among {[process.cmdline() for process in family(service)]}")
+
+
+async def last_word(client: httpx.AsyncClient, first: asyncio.Event) -> tuple[str, float]:
+    """The last event of a stream (or what broke it), and when it came."""
+    last = ""
+    try:
+        async with client.stream("POST", "/v1/completions", json=ENDLESS) as response:
+            async for line in response.aiter_lines():
+                if line and line != "data: [DONE]":  # vLLM sends one after an error, too
+                    last = line
+                    first.set()
+    except httpx.HTTPError as error:
+        return repr(error), time.monotonic()
+    return last, time.monotonic()
+
+
+@pytest.mark.parametrize("kind", ["engine", "worker", "api"])
+async def test_kill_9(service: Service, kind: str) -> None:
+    until(service.is_ready, RESTART_LIMIT_S, "it is not ready")
+    before = [process for process in family(service) if process.pid != service.process.pid]
+    async with httpx.AsyncClient(base_url=service.url, timeout=60) as client:
+        begun = [asyncio.Event() for _ in range(NUM_STREAMS)]
+        streams = [asyncio.create_task(last_word(client, event)) for event in begun]
+        await asyncio.gather(*(event.wait() for event in begun))
+        the(service, kind).kill()
+        killed = time.monotonic()
+        ends = await asyncio.wait_for(asyncio.gather(*streams), 60)
+        slowest_s = max(when for _, when in ends) - killed
+        print(f"{kind}: the slowest of {NUM_STREAMS} clients heard of it after {slowest_s * 1000:.0f} ms")
+        for last, _ in ends:
+            assert "error" in json.loads(last.removeprefix("data: ")), last
+        assert slowest_s < 5
+        until(lambda: not service.is_ready(), 5, "/ready stays green")
+    _, alive = psutil.wait_procs(before, timeout=15)
+    assert not alive, f"{kind} was killed, and these are left: {alive}"
+    until(service.is_ready, RESTART_LIMIT_S, "the worker did not come back")
+    answer = service.post("/v1/completions", prompt="a", max_tokens=2)
+    assert answer.status_code == 200
+    zombies = [process for process in family(service) if process.status() == psutil.STATUS_ZOMBIE]
+    assert not zombies
+
+
+def test_kill_9_of_qserve_leaves_no_process_of_vllm(service: Service) -> None:
+    """The last test of this file: the service does not come back."""
+    until(service.is_ready, RESTART_LIMIT_S, "it is not ready")
+    before = family(service)
+    assert {"VLLM::EngineCore", "VLLM::Worker"} <= {" ".join(process.cmdline()).strip() for process in before}
+    service.process.kill()
+    _, alive = psutil.wait_procs(before, timeout=15)
+    assert not alive, f"qserve was killed, and these are left: {alive}"

@@ -1,0 +1,16 @@
+"""The flags of the installed engine, asked for once."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+from qserve.engine.vllm.parser import FlagParser, installed_parser
+
+collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def parser(tmp_path_factory: pytest.TempPathFactory) -> FlagParser:
+    return installed_parser(tmp_path_factory.mktemp("flags"))

@@ -1,0 +1,47 @@
+"""One real vLLM behind one real gateway, for the whole folder: `qserve up` with a key."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.tiny.serving.served import Service
+
+KEY = "sk-of-the-test"
+MAX_MODEL_LEN = 1024
+NUM_PLACES = 4
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    one = Service(
+        (
+            "--model", "demo", "--engine", "vllm", "--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager",
+            "--max-num-seqs", str(NUM_PLACES), "--kv-cache-memory-bytes", "64MiB", "--api-key", KEY,
+        ),
+        tmp_path_factory.mktemp("vllm-served"),
+        # Log-probabilities are compiled at their first use, for half a minute on a CPU, unless they were before.
+        {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "qserve-tests-torchinductor")},
+    )  # fmt: skip
+    yield one.until_ready()
+    assert one.end() == 0, one.output
+
+
+@pytest.fixture(scope="session")
+def http(service: Service) -> Iterator[httpx.Client]:
+    """Plain HTTP with the key."""
+    headers = {"authorization": f"Bearer {KEY}"}
+    with httpx.Client(base_url=service.url, headers=headers, timeout=120) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def client(service: Service) -> Iterator[openai.OpenAI]:
+    """The unmodified client; no retries, so that each error shows."""
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key=KEY, max_retries=0, timeout=120) as one:
+        yield one

@@ -1,0 +1,139 @@
+"""lm-eval through the gateway gives what it gives when it asks vLLM itself, and what our own engine gives."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from qserve.demo import chat_model_path
+from tests.tiny.serving.served import Service
+from tests.tiny.vllm_served.conftest import KEY
+
+lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'qserve[eval]'")
+
+EVALS = Path(__file__).parents[3] / "evals"
+LIMIT = 40
+TASKS = {"qserve_demo_choice": "acc,none", "qserve_demo_generate": "exact_match,none"}
+# What lm-eval, datasets and their dependencies warn of is theirs.
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+class Forwarder:
+    """A loopback port in front of a unix socket: lm-eval can't speak to one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ends: list[socket.socket] = []
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(self._path)
+            self._ends += [near, far]
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        for one in (self._listener, *self._ends):
+            one.close()
+
+
+def evaluate(url: str, key: str) -> dict[str, Any]:
+    from lm_eval.tasks import TaskManager
+
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("default")
+        patch.setenv("OPENAI_API_KEY", key)
+        results = lm_eval.simple_evaluate(
+            model="local-completions",
+            model_args={
+                "model": "demo", "base_url": f"{url}/v1/completions", "tokenizer": str(chat_model_path()),
+                "tokenizer_backend": "huggingface", "num_concurrent": 1, "max_length": 1023,
+            },
+            tasks=list(TASKS),
+            task_manager=TaskManager(include_path=str(EVALS), include_defaults=False),
+            limit=LIMIT,
+            bootstrap_iters=0,
+        )  # fmt: skip
+    assert results is not None
+    return results
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        yield
+
+
+@pytest.fixture(scope="module")
+def through(service: Service) -> dict[str, Any]:
+    return evaluate(service.url, KEY)
+
+
+@pytest.fixture(scope="module")
+def direct(service: Service) -> Iterator[dict[str, Any]]:
+    """vLLM asked itself, with its internal key."""
+    family = psutil.Process(service.process.pid).children(recursive=True)
+    keys = {process.environ().get("VLLM_API_KEY") for process in family} - {None}
+    assert len(keys) == 1
+    (path,) = service.temporary.glob("qserve-*/chat.sock")
+    forwarder = Forwarder(Path(os.fspath(path)))
+    yield evaluate(forwarder.url, str(keys.pop()))
+    forwarder.close()
+
+
+@pytest.fixture(scope="module")
+def transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    one = Service(("--model", "demo", "--api-key", KEY), tmp_path_factory.mktemp("own")).until_ready()
+    yield evaluate(one.url, KEY)
+    one.end()
+
+
+@pytest.mark.parametrize(("task", "metric"), TASKS.items())
+def test_the_gateway_changes_no_answer(through: dict[str, Any], direct: dict[str, Any], task: str, metric: str) -> None:
+    assert through["results"][task][metric] == direct["results"][task][metric]
+    for one, other in zip(samples(through, task), samples(direct, task), strict=True):
+        assert one["filtered_resps"] == other["filtered_resps"]
+
+
+@pytest.mark.parametrize(("task", "metric"), TASKS.items())
+def test_both_engines_are_as_good(
+    through: dict[str, Any], transformers: dict[str, Any], task: str, metric: str
+) -> None:
+    one, other = through["results"][task][metric], transformers["results"][task][metric]
+    share = (one + other) / 2
+    error = math.sqrt(2 * max(share * (1 - share), 1 / LIMIT) / LIMIT)
+    print(f"{task}: vLLM {one:.3f}, transformers {other:.3f}, standard error of the difference {error:.3f}")
+    assert abs(one - other) <= 2 * error
+
+
+def samples(results: dict[str, Any], task: str) -> list[dict[str, Any]]:
+    return sorted(results["samples"][task], key=lambda sample: sample["doc_id"])

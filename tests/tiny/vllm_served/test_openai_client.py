@@ -1,0 +1,139 @@
+"""What the `openai` client can ask of vLLM it can ask of the gateway, with the answers that vLLM gives."""
+
+from __future__ import annotations
+
+import json
+
+import openai
+import pytest
+
+QUESTION = [{"role": "user", "content": "What is 17 + 25?"}]
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add", "description": "The sum of two numbers", "strict": True,
+        "parameters": {
+            "type": "object", "properties": {"a": {"enum": [17, 25]}, "b": {"enum": [17, 25]}}, "required": ["a", "b"],
+            "additionalProperties": False,
+        },
+    },
+}  # fmt: skip
+SCHEMA = {"enum": [41, 43]}
+
+
+def test_chat(client):
+    answer = client.chat.completions.create(model="demo", messages=QUESTION, temperature=0, max_tokens=16)
+    assert answer.choices[0].message.content == "42" and answer.choices[0].finish_reason == "stop"
+    assert answer.model == "demo" and answer.usage.completion_tokens == 3
+
+
+def test_chat_streams_the_same(client):
+    stream = client.chat.completions.create(
+        model="demo",
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=16,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == "42" and chunks[-1].usage.completion_tokens == 3
+
+
+def test_n_and_logprobs(client):
+    answer = client.chat.completions.create(
+        model="demo", messages=QUESTION, n=3, max_tokens=4, logprobs=True, top_logprobs=2, seed=1
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    for choice in answer.choices:
+        for token in choice.logprobs.content:
+            assert token.logprob <= 0 and len(token.top_logprobs) == 2
+
+
+def test_completions_of_several_prompts(client):
+    answer = client.completions.create(
+        model="demo", prompt=["one two", "three four"], n=2, max_tokens=3, temperature=0.5, logprobs=1, echo=True
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert answer.choices[0].text.startswith("one two") and answer.choices[3].text.startswith("three four")
+    assert answer.choices[0].logprobs.token_logprobs[0] is None
+    stream = client.completions.create(model="demo", prompt="one two", max_tokens=3, temperature=0, stream=True)
+    whole = client.completions.create(model="demo", prompt="one two", max_tokens=3, temperature=0)
+    assert "".join(chunk.choices[0].text for chunk in stream) == whole.choices[0].text
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "add"}}], ids=["required", "named"]
+)
+def test_tools_that_must_be_called(client, choice):
+    answer = client.chat.completions.create(
+        model="demo", messages=QUESTION, tools=[ADD], tool_choice=choice, max_tokens=300, temperature=0
+    )
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name == "add"
+    assert set(json.loads(call.function.arguments)) == {"a", "b"}
+
+
+def test_tools_that_may_be_called(client):
+    """Auto: whether this small model calls is its own affair; the conversation goes on with the tool's answer."""
+    first = client.chat.completions.create(model="demo", messages=QUESTION, tools=[ADD], max_tokens=32, temperature=0)
+    assert first.choices[0].message.content is not None or first.choices[0].message.tool_calls
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 17, "b": 25}'}}
+    turns = [
+        *QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "42"},
+    ]  # fmt: skip
+    second = client.chat.completions.create(model="demo", messages=turns, tools=[ADD], max_tokens=8, temperature=0)
+    assert second.choices[0].message.role == "assistant"
+
+
+def test_a_json_schema_binds_the_answer(client):
+    """A model this small would fill an object with blanks for ever; a number leaves no room."""
+    answer = client.chat.completions.create(
+        model="demo", messages=[{"role": "user", "content": "Hello!"}], max_tokens=8, temperature=0,
+        response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}},
+    )  # fmt: skip
+    assert json.loads(answer.choices[0].message.content) in (41, 43)
+    for constraint, holds in (
+        ({"json": SCHEMA}, lambda text: json.loads(text) in (41, 43)),
+        ({"choice": ["yes", "no"]}, lambda text: text in ("yes", "no")),
+        ({"regex": "[ab]{3}"}, lambda text: len(text) == 3 and set(text) <= {"a", "b"}),
+    ):
+        answer = client.chat.completions.create(
+            model="demo", messages=QUESTION, max_tokens=64, temperature=0, extra_body={"structured_outputs": constraint}
+        )
+        assert holds(answer.choices[0].message.content), constraint
+
+
+def test_responses(client):
+    answer = client.responses.create(model="demo", input="What is 17 + 25?", temperature=0, max_output_tokens=16)
+    assert answer.output_text == "42" and answer.usage.output_tokens == 3
+    events = list(
+        client.responses.create(
+            model="demo", input=[{"role": "user", "content": "What is 17 + 25?"}], temperature=0, max_output_tokens=16,
+            stream=True,
+        )
+    )  # fmt: skip
+    assert events[0].type == "response.created" and events[-1].type == "response.completed"
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "42"
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve("resp_of_nobody")
+
+
+def test_a_conversation_goes_on_with_the_last_responses_own_items(client):
+    """Agents hand back what they got, field for field."""
+    first = client.responses.create(model="demo", input="What is 17 + 25?", temperature=0, max_output_tokens=16)
+    items = [{"role": "user", "content": "What is 17 + 25?"}, *(one.model_dump() for one in first.output)]
+    again = client.responses.create(
+        model="demo", input=[*items, {"role": "user", "content": "And 1 + 1?"}], max_output_tokens=8
+    )
+    assert again.status in ("completed", "incomplete")
+    message = client.chat.completions.create(model="demo", messages=QUESTION, max_tokens=8).choices[0].message
+    client.chat.completions.create(model="demo", messages=[*QUESTION, message.model_dump(), *QUESTION], max_tokens=2)
+
+
+def test_the_context_is_bounded_by_name(client):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="demo", prompt=[5] * 2000, max_tokens=1)
+    assert refused.value.code == "context_length_exceeded" and "1024" in refused.value.message

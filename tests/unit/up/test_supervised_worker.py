@@ -1,0 +1,263 @@
+"""What the supervisor does with a worker, whatever engine it is: real child processes, no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+
+from qserve.cli.options import hardware_of
+from qserve.core.hardware import parse_gpu
+from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.launch import Ask, Retry
+from qserve.errors import DoesNotFit, QserveError, UsageError, WorkerFailed
+from qserve.hub import resolve
+from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.up.hosted import _seen_by, _teller
+from qserve.up.record import RunRecord
+from qserve.up.screen import Screen
+from qserve.up.service import _held
+from qserve.up.worker import SupervisedWorker
+
+LIVES = "print('up', flush=True); import time; time.sleep(600)"
+REFUSES = "print('too big', flush=True); raise SystemExit(3)"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(resolve("demo"), hardware_of("none"), PlanRequest())
+
+
+class Script:
+    """A launch of `python -c CODE`, ready once it has printed `up`."""
+
+    measures_free_memory = False
+
+    def __init__(self, plan: Plan, code: str, again: Callable[[], Retry | None] = lambda: None) -> None:
+        self.plan = plan
+        self.command: tuple[str, ...] = (sys.executable, "-c", code)
+        self.environment = {"PATH": ""}
+        self.notes: list[str] = []
+        self.introduced = 0
+        self.is_sick = False
+        self._again = again
+        self._lines: list[str] = []
+
+    def begin(self) -> None:
+        self._lines.clear()
+
+    def hear(self, line: str) -> str | None:
+        self._lines.append(line)
+        return line
+
+    async def is_ready(self, ask: Ask) -> bool:
+        return "up" in self._lines
+
+    async def is_well(self, ask: Ask) -> bool | None:
+        return not self.is_sick
+
+    async def introduce(self, ask: Ask, endpoint: WorkerEndpoint) -> None:
+        self.introduced += 1
+
+    def failure(self, returncode: int) -> QserveError:
+        return DoesNotFit(f"{self._lines} {returncode}")
+
+    def retry(self) -> Retry | None:
+        return self._again()
+
+    async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
+        return {"pid": pid}
+
+
+class Heard(list[tuple[str, dict[str, Any]]]):
+    """Events of the worker."""
+
+    def __call__(self, worker: str, event: str, details: dict[str, Any]) -> None:
+        self.append((event, details))
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [details for name, details in self if name == event]
+
+
+def worker(launch: Script, folder: Path) -> tuple[SupervisedWorker, Heard]:
+    limits, heard = launch.plan.workload, Heard()
+    endpoint = WorkerEndpoint(
+        "chat", ("demo",), UnixAddress(folder / "s"), "k", limits.max_num_seqs, limits.max_model_len
+    )
+    return SupervisedWorker(endpoint, launch, folder / "chat.log", heard), heard
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_refused_plan_is_tried_once_more_with_the_engines_numbers(plan: Plan, tmp_path: Path) -> None:
+    smaller = replace(plan, workload=replace(plan.workload, max_model_len=512, max_num_seqs=3))
+    second = Script(smaller, LIVES)
+    one, heard = worker(Script(plan, REFUSES, lambda: Retry(second, "--max-model-len 512")), tmp_path)
+    await one.start()
+    assert one.endpoint.state is WorkerState.READY
+    assert (one.endpoint.max_model_len, one.endpoint.max_num_seqs) == (512, 3)
+    assert one.launch is second
+    (told,) = heard.of("retry")
+    assert told["reason"] == "--max-model-len 512"
+    assert "too big" in told["refused"]
+    await one.stop()
+
+
+async def test_the_second_refusal_is_the_last(plan: Plan, tmp_path: Path) -> None:
+    def again() -> Retry:
+        return Retry(Script(plan, REFUSES, again), "less")
+
+    one, heard = worker(Script(plan, REFUSES, again), tmp_path)
+    with pytest.raises(DoesNotFit, match="too big"):
+        await one.start()
+    assert len(heard.of("retry")) == 1
+
+
+async def test_without_numbers_the_first_refusal_is_the_last(plan: Plan, tmp_path: Path) -> None:
+    one, heard = worker(Script(plan, REFUSES), tmp_path)
+    with pytest.raises(DoesNotFit, match="3"):
+        await one.start()
+    assert not heard.of("retry")
+    assert (tmp_path / "chat.log").read_text() == "too big\n"
+
+
+async def test_a_worker_that_says_it_is_not_well_is_ended_and_started_anew(plan: Plan, tmp_path: Path) -> None:
+    launch = Script(plan, LIVES)
+    one, heard = worker(launch, tmp_path)
+    await one.start()
+    first = one.pid
+    assert first is not None
+    watching = asyncio.create_task(one.watch())
+    launch.is_sick = True
+    await until(lambda: one.endpoint.state is WorkerState.RESTARTING)
+    launch.is_sick = False
+    await until(lambda: one.endpoint.state is WorkerState.READY)
+    assert one.pid != first
+    assert not psutil.pid_exists(first)
+    assert launch.introduced == 2
+    assert "not well" in heard.of("restart")[0]["reason"]
+    watching.cancel()
+    await one.stop()
+
+
+async def test_what_a_worker_started_does_not_outlive_it(plan: Plan, tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+        "print(p.pid, flush=True); print('up', flush=True); time.sleep(600)"
+    )
+    one, heard = worker(Script(plan, code), tmp_path)
+    await one.start()
+    child = int(heard.of("phase")[0]["name"])
+    assert psutil.pid_exists(child)
+    await one.stop()
+    await until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+
+
+async def test_an_introduction_that_fails_leaves_no_process(plan: Plan, tmp_path: Path) -> None:
+    launch = Script(plan, LIVES)
+
+    async def fails(ask: Ask, endpoint: WorkerEndpoint) -> None:
+        raise WorkerFailed("it does not say what it takes")
+
+    launch.introduce = fails  # type: ignore[method-assign]
+    one, _ = worker(launch, tmp_path)
+    with pytest.raises(WorkerFailed, match="does not say"):
+        await one.start()
+    assert one.pid is not None
+    assert not psutil.pid_exists(one.pid)
+
+
+async def test_a_second_try_shows_and_records_its_own_plan(plan: Plan, tmp_path: Path) -> None:
+    smaller = replace(plan, workload=replace(plan.workload, max_model_len=512))
+    one, _ = worker(Script(plan, REFUSES, lambda: Retry(Script(smaller, LIVES), "shorter")), tmp_path)
+    record = RunRecord(tmp_path / "run")
+    record.plan("chat", plan)
+    one._tell = _teller(record, Screen(Console(file=io.StringIO())))
+    await one.start()
+    assert one.endpoint.plan == smaller.to_json()
+    assert json.loads((record.folder / "plan-chat.json").read_text()) == json.loads(json.dumps(smaller.to_json()))
+    events = [json.loads(line) for line in (record.folder / "events.jsonl").read_text().splitlines()]
+    (retry,) = [event for event in events if event["event"] == "retry"]
+    assert retry["reason"] == "shorter"
+    assert "plan" not in retry
+    await one.stop()
+
+
+async def test_a_worker_that_never_will_be_ready_is_ended(plan: Plan, tmp_path: Path) -> None:
+    launch = Script(plan, LIVES)
+
+    async def refuses(ask: Ask) -> bool:
+        raise UsageError("one token is too many")
+
+    launch.is_ready = refuses  # type: ignore[method-assign]
+    one, _ = worker(launch, tmp_path)
+    with pytest.raises(UsageError, match="too many"):
+        await one.start()
+    assert one.pid is not None
+    assert not psutil.pid_exists(one.pid)
+
+
+async def test_what_left_the_process_group_and_holds_the_pipe_does_not_stop_a_restart(
+    plan: Plan, tmp_path: Path
+) -> None:
+    code = (
+        "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], "
+        "start_new_session=True); print(p.pid, flush=True); print('up', flush=True); time.sleep(600)"
+    )
+    one, heard = worker(Script(plan, code), tmp_path)
+    await one.start()
+    first = one.pid
+    assert first is not None
+    watching = asyncio.create_task(one.watch())
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: one.endpoint.state is WorkerState.READY and one.pid != first)
+    watching.cancel()
+    for phase in heard.of("phase"):
+        if phase["name"].isdigit():
+            os.killpg(int(phase["name"]), signal.SIGKILL)
+    await one.stop()
+
+
+async def test_no_line_is_too_long_and_no_disk_too_full_to_hear_the_worker(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "chat.log").mkdir()  # can't be opened
+    one, _ = worker(Script(plan, "print('x' * 3_000_000); " + LIVES), tmp_path)
+    async with asyncio.timeout(20):
+        await one.start()
+    await one.stop()
+
+
+@pytest.mark.parametrize("error", [UsageError("gone"), OSError("gone"), ValueError("half a document")])
+async def test_a_worker_that_dies_as_it_is_asked_what_it_holds_ends_nothing(
+    plan: Plan, tmp_path: Path, error: Exception
+) -> None:
+    one, _ = worker(Script(plan, LIVES), tmp_path)
+
+    async def fails(ask: Ask, pid: int) -> dict[str, Any]:
+        raise error
+
+    one.launch.memory = fails  # type: ignore[method-assign]
+    await one.start()
+    assert await _held(one) == {}
+    await one.stop()
+
+
+def test_cards_are_numbered_as_the_plan_numbered_them() -> None:
+    card = parse_gpu("rtx-4090")[0]
+    assert _seen_by(None) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    two = _seen_by((replace(card, uuid="GPU-b"), replace(card, uuid="GPU-a")))
+    assert two["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"

@@ -1,0 +1,55 @@
+"""What `qserve up` says of its choices before anything starts: engine, weights, and what the plan noted."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from qserve.cli.hosting import Wanted, what_to_host
+from qserve.cli.options import hardware_of
+from qserve.errors import BrokenCheckpoint
+from qserve.hub import resolve
+from qserve.planner import PlanRequest, make_plan
+from qserve.reward.settings import RewardSettings
+from qserve.up.screen import Screen
+
+
+def said(tmp_path: Path, model: str = "demo", **fixed: Any) -> list[str]:
+    out = io.StringIO()
+    wanted = Wanted(model, (), None, (), RewardSettings(), "dummy", tmp_path)
+    screen = Screen(Console(file=out, soft_wrap=True, highlight=False))
+    what_to_host(wanted, hardware_of("none"), PlanRequest(engine="transformers", **fixed), "auto", screen)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("quant", "scheme"), [("auto", "bf16"), ("4bit", "bnb-nf4"), ("int8", "bnb-int8")])
+def test_each_quantization_is_explained(tmp_path: Path, quant: str, scheme: str) -> None:
+    request = PlanRequest(engine="transformers", quant=quant)
+    plan = make_plan(resolve("demo"), hardware_of("none"), request)
+    assert plan.quant.scheme == scheme
+    assert f"weights: {scheme} ({plan.quant.reason})" in said(tmp_path, quant=quant)
+
+
+def test_what_the_plan_noted_is_said_once(tmp_path: Path) -> None:
+    lines = said(tmp_path, "Qwen/Qwen3-0.6B", quant="4bit", max_model_len=512)
+    assert len([line for line in lines if "bundled dimensions" in line]) == 1
+    assert any(line.startswith("weights: ") for line in lines)
+
+
+def test_a_name_given_twice_is_one_name(tmp_path: Path) -> None:
+    wanted = Wanted("demo", ("a", "b", "a"), None, (), RewardSettings(), "dummy", tmp_path)
+    request = PlanRequest(engine="transformers")
+    (chat,) = what_to_host(wanted, hardware_of("none"), request, "auto", Screen(Console(file=io.StringIO())))
+    assert chat.names == ("a", "b")
+
+
+def test_a_folder_without_weights_is_refused_before_an_engine_starts(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((Path(resolve("demo").folder or "") / "config.json").read_bytes())
+    wanted = Wanted(str(tmp_path), (), None, (), RewardSettings(), "auto", tmp_path)
+    request, screen = PlanRequest(engine="transformers"), Screen(Console(file=io.StringIO()))
+    with pytest.raises(BrokenCheckpoint, match=r"holds no weights.*--load-format dummy"):
+        what_to_host(wanted, hardware_of("none"), request, "auto", screen)
