@@ -1,11 +1,12 @@
-"""What the gateway costs: the same fake worker asked directly on its socket and through the gateway, in turns.
+"""What the gateway costs: the same worker asked directly on its socket and through the gateway, in turns.
 
-    python bench/gateway_cost.py              about 70 s on two cores
+    python bench/gateway_cost.py              before a fake worker; about 70 s on two cores
     python bench/gateway_cost.py --rounds 9   more rounds against a noisy machine
+    python bench/gateway_cost.py --vllm       before real vLLM at 1, 8 and 32 streams; about 3 minutes
 
-Three processes share the machine: this load generator, the worker (bench/fake_worker.py) and the gateway, which runs
-as `qserve up` runs it. Every figure is a median over pairs that ran one after the other: compare the ratio, not the
-absolute numbers, with another run's. Exit status 1 if a target is missed.
+These processes share the machine: this load generator, the worker (bench/fake_worker.py, or vLLM) and the gateway,
+which runs as `qserve up` runs it. Every figure is a median over pairs that ran one after the other: compare the ratio,
+not the absolute numbers, with another run's. Exit status 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -13,107 +14,42 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import logging
 import secrets
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
-import httptools
+import httpx
 import psutil
 import uvloop
+from streams import KEY, Way, ended, message_of, wait_for
 
 TARGET_TTFT_MS = 1.0
 TARGET_THROUGHPUT = 0.98
 TARGET_RSS_MB = 120
-KEY = secrets.token_hex(16)
+TARGET_VLLM_TTFT_MS = 2.0
+TARGET_VLLM_SHARE = 0.97
+VLLM_STREAMS = (1, 8, 32)
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
 
-class Client(asyncio.Protocol):
-    """One keep-alive connection that counts events and looks at nothing else, so as to cost the machine little."""
-
-    def __init__(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
-        self._transport: asyncio.WriteTransport | None = None
-        self.num_events = 0
-        self.first_s = 0.0
-        self.last_s = 0.0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self._done.done():
-            self._done.set_exception(ConnectionError("closed before the answer was complete"))
-
-    def ask(self, request: bytes) -> asyncio.Future[None]:
-        """Sends; the future is done when the answer is complete."""
-        self.num_events = 0
-        self.first_s = 0.0
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        assert self._transport is not None
-        self.sent_s = time.perf_counter()
-        self._transport.write(request)
-        return self._done
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_body(self, body: bytes) -> None:
-        self.last_s = time.perf_counter()
-        self.first_s = self.first_s or self.last_s
-        self.num_events += body.count(b"data: ")
-
-    def on_message_complete(self) -> None:
-        if self._parser.get_status_code() != 200:
-            self._done.set_exception(RuntimeError(f"status {self._parser.get_status_code()}"))
-        else:
-            self._done.set_result(None)
-        self._parser = httptools.HttpResponseParser(self)
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way to the worker: its unix socket (`port` 0), or the gateway's port."""
-
-    name: str
-    socket: Path
-    port: int
-
-    async def connect(self) -> Client:
-        loop = asyncio.get_running_loop()
-        if self.port:
-            return (await loop.create_connection(Client, "127.0.0.1", self.port))[1]
-        return (await loop.create_unix_connection(Client, str(self.socket)))[1]
-
-
 def request(num_chunks: int, ttft_ms: float, itl_ms: float) -> bytes:
-    """A streamed chat request, the whole HTTP message."""
+    """A streamed chat request to the fake worker, the whole HTTP message."""
     value = {
         "model": "fake", "stream": True, "temperature": 0.7, "max_tokens": num_chunks,
         "messages": [{"role": "system", "content": "You are brief."}, {"role": "user", "content": "Count! " * 64}],
         "metadata": {"chunks": str(num_chunks), "ttft_ms": str(ttft_ms), "itl_ms": str(itl_ms)},
     }  # fmt: skip
-    body = json.dumps(value).encode()
-    head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        f"authorization: Bearer {KEY}\r\ncontent-length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    return message_of("/v1/chat/completions", value)
 
 
-async def ttft_pairs(ways: tuple[Way, Way], num_pairs: int) -> tuple[list[float], list[float]]:
+async def ttft_pairs(ways: tuple[Way, Way], num_pairs: int, message: bytes) -> tuple[list[float], list[float]]:
     """TTFT in ms of single streams, directly and through the gateway in turns, on connections that stay open."""
     clients = [await way.connect() for way in ways]
-    message = request(num_chunks=4, ttft_ms=5, itl_ms=2)
     ttft_ms: tuple[list[float], list[float]] = ([], [])
     for index in range(num_pairs + 20):
         for client, times in zip(clients, ttft_ms, strict=True):
@@ -139,30 +75,44 @@ async def tokens_per_s(way: Way, num_streams: int, chunks_per_s: float, duration
 
 
 @contextlib.contextmanager
-def processes() -> Iterator[tuple[tuple[Way, Way], psutil.Process]]:
+def processes(vllm_model: str | None = None) -> Iterator[tuple[tuple[Way, Way], psutil.Process]]:
     """The worker and the gateway, until the block ends."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         socket = Path(folder) / "worker.sock"
         port_file = Path(folder) / "port"
-        commands = [
-            [sys.executable, str(FAKE_WORKER), "--socket", str(socket), "--key", KEY],
-            [sys.executable, __file__, "--serve", str(socket), "--key", KEY, "--port-file", str(port_file)],
-        ]
-        running = [subprocess.Popen(command) for command in commands]
-        try:
-            while not (socket.exists() and port_file.exists()):
-                if any(process.poll() is not None for process in running):
-                    raise SystemExit("the worker or the gateway did not start")
-                time.sleep(0.05)
-            ways = (Way("direct", socket, 0), Way("gateway", socket, int(port_file.read_text())))
-            yield ways, psutil.Process(running[1].pid)
-        finally:
-            for process in running:
-                process.terminate()
-                process.wait()
+        if vllm_model is None:
+            worker = running.enter_context(
+                ended([sys.executable, str(FAKE_WORKER), "--socket", str(socket), "--key", KEY])
+            )
+            wait_for(socket.exists, worker)
+        else:
+            worker = running.enter_context(ended(vllm_command(vllm_model, socket), Path(folder) / "vllm.log"))
+            wait_for(lambda: answers(socket), worker)
+        serving = [sys.executable, __file__, "--serve", str(socket), "--key", KEY, "--port-file", str(port_file)]
+        gateway = running.enter_context(ended([*serving, "--vllm"] if vllm_model else serving))
+        wait_for(port_file.exists, gateway)
+        ways = (Way("direct", socket, 0), Way("gateway", socket, int(port_file.read_text())))
+        yield ways, psutil.Process(gateway.pid)
 
 
-def serve(socket: Path, key: str, port_file: Path) -> None:
+def vllm_command(model: str, socket: Path) -> list[str]:
+    """vLLM as `qserve up` starts it, with room for the largest number of streams."""
+    places = str(max(VLLM_STREAMS))
+    return [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "served",
+        "--uds", str(socket), "--api-key", KEY, "--max-num-seqs", places, "--max-model-len", "1024",
+        "--kv-cache-memory-bytes", str(256 << 20), "--enforce-eager", "--disable-uvicorn-access-log",
+    ]  # fmt: skip
+
+
+def answers(socket: Path) -> bool:
+    """Whether something serves on the socket."""
+    with contextlib.suppress(httpx.HTTPError), httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:
+        return client.get("http://worker/health", timeout=2).status_code == 200
+    return False
+
+
+def serve(socket: Path, key: str, port_file: Path, is_vllm: bool) -> None:
     """The gateway's process, with what `qserve up` imports and logs."""
     import qserve.cli.main
     import qserve.up  # noqa: F401
@@ -170,12 +120,17 @@ def serve(socket: Path, key: str, port_file: Path) -> None:
     from qserve.gateway.app import build_gateway
     from qserve.gateway.server import build_server
     from qserve.gateway.settings import GatewaySettings
+    from qserve.wire.engine_fields import fields_of
 
     logging.basicConfig(level=logging.INFO, filename=str(port_file.with_name("log")))
     worker = WorkerEndpoint(
         name="chat", models=("fake",), address=UnixAddress(socket), key=key, max_num_seqs=64, max_model_len=4096,
         state=WorkerState.READY, detail="",
     )  # fmt: skip
+    if is_vllm:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:
+            document = client.get("http://worker/openapi.json", timeout=30).json()
+        worker = replace(worker, models=("served",), engine="vllm", request_fields=fields_of(document))
     server = build_server(build_gateway(GatewaySettings(keys=(key,)), [worker]), "127.0.0.1", 0)
 
     async def run() -> None:
@@ -190,14 +145,56 @@ def serve(socket: Path, key: str, port_file: Path) -> None:
     uvloop.run(run())
 
 
-async def measure(ways: tuple[Way, Way], gateway: psutil.Process, arguments: argparse.Namespace) -> bool:
-    """Runs everything, prints the table, tells whether the targets hold."""
-    direct_ms, gateway_ms = await ttft_pairs(ways, arguments.pairs)
+async def added_ttft_ms(ways: tuple[Way, Way], num_pairs: int, message: bytes, target_ms: float) -> float:
+    """Prints the medians; the difference between them."""
+    direct_ms, gateway_ms = await ttft_pairs(ways, num_pairs, message)
     added_ms = statistics.median(gateway_ms) - statistics.median(direct_ms)
     paired_ms = statistics.median(b - a for a, b in zip(direct_ms, gateway_ms, strict=True))
-    print(f"TTFT, 1 stream, {arguments.pairs} pairs (median ms)")
+    print(f"TTFT, 1 stream, {num_pairs} pairs (median ms)")
     print(f"  direct {statistics.median(direct_ms):.2f}   gateway {statistics.median(gateway_ms):.2f}   "
-          f"added {added_ms:.2f} (median of pairs {paired_ms:.2f})   target ≤ {TARGET_TTFT_MS}")  # fmt: skip
+          f"added {added_ms:.2f} (median of pairs {paired_ms:.2f})   target ≤ {target_ms}")  # fmt: skip
+    return added_ms
+
+
+def generation(num_tokens: int) -> bytes:
+    """A stream of exactly so many tokens from vLLM, another prompt each time: no prefix is in its cache."""
+    prompt = f"{secrets.token_hex(8)} " + "count " * 60
+    fields = {"model": "served", "prompt": prompt, "max_tokens": num_tokens, "ignore_eos": True, "stream": True}
+    return message_of("/v1/completions", {**fields, "temperature": 0.7})
+
+
+async def vllm_tokens_per_s(way: Way, num_streams: int, num_tokens: int) -> float:
+    """Tokens a second of `num_streams` streams that start together, from the asking to the last byte."""
+    clients = [await way.connect() for _ in range(num_streams)]
+    await asyncio.gather(*(client.ask(generation(num_tokens)) for client in clients))
+    seconds = max(client.last_s for client in clients) - min(client.sent_s for client in clients)
+    for client in clients:
+        client._transport.close()  # type: ignore[union-attr]
+    return num_streams * num_tokens / seconds
+
+
+async def measure_vllm(ways: tuple[Way, Way], arguments: argparse.Namespace) -> bool:
+    """Runs everything against vLLM, prints the table, tells whether the targets hold."""
+    for way in ways:
+        await vllm_tokens_per_s(way, 8, 16)  # warms both up
+    added_ms = await added_ttft_ms(ways, arguments.pairs, generation(2), TARGET_VLLM_TTFT_MS)
+    worst = 1.0
+    for num_streams in VLLM_STREAMS:
+        rates: dict[str, list[float]] = {way.name: [] for way in ways}
+        for index in range(arguments.rounds):
+            for way in ways if index % 2 == 0 else ways[::-1]:
+                rates[way.name].append(await vllm_tokens_per_s(way, num_streams, arguments.tokens))
+        direct, gateway = (statistics.median(rates[way.name]) for way in ways)
+        share = statistics.median(b / a for a, b in zip(rates["direct"], rates["gateway"], strict=True))
+        worst = min(worst, share)
+        print(f"Tokens/s, {num_streams:2} streams × {arguments.tokens} tokens, median of {arguments.rounds} rounds")
+        print(f"  direct {direct:.0f}   gateway {gateway:.0f}   share {share:.3f}   target ≥ {TARGET_VLLM_SHARE}")
+    return added_ms <= TARGET_VLLM_TTFT_MS and worst >= TARGET_VLLM_SHARE
+
+
+async def measure(ways: tuple[Way, Way], gateway: psutil.Process, arguments: argparse.Namespace) -> bool:
+    """Runs everything, prints the table, tells whether the targets hold."""
+    added_ms = await added_ttft_ms(ways, arguments.pairs, request(num_chunks=4, ttft_ms=5, itl_ms=2), TARGET_TTFT_MS)
 
     print(f"Tokens/s, {arguments.streams} streams × {arguments.rate:g} chunks/s, {arguments.seconds:g} s each")
     ratios, cpu_us = [], []
@@ -229,13 +226,21 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--rate", type=float, default=190.0, help="chunks a second and stream")
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--vllm", action="store_true", help="real vLLM in place of the fake worker")
+    parser.add_argument("--model", help="a checkpoint for --vllm [the demo]")
+    parser.add_argument("--tokens", type=int, default=128, help="of each stream, with --vllm")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--key", help=argparse.SUPPRESS)
     parser.add_argument("--port-file", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(arguments.serve, arguments.key, arguments.port_file)
+        serve(arguments.serve, arguments.key, arguments.port_file, arguments.vllm)
         return
+    if arguments.vllm:
+        from qserve.demo import chat_model_path
+
+        with processes(arguments.model or str(chat_model_path())) as (ways, _):
+            sys.exit(0 if uvloop.run(measure_vllm(ways, arguments)) else 1)
     with processes() as (ways, gateway):
         held = uvloop.run(measure(ways, gateway, arguments))
     sys.exit(0 if held else 1)

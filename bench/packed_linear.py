@@ -1,6 +1,7 @@
 """Plain against packed linear layers in bf16: all of a Qwen3-0.6B shape, once through, for several numbers of rows.
 
     python bench/packed_linear.py
+    python bench/packed_linear.py --head       # the head alone: hidden size to vocabulary
 
 The weights together are larger than any cache, as in a decoding step. Both kinds take turns; the median of the ratios
 is printed, and the bytes a second that each reads.
@@ -53,8 +54,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--head", action="store_true", help="the head in place of the decoder's layers")
     args = parser.parse_args()
+    dims = SHAPES[args.shape]
     plain: list[nn.Module] = list(make_linears(args.shape))
+    if args.head:
+        plain = [nn.Linear(dims["hidden_size"], dims["vocab_size"], bias=False, dtype=torch.bfloat16)]
     packed: list[nn.Module] = [PackedLinear(layer) for layer in plain]
     num_bytes = sum(layer.weight_bytes for layer in packed)
     print(f"{len(plain)} layers, {num_bytes / 1e9:.2f} GB\n{'rows':>5}{'plain':>11}{'packed':>11}{'plain/packed':>14}")

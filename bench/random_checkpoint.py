@@ -24,31 +24,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-1.7b": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16,
                    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True},
 }  # fmt: skip
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-CHAT_TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
-def write_tokenizer(folder: Path, vocab_size: int) -> None:
-    """A byte-level BPE without merges, padded with one word per unused id."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+def write_tokenizer(folder: Path, vocab_size: int) -> tuple[int, int]:
+    """The tokenizer that `--load-format dummy` uses as well; returns the ids that end an answer and that pad."""
+    from qserve.engine.transformers.dummy import stand_in_tokenizer
 
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [*letters, *(f"Ġw{index}" for index in range(vocab_size - len(letters) - len(SPECIAL_TOKENS)))]
-    tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
-        chat_template=CHAT_TEMPLATE,
-    )
-    fast.save_pretrained(folder)
+    tokenizer = stand_in_tokenizer(vocab_size)
+    tokenizer.save_pretrained(folder)
+    return tokenizer.eos_token_id, tokenizer.pad_token_id
 
 
 def write_checkpoint(folder: Path, shape: str, seed: int = 0, dtype: str = "bfloat16") -> Path:
@@ -61,8 +45,7 @@ def write_checkpoint(folder: Path, shape: str, seed: int = 0, dtype: str = "bflo
     if done.exists() and json.loads(done.read_text()) == wanted:
         return folder
     dims = SHAPES[shape]
-    vocab = dims["vocab_size"]
-    end, stop = vocab - len(SPECIAL_TOKENS), vocab - 1
+    stop, end = write_tokenizer(folder, dims["vocab_size"])
     torch.manual_seed(seed)
     config = Qwen3Config(**dims, max_position_embeddings=40_960, eos_token_id=stop, pad_token_id=end, bos_token_id=None)
     config.dtype = dtype
@@ -73,7 +56,6 @@ def write_checkpoint(folder: Path, shape: str, seed: int = 0, dtype: str = "bflo
         torch.set_default_dtype(torch.float32)
     model.generation_config.eos_token_id = stop
     model.save_pretrained(folder)
-    write_tokenizer(folder, vocab)
     done.write_text(json.dumps(wanted))
     return folder
 

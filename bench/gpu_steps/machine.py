@@ -1,0 +1,147 @@
+"""The device under test, seen with torch alone: qserve's own detection needs packages that may be missing there."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.limits import synchronize
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Device, Hardware, formats_of
+from qserve.core.model_spec import ModelSpec
+from qserve.hub.bundled import bundled_config
+from qserve.planner import Plan, PlanRequest, make_plan
+
+__all__ = ["SHAPES", "TINY", "Machine", "config_folder", "config_of", "optional_packages"]
+
+# What torch takes of a card before the first tensor; the planner counts it as runtime.
+_CONTEXT_BYTES = 512 * 1024**2
+_OPTIONAL = ("bitsandbytes", "flash_attn", "kernels", "compressed_tensors", "gptqmodel", "psutil")
+SHAPES = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-14B", "Qwen/Qwen3-32B")
+# Runs every line of this script in seconds on a CPU; its figures mean nothing.
+TINY: dict[str, Mapping[str, Any]] = {
+    name: {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 128,
+        "vocab_size": 1024, "max_position_embeddings": 4096, "tie_word_embeddings": tied, "dtype": "bfloat16",
+    }
+    for name, layers, tied in (("tiny-tied", 2, True), ("tiny-untied", 4, False))
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`device` is what is measured: a card, or the CPU to try the script itself."""
+
+    device: torch.device
+
+    @property
+    def is_card(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
+    def name(self) -> str:
+        return torch.cuda.get_device_name(self.device) if self.is_card else platform.processor() or "cpu"
+
+    def hardware(self) -> Hardware:
+        """As the planner takes it, with what is free right now."""
+        ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        available = min(ram, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") + _page_cache_bytes())
+        cards = tuple(_card(index) for index in range(torch.cuda.device_count())) if self.is_card else ()
+        return Hardware(cards, ram, available, os.cpu_count() or 1, disk_free_bytes=_disk_free_bytes())
+
+    def plan(self, model: str, **fixed: Any) -> Plan:
+        """The plan of the transformers engine for a shape of `config_of`, on the first card alone."""
+        config = config_of(model)
+        checkpoint = Checkpoint(model, None, config, ModelSpec.from_config(config, model))
+        hardware = self.hardware()
+        alone = Hardware(
+            hardware.devices[:1], hardware.ram_total_bytes, hardware.ram_available_bytes, hardware.cpu_cores,
+            disk_free_bytes=hardware.disk_free_bytes,
+        )  # fmt: skip
+        return make_plan(checkpoint, alone, PlanRequest(engine="transformers", **fixed))
+
+    def allocated_bytes(self) -> int:
+        """Bytes in live tensors by torch's allocator; 0 on a CPU, where nobody counts them."""
+        synchronize(self.device)
+        return torch.cuda.memory_allocated(self.device) if self.is_card else 0
+
+    def peak_bytes(self) -> int:
+        """The most bytes in live tensors since `reset_peak`."""
+        synchronize(self.device)
+        return torch.cuda.max_memory_allocated(self.device) if self.is_card else 0
+
+    def reset_peak(self) -> None:
+        if self.is_card:
+            synchronize(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def outside_bytes(self) -> int:
+        """Of the card, what is taken and not torch's: CUDA's context and libraries, and other processes."""
+        if not self.is_card:
+            return 0
+        synchronize(self.device)
+        free, total = torch.cuda.mem_get_info(self.device)
+        return total - free - torch.cuda.memory_reserved(self.device)
+
+    def release(self) -> None:
+        """Give back what dropped models held, so that the next one is counted from nothing."""
+        gc.collect()
+        if self.is_card:
+            synchronize(self.device)
+            torch.cuda.empty_cache()
+
+
+def config_of(model: str) -> Mapping[str, Any]:
+    """config.json of a bundled model, or of one of `TINY`."""
+    config = TINY.get(model) or bundled_config(model)
+    assert config is not None, f"{model} is not bundled"
+    return config
+
+
+def config_folder(model: str) -> Path:
+    """A folder that holds nothing but config.json: enough for random weights."""
+    folder = Path(tempfile.mkdtemp(prefix="qserve-gpu-"))
+    (folder / "config.json").write_text(json.dumps(config_of(model)))
+    return folder
+
+
+def optional_packages() -> dict[str, bool]:
+    """Packages that some steps need, and whether they are here."""
+    return {name: importlib.util.find_spec(name) is not None for name in _OPTIONAL}
+
+
+def _card(index: int) -> Device:
+    free, total = torch.cuda.mem_get_info(index)
+    used = max(0, total - free - torch.cuda.memory_reserved(index) - _CONTEXT_BYTES)
+    properties = torch.cuda.get_device_properties(index)
+    capability = (properties.major, properties.minor)
+    return Device(
+        properties.name, "cuda", total, used, properties.multi_processor_count,
+        formats=formats_of(capability), compute_capability=capability,
+    )  # fmt: skip
+
+
+def _page_cache_bytes() -> int:
+    """Pages that the kernel gives back when they are wanted (Linux)."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if len(line.split()) > 1}
+    return sizes.get("Cached", 0)
+
+
+def _disk_free_bytes() -> int:
+    stats = os.statvfs(tempfile.gettempdir())
+    return stats.f_bavail * stats.f_frsize

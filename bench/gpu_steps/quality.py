@@ -1,0 +1,67 @@
+"""Every precision on the device against float32 on the CPU: the bundled demo model, whose weights mean something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from bench.gpu_steps.machine import Machine
+from qserve.core.hardware import Hardware
+from qserve.demo import chat_model_path
+from qserve.engine.transformers.load import load
+from qserve.errors import QserveError
+from qserve.hub import resolve
+from qserve.planner import PlanRequest, make_plan
+
+__all__ = ["MOST_KL", "quality_rows"]
+
+# Mean KL divergence to float32, in nats, that is well for the demo model. On a CPU it is a third of that, or less.
+MOST_KL = {
+    "fp32": 1e-6, "bf16": 0.003, "fp16": 0.0003, "bnb-int8": 0.01, "bnb-nf4": 0.3, "bnb-nf4-single": 0.3,
+    "bnb-fp4": 0.5,
+}  # fmt: skip
+_PROMPTS = (
+    "The capital of the country is a city that lies on a river. Add 17 and 25, then reverse the word planner.",
+    "Write the numbers from one to ten, in words, and say which of them are even.",
+    "<|im_start|>user\nWhat is 12 times 7?<|im_end|>\n<|im_start|>assistant\n",
+)
+
+
+def quality_rows(machine: Machine, schemes: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """A row for each of `schemes` (of MOST_KL): mean and worst KL, agreement of the likeliest token, and a verdict."""
+    reference = _log_probabilities(replace(machine, device=torch.device("cpu")), "fp32")
+    for scheme in schemes:
+        try:
+            got = _log_probabilities(machine, scheme)
+        except (QserveError, ImportError, RuntimeError, ValueError) as error:
+            yield {"scheme": scheme, "ok": None, "skipped": str(error).strip().splitlines()[0]}
+            continue
+        kl = (reference.exp() * (reference - got)).sum(-1).clamp(min=0)
+        yield {
+            "scheme": scheme,
+            "mean_kl": float(kl.mean()),
+            "worst_kl": float(kl.max()),
+            "top1_agreement": float((reference.argmax(-1) == got.argmax(-1)).float().mean()),
+            "tokens": len(kl),
+            "ok": bool(kl.mean() <= MOST_KL[scheme]),
+        }
+
+
+@torch.no_grad()
+def _log_probabilities(machine: Machine, scheme: str) -> torch.Tensor:
+    """[tokens, vocabulary] in float32, on the CPU."""
+    hardware = machine.hardware()
+    alone = Hardware(hardware.devices[:1], hardware.ram_total_bytes, hardware.ram_available_bytes, hardware.cpu_cores)
+    plan = make_plan(resolve("demo"), alone, PlanRequest(engine="transformers", quant=scheme, max_model_len=512))
+    loaded = load(chat_model_path(), plan)
+    rows = []
+    for text in _PROMPTS:
+        ids = loaded.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+        logits = loaded.model(ids.to(loaded.model.device), use_cache=False).logits[0]
+        rows.append(logits.float().log_softmax(-1).cpu())
+    del loaded
+    machine.release()
+    return torch.cat(rows)

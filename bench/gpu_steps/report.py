@@ -1,0 +1,142 @@
+"""What bench/gpu.py writes: the environment, a verdict, and the tables that a reader wants."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from bench.gpu_steps.machine import Machine, optional_packages
+
+__all__ = ["environment", "is_well", "table"]
+
+_GIB = 1024**3
+
+
+def environment(machine: Machine) -> dict[str, Any]:
+    """Versions, the card's size, and which optional packages are here."""
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "accelerate")}
+    about: dict[str, Any] = {"versions": {"python": platform.python_version(), **versions}}
+    about["optional_packages"] = optional_packages()
+    if machine.is_card:
+        properties = torch.cuda.get_device_properties(machine.device)
+        about["device"] = {
+            "name": properties.name,
+            "total_bytes": torch.cuda.mem_get_info(machine.device)[1],
+            "multi_processors": properties.multi_processor_count,
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "cuda": torch.version.cuda,
+            "cards": torch.cuda.device_count(),
+        }
+    return about
+
+
+def is_well(result: dict[str, Any]) -> bool:
+    """Whether nothing that was tried is wrong. What was skipped is neither."""
+    steps = [*result.get("quality", ()), *result.get("offload", ()), *result.get("memory", ())]
+    return not any(row.get("ok") is False for row in steps)
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown."""
+    limits = result["limits"]
+    versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items())
+    parts = [
+        f"# {result['card']}, {result['date']}\n\n    python bench/gpu.py\n",
+        f"{versions}. Took {result['seconds']:.0f} s.\n",
+        f"Limits, measured in the same run: {limits['read_bytes_per_s'] / 1e9:.0f} GB/s of memory, "
+        f"{limits['gemm_flop_per_s'] / 1e12:.3g} TFLOP/s in bf16; a bf16 matrix-vector product reads "
+        f"{limits['gemv_bytes_per_s'] / 1e9:.0f} GB/s.\n",
+        *_quality(result.get("quality", ())),
+        *_offload(result.get("offload", ())),
+        *_memory(result.get("memory", ())),
+        *_speed(result.get("memory", ())),
+        *_skipped(result),
+    ]
+    return "\n".join(parts)
+
+
+def _quality(rows: Iterable[dict[str, Any]]) -> list[str]:
+    done = [row for row in rows if "mean_kl" in row]
+    lines = [
+        f"| {row['scheme']} | {row['mean_kl']:.2g} | {row['worst_kl']:.2g} | {100 * row['top1_agreement']:.1f} % "
+        f"| {'yes' if row['ok'] else 'NO'} |"
+        for row in done
+    ]
+    head = "| scheme | mean KL | worst KL | same likeliest token | well |\n|---|---|---|---|---|"
+    return ["## Quantization, against float32 on the CPU (demo model)\n", head, *lines, ""] if lines else []
+
+
+def _offload(rows: Iterable[dict[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        if "places" in row:
+            verdict = "every token the same" if row["ok"] else "TOKENS DIFFER"
+            lines.append(f"- {row['what']} (over {', '.join(row['places'])}): {row['tokens']} tokens, {verdict}")
+        elif "s_per_step" in row:
+            planned, measured = _gib(row["planned_on_device_bytes"]), _gib(row["measured_on_device_bytes"])
+            lines.append(
+                f"- {row['model']}, {_gib(row['offloaded_bytes'])} of its weights offloaded: {row['s_per_step']:.2f} s "
+                f"a token, {row['moved_bytes_per_s'] / 1e9:.1f} GB/s moved; on the device {planned} planned, "
+                f"{measured} measured"
+            )
+    return ["## Layers over several places\n", *lines, ""] if lines else []
+
+
+def _memory(rows: Iterable[dict[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        if "memory" not in row:
+            continue
+        pairs = [(row["plan"][term], row["memory"][term]) for term in _TERMS]
+        cells = [f"{_gib(planned)} / {_gib(measured)}" for planned, measured in pairs]
+        outside = f"{_gib(row['plan']['runtime_bytes'])} / {_gib(row['memory']['outside_bytes'])}"
+        errors = f"{_error(pairs[:1])} | {_error(pairs)}"
+        lines.append(f"| {row['model']} | {row['scheme']} | {' | '.join(cells)} | {outside} | {errors} |")
+    head = (
+        "| model | scheme | weights | KV cache | activations | outside of torch | error, weights | all three |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
+    title = "## Memory, planned / measured by torch's allocator\n"
+    return [title, head, *lines, ""] if lines else []
+
+
+_TERMS = ("weights_bytes", "kv_cache_bytes", "activations_bytes")
+
+
+def _error(pairs: list[tuple[int, int]]) -> str:
+    planned, measured = (sum(pair[side] for pair in pairs) for side in (0, 1))
+    return f"{100 * (planned - measured) / measured:+.1f} %" if measured else "not measured"
+
+
+def _speed(rows: Iterable[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"| {row['model']} | {row['scheme']} | {speed['streams']} | {speed['prefill_tokens_per_s']:.0f} "
+        f"| {100 * speed['prefill_share_of_limit']:.0f} % | {speed['decode_tokens_per_s']:.1f} "
+        f"| {100 * speed['decode_share_of_limit']:.0f} % | {speed['ms_per_step']:.1f} |"
+        for row in rows
+        for speed in row.get("speed", ())
+    ]
+    head = (
+        "| model | scheme | streams | prefill tokens/s | of the limit | decode tokens/s | of the limit | ms a step |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
+    return ["## Speed\n", head, *lines, ""] if lines else []
+
+
+def _skipped(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for step in ("quality", "offload", "memory"):
+        for row in result.get(step, ()):
+            reason = row.get("skipped") or row.get("error")
+            if reason:
+                what = row.get("what") or " ".join(str(row[key]) for key in ("model", "scheme") if key in row)
+                lines.append(f"- {step}, {what}: {'FAILED: ' if row.get('error') else ''}{reason}")
+    return ["## Not measured\n", *lines, ""] if lines else []
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / _GIB:.2f} GiB" if num_bytes >= _GIB // 10 else f"{num_bytes / 1024**2:.1f} MiB"

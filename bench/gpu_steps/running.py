@@ -1,0 +1,82 @@
+"""A loaded model behind the engine's own batcher, and waves of prompts through it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qserve.engine.transformers.batchers import make_batcher
+from qserve.engine.transformers.batching import Sequence, SequenceFailed
+from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler
+from qserve.planner import Plan
+
+__all__ = ["Wave", "batching", "random_prompts", "wave"]
+
+_TIMEOUT_S = 180
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Wave:
+    """`first_s` until every stream had its first token; `rest_tokens` came after that, in `rest_s`."""
+
+    tokens: list[list[int]]
+    first_s: float
+    rest_s: float
+    rest_tokens: int
+
+
+@asynccontextmanager
+async def batching(model: Any, plan: Plan) -> AsyncIterator[Any]:
+    """The batcher that the engine would take, running."""
+    batcher = make_batcher(model, asyncio.get_running_loop(), plan)
+    died: list[BaseException] = []
+    batcher.start(on_death=died.append)
+    try:
+        yield batcher
+    finally:
+        batcher.stop()
+    if died:
+        raise RuntimeError("the batcher died") from died[0]
+
+
+async def wave(batcher: Any, prompts: list[list[int]], new_tokens: int) -> Wave:
+    """All prompts at once, greedy, `new_tokens` each."""
+    jobs = [_sequence(prompt, new_tokens) for prompt in prompts]
+    start = time.perf_counter()
+    for job in jobs:
+        batcher.submit(job)
+    firsts = [await _next(job) for job in jobs]
+    first_s = time.perf_counter() - start
+    # Those that were first have drawn more meanwhile.
+    rest_tokens = len(jobs) * (new_tokens - 1) - sum(job.outbox.qsize() for job in jobs)
+    rests = [[await _next(job) for _ in range(new_tokens - 1)] for job in jobs]
+    rest_s = time.perf_counter() - start - first_s
+    tokens = [[first, *rest] for first, rest in zip(firsts, rests, strict=True)]
+    return Wave(tokens, first_s, rest_s, rest_tokens)
+
+
+def random_prompts(count: int, length: int, vocab_size: int, seed: int) -> list[list[int]]:
+    """Different ones, so that no prefix is shared."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, min(vocab_size, 1000), (count, length), generator=generator).tolist()
+
+
+def _sequence(prompt: list[int], new_tokens: int) -> Sequence:
+    params = SamplingParams(temperature=0.0)
+    sampler = SequenceSampler(params, prompt, torch.device("cpu"))
+    return Sequence(f"job-{next(_numbers)}", prompt, new_tokens, frozenset(), sampler)
+
+
+async def _next(job: Sequence) -> int:
+    item = await asyncio.wait_for(job.outbox.get(), _TIMEOUT_S)
+    if isinstance(item, SequenceFailed):
+        raise item
+    return item.token_id

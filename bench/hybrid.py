@@ -1,0 +1,152 @@
+"""What rows cost against pages: both batchers of the transformers engine over one model, and a hybrid over rows.
+
+    python bench/hybrid.py                     # Qwen3-0.6B shape, random weights, bf16, 8 streams
+    python bench/hybrid.py --streams 1 16 --rounds 5
+
+A hybrid can only be served by rows (`qserve/engine/transformers/row_batcher.py`), an ordinary model by both, so the
+price of rows is measured on an ordinary one: the same model object, prompts and tokens, taking turns round by round.
+The hybrid is of the same width and depth, three layers of linear attention before each of full attention. Prefill is
+the time to the first token of the last stream, decode what follows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from random_checkpoint import SHAPES, write_checkpoint
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from qserve.engine.transformers.batching import Batcher, Sequence, SequenceFailed
+from qserve.engine.transformers.packed_linear import pack_linears
+from qserve.engine.transformers.paged import PagedBatcher
+from qserve.engine.transformers.row_batcher import RowBatcher
+from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler
+
+PROMPT_TOKENS = 128
+# Of a Qwen3.5 of about this width, as published in its config.json.
+LINEAR = {
+    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 16,
+}  # fmt: skip
+
+
+def ordinary(shape: str, folder: Path) -> Any:
+    """A Qwen3 of `shape`, loaded as the worker loads it."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(write_checkpoint(folder, shape), dtype=torch.bfloat16).eval()
+    pack_linears(model)
+    return model
+
+
+def hybrid(shape: str) -> Any:
+    """A Qwen3.5 of the same width and depth."""
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    torch.manual_seed(0)
+    dims = SHAPES[shape]
+    interval = min(4, dims["num_hidden_layers"])
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**dims, **LINEAR, full_attention_interval=interval)).eval()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    pack_linears(model)
+    return model
+
+
+async def one_round(batcher: Batcher, streams: int, new_tokens: int, seed: int) -> tuple[float, float]:
+    """Seconds until every stream has its first token, and from there until every one has its last."""
+    torch.manual_seed(seed)
+    prompts = torch.randint(0, 1000, (streams, PROMPT_TOKENS)).tolist()
+    start = time.perf_counter()
+
+    async def stream(number: int, prompt: list[int]) -> tuple[float, float]:
+        sampler = SequenceSampler(SamplingParams(temperature=0.0), prompt, torch.device("cpu"))
+        one = Sequence(f"{seed}-{number}", prompt, new_tokens, frozenset(), sampler)
+        batcher.submit(one)
+        times = []
+        for _ in range(new_tokens):
+            item = await one.outbox.get()
+            if isinstance(item, SequenceFailed):
+                raise item
+            times.append(time.perf_counter())
+        return times[0], times[-1]
+
+    ends = await asyncio.gather(*(stream(number, prompt) for number, prompt in enumerate(prompts)))
+    first, last = max(end[0] for end in ends), max(end[1] for end in ends)
+    return first - start, last - first
+
+
+async def measure(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Medians by 'model, batcher, streams': prefill and decode in tokens a second, and new tokens a second in all."""
+    folder = args.checkpoint or Path(tempfile.gettempdir()) / f"qserve-bench-{args.shape}"
+    loop = asyncio.get_running_loop()
+    sizes = {"kv_cache_tokens": 64 * 256, "max_num_seqs": 64, "max_num_batched_tokens": 1024}
+    shared = ordinary(args.shape, folder)
+    batchers: dict[str, Batcher] = {
+        "ordinary, pages": PagedBatcher(shared, loop, **sizes),
+        "ordinary, rows": RowBatcher(shared, loop, **sizes),
+        "hybrid, rows": RowBatcher(hybrid(args.shape), loop, **sizes),
+    }
+    for batcher in batchers.values():
+        batcher.start(on_death=lambda error: sys.exit(f"a batcher died: {error}"))
+    taken: dict[str, list[tuple[float, float]]] = {}
+    try:
+        for number in range(args.rounds + 1):  # the first warms up and does not count
+            for streams in args.streams:
+                for name, batcher in batchers.items():
+                    seconds = await one_round(batcher, streams, args.new_tokens, seed=1000 * number + streams)
+                    if number:
+                        taken.setdefault(f"{name}, {streams} streams", []).append(seconds)
+            print(f"round {number or 'warm-up'} done", file=sys.stderr, flush=True)
+    finally:
+        for batcher in batchers.values():
+            batcher.stop()
+    return {name: rates(seconds, name, args.new_tokens) for name, seconds in taken.items()}
+
+
+def rates(seconds: list[tuple[float, float]], name: str, new_tokens: int) -> dict[str, float]:
+    """Tokens a second, from the medians of the rounds."""
+    streams = int(name.rsplit(", ", 1)[1].split()[0])
+    prefill, decode = (statistics.median(column) for column in zip(*seconds, strict=True))
+    whole = statistics.median(sum(pair) for pair in seconds)
+    return {
+        "prefill_tokens_per_s": streams * PROMPT_TOKENS / prefill,
+        "decode_tokens_per_s": streams * (new_tokens - 1) / decode,
+        "new_tokens_per_s": streams * new_tokens / whole,
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--checkpoint", type=Path, help="where the random checkpoint is kept [a folder in the temp dir]"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    args = parser.parse_args()
+    figures = asyncio.run(measure(args))
+    print(f"{'':34}{'prefill tokens/s':>18}{'decode tokens/s':>18}{'new tokens/s':>15}")
+    for name, row in sorted(figures.items(), key=lambda item: item[0].rsplit(", ", 1)[::-1]):
+        cells = zip(row.values(), (18, 18, 15), strict=True)
+        print(f"{name:34}" + "".join(f"{value:{width}.1f}" for value, width in cells))
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
