@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qserve.cli.reward_options import loading_options, reward_options
+from qserve.cli.given import refuse_given
+from qserve.cli.reward_options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
 from qserve.cli.reward_source import Answered, local_rewards, opened_scorer, served_rewards, with_progress
 from qserve.errors import UsageError
 
@@ -46,6 +47,11 @@ def command(
     qserve eval-reward preferences.jsonl --reward ./my-reward-model
     qserve eval-reward reward-bench-2.jsonl --url http://127.0.0.1:8000 --json result.json
     """
+    if url is not None:
+        flags = ("reward", *REWARD_FLAGS, *LOADING_FLAGS)
+        refuse_given(flags, "a server loaded its model already; leave it out, or leave --url out")
+    else:
+        refuse_given(("model", "api_key"), "for a server; name one with --url, or leave it out")
     from qserve.reward.evaluate import evaluate, shape_of
     from qserve.reward.files import read_records
 

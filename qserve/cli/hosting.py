@@ -55,7 +55,6 @@ def what_to_host(
     reward = find_reward(wanted.reward, wanted.settings) if wanted.reward is not None else None
     if wanted.model is None:
         assert reward is not None, "one of the two was named"
-        _refuse_generation_flags(request)
         plan = check_fits(make_plan(reward.planned(), hardware, reward_request))
         return [_reward(wanted, reward, plan)]
     chat = resolve(wanted.model)
@@ -99,14 +98,6 @@ def _reward(wanted: Wanted, reward: RewardCheckpoint, plan: Plan) -> Hosted:
     """`demo` names a chat model and a reward model; behind one port they need names of their own."""
     name = "demo-reward" if reward.id == "demo" else reward.id
     return Hosted("reward", reward.path, wanted.reward_names or (name,), plan, reward=wanted.settings)
-
-
-def _refuse_generation_flags(request: PlanRequest) -> None:
-    if request != PlanRequest():
-        raise UsageError(
-            "flags of the chat model were given without --model; a reward model alone takes --reward-quant, "
-            "--max-length and what else `qserve up --help` lists for it"
-        )
 
 
 def _folder_of(checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Path:

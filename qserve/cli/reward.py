@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qserve.cli.given import refuse_given
 from qserve.cli.options import hardware_of
-from qserve.cli.reward_options import loading_options, reward_options, settings_of
+from qserve.cli.reward_options import LOADING_FLAGS, loading_options, reward_options, settings_of
 from qserve.cli.reward_source import Rewards, local_rewards, opened_scorer, served_rewards, with_progress
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
@@ -60,6 +61,10 @@ def check(
     qserve reward check --reward ./my-reward-model preferences.jsonl --quants bf16,int8,4bit
     qserve reward check --reward ./my-reward-model --url http://127.0.0.1:8000
     """
+    if url is not None:
+        refuse_given(("quants", *LOADING_FLAGS), "a server loaded its model already; leave it out, or leave --url out")
+    else:
+        refuse_given(("model", "api_key"), "for a server; name one with --url, or leave it out")
     from qserve.reward.compare import agreement
 
     contents, compared = _texts(file)

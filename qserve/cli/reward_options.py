@@ -10,9 +10,12 @@ import click
 
 from qserve.reward.settings import POOLINGS, TRUNCATIONS, RewardSettings
 
-__all__ = ["loading_options", "reward_options", "settings_of"]
+__all__ = ["LOADING_FLAGS", "REWARD_FLAGS", "loading_options", "reward_options", "settings_of"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+REWARD_FLAGS = tuple(item.name for item in fields(RewardSettings))
+"""The options that `reward_options` adds, by the names of their fields."""
 
 # In the order of --help. The names are RewardSettings' fields.
 _OPTIONS = (
@@ -37,6 +40,10 @@ _LOADING = (
     click.option("--dtype", help="Compute in float16, bfloat16 or float32 [the checkpoint's own]."),
     click.option("--max-num-batched-tokens", type=click.IntRange(min=1), help="Tokens of one row of texts."),
 )
+
+
+LOADING_FLAGS = ("quant", "dtype", "max_num_batched_tokens")
+"""The same of `loading_options`."""
 
 
 def reward_options(function: Function) -> Function:

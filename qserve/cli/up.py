@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from qserve.cli.deployment import config_option, deployment_of
+from qserve.cli.given import refuse_given
 from qserve.cli.options import hardware_of, plan_options, request_of
-from qserve.cli.reward_options import reward_options, settings_of
+from qserve.cli.reward_options import REWARD_FLAGS, reward_options, settings_of
 from qserve.cli.state import state_folder
 from qserve.errors import UsageError
+from qserve.planner.request import PlanRequest
 from qserve.units import MIB
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from qserve.up.screen import Screen
 
 __all__ = ["command"]
+
+_REWARD_FLAGS = ("served_reward_name", "reward_quant", *REWARD_FLAGS)
+_CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args", *PlanRequest.__dataclass_fields__)
 
 
 @click.command("up")
@@ -132,6 +137,7 @@ def command(
             "write --gpu none to stay on the CPU"
         )
 
+    _check_roles(model, reward)
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     ports.check_exposure(host, api_key)
     gateway = GatewaySettings(
@@ -153,6 +159,15 @@ def command(
         _hold_against_file(hosted, screen)
         options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file)
         sys.exit(uvloop.run(serve(hosted, options, screen)))
+
+
+def _check_roles(model: str | None, reward: str | None) -> None:
+    """Refuse flags of a model that is not named."""
+    if reward is None and model is not None:
+        refuse_given(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
+    if model is None and reward is not None:
+        why = "for a chat model, and none is named; add --model, or leave it out"
+        refuse_given(_CHAT_FLAGS, f"{why} (a reward model takes --served-reward-name, --reward-quant, --max-length, …)")
 
 
 def _hold_against_file(hosted: list[Hosted], screen: Screen) -> None:

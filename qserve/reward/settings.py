@@ -42,11 +42,13 @@ class RewardSettings:
     step_token: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a word that is none of those allowed."""
+        """Raises UsageError for a word that is none of those allowed, and for a position that nothing reads."""
         if self.pooling is not None and self.pooling not in POOLINGS:
             raise UsageError(f"--pooling {self.pooling!r} is unknown; it takes {' | '.join(POOLINGS)}")
         if self.truncate not in TRUNCATIONS:
             raise UsageError(f"--truncate {self.truncate!r} is unknown; it takes {' | '.join(TRUNCATIONS)}")
+        if self.position != -1 and self.pooling != "position":
+            raise UsageError(f"--position {self.position} is read by --pooling position only; add it, or leave it out")
         if self.max_length is not None and self.max_length < 1:
             raise UsageError(f"--max-length {self.max_length} leaves no token; it takes a number from 1 on")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qserve.errors import BrokenCheckpoint, ModelNotFound
+from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub.folder import read_config
 from qserve.reward.checkpoints.adapter import AdapterConfig, base_of, has_adapter, read_adapter_config
 from qserve.reward.checkpoints.describe import Format, RewardCheckpoint, RewardHead, StoredTensor
@@ -65,11 +65,16 @@ def _look(path: Path, settings: RewardSettings, model_id: str) -> _Place:
     if not own:
         raise BrokenCheckpoint(f"{path} holds no weights (*.safetensors, pytorch_model*.bin, *.pt); copy it again")
     own_config = read_config(path) if (path / "config.json").is_file() else {}
-    base = Path(settings.base).expanduser() if settings.base else None
+    base = _folder(Path(settings.base).expanduser()) if settings.base else None
     if not own_config and base is None:
         raise BrokenCheckpoint(
             f"{path} has weights but no config.json, so nothing says which model they belong to; "
             "name the base model's folder: --base FOLDER"
+        )
+    if base is not None and own_config and has_tokenizer(path):
+        raise UsageError(
+            f"--base {settings.base}: {model_id} is a whole checkpoint, with config and tokenizer, and needs no base; "
+            "it is for adapters, single files, and folders without one of the two. Leave it out"
         )
     config = own_config or read_config(_folder(base))
     return _Place(model_id, path, base, None, own, own, config, own_config)
@@ -179,8 +184,19 @@ def _is_openrlhf(config: Mapping[str, Any]) -> bool:
 
 
 def _with_habits(found: RewardCheckpoint, config: Mapping[str, Any], settings: RewardSettings) -> RewardCheckpoint:
-    """What each format's trainer does with a text, as far as its config says."""
-    if found.format == "process-reward-model":
+    """What each format's trainer does with a text, as far as its config says. Refuses what its format never reads."""
+    is_process = found.format == "process-reward-model"
+    if is_process and settings.pooling is not None:
+        raise UsageError(
+            f"--pooling {settings.pooling}: {found.id} is a process reward model, which is read at its step token; "
+            "leave it out (--step-token names another token)"
+        )
+    if not is_process and settings.step_token is not None:
+        raise UsageError(
+            f"--step-token {settings.step_token}: {found.id} is no process reward model ({found.format}) and is read "
+            f"once, at the {found.pooling} token; leave it out"
+        )
+    if is_process:
         step = token_id(found.tokenizer, settings.step_token or STEP_TOKEN, found.config)
         return replace(found, step_token_id=step)
     if found.format == "openrlhf":
