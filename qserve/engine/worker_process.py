@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 import uvloop
@@ -28,11 +28,15 @@ _log = logging.getLogger("qserve.worker")
 _OUT_OF_MEMORY = 3
 
 
-def run(serve: Callable[[dict[str, Any]], Coroutine[Any, Any, None]], advice: str) -> None:
+def run(
+    serve: Callable[[dict[str, Any]], Coroutine[Any, Any, None]],
+    advice: str,
+    first_phase: str = "importing torch and transformers",
+) -> None:
     """Run `serve` over what stands in the JSON file named on the command line.
 
     A QserveError is told to the parent in its own words and becomes the exit status; `advice` says what helps where
-    memory ran out while loading.
+    memory ran out while loading, `first_phase` what `serve` begins with.
     """
     end_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
@@ -40,7 +44,7 @@ def run(serve: Callable[[dict[str, Any]], Coroutine[Any, Any, None]], advice: st
     document = json.loads(Path(sys.argv[1]).read_text())
     # uvicorn, too, ends the process by this signal once it has shut down.
     signal.signal(signal.SIGTERM, on_term)
-    report_phase("importing torch and transformers")
+    report_phase(first_phase)
     try:
         uvloop.run(serve(document))
     except QserveError as error:
@@ -55,8 +59,8 @@ def run(serve: Callable[[dict[str, Any]], Coroutine[Any, Any, None]], advice: st
         end(1)
 
 
-async def listen(app: ASGIApp, socket: Path) -> None:
-    """Serve `app` on a unix socket until the process is told to stop."""
+async def listen(app: ASGIApp, socket: Path, lifespan: Literal["on", "off"] = "off") -> None:
+    """Serve `app` on a unix socket until the process is told to stop; `lifespan` is "on" where it starts tasks."""
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -65,7 +69,7 @@ async def listen(app: ASGIApp, socket: Path) -> None:
             http="httptools",
             log_level="warning",
             access_log=False,
-            lifespan="off",
+            lifespan=lifespan,
             timeout_graceful_shutdown=1,
         )
     )

@@ -1,0 +1,36 @@
+"""The UI worker: python -m qserve.ui SPEC.json
+
+A worker process like the engines' (`qserve/engine/worker_process.py`), without torch: it listens on the unix socket
+that the file names and ends with its parent. The file holds a `UISettings`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qserve.engine import worker_process
+from qserve.engine.asgi import KeyGuard
+from qserve.errors import UsageError
+from qserve.ui.settings import UISettings
+
+
+async def _serve(document: dict[str, Any]) -> None:
+    # Imported here: it takes seconds, and the parent has been told what they are spent on.
+    from qserve.ui.app import build_app
+
+    settings = UISettings.from_json(document)
+    if settings.socket is None:
+        raise UsageError("the UI worker was not told which socket to listen on: `socket` is missing in its file")
+    app = build_app(settings)
+    guarded = KeyGuard(app, settings.key) if settings.key else app
+    await worker_process.listen(guarded, Path(settings.socket), lifespan="on")
+
+
+def main() -> None:
+    """Run the worker that the JSON file named on the command line describes."""
+    worker_process.run(_serve, "close other programs", first_phase="importing gradio")
+
+
+if __name__ == "__main__":
+    main()
