@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -170,12 +170,17 @@ class WorkerClient:
         self._fixed = f"host: {host}\r\nauthorization: Bearer {key}\r\naccept-encoding: identity\r\n"
 
     @asynccontextmanager
-    async def request(self, method: str, path: str, request_id: str, body: bytes = b"") -> AsyncIterator[Reply]:
+    async def request(
+        self, method: str, path: str, request_id: str, body: bytes = b"", headers: Iterable[tuple[str, str]] = ()
+    ) -> AsyncIterator[Reply]:
         """The answer, once its headers are there. Leaving the block early closes the connection.
 
+        `headers` are sent as they are: what comes from a client must have been checked.
         Raises Unreachable when there is none, ConnectionBroke when it ends too soon, here or in `read_some`.
         """
         head = f"{method} {path} HTTP/1.1\r\n{self._fixed}x-request-id: {request_id}\r\n"
+        for name, value in headers:
+            head += f"{name}: {value}\r\n"
         if body:
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
         reply = await self._connection()

@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 
 import qserve
 from qserve.engine.base import WorkerEndpoint
-from qserve.errors import QserveError
 from qserve.gateway import exposition
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies
@@ -155,6 +154,7 @@ class Endpoints:
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         ready = [upstream for upstream in self._upstreams if upstream.is_ready]
+        await asyncio.gather(*(upstream.refresh_measured() for upstream in ready))
         texts = await asyncio.gather(*(upstream.get("/metrics") for upstream in ready), return_exceptions=True)
         of_workers = []
         for upstream, text in zip(ready, texts, strict=True):
@@ -196,11 +196,8 @@ class Endpoints:
         if endpoint.plan is not None:
             entry["planned"] = endpoint.plan
         try:
-            if endpoint.memory is None:
-                return {**entry, "memory": json.loads(await upstream.get("/v1/qserve/memory"))}
-            upstream.check_ready()
-            return {**entry, "memory": await endpoint.memory()}
-        except (ApiError, QserveError, ValueError, OSError) as error:
+            return {**entry, "memory": await upstream.memory()}
+        except ApiError as error:
             return {**entry, "error": str(error)}
 
     async def _report_of(self, upstream: Upstream) -> dict[str, Any]:

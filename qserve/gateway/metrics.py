@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from qserve.gateway.record import RequestRecord
+from qserve.gateway.worker_gauges import WorkerGauges, WorkerView
 
-__all__ = ["GatewayMetrics", "WorkerView"]
+__all__ = ["GatewayMetrics"]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter's time of birth doubles the text, and nobody reads it
 
@@ -27,21 +25,6 @@ _PROMPT_TOKENS = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
 _COMPLETION_TOKENS = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
 
 _QUEUE_BUCKETS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-
-
-class WorkerView(Protocol):
-    """What the gauges read from a worker at the moment of the scrape."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def is_ready(self) -> bool: ...
-    @property
-    def num_running_requests(self) -> int: ...
-    @property
-    def num_running_sequences(self) -> int: ...
-    @property
-    def num_waiting(self) -> int: ...
 
 
 class GatewayMetrics:
@@ -67,6 +50,10 @@ class GatewayMetrics:
             "time_to_first_token_seconds", "Streams: request received to first event sent", _TTFT_BUCKETS_S, "model"
         )
         self.itl = histogram("inter_token_latency_seconds", "Streams: time between two events", _ITL_BUCKETS_S, "model")
+        self._tpot = histogram(
+            "time_per_output_token_seconds", "Streams: E2E less the time to the first token, over the tokens after it",
+            _ITL_BUCKETS_S, "model",
+        )  # fmt: skip
         self.e2e = histogram(
             "e2e_request_latency_seconds", "Answered generations: request received to last byte sent", _E2E_BUCKETS_S,
             "model",
@@ -80,21 +67,29 @@ class GatewayMetrics:
         Gauge(f"qserve_gateway_{name}", text, registry=self.registry).set_function(read)
 
     def watch_workers(self, workers: Iterable[WorkerView]) -> None:
-        """Adds the gauges that tell each worker's state and load."""
-        self.registry.register(_WorkerGauges(list(workers)))
+        """Adds the gauges that tell each worker's state, load and memory."""
+        self.registry.register(WorkerGauges(list(workers)))
 
     def count_error(self, code: str) -> None:
         """One error, by its `code`."""
         self._errors.labels(code).inc()
 
-    def count_usage(self, model: str, answer: bytes) -> None:
+    def count_usage(self, record: RequestRecord, answer: bytes) -> None:
         """Adds the tokens of `"usage": {…}`, if it is there. Inside a JSON string its quotes would be escaped."""
         usage = _USAGE.match(answer)
         if usage is None:
             return
-        for pattern, tokens in ((_PROMPT_TOKENS, self._prompt_tokens), (_COMPLETION_TOKENS, self._generation_tokens)):
-            if found := pattern.search(usage[1]):
-                tokens.labels(model).inc(int(found[1]))
+        if found := _PROMPT_TOKENS.search(usage[1]):
+            record.num_prompt_tokens = int(found[1])
+            self._prompt_tokens.labels(record.model).inc(record.num_prompt_tokens)
+        if found := _COMPLETION_TOKENS.search(usage[1]):
+            record.num_generated_tokens = int(found[1])
+            self._generation_tokens.labels(record.model).inc(record.num_generated_tokens)
+
+    def count_tpot(self, record: RequestRecord) -> None:
+        """A stream that came to its end."""
+        if (tpot_s := record.tpot_s) is not None:
+            self._tpot.labels(record.model).observe(tpot_s)
 
     def finish(self, record: RequestRecord) -> None:
         """Counts a request that is over."""
@@ -107,21 +102,3 @@ class GatewayMetrics:
     def exposition(self) -> bytes:
         """Prometheus text, version 0.0.4."""
         return generate_latest(self.registry)
-
-
-class _WorkerGauges(Collector):
-    def __init__(self, workers: list[WorkerView]) -> None:
-        self._workers = workers
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        readings: dict[str, tuple[str, Callable[[WorkerView], float]]] = {
-            "worker_ready": ("1 if the worker takes requests", lambda worker: worker.is_ready),
-            "requests_running": ("Requests at the worker", lambda worker: worker.num_running_requests),
-            "sequences_running": ("Sequences at the worker", lambda worker: worker.num_running_sequences),
-            "requests_waiting": ("Requests in the queue", lambda worker: worker.num_waiting),
-        }
-        for name, (text, read) in readings.items():
-            family = GaugeMetricFamily(f"qserve_gateway_{name}", text, labels=["worker"])
-            for worker in self._workers:
-                family.add_metric([worker.name], float(read(worker)))
-            yield family

@@ -32,6 +32,12 @@ class RequestRecord:
         phase: how far it got: `reading`, `queued`, `waiting` (for the first byte), `streaming`, `done`.
         client_left: the client closed the connection before its answer was complete.
         is_background: the client lets others go first (`x-qserve-priority: background`).
+        queue_wait_s: the wait for a place at the worker; None while there was none.
+        first_byte_s: received to the first event sent (of a stream, the one that only names the role not counted), or
+            to the answer's first byte; None before.
+        num_prompt_tokens, num_generated_tokens: as the worker's `usage` told them; None where it did not.
+        num_events: server-sent events relayed.
+        trace_headers: W3C's trace context for the worker, name and value.
     """
 
     request_id: str
@@ -45,6 +51,12 @@ class RequestRecord:
     phase: str = "reading"
     client_left: bool = False
     is_background: bool = False
+    queue_wait_s: float | None = None
+    first_byte_s: float | None = None
+    num_prompt_tokens: int | None = None
+    num_generated_tokens: int | None = None
+    num_events: int = 0
+    trace_headers: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def begin(cls, scope: Any, route: str) -> RequestRecord:
@@ -56,6 +68,17 @@ class RequestRecord:
     @property
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.started_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token of a stream, as `vllm bench` has it: E2E less TTFT over all tokens but the first.
+
+        Ask when it is over. Tokens are those of the usage; without it, events stand for them.
+        """
+        if not self.num_events or self.first_byte_s is None:
+            return None
+        num_tokens = self.num_generated_tokens or self.num_events
+        return (self.elapsed_s - self.first_byte_s) / (num_tokens - 1) if num_tokens > 1 else None
 
 
 def record_of(scope: Any) -> RequestRecord:

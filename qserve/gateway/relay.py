@@ -84,7 +84,8 @@ class Exchange:
         queued_s = time.perf_counter()
         admission, background = self._upstream.admission, self._record.is_background
         async with admission.places(self._call.num_sequences, len(self._body), background=background):
-            self._metrics.queue_wait.labels(self._upstream.name).observe(time.perf_counter() - queued_s)
+            self._record.queue_wait_s = time.perf_counter() - queued_s
+            self._metrics.queue_wait.labels(self._upstream.name).observe(self._record.queue_wait_s)
             self._upstream.check_ready()
             await self._forward(send)
         if not self._record.error_code:
@@ -92,7 +93,10 @@ class Exchange:
 
     async def _forward(self, send: Send) -> None:
         self._record.phase = "waiting"
-        request = self._upstream.client.request(self._call.method, self._call.path, self._record.request_id, self._body)
+        call, record = self._call, self._record
+        request = self._upstream.client.request(
+            call.method, call.path, record.request_id, self._body, record.trace_headers
+        )
         self._body = b""  # it may be megabytes, and the answer may take minutes
         try:
             async with request as reply:
@@ -107,6 +111,7 @@ class Exchange:
             raise _died(str(error)) from error
 
     async def _relay_whole(self, reply: Reply, send: Send) -> None:
+        self._record.first_byte_s = self._record.elapsed_s
         body = await reply.read()
         status = reply.status
         if status in (401, 403) or reply.content_type != JSON:
@@ -117,7 +122,7 @@ class Exchange:
             self._refuse_in_our_words(status, body, reply)
             self._record.error_code = f"worker_{status}"
         else:
-            self._metrics.count_usage(self._record.model, body)
+            self._metrics.count_usage(self._record, body)
         await send_body(send, status, body, headers=_passed_on(reply))
         self._record.phase = "done"
 
@@ -151,7 +156,8 @@ class Exchange:
             await self._start_stream(reply, send)
         await send({"type": "http.response.body", "body": cutter.rest()})
         self._record.phase = "done"
-        self._metrics.count_usage(self._record.model, counts.end)
+        self._metrics.count_usage(self._record, counts.end)
+        self._metrics.count_tpot(self._record)
 
     async def _start_stream(self, reply: Reply, send: Send) -> None:
         """The status line waits for the first event: until then an error has a status of its own."""
@@ -188,12 +194,14 @@ class _StreamCounts:
             for _ in range(count):
                 self._itl.observe((now_s - self._last_s) / count)
         elif count > count_announcements(events):
-            self._metrics.ttft.labels(self._record.model).observe(self._record.elapsed_s)
+            self._record.first_byte_s = self._record.elapsed_s
+            self._metrics.ttft.labels(self._record.model).observe(self._record.first_byte_s)
         else:
             return
         self._last_s = now_s
 
     def finish(self) -> None:
+        self._record.num_events = self._num_events
         self._metrics.stream_events.labels(self._record.model).inc(self._num_events)
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from qserve.engine.base import WorkerEndpoint, WorkerState
+from qserve.errors import QserveError
 from qserve.gateway.admission import Admission
 from qserve.gateway.client import ConnectionBroke, Unreachable, WorkerClient
 from qserve.gateway.routes import ROUTES, RelayedRoute
@@ -16,6 +21,8 @@ from qserve.wire.errors import ApiError
 __all__ = ["Upstream", "named", "serving", "watch"]
 
 _SCRAPE_TIMEOUT_S = 2.0
+# Measuring gives heap back and reads every page table: not for each of several scrapers.
+_MEASURED_FOR_S = 10.0
 _RETRY_AFTER_S = {WorkerState.STARTING: 5, WorkerState.RESTARTING: 5, WorkerState.DRAINING: 10, WorkerState.FAILED: 60}
 
 
@@ -26,6 +33,8 @@ class Upstream:
         self.endpoint = endpoint
         self.admission = Admission(endpoint.max_num_seqs, settings.max_queue, settings.max_queue_bytes)
         self.client = WorkerClient(endpoint.address, endpoint.key, settings.connect_timeout_s)
+        self.measured: Mapping[str, Any] = {}
+        self._measured_s = -_MEASURED_FOR_S
         self._down: asyncio.Future[None] | None = None
 
     @property
@@ -77,6 +86,26 @@ class Upstream:
             self.admission.turn_away(error)
         if self.endpoint.state is not WorkerState.DRAINING and self._down is not None and not self._down.done():
             self._down.set_result(None)
+
+    async def memory(self) -> Mapping[str, Any]:
+        """What the worker holds in memory, as it or its supervisor measured it now. Raises ApiError where it can't."""
+        try:
+            if self.endpoint.memory is None:
+                self.measured = json.loads(await self.get("/v1/qserve/memory"))
+            else:
+                self.check_ready()
+                self.measured = await self.endpoint.memory()
+        except (QserveError, ValueError, OSError) as error:
+            raise ApiError(502, f"the worker did not say what it holds: {error}", "worker_error") from error
+        self._measured_s = time.monotonic()
+        return self.measured
+
+    async def refresh_measured(self) -> None:
+        """For a scrape: `measured` is the last ten seconds', or what was known where the worker does not tell now."""
+        if time.monotonic() - self._measured_s > _MEASURED_FOR_S:
+            with contextlib.suppress(ApiError, TimeoutError):
+                async with asyncio.timeout(_SCRAPE_TIMEOUT_S):
+                    await self.memory()
 
     async def get(self, path: str) -> bytes:
         """A small document of the worker's own. Raises ApiError when it is not to be had within two seconds."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["RewardMetrics"]
 
 _TEXTS_A_ROW = (1, 2, 4, 8, 16, 32, 64, 128)
+# Rewards have no scale of their own: dense around zero, where most heads are, and far enough out to see one drift.
+_REWARDS = (-30, -20, -10, -5, -3, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 5, 10, 20, 30)
 _LATENCIES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 
@@ -37,6 +39,9 @@ class RewardMetrics:
         self._texts = Histogram(
             "qserve_reward_request_texts", "Texts of a request", buckets=_TEXTS_A_ROW, registry=self._registry
         )
+        self._rewards = Histogram(
+            "qserve_reward_score", "Rewards given, as the head has them", buckets=_REWARDS, registry=self._registry
+        )
         self._registry.register(_ScorerCollector(scorer))
 
     def observe(self, scores: Sequence[Score], latency_s: float) -> None:
@@ -45,6 +50,8 @@ class RewardMetrics:
         bound = next((str(length) for length in LENGTHS if longest <= length), "more")
         self._latency.labels(bound).observe(latency_s)
         self._texts.observe(len(scores))
+        for score in scores:
+            self._rewards.observe(score.reward)
         self.recent.observe(scores, latency_s)
 
     def exposition(self) -> bytes:

@@ -1,0 +1,96 @@
+"""What is told of each worker at the moment of a scrape: state, load, and memory as planned and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from qserve.engine.base import WorkerEndpoint, WorkerState
+
+__all__ = ["WorkerGauges", "WorkerView"]
+
+_TERMS = ("weights", "kv_cache", "activations", "cuda_graphs", "runtime")
+
+
+class WorkerView(Protocol):
+    """What is read from a worker. `measured` is the last GET /v1/qserve/memory, empty before the first."""
+
+    endpoint: WorkerEndpoint
+    measured: Mapping[str, Any]
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_ready(self) -> bool: ...
+    @property
+    def num_running_requests(self) -> int: ...
+    @property
+    def num_running_sequences(self) -> int: ...
+    @property
+    def num_waiting(self) -> int: ...
+
+
+_READINGS: Mapping[str, tuple[str, Callable[[WorkerView], float]]] = {
+    "worker_ready": ("1 if the worker takes requests", lambda worker: worker.is_ready),
+    "requests_running": ("Requests at the worker", lambda worker: worker.num_running_requests),
+    "sequences_running": ("Sequences at the worker", lambda worker: worker.num_running_sequences),
+    "requests_waiting": ("Requests in the queue", lambda worker: worker.num_waiting),
+}
+
+
+class WorkerGauges(Collector):
+    """Reads the workers when it is asked."""
+
+    def __init__(self, workers: Sequence[WorkerView]) -> None:
+        self._workers = workers
+
+    def collect(self) -> Iterable[Metric]:
+        """The metric families; empty ones where there are no workers."""
+        for name, (text, read) in _READINGS.items():
+            rows = (((worker.name,), float(read(worker))) for worker in self._workers)
+            yield _gauge(name, text, ("worker",), rows)
+        states = (
+            ((worker.name, state.value), float(worker.endpoint.state is state))
+            for worker in self._workers
+            for state in WorkerState
+        )
+        yield _gauge("worker_state", "1 for the state that the worker is in", ("worker", "state"), states)
+        restarts = CounterMetricFamily("qserve_gateway_worker_restarts", "Restarts of the worker", labels=["worker"])
+        for worker in self._workers:
+            restarts.add_metric([worker.name], worker.endpoint.num_restarts)
+        yield restarts
+        yield from self._memory()
+
+    def _memory(self) -> Iterator[Metric]:
+        planned = (row for worker in self._workers for row in _planned(worker))
+        yield _gauge("memory_planned_bytes", "Planned, per term and device", ("worker", "device", "term"), planned)
+        measured = (row for worker in self._workers for row in _measured(worker))
+        yield _gauge("memory_measured_bytes", "Measured, per term over all devices", ("worker", "term"), measured)
+        resident = (
+            ((worker.name,), held) for worker in self._workers if (held := worker.measured.get("resident_bytes"))
+        )
+        yield _gauge("worker_resident_memory_bytes", "Resident memory of the worker's processes", ("worker",), resident)
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    family = GaugeMetricFamily(f"qserve_gateway_{name}", text, labels=labels)
+    for values, reading in rows:
+        family.add_metric(values, reading)
+    return family
+
+
+def _planned(worker: WorkerView) -> Iterator[tuple[Sequence[str], float]]:
+    """Devices by their place in the plan: two cards of one kind have one name."""
+    for index, device in enumerate((worker.endpoint.plan or {}).get("devices", ())):
+        for term in _TERMS:
+            yield (worker.name, str(index), term), device[f"{term}_bytes"]
+
+
+def _measured(worker: WorkerView) -> Iterator[tuple[Sequence[str], float]]:
+    """What nobody measured is left out, not told as zero."""
+    for term in _TERMS:
+        if (num_bytes := worker.measured.get(f"{term}_bytes")) is not None:
+            yield (worker.name, term), num_bytes
