@@ -20,12 +20,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 # The kernel's word that the supervisor is gone. Not SIGTERM: people send that one, and it means something else.
 _PARENT_GONE = signal.SIGUSR1
+# Python's resource tracker unlinks shared memory (vLLM's queues, hundreds of MB) once all who used it are gone.
+_TRACKER = b"multiprocessing.resource_tracker"
+_TIDYING_S = 5.0
 
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
@@ -60,12 +64,20 @@ def _hand_on(pid: int, number: int) -> None:
 
 
 def _end_all(status: int) -> None:
-    """Kills all descendants, generation by generation: orphans come to us, so in the end none is left."""
+    """Kills all descendants, generation by generation: orphans come to us, so in the end none is left.
+
+    Those that tidy up after the others get `_TIDYING_S` to do it.
+    """
+    patient_until = time.monotonic() + _TIDYING_S
     while children := _children():
-        for child in children:
+        tidying = [child for child in children if time.monotonic() < patient_until and _TRACKER in _command(child)]
+        doomed = set(children).difference(tidying)
+        for child in doomed:
             os.kill(child, signal.SIGKILL)
-        for child in children:
+        for child in doomed:
             os.waitpid(child, 0)
+        if not doomed:
+            time.sleep(0.01)
     if status < 0:  # die as the server did, so that whoever waits for us learns how
         if -status != signal.SIGKILL:
             signal.signal(-status, signal.SIG_DFL)
@@ -78,6 +90,14 @@ def _children() -> list[int]:
     own = os.getpid()
     running = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [pid for pid in running if _parent(pid) == own]
+
+
+def _command(pid: int) -> bytes:
+    """Empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def _parent(pid: int) -> int:

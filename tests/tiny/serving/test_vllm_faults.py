@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import psutil
@@ -34,10 +37,28 @@ def the(service: Service, kind: str) -> psutil.Process:
     """One process of the worker: `api`, `engine` (VLLM::EngineCore) or `worker` (VLLM::Worker)."""
     marks = {"api": "vllm.entrypoints.openai.api_server", "engine": "VLLM::EngineCor", "worker": "VLLM::Worker"}
     for process in family(service):
-        words = " ".join(process.cmdline())
+        words = command(process)
         if marks[kind] in words and "guard.py" not in words:
             return process
-    raise AssertionError(f"no {kind} among {[process.cmdline() for process in family(service)]}")
+    raise AssertionError(f"no {kind} among {[command(process) for process in family(service)]}; {service.output}")
+
+
+def command(process: psutil.Process) -> str:
+    """Empty for one that has ended since it was listed."""
+    try:
+        return " ".join(process.cmdline()).strip()
+    except psutil.Error:
+        return ""
+
+
+def shared_memory(processes: list[psutil.Process]) -> list[Path]:
+    """The segments that these processes have mapped."""
+    segments = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+            segments.update(re.findall(r"/dev/shm/psm_\w+$", maps, re.MULTILINE))
+    return [Path(segment) for segment in segments]
 
 
 async def last_word(client: httpx.AsyncClient, first: asyncio.Event) -> tuple[str, float]:
@@ -54,10 +75,19 @@ async def last_word(client: httpx.AsyncClient, first: asyncio.Event) -> tuple[st
     return last, time.monotonic()
 
 
+def is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.mark.parametrize("kind", ["engine", "worker", "api"])
 async def test_kill_9(service: Service, kind: str) -> None:
     until(service.is_ready, RESTART_LIMIT_S, "it is not ready")
-    before = [process for process in family(service) if process.pid != service.process.pid]
+    before = family(service)
+    segments = shared_memory(before)
+    assert segments
     async with httpx.AsyncClient(base_url=service.url, timeout=60) as client:
         begun = [asyncio.Event() for _ in range(NUM_STREAMS)]
         streams = [asyncio.create_task(last_word(client, event)) for event in begun]
@@ -76,15 +106,17 @@ async def test_kill_9(service: Service, kind: str) -> None:
     until(service.is_ready, RESTART_LIMIT_S, "the worker did not come back")
     answer = service.post("/v1/completions", prompt="a", max_tokens=2)
     assert answer.status_code == 200
-    zombies = [process for process in family(service) if process.status() == psutil.STATUS_ZOMBIE]
-    assert not zombies
+    assert not [process for process in family(service) if is_zombie(process)]
+    assert not [segment for segment in segments if segment.exists()], "shared memory was not given back"
 
 
 def test_kill_9_of_qserve_leaves_no_process_of_vllm(service: Service) -> None:
     """The last test of this file: the service does not come back."""
     until(service.is_ready, RESTART_LIMIT_S, "it is not ready")
     before = family(service)
-    assert {"VLLM::EngineCore", "VLLM::Worker"} <= {" ".join(process.cmdline()).strip() for process in before}
+    segments = shared_memory(before)
+    assert {"VLLM::EngineCore", "VLLM::Worker"} <= {command(process) for process in before}
     service.process.kill()
     _, alive = psutil.wait_procs(before, timeout=15)
     assert not alive, f"qserve was killed, and these are left: {alive}"
+    assert not [segment for segment in segments if segment.exists()], "shared memory was not given back"

@@ -96,3 +96,20 @@ def test_a_supervisor_that_is_killed_takes_everything_with_it(tmp_path: Path) ->
     os.kill(supervisor.pid, signal.SIGKILL)
     supervisor.wait(20)
     until(lambda: gone([*pids, guard.pid]))
+
+
+def test_shared_memory_of_a_killed_server_is_given_back() -> None:
+    """Python's resource tracker does that, if it lives a moment longer than those who used the memory."""
+    then = (
+        "from multiprocessing.shared_memory import SharedMemory; block = SharedMemory(create=True, size=4096); "
+        "print(0, block.name, flush=True); time.sleep(0.5); os.kill(os.getpid(), 9)"
+    )
+    command = [*GUARD, sys.executable, "-c", SERVER, then]
+    guard = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert guard.stdout is not None
+    with guard.stdout:
+        lines = [guard.stdout.readline() for _ in range(4)]
+    (name,) = (line.split()[1] for line in lines if " " in line.strip())
+    assert guard.wait(20) == -9
+    assert not Path("/dev/shm", name).exists()
+    assert gone([int(line.split()[0]) for line in lines if line.split()[0] != "0"])
