@@ -171,18 +171,24 @@ class WorkerClient:
 
     @asynccontextmanager
     async def request(
-        self, method: str, path: str, request_id: str, body: bytes = b"", headers: Iterable[tuple[str, str]] = ()
+        self,
+        method: str,
+        path: str,
+        request_id: str,
+        body: bytes = b"",
+        headers: Iterable[tuple[str, str]] = (),
+        content_type: str = "application/json",
     ) -> AsyncIterator[Reply]:
         """The answer, once its headers are there. Leaving the block early closes the connection.
 
-        `headers` are sent as they are: what comes from a client must have been checked.
+        `headers` and `content_type` are sent as they are: what comes from a client must have been checked.
         Raises Unreachable when there is none, ConnectionBroke when it ends too soon, here or in `read_some`.
         """
         head = f"{method} {path} HTTP/1.1\r\n{self._fixed}x-request-id: {request_id}\r\n"
         for name, value in headers:
             head += f"{name}: {value}\r\n"
         if body:
-            head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            head += f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
         reply = await self._connection()
         try:
             reply.send(b"%b\r\n%b" % (head.encode(), body))
