@@ -26,8 +26,8 @@ async def _answer(port, *pieces):
         for piece in pieces:
             writer.write(piece)
             await asyncio.sleep(0)
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
-        body = b"" if b" 200 " in head else await asyncio.wait_for(reader.read(), 10)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        body = b"" if b" 200 " in head else await asyncio.wait_for(reader.read(), 60)
         return head.split(b"\r\n")[0], body
     finally:
         writer.close()
@@ -54,7 +54,7 @@ async def test_heads_below_the_bound_pass_one_after_the_other(running):
         reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
         for message, status in [(head, b"200"), (head, b"200"), (post + body, b"405"), (head, b"200")]:
             writer.write(message)
-            line, _, rest = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).partition(b"\r\n")
+            line, _, rest = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).partition(b"\r\n")
             assert line.split()[1] == status
             length = next(one for one in rest.split(b"\r\n") if one.startswith(b"content-length"))
             await reader.readexactly(int(length.partition(b":")[2]))

@@ -134,7 +134,7 @@ class Service:
         family = self._family() if family is None else family
         status = self.process.wait(limit_s)
         self._reader.join(limit_s)
-        _, alive = psutil.wait_procs(family, timeout=10)
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive, f"left behind: {alive}"
         if status >= 0:
             assert not list(self.temporary.glob("qserve-*")), "the private folder with the worker's key is left behind"

@@ -181,14 +181,14 @@ def test_abort_frees_the_engine(client: openai.OpenAI, service: Service) -> None
         next(stream)
     assert service.num_running() == 1
     stream.close()
-    took_s = until(lambda: service.num_running() == 0, 2, "the sequence of an aborted stream still runs")
+    took_s = until(lambda: service.num_running() == 0, 3, "the sequence of an aborted stream still runs")
     print(f"freed {took_s * 1000:.0f} ms after the abort")
 
 
 def test_abort_of_an_answer_that_is_not_streamed_frees_the_engine(client: openai.OpenAI, service: Service) -> None:
     with pytest.raises(openai.APITimeoutError):
         ask(client.with_options(timeout=0.3), max_tokens=1900, extra_body={"ignore_eos": True}, n=4)
-    until(lambda: service.num_running() == 0, 2, "the sequences of an aborted request still run")
+    until(lambda: service.num_running() == 0, 3, "the sequences of an aborted request still run")
 
 
 def test_prompt_too_long_is_a_400_with_the_numbers(client: openai.OpenAI) -> None:

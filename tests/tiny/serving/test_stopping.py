@@ -48,7 +48,7 @@ def test_sigterm_lets_a_running_stream_finish_and_takes_nothing_new(start: Start
     service = start().until_ready()
     running = Stream(service, max_tokens=600, stream_options={"include_usage": True})
     service.process.send_signal(signal.SIGTERM)
-    until(lambda: "stopping" in service.output, 10, "it does not say that it drains")
+    until(lambda: "stopping" in service.output, 60, "it does not say that it drains")
     refused = service.post("/v1/completions", prompt="a", max_tokens=2)
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "draining"
@@ -74,7 +74,7 @@ def test_ctrl_c_twice_stops_at_once(start: Start) -> None:
     service = start("--drain-timeout", "600").until_ready()
     running = Stream(service, max_tokens=1900)
     service.process.send_signal(signal.SIGINT)
-    until(lambda: "Ctrl-C again" in service.output, 10, "it does not say how to stop at once")
+    until(lambda: "Ctrl-C again" in service.output, 60, "it does not say how to stop at once")
     assert service.end(signal.SIGINT, limit_s=20) == 1
     running.rest()
 

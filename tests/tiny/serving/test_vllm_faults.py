@@ -100,8 +100,8 @@ async def test_kill_9(service: Service, kind: str) -> None:
         for last, _ in ends:
             assert "error" in json.loads(last.removeprefix("data: ")), last
         assert slowest_s < 5
-        until(lambda: not service.is_ready(), 5, "/ready stays green")
-    _, alive = psutil.wait_procs(before, timeout=15)
+        until(lambda: not service.is_ready(), 60, "/ready stays green")
+    _, alive = psutil.wait_procs(before, timeout=60)
     assert not alive, f"{kind} was killed, and these are left: {alive}"
     until(service.is_ready, RESTART_LIMIT_S, "the worker did not come back")
     answer = service.post("/v1/completions", prompt="a", max_tokens=2)
@@ -117,6 +117,6 @@ def test_kill_9_of_qserve_leaves_no_process_of_vllm(service: Service) -> None:
     segments = shared_memory(before)
     assert {"VLLM::EngineCore", "VLLM::Worker"} <= {command(process) for process in before}
     service.process.kill()
-    _, alive = psutil.wait_procs(before, timeout=15)
+    _, alive = psutil.wait_procs(before, timeout=60)
     assert not alive, f"qserve was killed, and these are left: {alive}"
     assert not [segment for segment in segments if segment.exists()], "shared memory was not given back"
