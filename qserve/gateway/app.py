@@ -20,6 +20,7 @@ from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.auth import KeyAuth
 from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints
+from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.routes import ROUTES
@@ -35,7 +36,7 @@ def build_gateway(settings: GatewaySettings, workers: Sequence[WorkerEndpoint]) 
     metrics = GatewayMetrics()
     upstreams = [Upstream(worker, settings) for worker in workers]
     metrics.watch_workers(upstreams)
-    endpoints = Endpoints(settings, upstreams, metrics)
+    endpoints = Endpoints(settings, upstreams, metrics, KeptRuns())
     app: ASGIApp = Dispatch({route: endpoints.of(route) for route in ROUTES})
     app = ApiErrors(KeyAuth(app, settings.keys, settings.allowed_hosts))
     if settings.cors_origins:

@@ -15,6 +15,7 @@ import qserve
 from qserve.engine.base import WorkerEndpoint
 from qserve.gateway import exposition
 from qserve.gateway.dispatch import Endpoint
+from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies
 from qserve.gateway.limits import read_body, require_json, safe_name, safe_query
 from qserve.gateway.metrics import GatewayMetrics
@@ -39,10 +40,13 @@ _TOKENIZER_FILES = (
 class Endpoints:
     """The routes' work over the same workers, settings and metrics."""
 
-    def __init__(self, settings: GatewaySettings, upstreams: Sequence[Upstream], metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, settings: GatewaySettings, upstreams: Sequence[Upstream], metrics: GatewayMetrics, runs: KeptRuns
+    ) -> None:
         self._settings = settings
         self._upstreams = upstreams
         self._metrics = metrics
+        self._runs = runs
         self._large_bodies = LargeBodies()
         self._started_unix_s = int(time.time())
 
@@ -64,6 +68,8 @@ class Endpoints:
             "/v1/models/{model}": self.model,
             "/v1/qserve/memory": self.memory,
             "/v1/qserve/report": self.report,
+            "/v1/qserve/runs": self.runs,
+            "/v1/qserve/runs/{run}": self.run,
             "/v1/qserve/tokenizer/{model}": self.tokenizer,
         }[route.path]
 
@@ -171,7 +177,14 @@ class Endpoints:
 
     async def report(self, scope: Scope, receive: Receive, send: Send) -> None:
         entries = await asyncio.gather(*(self._report_of(upstream) for upstream in self._upstreams))
-        await send_json(send, 200, {"object": "list", "version": qserve.__version__, "data": entries})
+        about = {"object": "list", "version": qserve.__version__, "run": self._runs.run_id}
+        await send_json(send, 200, {**about, "data": entries})
+
+    async def runs(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_json(send, 200, await self._runs.documents())
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_json(send, 200, await self._runs.document(scope["path_params"]["run"]))
 
     async def tokenizer(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]

@@ -174,6 +174,10 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
             meanings |= _QUEUE_FULL
     elif "{model}" in route.path:
         meanings["404"] = _ERRORS_OF_RELAYED["404"]
+    elif "/v1/qserve/runs" in route.path:
+        meanings["503"] = "the store can't be read"
+        if "{run}" in route.path:
+            meanings["404"] = "no run's id begins so"
     elif route.path == "/ready":
         meanings["503"] = "a worker is not ready; the body tells the state of each beside the error"
     shapes = {Dialect.ANTHROPIC: responses.AnthropicErrorBody, Dialect.TEI: responses.TeiErrorBody}

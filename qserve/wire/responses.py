@@ -111,6 +111,7 @@ class WorkerReport(WorkerMemory):
 class ReportList(BaseModel):
     object: Literal["list"]
     version: str
+    run: str | None
     data: list[WorkerReport]
 
 

@@ -1,0 +1,263 @@
+"""`RunStore`: what the store's file holds, read and added to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from qserve.errors import UsageError
+from qserve.runs.database import FILE_NAME, connect, unusable
+from qserve.runs.process import here, is_gone
+from qserve.runs.records import (
+    MemorySample,
+    RequestGroup,
+    RequestSummary,
+    RunState,
+    SeriesPoint,
+    StoredDocument,
+    StoredEvent,
+    StoredRequest,
+    StoredRun,
+    StoredWorker,
+)
+from qserve.runs.request_queries import RequestFilter, groups_of, requests_of, series_of, summary_of
+
+__all__ = ["RunStore"]
+
+_SILENT_S = 30.0
+"""A run that wrote nothing for so long, not even that it lives, is gone."""
+_RUN_COLUMNS = (
+    "number, id, started_unix_s, last_seen_unix_s, ended_unix_s, exit_status, host, pid, process_start, command, "
+    "versions, hardware, folder, url, num_requests, num_errors, num_lost"
+)
+
+
+@dataclass(frozen=True)
+class RunStore:
+    """The runs of one state folder. Every method opens the file anew, so that any thread may call it.
+
+    All of them raise StoreUnusable where the file can't be read or written.
+    """
+
+    path: Path
+
+    @classmethod
+    def open(cls, state_folder: Path) -> RunStore:
+        """The store of `state_folder` (cli/state.py); made where there is none. Raises StoreUnusable."""
+        store = cls(state_folder / FILE_NAME)
+        with store.connection():
+            return store
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """In one transaction of reading, so that everything read is of one moment."""
+        try:
+            with contextlib.closing(connect(self.path)) as connection:
+                connection.execute("BEGIN")
+                yield connection
+                connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise unusable(self.path, error) from error
+
+    def runs(self, limit: int | None = None) -> tuple[StoredRun, ...]:
+        """Newest first."""
+        with self.connection() as connection:
+            rows = connection.execute(
+                f"SELECT {_RUN_COLUMNS} FROM run ORDER BY started_unix_s DESC, number DESC LIMIT ?",  # noqa: S608
+                [-1 if limit is None else limit],
+            ).fetchall()
+            return tuple(_run(connection, row) for row in rows)
+
+    def run(self, name: str | None = None) -> StoredRun:
+        """The run with this id or beginning of one; None: the newest. Raises UsageError where that is not one run."""
+        with self.connection() as connection:
+            return _run(connection, self._row(connection, name))
+
+    def find(self, name: str) -> StoredRun | None:
+        """The run with exactly this id."""
+        with self.connection() as connection:
+            row = connection.execute(f"SELECT {_RUN_COLUMNS} FROM run WHERE id = ?", [name]).fetchone()  # noqa: S608
+            return None if row is None else _run(connection, row)
+
+    def memory(self, run: StoredRun) -> tuple[MemorySample, ...]:
+        """In order of time."""
+        rows = self._rows("SELECT unix_s, worker, moment, document FROM memory WHERE run = {} ORDER BY unix_s", run)
+        return tuple(_sample(*row) for row in rows)
+
+    def events(self, run: StoredRun) -> tuple[StoredEvent, ...]:
+        """In order of time."""
+        rows = self._rows("SELECT unix_s, worker, event, details FROM event WHERE run = {} ORDER BY unix_s, rowid", run)
+        return tuple(StoredEvent(unix_s, worker, event, json.loads(text)) for unix_s, worker, event, text in rows)
+
+    def requests(
+        self, run: StoredRun, *, limit: int = 1000, offset: int = 0, only_errors: bool = False, **chosen: Any
+    ) -> tuple[StoredRequest, ...]:
+        """Newest first. `chosen`: route, model, worker, since_unix_s, until_unix_s, as in `RequestFilter`."""
+        with self._chosen(run, chosen, only_errors) as (connection, filtered):
+            return requests_of(connection, filtered, limit, offset)
+
+    def request_summary(self, run: StoredRun, **chosen: Any) -> RequestSummary:
+        """Counts, tokens, errors and latencies' percentiles. `chosen` as of `requests`."""
+        with self._chosen(run, chosen) as (connection, filtered):
+            return summary_of(connection, filtered)
+
+    def request_groups(self, run: StoredRun, **chosen: Any) -> tuple[RequestGroup, ...]:
+        """Which routes, models and workers the requests went to, most of them first."""
+        with self._chosen(run, chosen) as (connection, filtered):
+            return groups_of(connection, filtered)
+
+    def request_series(self, run: StoredRun, *, bucket_s: int = 60, **chosen: Any) -> tuple[SeriesPoint, ...]:
+        """Load and latency over time, a point for each `bucket_s` seconds in which requests arrived."""
+        with self._chosen(run, chosen) as (connection, filtered):
+            return series_of(connection, filtered, bucket_s)
+
+    def evals(self, run: StoredRun | str | None = None) -> tuple[StoredDocument, ...]:
+        """Evaluations of this run, in order of time; None: all there are."""
+        return self._results("eval", run)
+
+    def benches(self, run: StoredRun | str | None = None) -> tuple[StoredDocument, ...]:
+        """Load tests, likewise."""
+        return self._results("bench", run)
+
+    def comparisons(self, run: StoredRun | str | None = None) -> tuple[StoredDocument, ...]:
+        """Comparisons of quantizations, likewise."""
+        return self._results("comparison", run)
+
+    def add_eval(
+        self, document: Mapping[str, Any], *, name: str = "", run: StoredRun | str | None = None
+    ) -> StoredDocument:
+        """Keep an evaluation's result."""
+        return self._add("eval", document, name, run)
+
+    def add_bench(
+        self, document: Mapping[str, Any], *, name: str = "", run: StoredRun | str | None = None
+    ) -> StoredDocument:
+        """Keep a load test's result."""
+        return self._add("bench", document, name, run)
+
+    def add_comparison(
+        self, document: Mapping[str, Any], *, name: str = "", run: StoredRun | str | None = None
+    ) -> StoredDocument:
+        """Keep a comparison's result."""
+        return self._add("comparison", document, name, run)
+
+    def _add(
+        self,
+        kind: Literal["eval", "bench", "comparison"],
+        document: Mapping[str, Any],
+        name: str,
+        run: StoredRun | str | None,
+    ) -> StoredDocument:
+        text = json.dumps(document, ensure_ascii=False)
+        run_id, unix_s = _id(run), time.time()
+        with self.connection() as connection:
+            added = connection.execute(
+                "INSERT INTO result (kind, unix_s, run_id, name, document) VALUES (?, ?, ?, ?, ?)",
+                [kind, unix_s, run_id, name, text],
+            )
+            number = added.lastrowid or 0
+        return StoredDocument(number, kind, unix_s, run_id, name, json.loads(text))
+
+    def _results(
+        self, kind: Literal["eval", "bench", "comparison"], run: StoredRun | str | None
+    ) -> tuple[StoredDocument, ...]:
+        with self.connection() as connection:
+            rows = connection.execute(
+                "SELECT number, unix_s, run_id, name, document FROM result "
+                "WHERE kind = ? AND (run_id = ? OR ? IS NULL) ORDER BY unix_s, number",
+                [kind, _id(run), _id(run)],
+            ).fetchall()
+        return tuple(
+            StoredDocument(number, kind, unix_s, run_id, name, json.loads(text))
+            for number, unix_s, run_id, name, text in rows
+        )
+
+    def _rows(self, query: str, run: StoredRun) -> list[Any]:
+        with self.connection() as connection:
+            return connection.execute(query.format("(SELECT number FROM run WHERE id = ?)"), [run.id]).fetchall()
+
+    @contextlib.contextmanager
+    def _chosen(
+        self, run: StoredRun, chosen: Mapping[str, Any], only_errors: bool = False
+    ) -> Iterator[tuple[sqlite3.Connection, RequestFilter]]:
+        with self.connection() as connection:
+            number = self._row(connection, run.id)[0]
+            yield connection, RequestFilter(number, only_errors=only_errors, **chosen)
+
+    def _row(self, connection: sqlite3.Connection, name: str | None) -> Any:
+        rows = connection.execute(
+            f"SELECT {_RUN_COLUMNS} FROM run WHERE substr(id, 1, length(?1)) = ?1 "  # noqa: S608
+            "ORDER BY id = ?1 DESC, started_unix_s DESC, number DESC LIMIT 3",
+            [name or ""],
+        ).fetchall()
+        if not rows and name:
+            raise UsageError(f"no run's id begins with {name[:100]!r}; `qserve runs` lists them")
+        if not rows:
+            raise UsageError(f"no run is stored in {self.path.parent} yet; start one with `qserve up`")
+        if name and rows[0][1] != name and len(rows) > 1:
+            raise UsageError(f"several runs' ids begin with {name!r}: {', '.join(row[1] for row in rows)}; write more")
+        return rows[0]
+
+
+def _id(run: StoredRun | str | None) -> str | None:
+    return run.id if isinstance(run, StoredRun) else run
+
+
+def _run(connection: sqlite3.Connection, row: Any) -> StoredRun:
+    (number, name, started, last_seen, ended, exit_status, host, pid, process_start, command, versions, hardware,
+     folder, url, num_requests, num_errors, num_lost) = row  # fmt: skip
+    return StoredRun(
+        name, started, last_seen, ended, exit_status, _state(ended, last_seen, host, pid, process_start),
+        tuple(json.loads(command)), json.loads(versions), json.loads(hardware), Path(folder), url, num_requests,
+        num_errors, num_lost, _workers(connection, number),
+    )  # fmt: skip
+
+
+def _state(ended: float | None, last_seen: float, host: str, pid: int, process_start: str) -> RunState:
+    """Where the process can be looked up it is; else (another host's, a container's) its last sign of life counts."""
+    if ended is not None:
+        return "ended"
+    if host == here() and is_gone(pid, process_start):
+        return "died"
+    return "running" if time.time() - last_seen < _SILENT_S else "died"
+
+
+def _workers(connection: sqlite3.Connection, number: int) -> tuple[StoredWorker, ...]:
+    plans: dict[str, list[dict[str, Any]]] = {}
+    models: dict[str, tuple[str, ...]] = {}
+    for worker, unix_s, names, text in connection.execute(
+        "SELECT worker, unix_s, models, document FROM plan WHERE run = ? ORDER BY unix_s, rowid", [number]
+    ):
+        plans.setdefault(worker, []).append({**json.loads(text), "unix_s": unix_s})
+        models[worker] = tuple(json.loads(names))
+    starts: dict[str, dict[str, float]] = {}
+    restarts: dict[str, int] = {}
+    for worker, event, text in connection.execute(
+        "SELECT worker, event, details FROM event WHERE run = ? AND event IN ('ready', 'restart') "
+        "ORDER BY unix_s, rowid",
+        [number],
+    ):
+        if event == "restart":
+            restarts[worker] = restarts.get(worker, 0) + 1
+        elif worker not in starts:
+            starts[worker] = json.loads(text).get("phases_s", {})
+    return tuple(
+        StoredWorker(name, models[name], of_worker[-1], tuple(of_worker), starts.get(name, {}), restarts.get(name, 0))
+        for name, of_worker in plans.items()
+    )
+
+
+def _sample(unix_s: float, worker: str, moment: str, text: str) -> MemorySample:
+    document = json.loads(text)
+    terms = {
+        name: value
+        for name, value in document.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and name.endswith(("_bytes", "_tokens"))
+    }
+    return MemorySample(unix_s, worker, moment, terms, document if moment != "serving" else {})
