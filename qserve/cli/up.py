@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import tempfile
@@ -78,6 +77,17 @@ _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args"
     show_default=True,
     help="`info` prints a line a request.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="`json`: one object a line on standard error, for log collectors; the screen's words, too.",
+)
+@click.option(
+    "--otlp-traces-endpoint",
+    help="Send a span per request to this OpenTelemetry collector: http://127.0.0.1:4318/v1/traces.",
+)
 @click.option("--engine-args", default="", help='Further flags of vLLM, as one string: "--seed 7 --enable-lora".')
 @click.option(
     "--load-format",
@@ -105,6 +115,8 @@ def command(
     state_dir: Path | None,
     ready_file: Path | None,
     log_level: str,
+    log_format: Literal["text", "json"],
+    otlp_traces_endpoint: str | None,
     engine_args: str,
     load_format: Literal["auto", "dummy"],
     verify_quant: bool,
@@ -128,8 +140,8 @@ def command(
 
     from qserve.cli.hosting import Wanted, what_to_host
     from qserve.gateway.settings import GatewaySettings
-    from qserve.up import UpOptions, ports, serve
-    from qserve.up.screen import Screen
+    from qserve.gateway.tracing import NoTraces, to_collector
+    from qserve.up import UpOptions, logs, ports, serve
 
     if gpu not in (None, "none"):
         raise UsageError(
@@ -138,7 +150,8 @@ def command(
         )
 
     _check_roles(model, reward)
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    screen = logs.set_up(log_level, log_format)
+    traces = to_collector(otlp_traces_endpoint) if otlp_traces_endpoint else NoTraces()
     ports.check_exposure(host, api_key)
     gateway = GatewaySettings(
         keys=api_key,
@@ -147,9 +160,9 @@ def command(
         max_queue=max_queue,
         max_body_bytes=max_body_mib * MIB,
     )
-    screen, run_folder = Screen(), _run_folder(state_dir)
+    run_folder = _run_folder(state_dir)
     settings = settings_of(values)
-    with tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
+    with logs.failures_told(log_format), tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
         wanted = Wanted(model, served_model_name, reward, served_reward_name, settings, load_format, Path(configs))
         hosted = [
             replace(one, engine_args=engine_args, verify_quant=verify_quant) if one.role == "chat" else one
@@ -157,7 +170,7 @@ def command(
         ]
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)
-        options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file)
+        options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file, traces)
         sys.exit(uvloop.run(serve(hosted, options, screen)))
 
 

@@ -1,6 +1,6 @@
 """The gateway, put together. From the outside in:
 
-RequestContext   id, metrics, log line            middleware.py
+RequestContext   id, metrics, span, log line      middleware.py, tracing.py
 CORSMiddleware   only if origins are named        starlette
 ApiErrors        exceptions → OpenAI's shape      middleware.py
 KeyAuth          key and Host                     auth.py
@@ -25,12 +25,15 @@ from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.routes import ROUTES
 from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.tracing import NoTraces, Traces
 from qserve.gateway.upstream import Upstream, watch
 
 __all__ = ["build_gateway"]
 
 
-def build_gateway(settings: GatewaySettings, workers: Sequence[WorkerEndpoint]) -> ASGIApp:
+def build_gateway(
+    settings: GatewaySettings, workers: Sequence[WorkerEndpoint], traces: Traces | None = None
+) -> ASGIApp:
     """The ASGI app. It needs its lifespan run, and reads the workers' `state` and `detail` while they change."""
     assert workers, "a gateway without workers has nothing to serve"
     metrics = GatewayMetrics()
@@ -44,7 +47,9 @@ def build_gateway(settings: GatewaySettings, workers: Sequence[WorkerEndpoint]) 
             app, allow_origins=settings.cors_origins, allow_methods=("GET", "POST"), allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after"),
         )  # fmt: skip
-    return _WithLifespan(RequestContext(app, metrics), upstreams, endpoints, settings.watch_interval_s)
+    return _WithLifespan(
+        RequestContext(app, metrics, traces or NoTraces()), upstreams, endpoints, settings.watch_interval_s
+    )
 
 
 class _WithLifespan:

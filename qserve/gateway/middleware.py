@@ -11,6 +11,7 @@ from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import RequestRecord, log_request, record_of
 from qserve.gateway.respond import send_error
 from qserve.gateway.routes import dialect_of, route_template
+from qserve.gateway.tracing import Traces
 from qserve.wire.errors import ApiError
 
 __all__ = ["ApiErrors", "RequestContext"]
@@ -19,17 +20,19 @@ _log = logging.getLogger("qserve.gateway")
 
 
 class RequestContext:
-    """Outermost: makes the record, puts the request id on the answer, counts and logs at the end."""
+    """Outermost: makes the record, puts the request id on the answer, counts, traces and logs at the end."""
 
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, traces: Traces) -> None:
         self._app = app
         self._metrics = metrics
+        self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         record = RequestRecord.begin(scope, route_template(scope["path"]))
+        self._traces.begin(scope, record)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -41,6 +44,7 @@ class RequestContext:
             await self._app(scope, receive, send_with_id)
         finally:
             self._metrics.finish(record)
+            self._traces.end(record)
             log_request(record)
 
 

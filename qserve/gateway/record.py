@@ -32,7 +32,8 @@ class RequestRecord:
         phase: how far it got: `reading`, `queued`, `waiting` (for the first byte), `streaming`, `done`.
         client_left: the client closed the connection before its answer was complete.
         is_background: the client lets others go first (`x-qserve-priority: background`).
-        queue_wait_s: the wait for a place at the worker; None while there was none.
+        queue_wait_s: the wait for a place at the worker; None while it has none.
+        admitted_s: received to the end of that wait.
         first_byte_s: received to the first event sent (of a stream, the one that only names the role not counted), or
             to the answer's first byte; None before.
         num_prompt_tokens, num_generated_tokens: as the worker's `usage` told them; None where it did not.
@@ -52,6 +53,7 @@ class RequestRecord:
     client_left: bool = False
     is_background: bool = False
     queue_wait_s: float | None = None
+    admitted_s: float | None = None
     first_byte_s: float | None = None
     num_prompt_tokens: int | None = None
     num_generated_tokens: int | None = None

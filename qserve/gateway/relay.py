@@ -85,6 +85,7 @@ class Exchange:
         admission, background = self._upstream.admission, self._record.is_background
         async with admission.places(self._call.num_sequences, len(self._body), background=background):
             self._record.queue_wait_s = time.perf_counter() - queued_s
+            self._record.admitted_s = self._record.elapsed_s
             self._metrics.queue_wait.labels(self._upstream.name).observe(self._record.queue_wait_s)
             self._upstream.check_ready()
             await self._forward(send)

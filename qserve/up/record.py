@@ -10,6 +10,7 @@ from typing import Any
 
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
+from qserve.up.logs import log_event
 
 __all__ = ["RunRecord"]
 
@@ -41,6 +42,7 @@ class RunRecord:
 
     def event(self, worker: str, event: str, **details: Any) -> None:
         """One line: when, who, what, and figures."""
+        log_event(worker, event, details)
         line = {"unix_s": round(time.time(), 3), "worker": worker, "event": event, **details}
         self._write("events.jsonl", "a", json.dumps(line, ensure_ascii=False, default=str) + "\n")
 

@@ -21,6 +21,7 @@ from qserve.errors import QserveError, UsageError, WorkerFailed
 from qserve.gateway.app import build_gateway
 from qserve.gateway.server import build_server
 from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.tracing import NoTraces, Traces
 from qserve.up import ports
 from qserve.up.hosted import Hosted, supervised
 from qserve.up.private import private_folder
@@ -45,6 +46,7 @@ class UpOptions:
         drain_timeout_s: how long running requests may take to finish when the service stops.
         run_folder: where workers' output, plans and events go.
         ready_file: written as soon as the service is ready, for programs: url, pid, run_folder.
+        traces: what hears of every request's times.
 
     """
 
@@ -54,6 +56,7 @@ class UpOptions:
     drain_timeout_s: float
     run_folder: Path
     ready_file: Path | None = None
+    traces: Traces = field(default_factory=NoTraces)
 
 
 @dataclass
@@ -104,7 +107,7 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen) ->
     record = RunRecord(options.run_folder)
     with private_folder() as private:
         workers = [supervised(one, private, record, screen) for one in hosted]
-        in_flight = _InFlight(build_gateway(options.gateway, [worker.endpoint for worker in workers]))
+        in_flight = _InFlight(build_gateway(options.gateway, [worker.endpoint for worker in workers], options.traces))
         server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)
         serving = asyncio.create_task(_run_server(server, listener))
         try:
@@ -116,6 +119,7 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen) ->
             await asyncio.gather(*(worker.stop() for worker in workers))
             server.should_exit = True
             await serving
+            await asyncio.to_thread(options.traces.close)  # it may have to wait for a collector
     return status
 
 

@@ -23,6 +23,7 @@ from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.gateway.app import build_gateway
 from qserve.gateway.server import build_server
 from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.tracing import Traces
 
 FAKE_WORKER = Path(__file__).parents[3] / "bench" / "fake_worker.py"
 KEY = "sk-client-4f6c"
@@ -111,14 +112,14 @@ def running(_fake_worker: FakeWorkerProcess) -> Callable[..., AbstractAsyncConte
     """`async with running(max_num_seqs=…, max_queue=…, …) as stack`. The worker's process is shared between tests."""
 
     @contextlib.asynccontextmanager
-    async def start(max_num_seqs: int = 256, **settings: Any) -> AsyncIterator[Stack]:
+    async def start(max_num_seqs: int = 256, traces: Traces | None = None, **settings: Any) -> AsyncIterator[Stack]:
         if _fake_worker.process is None or _fake_worker.process.poll() is not None:
             _fake_worker.start()
         endpoint = WorkerEndpoint(
             name="chat", models=("fake", "org/Fake-8B"), address=UnixAddress(_fake_worker.socket), key=WORKER_KEY,
             max_num_seqs=max_num_seqs, max_model_len=4096, state=WorkerState.READY, detail="",
         )  # fmt: skip
-        app = build_gateway(GatewaySettings(**{"keys": (KEY,), **settings}), [endpoint])
+        app = build_gateway(GatewaySettings(**{"keys": (KEY,), **settings}), [endpoint], traces)
         server = build_server(app, "127.0.0.1", 0, drain_timeout_s=1)
         thread = threading.Thread(target=lambda: uvloop.run(server.serve()))
         thread.start()

@@ -1,0 +1,94 @@
+"""What `qserve up` says: for people, or one JSON object a line for whatever collects logs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from qserve.errors import QserveError
+from qserve.up.screen import Screen
+
+__all__ = ["JsonLines", "LoggedScreen", "failures_told", "log_event", "set_up"]
+
+_events = logging.getLogger("qserve.events")
+_screen = logging.getLogger("qserve.screen")
+_TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_FIELDS = ("request", "event", "rows")
+
+
+class JsonLines(logging.Formatter):
+    """`{"time", "level", "logger", "message"}`, then what the record brought as `extra`.
+
+    A request's fields (`request_id`, `route`, `status`, `ms`, …) and an event's (`worker`, `event`, …) stand beside
+    these, not below. `time` is UTC in RFC 3339, `error` a traceback where there was one.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name in _FIELDS:
+            line |= {key: value for key, value in getattr(record, name, {}).items() if key not in line}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class LoggedScreen(Screen):
+    """What would stand on the screen, as lines of the log: nothing but JSON leaves the program."""
+
+    def note(self, text: str) -> None:
+        _screen.info(text)
+
+    def phase(self, name: str) -> None:
+        """Supervisor events tell it already."""
+
+    def ready(self, rows: list[tuple[str, str]]) -> None:
+        told: dict[str, str] = {}
+        for name, text in rows:
+            # "" goes on with the row before; a second model has rows of the same names.
+            key = name.lower() or next(reversed(told))
+            told[key] = f"{told[key]}\n{text}" if key in told else text
+        _screen.info("qserve is ready after %.1f s", self.seconds, extra={"rows": told})
+
+
+def log_event(worker: str, event: str, details: Mapping[str, Any]) -> None:
+    """What happened to a worker. Text has the plain figures, JSON all of them."""
+    if _events.isEnabledFor(logging.INFO):
+        plain = " ".join(f"{name}={value}" for name, value in details.items() if isinstance(value, str | int | float))
+        fields = {"worker": worker, "event": event, **details}
+        _events.info("%s worker: %s %s", worker, event, plain, extra={"event": fields})
+
+
+def set_up(level: str, log_format: Literal["text", "json"]) -> Screen:
+    """Begin logging to standard error; the screen that goes with it."""
+    if log_format == "text":
+        logging.basicConfig(level=level.upper(), format=_TEXT)
+        return Screen()
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.captureWarnings(True)
+    _screen.setLevel(logging.INFO)  # a user acts on it, whatever --log-level is
+    return LoggedScreen()
+
+
+@contextlib.contextmanager
+def failures_told(log_format: Literal["text", "json"]) -> Iterator[None]:
+    """What ends the command, as a line of the log where that is JSON; else it is the command line's to print."""
+    try:
+        yield
+    except QserveError as error:
+        if log_format == "text":
+            raise
+        _screen.error("%s", error, extra={"event": {"exit_status": error.exit_status}})
+        sys.exit(error.exit_status)
