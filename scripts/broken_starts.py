@@ -92,6 +92,8 @@ CASES: dict[str, tuple[Callable[[Path], None] | None, list[str], dict[str, str]]
     "kv_huge": (None, ["--kv-cache-memory-bytes", "100000000000"], {}),
     "kv_util": (None, ["--gpu-memory-utilization", "1.0"], {}),
     "seqs_over": (None, [*CACHE, "--max-num-batched-tokens", "4"], {}),
+    "flag_field": (None, [*CACHE, "-cc", '{"level":0}'], {}),
+    "flag_folder": (None, [*CACHE, "--tokenizer", "/x"], {}),
     "flag_type": (None, [*CACHE, "--seed", "x"], {}),
 }
 

@@ -240,6 +240,15 @@ RULES: tuple[Rule, ...] = (
         _says(FailureKind.FLAG, "vLLM refuses {flag}: {what}. Change it in --engine-args."),
     ),
     _rule(
+        r"error: argument (?P<flag>[\w/, -]+): \d+ validation errors? for \w+\s+(?P<field>\S+)\s+"
+        r"(?P<what>[^\[\n]+?) \[",
+        _says(FailureKind.FLAG, "vLLM refuses {field} in {flag}: {what}. Change it in --engine-args."),
+    ),
+    _rule(
+        r"HFValidationError: Repo id must .*: '(?P<path>[^']*)'",
+        _says(FailureKind.FLAG, "There is no folder {path}, which --engine-args names; correct it there."),
+    ),
+    _rule(
         r"User-specified max_model_len \((?P<asked>\d+)\) is greater than the derived max_model_len "
         r"\((?:\w+=)?(?P<most>\d+)",
         _says(

@@ -38,6 +38,8 @@ BROKEN_ON_PURPOSE = {
     "truncated": (Kind.CHECKPOINT, "damaged or cut short"),
     "unknown_flag": (Kind.FLAG, "does not know --no-such-flag"),
     "seqs_over": (Kind.FLAG, "--max-num-batched-tokens 4 can't hold a token of each of --max-num-seqs 8 requests"),
+    "flag_field": (Kind.FLAG, "refuses level in --compilation-config/-cc: Unexpected keyword argument. Change"),
+    "flag_folder": (Kind.FLAG, "no folder /x, which --engine-args names"),
     "flag_type": (Kind.FLAG, "vLLM refuses --seed: invalid int value: 'x'"),
     "wrong_shape": (Kind.CHECKPOINT, "512 rows or columns where config.json asks for 640"),
     "kv_huge": (Kind.OUT_OF_MEMORY, "KV cache of 93.13 GiB does not fit into the 19.67 GiB of RAM"),
