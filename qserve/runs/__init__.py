@@ -7,6 +7,7 @@ Reading, from the command line, the gateway, a report:
     run = store.run()                                      # the newest; store.run("20261121-2240") by id or prefix
     store.memory(run), store.events(run)
     store.requests(run, limit=100), store.request_summary(run), store.request_groups(run), store.request_series(run)
+    store.traffic(run)                                     # the same by worker in one sweep, with histograms
     store.evals(run), store.benches(run), store.comparisons(run)
 
 Writing a result beside it (`qserve eval`, `qserve bench`, `qserve compare`). `document` is any JSON object, `name` what
@@ -26,6 +27,7 @@ A result is worth more than its record: who calls them catches `StoreUnusable`, 
 
 from qserve.runs.database import StoreUnusable
 from qserve.runs.records import (
+    Histogram,
     MemorySample,
     Percentiles,
     RequestGroup,
@@ -36,10 +38,13 @@ from qserve.runs.records import (
     StoredRequest,
     StoredRun,
     StoredWorker,
+    Traffic,
+    WorkerTraffic,
 )
 from qserve.runs.store import RunStore
 
 __all__ = [
+    "Histogram",
     "MemorySample",
     "Percentiles",
     "RequestGroup",
@@ -52,4 +57,6 @@ __all__ = [
     "StoredRequest",
     "StoredRun",
     "StoredWorker",
+    "Traffic",
+    "WorkerTraffic",
 ]

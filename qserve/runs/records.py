@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 __all__ = [
-    "MemorySample", "Percentiles", "RequestGroup", "RequestSummary", "RunState", "SeriesPoint", "StoredDocument",
-    "StoredEvent", "StoredRequest", "StoredRun", "StoredWorker",
+    "Histogram", "MemorySample", "Percentiles", "RequestGroup", "RequestSummary", "RunState", "SeriesPoint",
+    "StoredDocument", "StoredEvent", "StoredRequest", "StoredRun", "StoredWorker", "Traffic", "WorkerTraffic",
 ]  # fmt: skip
 
 RunState = Literal["running", "ended", "died"]
@@ -61,7 +61,7 @@ class StoredRun(_Json):
         hardware: `Hardware` as JSON: host, cards, memory.
         folder: where the workers' logs are.
         url: where it answered.
-        num_requests: requests in the store, those that failed included.
+        num_requests: requests that were kept, those that failed included.
         num_errors: those that ended with an error's code.
         num_lost: requests that could not be kept (full disk, locked store).
         workers: with their plans and starts.
@@ -211,6 +211,40 @@ class SeriesPoint(_Json):
     tpot_p50_ms: float | None
     e2e_p50_ms: float | None
     e2e_p99_ms: float | None
+
+
+@dataclass(frozen=True)
+class Histogram(_Json):
+    """`counts` of values in equal bins of `bin_ms`, from 0 to the 99th percentile; `num_beyond` lie above."""
+
+    bin_ms: float
+    counts: tuple[int, ...]
+    num_beyond: int
+
+
+@dataclass(frozen=True)
+class WorkerTraffic(_Json):
+    """Requests that went to one worker (`worker` is empty for those that reached none).
+
+    Attributes:
+        bucket_s: seconds of a point of `series`; those without requests are left out.
+        summary: its `first_unix_s` is rounded down to such a bucket.
+        histograms: of `queued`, `ttft`, `tpot`, `e2e`, of requests that succeeded; one that none had is missing.
+    """
+
+    worker: str
+    bucket_s: int
+    summary: RequestSummary
+    series: tuple[SeriesPoint, ...]
+    histograms: Mapping[str, Histogram]
+
+
+@dataclass(frozen=True)
+class Traffic(_Json):
+    """Every request of a run: by route, and by the worker that it went to."""
+
+    groups: tuple[RequestGroup, ...]
+    workers: tuple[WorkerTraffic, ...]
 
 
 @dataclass(frozen=True)

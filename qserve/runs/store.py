@@ -25,8 +25,10 @@ from qserve.runs.records import (
     StoredRequest,
     StoredRun,
     StoredWorker,
+    Traffic,
 )
 from qserve.runs.request_queries import RequestFilter, groups_of, requests_of, series_of, summary_of
+from qserve.runs.traffic import traffic_of
 
 __all__ = ["RunStore"]
 
@@ -116,6 +118,11 @@ class RunStore:
         """Load and latency over time, a point for each `bucket_s` seconds in which requests arrived."""
         with self._chosen(run, chosen) as (connection, filtered):
             return series_of(connection, filtered, bucket_s)
+
+    def traffic(self, run: StoredRun, *, bucket_s: int = 60) -> Traffic:
+        """All requests by worker: summary, series and histograms in one sweep, for reports of large runs."""
+        with self.connection() as connection:
+            return traffic_of(connection, self._row(connection, run.id)[0], bucket_s)
 
     def evals(self, run: StoredRun | str | None = None) -> tuple[StoredDocument, ...]:
         """Evaluations of this run, in order of time; None: all there are."""
