@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from qserve.engine.vllm.parser import Argument, FlagParser
@@ -100,6 +101,8 @@ def merged(own: Sequence[str], defaults: Sequence[str], words: Sequence[str], pa
     """
     decided = {argument.flag.dest: argument for argument in parser.parse(own)}
     added = [argument for argument in parser.parse(words) if _adds(argument, decided)]
+    for argument in added:
+        _check_adapters(argument)
     replaced = {argument.flag.dest for argument in added}
     usual = [argument for argument in parser.parse(defaults) if argument.flag.dest not in replaced]
     return (*own, *(word for argument in (*usual, *added) for word in argument.words))
@@ -121,6 +124,18 @@ def _adds(argument: Argument, decided: Mapping[str, Argument]) -> bool:
     if mine is not None:
         raise UsageError(f"{written} contradicts {_written(mine, dest)}, which qserve needs; leave it out")
     return True
+
+
+def _check_adapters(argument: Argument) -> None:
+    """vLLM looks for an adapter's folder once the model is loaded, half a minute later."""
+    if argument.flag.dest != "lora_modules":
+        return
+    for value in argument.values:
+        path = json.loads(value).get("path", "") if value.startswith("{") else value.partition("=")[2]
+        if path.startswith(("/", ".", "~")) and not (Path(path).expanduser() / "adapter_config.json").is_file():
+            raise UsageError(
+                f"--engine-args --lora-modules {value}: {path} holds no adapter_config.json; name the adapter's folder"
+            )
 
 
 def _written(mine: Argument | None, dest: str) -> str:

@@ -19,9 +19,17 @@ def with_extra(parser, extra):
 
 
 def test_other_flags_pass_through(parser):
-    extra = ("--seed", "7", "--enable-lora", "--lora-modules", "a=/a", "b=/b", "--hf-overrides.rope.factor=2")
+    extra = ("--seed", "7", "--enable-lora", "--lora-modules", "a=org/a", "b=org/b", "--hf-overrides.rope.factor=2")
     argv = with_extra(parser, " ".join(extra))
     assert argv[-7:] == extra
+
+
+def test_an_adapter_that_is_not_there_is_refused_before_the_start(parser, tmp_path):
+    (tmp_path / "adapter_config.json").touch()
+    assert f"a={tmp_path}" in with_extra(parser, f"--enable-lora --lora-modules a={tmp_path}")
+    for missing in ("a=/nowhere", '\'{"name": "a", "path": "/nowhere"}\''):
+        with pytest.raises(UsageError, match=r"/nowhere holds no adapter_config\.json"):
+            with_extra(parser, f"--enable-lora --lora-modules {missing}")
 
 
 def test_quotes_are_a_shells(parser):
