@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-
-from starlette.types import ASGIApp
+from typing import TYPE_CHECKING
 
 from qserve.errors import MissingExtra
 from qserve.ui.settings import UISettings
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
 __all__ = ["build_app"]
+
+_MOST_UPLOADED = "64mb"
 
 
 def build_app(settings: UISettings) -> ASGIApp:
@@ -21,25 +25,33 @@ def build_app(settings: UISettings) -> ASGIApp:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
-        import gradio
+        import gradio as gr
     except ImportError as error:
         raise MissingExtra("gradio", "ui", "the web UI") from error
     from fastapi import FastAPI
 
+    from qserve.ui import theme
+    from qserve.ui.blocks import build_blocks
+    from qserve.ui.strings import i18n
+
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_api_route("/health", lambda: {"status": "ok"})
-    with gradio.Blocks(title="qserve", analytics_enabled=False) as page:
-        gradio.Markdown("# qserve")
-    gradio.mount_gradio_app(
+    gr.mount_gradio_app(
         app,
-        page,
+        build_blocks(settings),
         path="/",
         root_path=settings.root_path or None,
+        theme=theme.theme(),
+        css=theme.css(),
+        head=theme.head(),
+        i18n=i18n,
+        max_file_size=_MOST_UPLOADED,
         footer_links=[],
         run_history=False,
         ssr_mode=False,
         mcp_server=False,
         pwa=False,
         enable_monitoring=False,
+        show_error=True,
     )
     return app

@@ -1,0 +1,63 @@
+"""The frame around the pages: name, what is served, language and theme, and the tabs."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import gradio as gr
+
+from qserve.ui.api import Api
+from qserve.ui.pages.chat import ChatPage
+from qserve.ui.pages.page import PRIVATE, Shared
+from qserve.ui.server import Served, look_at
+from qserve.ui.settings import UISettings
+from qserve.ui.strings import LANGUAGES, marked, say
+
+__all__ = ["build_blocks"]
+
+_MOST_WAITING = 256
+_THEME = "Light or dark · 浅色或深色"
+_HEADER = f"""<header class="qs-header">
+  <h1 class="qs-name">qserve</h1>
+  <div class="qs-status" role="status">${{value}}</div>
+  <label class="qs-language"><span class="qs-hidden">Language · 语言</span><select>
+    {"".join(f'<option value="{code}">{name}</option>' for code, name in LANGUAGES.items())}
+  </select></label>
+  <button type="button" class="qs-theme" aria-label="{_THEME}" title="{_THEME}">◐</button>
+</header>"""
+
+
+def build_blocks(settings: UISettings) -> Any:
+    """All pages as one gr.Blocks; what the server lacks is hidden when a page is opened."""
+    api = Api(settings)
+    with gr.Blocks(title="qserve", analytics_enabled=False, fill_width=True) as blocks:
+        status = gr.HTML(
+            "", html_template=_HEADER, js_on_load="qserve.header(element);", elem_id="qs-top", apply_default_css=False
+        )
+        language = gr.Textbox("en", visible="hidden", elem_id="qs-language", label="language", container=False)
+        shared = Shared(api, language)
+        with gr.Tabs(elem_id="qs-tabs"), gr.Tab(marked("tab.chat"), id="chat"):
+            chat = ChatPage(shared)
+        outputs = [status, language, *chat.outputs]
+
+        async def opened(wanted: str) -> dict[Any, Any]:
+            served = await look_at(api)
+            return {status: _status(served, wanted), language: wanted, **chat.show(served)}
+
+        blocks.load(opened, language, outputs, js="() => [qserve.language]", **PRIVATE)
+    # One listener answers many readers at once; Gradio's own default is one at a time.
+    blocks.queue(default_concurrency_limit=None, max_size=_MOST_WAITING, api_open=False)
+    return blocks
+
+
+def _status(served: Served, language: str) -> str:
+    """One line: what is served, or why it is not."""
+    if served.problem:
+        return f'<span class="qs-bad">{html.escape(served.problem)}</span>'
+    if served.waiting:
+        return " · ".join(f'<span class="qs-wait">{html.escape(one)}</span>' for one in served.waiting)
+    names = [*served.chat, *served.reward]
+    if not names:
+        return f'<span class="qs-bad">{say(language, "status.none")}</span>'
+    return " · ".join(f'<span class="qs-good">{html.escape(name)}</span>' for name in names)

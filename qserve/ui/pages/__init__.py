@@ -1,0 +1,1 @@
+"""The pages, one file each: its components, and what happens to them."""

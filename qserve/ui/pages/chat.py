@@ -1,0 +1,258 @@
+"""The chat page: one conversation, answered by one model or by two side by side, ranked by the reward model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import gradio as gr
+
+from qserve.ui.answering import draw_answers, reward_answers
+from qserve.ui.api import ApiFailure
+from qserve.ui.conversation import Conversation
+from qserve.ui.pages.chat_form import ChatForm, Wish, chat_form
+from qserve.ui.pages.page import PRIVATE, Shared
+from qserve.ui.server import Served
+from qserve.ui.strings import marked, say
+from qserve.ui.transcript import messages_of, turn_of
+
+__all__ = ["ChatPage"]
+
+_EXAMPLES = ("What is 17 + 25?", "Count from 1 to 30", "你好，你是谁？")
+_KEEP = "qserve.keep(props, trigger, watch); if (false) trigger('load');"
+_HISTORY = "qserve.history(element, trigger); if (false) { trigger('select'); trigger('clear'); }"
+_LATEX = [
+    {"left": "$$", "right": "$$", "display": True},
+    {"left": "\\[", "right": "\\]", "display": True},
+    {"left": "\\(", "right": "\\)", "display": False},
+    {"left": "$", "right": "$", "display": False},
+]
+Update = dict[Any, Any]
+
+
+class ChatPage:
+    """Builds the page inside of the current Blocks; `show` fits it to what is served."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        # Its value is the conversation as JSON: the browser holds it, and writes it to its storage.
+        self._keeper = gr.HTML(None, html_template="<span hidden></span>", js_on_load=_KEEP, elem_id="qs-keeper")
+        with gr.Row(elem_classes="qs-chat", equal_height=False):
+            with gr.Column(scale=4, min_width=300, elem_classes="qs-main"):
+                self._draw_main()
+            with gr.Column(scale=1, min_width=270, elem_classes="qs-side"):
+                self._form: ChatForm = chat_form()
+                with gr.Accordion(marked("chat.history"), open=True):
+                    self._history = gr.HTML(
+                        None, html_template="<div></div>", js_on_load=_HISTORY, elem_id="qs-history"
+                    )
+        self._connect()
+
+    def _draw_main(self) -> None:
+        with gr.Row(elem_classes="qs-bots"):
+            self._bots = [
+                gr.Chatbot(
+                    label=marked("chat.conversation" if side == 0 else "chat.second"),
+                    show_label=False,
+                    visible=side == 0,
+                    elem_id=f"qs-bot-{side}",
+                    height="max(320px, calc(100dvh - 258px))",
+                    min_width=280,
+                    editable="user",
+                    latex_delimiters=_LATEX,
+                    buttons=[],
+                    layout="bubble",
+                    placeholder=marked("chat.empty") if side == 0 else None,
+                    examples=[{"text": text} for text in _EXAMPLES] if side == 0 else None,
+                    feedback_options=None,
+                )
+                for side in range(2)
+            ]
+        with gr.Row(elem_classes="qs-ask", equal_height=True):
+            self._question = gr.Textbox(
+                label=marked("chat.question"),
+                show_label=False,
+                placeholder=marked("chat.placeholder"),
+                lines=1,
+                max_lines=8,
+                scale=6,
+                container=False,
+                elem_id="qs-question",
+                autofocus=True,
+            )
+            self._send = gr.Button(marked("chat.send"), variant="primary", scale=0, min_width=96, elem_id="qs-send")
+            self._stop = gr.Button(
+                marked("chat.stop"), variant="stop", scale=0, min_width=96, visible=False, elem_id="qs-stop"
+            )
+        with gr.Row(elem_classes="qs-tools"):
+            self._again, self._continue, self._new, self._export = (
+                gr.Button(marked(f"chat.{name}"), size="sm", scale=0, min_width=80, elem_id=f"qs-{name}")
+                for name in ("again", "continue", "new", "export")
+            )
+
+    def show(self, served: Served) -> Update:
+        """Updates for the models that are served now."""
+        return self._form.show(served)
+
+    @property
+    def outputs(self) -> list[Any]:
+        """Components that `show` updates."""
+        return self._form.outputs
+
+    # Events
+
+    def _connect(self) -> None:
+        form, keeper, language = self._form.inputs, self._keeper, self._shared.language
+        drawn = [*self._bots, keeper, self._question, self._send, self._stop]
+        writing = {"inputs": [self._question, keeper, language, *form], "outputs": drawn, **PRIVATE}
+        asks = [
+            self._question.submit(self._ask, **writing),
+            self._send.click(self._ask, **writing),
+            self._again.click(self._ask_again, **writing),
+            self._continue.click(self._go_on, **writing),
+            self._bots[0].example_select(self._ask_example, **writing),
+        ]
+        for bot, retried, edited in zip(
+            self._bots, (self._ask_again, self._ask_again), (self._edit_first, self._edit_second), strict=True
+        ):
+            asks += [bot.retry(retried, **writing), bot.edit(edited, **writing)]
+            bot.undo(self._undo, [keeper, language], [*self._bots, keeper, self._question], **PRIVATE)
+        self._stop.click(self._stopped, [keeper, language], drawn, cancels=asks, **PRIVATE)
+        self._new.click(
+            self._fresh, None, [*drawn], js="() => { qserve.forget(); return []; }", cancels=asks, **PRIVATE
+        )
+        self._history.clear(self._fresh, None, drawn, cancels=asks, **PRIVATE)
+        self._history.select(self._opened, language, drawn, cancels=asks, **PRIVATE)
+        keeper.load(self._reopened, [keeper, language], drawn, **PRIVATE)
+        self._export.click(None, keeper, None, js="(c) => { qserve.exportConversation(c); return []; }")
+        self._form.compare.change(
+            lambda wanted: gr.update(visible=wanted), self._form.compare, self._bots[1], **PRIVATE
+        )
+
+    async def _ask(self, question: str, kept: Any, language: str, *form: Any) -> AsyncIterator[Update]:
+        conversation = Conversation.from_json(kept)
+        if not question.strip():
+            yield {self._question: gr.skip()}
+            return
+        async for update in self._answer(conversation, question.strip(), language, self._form.read(form)):
+            yield update
+
+    async def _ask_example(
+        self, event: gr.SelectData, _question: str, kept: Any, language: str, *form: Any
+    ) -> AsyncIterator[Update]:
+        async for update in self._ask((event.value or {}).get("text", ""), kept, language, *form):
+            yield update
+
+    async def _ask_again(self, _question: str, kept: Any, language: str, *form: Any) -> AsyncIterator[Update]:
+        conversation = Conversation.from_json(kept)
+        if conversation.turns:
+            last = len(conversation.turns) - 1
+            question = conversation.turns[last].question
+            async for update in self._answer(conversation.cut(last), question, language, self._form.read(form)):
+                yield update
+
+    async def _edit_first(
+        self, event: gr.EditData, _question: str, kept: Any, language: str, *form: Any
+    ) -> AsyncIterator[Update]:
+        async for update in self._edited(0, event, kept, language, form):
+            yield update
+
+    async def _edit_second(
+        self, event: gr.EditData, _question: str, kept: Any, language: str, *form: Any
+    ) -> AsyncIterator[Update]:
+        async for update in self._edited(1, event, kept, language, form):
+            yield update
+
+    async def _edited(
+        self, side: int, event: gr.EditData, kept: Any, language: str, form: tuple[Any, ...]
+    ) -> AsyncIterator[Update]:
+        """The conversation goes on from the changed question; what followed it is dropped."""
+        conversation = Conversation.from_json(kept)
+        if not conversation.turns:
+            return
+        index = event.index if isinstance(event.index, int) else event.index[0]
+        cut = conversation.cut(turn_of(conversation, side, index))
+        async for update in self._answer(cut, str(event.value).strip(), language, self._form.read(form)):
+            yield update
+
+    async def _go_on(self, _question: str, kept: Any, language: str, *form: Any) -> AsyncIterator[Update]:
+        """Writes on at the end of the last answer."""
+        conversation = Conversation.from_json(kept)
+        if not conversation.turns or not any(conversation.turns[-1].sides):
+            return
+        wish = self._form.read(form)
+        last = conversation.turns[-1].sides[0][0]
+        sides = (replace(wish.sides[0], num_answers=1),)
+        async for update in self._drawn(conversation, replace(wish, sides=sides), language, last.content):
+            yield update
+
+    async def _answer(
+        self, conversation: Conversation, question: str, language: str, wish: Wish
+    ) -> AsyncIterator[Update]:
+        if not wish.sides[0].model:
+            raise gr.Error(say(language, "chat.no_model", why=""), print_exception=False)
+        if wish.sides[0].temperature == 0 and wish.sides[0].num_answers > 1:
+            gr.Info(say(language, "chat.equal"))
+        asked = replace(conversation, system=wish.system).asked(question, len(wish.sides))
+        async for update in self._drawn(asked, wish, language):
+            yield update
+
+    async def _drawn(
+        self, asked: Conversation, wish: Wish, language: str, begin_with: str = ""
+    ) -> AsyncIterator[Update]:
+        """Answers as they are written, then their rewards."""
+        yield {**self._shown(asked, language), self._question: "", **self._busy(True)}
+        told = asked
+        drawing = draw_answers(self._shared.api, asked, wish.sides, wish.systems, begin_with)
+        try:
+            async for told in drawing:
+                yield self._shown(told, language)
+        finally:
+            await drawing.aclose()  # type: ignore[attr-defined]
+        if wish.reward_model:
+            try:
+                told = await reward_answers(self._shared.api, told, wish.reward_model)
+            except ApiFailure as failure:
+                gr.Warning(say(language, "chat.no_reward", why=str(failure)))
+        yield {**self._shown(told, language), **self._busy(False)}
+
+    def _shown(self, conversation: Conversation, language: str) -> Update:
+        bots: Update = {
+            bot: messages_of(conversation, side, language)
+            for side, bot in enumerate(self._bots)
+            if side == 0 or any(len(turn.sides) > 1 for turn in conversation.turns)
+        }
+        return {**bots, self._keeper: conversation.to_json()}
+
+    def _busy(self, is_busy: bool) -> Update:
+        return {self._send: gr.update(visible=not is_busy), self._stop: gr.update(visible=is_busy)}
+
+    def _opened_with(self, conversation: Conversation, language: str) -> Update:
+        second = any(len(turn.sides) > 1 for turn in conversation.turns)
+        return {
+            self._bots[0]: messages_of(conversation, 0, language),
+            self._bots[1]: gr.update(value=messages_of(conversation, 1, language), visible=second),
+            self._keeper: conversation.to_json(),
+            **self._busy(False),
+        }
+
+    def _stopped(self, kept: Any, language: str) -> Update:
+        return {**self._shown(Conversation.from_json(kept).stopped(), language), **self._busy(False)}
+
+    def _fresh(self) -> Update:
+        return self._opened_with(Conversation(), "")
+
+    def _opened(self, language: str, event: gr.EventData) -> Update:
+        return self._opened_with(Conversation.from_json(event._data.get("conversation")).stopped(), language)
+
+    def _reopened(self, kept: Any, language: str) -> Update:
+        """After a reload: an answer that was being written is marked as stopped."""
+        return self._opened_with(Conversation.from_json(kept).stopped(), language)
+
+    def _undo(self, kept: Any, language: str) -> Update:
+        """The last question goes back to where it was written."""
+        conversation = Conversation.from_json(kept)
+        question = conversation.turns[-1].question if conversation.turns else ""
+        cut = conversation.cut(max(0, len(conversation.turns) - 1))
+        return {**self._shown(cut, language), self._question: question}

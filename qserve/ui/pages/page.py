@@ -1,0 +1,21 @@
+"""What all pages are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from qserve.ui.api import Api
+
+__all__ = ["PRIVATE", "Shared"]
+
+# Of every event: no place in Gradio's own API, no veil over what is being redrawn.
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The API, and the component that holds the reader's language."""
+
+    api: Api
+    language: Any

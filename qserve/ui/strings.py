@@ -1,0 +1,220 @@
+"""Every word of the pages, in English and 简体中文: one row a string.
+
+Gradio's labels are translated in the browser (`marked`); what this process writes itself, by `say`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+__all__ = ["LANGUAGES", "STRINGS", "i18n", "marked", "say"]
+
+LANGUAGES = {"en": "English", "zh-CN": "简体中文"}
+_PREFIX = "qs."
+
+STRINGS: dict[str, tuple[str, str]] = {
+    # Around the pages
+    "tab.chat": ("Chat", "对话"),
+    "tab.score": ("Score", "评分"),
+    "tab.memory": ("Memory & latency", "显存与延迟"),
+    "tab.plan": ("Plan", "规划"),
+    "status.ready": ("ready", "就绪"),
+    "status.none": ("no model is served", "没有已部署的模型"),
+    # Chat
+    "chat.question": ("Your message", "你的消息"),
+    "chat.placeholder": (
+        "Ask something. Enter sends, Shift+Enter begins a new line.",
+        "输入问题。回车发送，Shift+回车换行。",
+    ),
+    "chat.send": ("Send", "发送"),
+    "chat.stop": ("Stop", "停止"),
+    "chat.again": ("Regenerate", "重新生成"),
+    "chat.continue": ("Continue", "续写"),
+    "chat.new": ("New", "新对话"),
+    "chat.export": ("Export JSON", "导出 JSON"),
+    "chat.conversation": ("Conversation", "对话"),
+    "chat.second": ("Second answer", "对照回答"),
+    "chat.empty": (
+        "**What would you like to ask?**\n\nConversations stay in this browser.",
+        "**想问点什么？**\n\n对话只保存在本浏览器中。",
+    ),
+    "chat.history": ("Conversations", "历史对话"),
+    "chat.history.none": ("None yet.", "暂无。"),
+    "chat.delete": ("Delete", "删除"),
+    "chat.model": ("Model", "模型"),
+    "chat.settings": ("Settings", "设置"),
+    "chat.system": ("System prompt", "系统提示词"),
+    "chat.default": ("model's own", "模型默认"),
+    "chat.temperature": ("Temperature", "温度"),
+    "chat.top_p": ("Top p", "Top p"),
+    "chat.top_k": ("Top k", "Top k"),
+    "chat.min_p": ("Min p", "Min p"),
+    "chat.repetition": ("Repetition penalty", "重复惩罚"),
+    "chat.max_tokens": ("Max tokens", "最大词元数"),
+    "chat.seed": ("Seed", "随机种子"),
+    "chat.thinking": ("Thinking", "思考"),
+    "chat.thinking.auto": ("model's own", "模型默认"),
+    "chat.thinking.on": ("on", "开"),
+    "chat.thinking.off": ("off", "关"),
+    "chat.best_of": ("Best of N", "N 选最优"),
+    "chat.best_of.info": ("Draw N answers; the reward model ranks them.", "生成 N 个回答，由奖励模型排序。"),
+    "chat.compare": ("Side by side", "并排对比"),
+    "chat.compare.info": ("A second model or other settings beside the first.", "同时用另一个模型或另一组参数回答。"),
+    "chat.second_model": ("Second model", "第二个模型"),
+    "chat.second_temperature": ("Second temperature", "第二个温度"),
+    "chat.second_system": ("Second system prompt", "第二个系统提示词"),
+    "chat.no_model": (
+        "No model answers messages on this server right now. {why}",
+        "此服务器上暂时没有可对话的模型。{why}",
+    ),
+    "chat.thoughts": ("Thinking", "思考过程"),
+    "chat.thinking_now": ("Thinking …", "思考中……"),
+    "chat.copy": ("Copy", "复制"),
+    "chat.copied": ("Copied", "已复制"),
+    "chat.tokens_per_s": ("{value} tokens/s", "{value} 词元/秒"),
+    "chat.ttft": ("first token after {value} ms", "首词元 {value} 毫秒"),
+    "chat.tokens": ("{prompt} + {completion} tokens", "{prompt} + {completion} 词元"),
+    "chat.reward": ("reward {value}", "奖励 {value}"),
+    "chat.stopped": ("stopped", "已停止"),
+    "chat.length": ("cut at the length limit", "达到长度上限"),
+    "chat.best": ("best of {count}", "{count} 个中最优"),
+    "chat.other": ("{rank}. of {count}", "第 {rank} 名，共 {count} 个"),
+    "chat.no_reward": ("The reward model gave no score: {why}", "奖励模型未能评分：{why}"),
+    "chat.equal": (
+        "At temperature 0 all answers are the same; best of N needs a higher one.",
+        "温度为 0 时所有回答都相同，N 选最优需要更高的温度。",
+    ),
+    # Score
+    "score.prompt": ("Prompt", "提示"),
+    "score.answers": ("Answer {number}", "回答 {number}"),
+    "score.score": ("Score", "评分"),
+    "score.model": ("Reward model", "奖励模型"),
+    "score.clear": ("Clear", "清空"),
+    "score.add": ("Add an answer", "增加回答"),
+    "score.examples": ("Examples", "示例"),
+    "score.steps": ("The answers are steps, one a line (process reward model)", "回答按行分步（过程奖励模型）"),
+    "score.needs": (
+        "Write a prompt and at least one answer to it.",
+        "请填写提示和至少一个回答。",
+    ),
+    "score.margin": ("margin between best and second", "最优与次优的差"),
+    "score.probability": ("chance that the best is preferred to the second", "最优回答优于次优的概率"),
+    "score.answer": ("Answer", "回答"),
+    "score.reward": ("Reward", "奖励"),
+    "score.num_tokens": ("Tokens", "词元"),
+    "score.file": ("A file of pairs", "偏好对文件"),
+    "score.file.info": (
+        "JSONL, CSV or Parquet with the fields prompt, chosen and rejected, or prompt and response.",
+        "JSONL、CSV 或 Parquet，字段为 prompt、chosen、rejected，或 prompt、response。",
+    ),
+    "score.run": ("Score the file", "为文件评分"),
+    "score.progress": ("{done} of {total} scored", "已评分 {done} / {total}"),
+    "score.accuracy": ("accuracy", "准确率"),
+    "score.pairs": ("pairs", "偏好对"),
+    "score.texts": ("texts", "文本"),
+    "score.mean_margin": ("mean margin", "平均差值"),
+    "score.ties": ("ties", "平局"),
+    "score.histogram": ("Margins: chosen less rejected", "差值分布：chosen 减 rejected"),
+    "score.rewards": ("Rewards", "奖励分布"),
+    "score.download": ("Download the scored file", "下载评分结果"),
+    "score.no_file": ("Choose a file first.", "请先选择文件。"),
+    # Memory and latency
+    "memory.refresh": ("Refresh", "刷新"),
+    "memory.live": ("Now", "实时"),
+    "memory.live.follow": ("Follow every 2 s", "每 2 秒刷新"),
+    "memory.kv_use": ("KV cache in use", "KV 缓存占用"),
+    "memory.running": ("running", "运行中"),
+    "memory.waiting": ("waiting", "排队中"),
+    "memory.tokens_per_s": ("tokens/s", "词元/秒"),
+    "memory.rewards_per_s": ("texts/s scored", "评分文本/秒"),
+    "memory.memory": ("Memory: planned and measured", "内存：计划与实测"),
+    "memory.planned": ("planned", "计划"),
+    "memory.measured": ("measured", "实测"),
+    "memory.of": ("{used} of {total}", "{used} / {total}"),
+    "memory.term": ("Term", "项目"),
+    "memory.difference": ("Difference", "差异"),
+    "memory.source": ("How it was measured", "测量方式"),
+    "memory.latency": ("Latency", "延迟"),
+    "memory.no_requests": ("No requests yet.", "尚无请求。"),
+    "memory.ttft": ("Time to first token", "首词元时间"),
+    "memory.itl": ("Time between tokens", "词元间隔"),
+    "memory.e2e": ("Whole request", "整个请求"),
+    "memory.queue": ("Time in the queue", "排队时间"),
+    "memory.requests": ("{count} requests", "{count} 个请求"),
+    "memory.route": ("Route", "路由"),
+    "memory.status": ("Status", "状态"),
+    "memory.count": ("Requests", "请求数"),
+    "memory.start": ("Start-up", "启动耗时"),
+    "memory.runs": ("Runs", "历史运行"),
+    "memory.run": ("Run", "运行"),
+    "memory.when": ("Began", "开始时间"),
+    "memory.models": ("Models", "模型"),
+    "memory.evals": ("Evaluations", "评测"),
+    "memory.comparisons": ("Quantizations compared", "量化对比"),
+    "memory.failed": ("could not be asked: {why}", "无法获取：{why}"),
+    # Terms of memory
+    "term.weights": ("weights", "权重"),
+    "term.kv_cache": ("KV cache", "KV 缓存"),
+    "term.activations": ("activations", "激活"),
+    "term.cuda_graphs": ("CUDA graphs", "CUDA 图"),
+    "term.runtime": ("runtime", "运行时"),
+    "term.used_by_others": ("other programs", "其他程序"),
+    "term.free": ("free", "空闲"),
+    # Plan
+    "plan.intro": (
+        "Will it fit? Nothing is downloaded but config.json and safetensors headers.",
+        "能放得下吗？只读取 config.json 与 safetensors 文件头，不下载权重。",
+    ),
+    "plan.model": ("Model", "模型"),
+    "plan.model.info": ("A folder, a hub id, an alias, or demo.", "文件夹、hub 名称、别名，或 demo。"),
+    "plan.gpu": ("Cards", "显卡"),
+    "plan.gpu.info": (
+        "`here`: this machine. Or rtx-4090:2, h100-80gb, memory=24GiB,sm=89, none.",
+        "`here`：本机。或 rtx-4090:2、h100-80gb、memory=24GiB,sm=89、none。",
+    ),
+    "plan.quant": ("Quantization", "量化"),
+    "plan.context": ("Context, tokens", "上下文（词元）"),
+    "plan.users": ("Users at once", "并发用户"),
+    "plan.free": ("as much as fits", "尽可能大"),
+    "plan.engine": ("Engine", "引擎"),
+    "plan.reward": ("Reward model beside it", "同卡奖励模型"),
+    "plan.optional": ("none", "无"),
+    "plan.plan": ("Plan", "规划"),
+    "plan.fits": ("It fits", "放得下"),
+    "plan.fits_not": ("It does not fit", "放不下"),
+    "plan.engine_is": ("engine", "引擎"),
+    "plan.weights_are": ("weights", "权重"),
+    "plan.context_is": ("context", "上下文"),
+    "plan.at_once": ("requests at once at full length", "满长度并发请求"),
+    "plan.kv_tokens": ("tokens in the KV cache", "KV 缓存词元数"),
+    "plan.cards": ("cards", "显卡"),
+    "plan.suggestions": ("What would help", "可行的改法"),
+    "plan.notes": ("Worth knowing", "须知"),
+    "plan.command": ("Command line", "命令行"),
+    "plan.term": ("Term", "项目"),
+    "plan.formula": ("Formula", "公式"),
+    "plan.needs_model": ("Name a model.", "请填写模型。"),
+    # Failures
+    "failure.plan": ("The planner did not answer within {seconds} s.", "规划器在 {seconds} 秒内没有返回。"),
+}
+
+i18n = gr.I18n(
+    **{
+        language: {_PREFIX + key: row[column] for key, row in STRINGS.items()}
+        for column, language in enumerate(LANGUAGES)
+    }
+)
+
+
+def marked(key: str) -> Any:
+    """A label that the browser translates. Raises KeyError for a key that no row has."""
+    STRINGS[key]
+    return i18n(_PREFIX + key)
+
+
+def say(language: str, key: str, **values: Any) -> str:
+    """The string in one language, English where the language is none of ours."""
+    languages = list(LANGUAGES)
+    return STRINGS[key][languages.index(language) if language in languages else 0].format(**values)
