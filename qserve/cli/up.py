@@ -45,6 +45,9 @@ _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args"
 @click.option(
     "--api-key", multiple=True, envvar="QSERVE_API_KEY", help="Guards every route but /health. May be repeated."
 )
+@click.option(
+    "--ui/--no-ui", default=None, help="Start the web UI at once, or not at all [when / is first opened in a browser]."
+)
 @click.option("--cors-origin", multiple=True, help="A web origin that browsers may call from. May be repeated.")
 @click.option(
     "--max-queue",
@@ -108,6 +111,7 @@ def command(
     host: str,
     port: int,
     api_key: tuple[str, ...],
+    ui: bool | None,
     cors_origin: tuple[str, ...],
     max_queue: int,
     max_body_mib: int,
@@ -142,6 +146,7 @@ def command(
     from qserve.gateway.settings import GatewaySettings
     from qserve.gateway.tracing import NoTraces, to_collector
     from qserve.up import UpOptions, logs, ports, serve
+    from qserve.up.web_ui import check_installed
 
     if gpu not in (None, "none"):
         raise UsageError(
@@ -150,6 +155,8 @@ def command(
         )
 
     _check_roles(model, reward)
+    if ui:
+        check_installed()
     screen = logs.set_up(log_level, log_format)
     traces = to_collector(otlp_traces_endpoint) if otlp_traces_endpoint else NoTraces()
     ports.check_exposure(host, api_key)
@@ -170,7 +177,7 @@ def command(
         ]
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)
-        options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file, traces)
+        options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui)
         sys.exit(uvloop.run(serve(hosted, options, screen)))
 
 

@@ -24,14 +24,16 @@ class Launch(Protocol):
     """One way to be a worker.
 
     Attributes:
-        plan: what is put into effect.
+        plan: what is put into effect; None for a worker that has no model.
         command: program and arguments; a key never stands in them.
         environment: the child's whole environment.
         measures_free_memory: while it starts; then nothing else may start on the same card.
         notes: what the worker said that its user should know, though nothing failed.
     """
 
-    plan: Plan
+    @property
+    def plan(self) -> Plan | None: ...
+
     command: tuple[str, ...]
     environment: Mapping[str, str]
     measures_free_memory: bool
@@ -68,3 +70,9 @@ class Retry:
 
     launch: Launch
     reason: str
+
+    @property
+    def plan(self) -> Plan:
+        """The changed plan."""
+        assert self.launch.plan is not None, "what is tried again is a plan"
+        return self.launch.plan

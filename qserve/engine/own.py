@@ -15,25 +15,25 @@ from qserve.engine.process import FAILURE, NOTE, PHASE, WorkerSpec, death_of
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
 from qserve.planner.plan import Plan
 
-__all__ = ["OwnLaunch"]
+__all__ = ["OwnLaunch", "OwnProcess"]
 
 _ERROR_OF_STATUS: dict[int, type[QserveError]] = {2: BrokenCheckpoint, 3: DoesNotFit}
 
 
-class OwnLaunch:
-    """`python -m MODULE SPEC.json`: the transformers worker and the reward worker."""
+class OwnProcess:
+    """`python -m MODULE SPEC.json`, whatever it does there."""
 
+    plan: Plan | None = None
     measures_free_memory = False
 
-    def __init__(self, module: str, spec: WorkerSpec, spec_file: Path, **beside: Any) -> None:
-        """Writes `spec`, and what this module wants `beside` it, to `spec_file`, which only this user can read."""
-        self.plan: Plan = spec.plan
+    def __init__(self, module: str, document: Mapping[str, Any], spec_file: Path) -> None:
+        """Writes `document` to `spec_file`, which only this user can read."""
         self.command: tuple[str, ...] = (sys.executable, "-m", module, str(spec_file))
         self.environment: Mapping[str, str] = _environment()
         self.notes: list[str] = []
         self._said = self._last_line = ""
         with os.fdopen(os.open(spec_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump({**spec.to_json(), **beside}, file)
+            json.dump(document, file)
 
     def begin(self) -> None:
         self.notes.clear()
@@ -72,6 +72,15 @@ class OwnLaunch:
             raise UsageError(f"the worker did not say what it holds (status {status})")
         document: dict[str, Any] = json.loads(body)
         return document
+
+
+class OwnLaunch(OwnProcess):
+    """The transformers worker and the reward worker."""
+
+    def __init__(self, module: str, spec: WorkerSpec, spec_file: Path, **beside: Any) -> None:
+        """`beside`: what this module wants to be told besides `spec`."""
+        super().__init__(module, {**spec.to_json(), **beside}, spec_file)
+        self.plan = spec.plan
 
 
 def _environment() -> dict[str, str]:

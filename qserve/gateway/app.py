@@ -3,6 +3,7 @@
 RequestContext   id, metrics, span, log line      middleware.py, tracing.py
 CORSMiddleware   only if origins are named        starlette
 ApiErrors        exceptions → OpenAI's shape      middleware.py
+Door             the web UI: sign-in, sessions    web/, where there is a UI
 KeyAuth          key and Host                     auth.py
 Dispatch         method and path → endpoint       routes.py, dispatch.py
 Endpoints        what each route does             endpoints.py, relay.py
@@ -27,28 +28,43 @@ from qserve.gateway.routes import ROUTES
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.tracing import NoTraces, Traces
 from qserve.gateway.upstream import Upstream, watch
+from qserve.gateway.web import Door, UiEndpoint, UiRelay
 
 __all__ = ["build_gateway"]
 
 
 def build_gateway(
-    settings: GatewaySettings, workers: Sequence[WorkerEndpoint], traces: Traces | None = None
+    settings: GatewaySettings,
+    workers: Sequence[WorkerEndpoint],
+    traces: Traces | None = None,
+    ui: UiEndpoint | None = None,
 ) -> ASGIApp:
-    """The ASGI app. It needs its lifespan run, and reads the workers' `state` and `detail` while they change."""
+    """The ASGI app. It needs its lifespan run, and reads the workers' `state` and `detail` while they change.
+
+    With `ui`, browsers that ask for `/` get the web UI.
+    """
     assert workers, "a gateway without workers has nothing to serve"
     metrics = GatewayMetrics()
     upstreams = [Upstream(worker, settings) for worker in workers]
     metrics.watch_workers(upstreams)
     endpoints = Endpoints(settings, upstreams, metrics, KeptRuns())
     app: ASGIApp = Dispatch({route: endpoints.of(route) for route in ROUTES})
-    app = ApiErrors(KeyAuth(app, settings.keys, settings.allowed_hosts))
+    watched = upstreams
+    if ui is None:
+        app = KeyAuth(app, settings.keys, settings.allowed_hosts)
+    else:
+        relay = UiRelay(ui, settings)
+        keys = (*settings.keys, ui.api_key) if settings.keys else ()
+        app = Door(KeyAuth(app, keys, settings.allowed_hosts), relay, settings)
+        watched = [*upstreams, relay.upstream]
+    app = ApiErrors(app)
     if settings.cors_origins:
         app = CORSMiddleware(
             app, allow_origins=settings.cors_origins, allow_methods=("GET", "POST"), allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after"),
         )  # fmt: skip
     return _WithLifespan(
-        RequestContext(app, metrics, traces or NoTraces()), upstreams, endpoints, settings.watch_interval_s
+        RequestContext(app, metrics, traces or NoTraces()), watched, endpoints, settings.watch_interval_s
     )
 
 

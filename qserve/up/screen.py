@@ -77,9 +77,13 @@ class Shown:
     notes: Sequence[str] = ()
 
 
-def ready_rows(url: str, workers: Sequence[Shown], *, has_key: bool, logs: Path) -> list[tuple[str, str]]:
+def ready_rows(
+    url: str, workers: Sequence[Shown], *, has_key: bool, logs: Path, has_ui: bool = False
+) -> list[tuple[str, str]]:
     """What `Screen.ready` shows: name and text of each row."""
     rows = [("API", f"{url}/v1  ({'guarded by your key' if has_key else 'no key; only this machine reaches it'})")]
+    if has_ui:
+        rows.append(("UI", f"{url}/  (in a browser; it starts when it is first opened)"))
     for worker in workers:
         rows += _worker_rows(worker)
     return [

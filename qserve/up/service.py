@@ -27,6 +27,7 @@ from qserve.up.hosted import Hosted, supervised
 from qserve.up.private import private_folder
 from qserve.up.record import RunRecord
 from qserve.up.screen import Screen, Shown, ready_rows
+from qserve.up.web_ui import hosted_ui
 from qserve.up.worker import SupervisedWorker
 
 __all__ = ["UpOptions", "serve"]
@@ -47,6 +48,7 @@ class UpOptions:
         run_folder: where workers' output, plans and events go.
         ready_file: written as soon as the service is ready, for programs: url, pid, run_folder.
         traces: what hears of every request's times.
+        ui: the web UI at once (True), when `/` is first opened (None), or never (False).
 
     """
 
@@ -57,6 +59,7 @@ class UpOptions:
     run_folder: Path
     ready_file: Path | None = None
     traces: Traces = field(default_factory=NoTraces)
+    ui: bool | None = None
 
 
 @dataclass
@@ -106,20 +109,22 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen) ->
     stop.install()
     record = RunRecord(options.run_folder)
     with private_folder() as private:
-        workers = [supervised(one, private, record, screen) for one in hosted]
-        in_flight = _InFlight(build_gateway(options.gateway, [worker.endpoint for worker in workers], options.traces))
-        server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)
-        serving = asyncio.create_task(_run_server(server, listener))
-        try:
-            status = await _live(workers, url, options, record, screen, stop)
-            if status is None:
-                status = await _drain(workers, in_flight, options, screen, stop)
-        finally:
-            screen.end_progress()
-            await asyncio.gather(*(worker.stop() for worker in workers))
-            server.should_exit = True
-            await serving
-            await asyncio.to_thread(options.traces.close)  # it may have to wait for a collector
+        async with hosted_ui(options.ui, url, options.gateway, private, record) as ui:
+            workers = [supervised(one, private, record, screen) for one in hosted]
+            endpoints = [worker.endpoint for worker in workers]
+            in_flight = _InFlight(build_gateway(options.gateway, endpoints, options.traces, ui))
+            server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)
+            serving = asyncio.create_task(_run_server(server, listener))
+            try:
+                status = await _live(workers, url, options, record, screen, stop)
+                if status is None:
+                    status = await _drain(workers, in_flight, options, screen, stop)
+            finally:
+                screen.end_progress()
+                await asyncio.gather(*(worker.stop() for worker in workers))
+                server.should_exit = True
+                await serving
+                await asyncio.to_thread(options.traces.close)  # it may have to wait for a collector
     return status
 
 
@@ -133,17 +138,19 @@ async def _live(
     for worker, held in zip(workers, memory, strict=True):
         record.event(worker.endpoint.name, "measured", memory=held)
     has_key = bool(options.gateway.keys)
-    shown = [
-        Shown(
-            worker.endpoint.name, worker.endpoint.models, worker.launch.plan, held, worker.phases_s, worker.launch.notes
-        )
-        for worker, held in zip(workers, memory, strict=True)
-    ]
-    screen.ready(ready_rows(url, shown, has_key=has_key, logs=options.run_folder))
+    shown = [_shown(worker, held) for worker, held in zip(workers, memory, strict=True)]
+    has_ui = options.ui is not False
+    screen.ready(ready_rows(url, shown, has_key=has_key, has_ui=has_ui, logs=options.run_folder))
     if options.ready_file is not None:
         _tell_programs(options.ready_file, url, options.run_folder)
     await _unless_stopped(_watch(workers), stop)
     return None
+
+
+def _shown(worker: SupervisedWorker, held: dict[str, Any]) -> Shown:
+    endpoint, launch = worker.endpoint, worker.launch
+    assert launch.plan is not None, "a model is served by a plan"
+    return Shown(endpoint.name, endpoint.models, launch.plan, held, worker.phases_s, launch.notes)
 
 
 async def _held(worker: SupervisedWorker) -> dict[str, Any]:

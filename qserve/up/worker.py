@@ -76,7 +76,7 @@ class SupervisedWorker:
             again = self.launch.retry()
             if again is None:
                 raise
-            self.launch, plan = again.launch, again.launch.plan
+            self.launch, plan = again.launch, again.plan
             self._event("retry", refused=str(error), reason=again.reason, plan=plan)
             self.endpoint.plan = plan.to_json()
             self.endpoint.max_num_seqs = plan.workload.max_num_seqs

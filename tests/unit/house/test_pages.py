@@ -99,7 +99,7 @@ def test_the_ready_screen_has_the_rows_that_the_readme_shows():
     memory = {"weights_bytes": 0, "kv_cache_bytes": 0, "kv_cache_tokens": 0, "resident_bytes": 0}
     plan = make_plan(resolve("demo"), hardware_of("none"), PlanRequest())
     demo, reward = Shown("chat", ("demo",), plan, memory, {}), Shown("reward", ("demo-reward",), plan, memory, {})
-    rows = ready_rows("http://127.0.0.1:8000", [demo, reward], has_key=False, logs=Path("logs"))
+    rows = ready_rows("http://127.0.0.1:8000", [demo, reward], has_key=False, has_ui=True, logs=Path("logs"))
     assert [name for name, _ in rows] == shown
     assert f"Try    {dict(rows)['Try']}\n" in screen
 

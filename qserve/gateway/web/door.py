@@ -1,0 +1,143 @@
+"""The door of the UI: which requests are the UI's, and which of them pass. All others go on to the API."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from qserve.gateway.auth import Keys, check_host, header
+from qserve.gateway.limits import read_body
+from qserve.gateway.record import record_of
+from qserve.gateway.respond import send_body
+from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.web import pages
+from qserve.gateway.web.origin import check_origin, comes_from_elsewhere
+from qserve.gateway.web.routes import SIGN_IN, SIGN_OUT, START, ui_route
+from qserve.gateway.web.session import Sessions, cookie_name, cookies, session_cookie
+from qserve.gateway.web.sign_in import MAX_FORM_BYTES, Guesses, key_of_form
+from qserve.wire.errors import ApiError
+
+__all__ = ["VISITOR", "Door"]
+
+VISITOR = b"x-qserve-visitor"
+"""Header that tells the UI's process who asks: a name for the session, never its token."""
+
+# What applies to the UI's pages and to ours; where a page sets its own policy, that one counts.
+_POLICY = (
+    b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    b"img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; frame-src 'none'; "
+    b"object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    # Not no-referrer: then forms would be sent with an Origin that says nothing.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+class Door:
+    """ASGI middleware before the API. With keys it signs browsers in; without, it tells them apart."""
+
+    def __init__(self, api: ASGIApp, ui: ASGIApp, settings: GatewaySettings) -> None:
+        """`ui` gets what passes, with the header `VISITOR`; `api` whatever is not the UI's."""
+        self._api = api
+        self._ui = ui
+        self._settings = settings
+        self._keys = Keys(settings.keys)
+        self._sessions = Sessions()
+        self._guesses = Guesses()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = _name(scope)
+        if not name:
+            await self._api(scope, receive, send)
+            return
+        check_host(scope, self._settings.allowed_hosts)
+        record_of(scope).route = name
+        await self._pass(scope, receive, _hardened(send))
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token = cookies(scope, cookie_name(scope))
+        visitor = self._sessions.visitor(token) if token else None
+        check_origin(scope, has_session=visitor is not None)
+        if scope["path"] == SIGN_IN:
+            await self._sign_in(scope, receive, send)
+        elif scope["path"] == SIGN_OUT:
+            self._sessions.end(token)
+            await _go_to_start(send, session_cookie(scope, ""))
+        elif visitor is not None:
+            await self._ui(_with_visitor(scope, visitor), receive, send)
+        elif scope["path"] == START.path:
+            await self._welcome(scope, receive, send)
+        else:
+            raise ApiError(401, "open the page of this server in a browser first, and sign in there", "not_signed_in")
+
+    async def _welcome(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The first visit: the form where there are keys, else a session at once."""
+        if comes_from_elsewhere(scope):
+            # After a link the browser keeps a strict cookie to itself, and there may be one.
+            await pages.send_page(scope, send, pages.moment(scope))
+        elif self._keys:
+            await pages.send_page(scope, send, pages.sign_in(scope))
+        else:
+            token = self._sessions.begin()
+            visitor = self._sessions.visitor(token)
+            assert visitor is not None, "it has just begun"
+            send = _with_header(send, session_cookie(scope, token))
+            await self._ui(_with_visitor(scope, visitor), receive, send)
+
+    async def _sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_body(scope, receive, MAX_FORM_BYTES, self._settings.body_idle_timeout_s)
+        address = scope["client"][0] if scope.get("client") else ""
+        wait_s = self._guesses.wait_s(address)
+        if wait_s:
+            await pages.send_page(scope, send, pages.sign_in(scope, wait_s=wait_s))
+        elif self._keys.holds(key_of_form(body)):
+            self._guesses.forget(address)
+            await _go_to_start(send, session_cookie(scope, self._sessions.begin()))
+        else:
+            self._guesses.count(address)
+            await pages.send_page(scope, send, pages.sign_in(scope, is_wrong=True))
+
+
+def _name(scope: Scope) -> str:
+    """The template of the UI's route that this request is for; "" if it is none of the UI's."""
+    if scope["type"] != "http":
+        return ""
+    method, path = scope["method"], scope["path"]
+    if path in (SIGN_IN, SIGN_OUT):
+        return path if method == "POST" else ""
+    route = ui_route(method, path)
+    if route is START and b"text/html" not in header(scope, b"accept"):
+        return ""
+    return route.path if route is not None else ""
+
+
+def _with_visitor(scope: Scope, visitor: str) -> Scope:
+    headers = [(name, value) for name, value in scope["headers"] if name != VISITOR]
+    return {**scope, "headers": [*headers, (VISITOR, visitor.encode())]}
+
+
+async def _go_to_start(send: Send, cookie: tuple[bytes, bytes]) -> None:
+    await send_body(send, 303, b"", b"text/plain", [(b"location", START.path.encode()), cookie])
+
+
+def _with_header(send: Send, header: tuple[bytes, bytes]) -> Send:
+    async def send_with_header(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], header]
+        await send(message)
+
+    return send_with_header
+
+
+def _hardened(send: Send) -> Send:
+    async def send_hardened(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            own = {name for name, _ in message["headers"]}
+            more = [*_HEADERS, (b"content-security-policy", _POLICY)]
+            message["headers"] = [*message["headers"], *(pair for pair in more if pair[0] not in own)]
+        await send(message)
+
+    return send_hardened

@@ -1,0 +1,104 @@
+"""The pages around the UI: sign-in, starting, stopped, failed, not installed. No script, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from starlette.types import Scope, Send
+
+from qserve.gateway.respond import send_body
+from qserve.gateway.web.routes import SIGN_IN
+from qserve.gateway.web.texts import TEXTS, language
+
+__all__ = ["Page", "failed", "missing", "moment", "send_page", "sign_in", "starting", "stopping"]
+
+_TEMPLATE = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+_STYLE = _TEMPLATE.partition("<style>")[2].partition("</style>")[0]
+_STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+).encode()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page.
+
+    Attributes:
+        status: 200, or why this is not what was asked for.
+        title: as text.
+        body: as HTML.
+        next_path: where the browser goes on by itself; "" stays.
+        retry_after_s: for programs, with 429 and 503.
+    """
+
+    status: int
+    title: str
+    body: str
+    next_path: str = ""
+    retry_after_s: int | None = None
+
+
+def sign_in(scope: Scope, *, is_wrong: bool = False, wait_s: int = 0) -> Page:
+    """The form that asks for the key; 401, since nothing else is to be had without it."""
+    text = TEXTS[language(scope)]
+    told = text["wait"].format(seconds=wait_s) if wait_s else text["wrong"] if is_wrong else ""
+    problem = f'<p class="bad" role="alert" id="problem">{escape(told)}</p>' if told else ""
+    described = ' aria-describedby="problem" aria-invalid="true"' if told else ""
+    body = (
+        f'<p>{escape(text["ask"])}</p>{problem}<form method="post" action="{SIGN_IN}"><label for="key">'
+        f'{escape(text["key"])}</label><input id="key" name="key" type="password" required autofocus '
+        f'autocomplete="current-password" maxlength="4096"{described}><button type="submit">'
+        f"{escape(text['sign_in'])}</button></form>"
+    )
+    return Page(429 if wait_s else 401, text["sign_in"], body, retry_after_s=wait_s or None)
+
+
+def starting(scope: Scope, next_path: str, detail: str = "") -> Page:
+    """Its process is on its way, for the first time or (with a `detail`) again."""
+    text = TEXTS[language(scope)]
+    title, told = (text["again"], text["again_text"]) if detail else (text["starting"], text["starting_text"])
+    return Page(503, title, f'<p role="status">{escape(told.format(detail=detail))}</p>', next_path, 1)
+
+
+def failed(scope: Scope, detail: str) -> Page:
+    """It does not start, and why."""
+    text = TEXTS[language(scope)]
+    return Page(503, text["failed"], f"<p>{escape(text['failed_text'])}</p><code>{escape(detail)}</code>")
+
+
+def missing(scope: Scope, command: str) -> Page:
+    """The packages that it needs are not there."""
+    text = TEXTS[language(scope)]
+    return Page(501, text["missing"], f"<p>{escape(text['missing_text'])}</p><code>{escape(command)}</code>")
+
+
+def stopping(scope: Scope) -> Page:
+    """The whole service is on its way out."""
+    text = TEXTS[language(scope)]
+    return Page(503, text["stopping"], f"<p>{escape(text['stopping_text'])}</p>")
+
+
+def moment(scope: Scope) -> Page:
+    """A step on the way: the browser asks again at once, from our own page now, and then sends its cookie."""
+    return Page(200, TEXTS[language(scope)]["moment"], "", "/")
+
+
+async def send_page(scope: Scope, send: Send, page: Page, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """The answer."""
+    refresh = f'<meta http-equiv="refresh" content="0;url={page.next_path}">\n' if page.next_path else ""
+    text = Template(_TEMPLATE).substitute(
+        lang=language(scope), title=escape(page.title), body=page.body, refresh=refresh
+    )
+    extra = [(b"cache-control", b"no-store"), (b"content-security-policy", _POLICY), *headers]
+    if page.retry_after_s is not None:
+        extra.append((b"retry-after", b"%d" % page.retry_after_s))
+    body = b"" if scope["method"] == "HEAD" else text.encode()
+    await send_body(send, page.status, body, b"text/html; charset=utf-8", extra)

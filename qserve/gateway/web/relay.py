@@ -1,0 +1,174 @@
+"""The way to the UI's process, and what a browser sees while there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs
+
+from starlette.types import Receive, Scope, Send
+
+from qserve.engine.base import WorkerEndpoint, WorkerState
+from qserve.gateway.auth import header
+from qserve.gateway.client import ConnectionBroke, Reply, Unreachable
+from qserve.gateway.ending import EarlyEnd, WorkerGivenUp
+from qserve.gateway.limits import read_body
+from qserve.gateway.record import record_of
+from qserve.gateway.respond import send_body
+from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.upstream import Upstream
+from qserve.gateway.web import pages
+from qserve.gateway.web.routes import START
+from qserve.gateway.web.session import is_https
+from qserve.wire.errors import ApiError
+
+__all__ = ["UiEndpoint", "UiRelay"]
+
+# Nothing else of what the browser says reaches the UI's process: no cookie, above all.
+_PASSED_IN = (
+    b"accept", b"accept-language", b"if-modified-since", b"if-none-match", b"if-range", b"range", b"user-agent",
+    b"x-qserve-visitor",
+)  # fmt: skip
+_PASSED_OUT = (
+    b"accept-ranges", b"cache-control", b"content-disposition", b"content-length", b"content-range", b"content-type",
+    b"etag", b"last-modified",
+)  # fmt: skip
+# The names of these files hold their hashes.
+_FOR_EVER = (b"cache-control", b"private, max-age=31536000, immutable")
+_WAIT_FOR = b"starting"
+_LONGEST_WAIT_S = 25.0
+_LOOK_S = 0.05
+
+
+@dataclass
+class UiEndpoint:
+    """The web UI, as the supervisor keeps it and the gateway shows it.
+
+    Attributes:
+        worker: its address, key and state; the supervisor writes the state.
+        api_key: what its process shows the API, in the name of whoever uses the page.
+        install: the command that installs what it needs; "" if that is there.
+        wanted: set by the gateway when somebody wants to see it; the supervisor starts the process then.
+    """
+
+    worker: WorkerEndpoint
+    api_key: str = field(repr=False)
+    install: str = ""
+    wanted: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+
+
+class UiRelay:
+    """ASGI app, behind the `Door`: hands on to the UI's process, starts it on the first visit."""
+
+    def __init__(self, endpoint: UiEndpoint, settings: GatewaySettings) -> None:
+        self.upstream = Upstream(endpoint.worker, settings)
+        self._endpoint = endpoint
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_page = scope["path"] == START.path
+        if is_page and scope["query_string"] == _WAIT_FOR:
+            await self._wait()
+        if is_page and (page := self._page_instead(scope)) is not None:
+            await pages.send_page(scope, send, page)
+        elif is_page and scope["query_string"] == _WAIT_FOR:
+            await send_body(send, 303, b"", b"text/plain", [(b"location", START.path.encode())])
+        else:
+            await self._relay(scope, receive, send)
+
+    async def _wait(self) -> None:
+        """Until the process is there, so that the page that says "starting" goes on without a moment's delay.
+
+        The browser shows that page until this request is answered.
+        """
+        deadline_s = time.perf_counter() + _LONGEST_WAIT_S
+        while self._is_coming and time.perf_counter() < deadline_s:
+            await asyncio.sleep(_LOOK_S)
+
+    @property
+    def _is_coming(self) -> bool:
+        return self._endpoint.worker.state in (WorkerState.STARTING, WorkerState.RESTARTING)
+
+    def _page_instead(self, scope: Scope) -> pages.Page | None:
+        """What to show in place of the UI while it is not there. Asking for it is what starts it."""
+        if self._endpoint.install:
+            return pages.missing(scope, self._endpoint.install)
+        worker = self._endpoint.worker
+        next_path = f"{START.path}?{_WAIT_FOR.decode()}"
+        if worker.state is WorkerState.STARTING:
+            self._endpoint.wanted.set()
+            return pages.starting(scope, next_path)
+        if worker.state is WorkerState.RESTARTING:
+            return pages.starting(scope, next_path, worker.detail)
+        if worker.state is WorkerState.FAILED:
+            self._endpoint.wanted.set()
+            return pages.failed(scope, worker.detail)
+        return pages.stopping(scope) if worker.state is WorkerState.DRAINING else None
+
+    async def _relay(self, scope: Scope, receive: Receive, send: Send) -> None:
+        record = record_of(scope)
+        record.worker = self.upstream.name
+        self.upstream.check_ready()
+        body = await read_body(scope, receive, self._settings.max_body_bytes, self._settings.body_idle_timeout_s)
+        try:
+            async with EarlyEnd(receive, self.upstream.down, self._settings.client_stall_timeout_s) as end:
+                await self._forward(scope, body, send, end)
+        except (WorkerGivenUp, Unreachable, ConnectionBroke) as error:
+            gone = _gone(str(error) or self._endpoint.worker.detail)
+            if record.phase != "streaming":
+                raise gone from error
+            # The page sees its stream end, and asks whether the UI was started anew.
+            record.error_code = gone.code
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _forward(self, scope: Scope, body: bytes, send: Send, end: EarlyEnd) -> None:
+        path = scope["raw_path"].decode("latin-1") + _query(scope)
+        # What HEAD asks for is found out by GET, and the body thrown away: our client expects one.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        kind = header(scope, b"content-type").decode("latin-1")
+        request = self.upstream.client.request(
+            method, path, record_of(scope).request_id, body, _passed_in(scope), content_type=kind
+        )
+        async with request as reply:
+            await send({"type": "http.response.start", "status": reply.status, "headers": _passed_out(scope, reply)})
+            if reply.content_type == b"text/event-stream":
+                record_of(scope).phase = "streaming"
+            while scope["method"] != "HEAD" and (chunk := await reply.read_some()):
+                end.sending_since_s = time.perf_counter()
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                end.sending_since_s = 0.0
+        record_of(scope).phase = "done"
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _query(scope: Scope) -> str:
+    """With the question mark. Gradio can be told in a page's query to load what another visitor saved, or a page."""
+    query: str = scope["query_string"].decode("latin-1")
+    if scope["path"] == START.path and parse_qs(query).keys() & {"deep_link", "page"}:
+        raise ApiError(404, "there is no such page here", "route_not_found")
+    return f"?{query}" if query else ""
+
+
+def _passed_in(scope: Scope) -> list[tuple[str, str]]:
+    passed = [(name.decode(), value.decode("latin-1")) for name, value in scope["headers"] if name in _PASSED_IN]
+    # From these it makes the address that the page talks to.
+    passed.append(("x-forwarded-host", header(scope, b"host").decode("latin-1")))
+    if is_https(scope):
+        passed.append(("x-forwarded-proto", "https"))
+    return passed
+
+
+def _passed_out(scope: Scope, reply: Reply) -> list[tuple[bytes, bytes]]:
+    passed = [(name, value) for name, value in reply.headers.items() if name in _PASSED_OUT]
+    if scope["path"].startswith("/assets/") and reply.status == 200:
+        return [*(pair for pair in passed if pair[0] != b"cache-control"), _FOR_EVER]
+    if scope["path"] == START.path:
+        passed.append((b"cache-control", b"no-store"))
+    return passed
+
+
+def _gone(why: str) -> ApiError:
+    return ApiError(
+        503, f"the web interface does not answer ({why}); it is being restarted", "ui_gone", retry_after_s=2
+    )

@@ -1,0 +1,107 @@
+"""The web UI's process: started when somebody first asks for the page, kept alive, and no reason for anything to end.
+
+It is told by a file which API to speak to and with which key; only the gateway reaches its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.own import OwnProcess
+from qserve.errors import MissingExtra, QserveError
+from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.web import UiEndpoint
+from qserve.ui.settings import UISettings
+from qserve.up.record import RunRecord
+from qserve.up.worker import SupervisedWorker, WorkerEvents
+
+__all__ = ["check_installed", "hosted_ui"]
+
+_log = logging.getLogger("qserve.up")
+_INSTALL = "pip install 'qserve[ui]'"
+
+
+def check_installed() -> None:
+    """Raises MissingExtra without Gradio."""
+    if importlib.util.find_spec("gradio") is None:
+        raise MissingExtra("gradio", "ui", "the web UI")
+
+
+@contextlib.asynccontextmanager
+async def hosted_ui(
+    choice: bool | None, url: str, gateway: GatewaySettings, private: Path, record: RunRecord
+) -> AsyncIterator[UiEndpoint | None]:
+    """The UI of a service at `url`, for as long as the service lives: at once (True), on a visit (None), never (False).
+
+    Its socket, its file and what is made for visitors lie in the `private` folder.
+    """
+    if choice is False:
+        yield None
+        return
+    ui = _WebUi(url, gateway, private, record)
+    if choice:
+        ui.endpoint.wanted.set()
+    running = asyncio.create_task(ui.run())
+    try:
+        yield ui.endpoint
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await ui.worker.stop()
+
+
+class _WebUi:
+    """The supervised process behind `/`, and the `endpoint` that the gateway knows it by."""
+
+    def __init__(self, url: str, gateway: GatewaySettings, private: Path, record: RunRecord) -> None:
+        """Nothing is started yet."""
+        socket, key, api_key = private / "ui.sock", secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        worker = WorkerEndpoint("ui", ("web interface",), UnixAddress(socket), key, 1, 1)
+        missing = importlib.util.find_spec("gradio") is None
+        self.endpoint = UiEndpoint(worker, api_key, _INSTALL if missing else "")
+        settings = UISettings(url, api_key=api_key if gateway.keys else "", socket=str(socket), key=key)
+        launch = OwnProcess("qserve.ui", settings.to_json(), private / "ui.json")
+        launch.environment = {**launch.environment, **_environment(private / "ui-files")}
+        self.worker = SupervisedWorker(worker, launch, record.log_file("ui"), _teller(record))
+
+    async def run(self) -> None:
+        """Start it whenever it is wanted, and stay with it. Never ends by itself, whatever becomes of the process."""
+        while True:
+            await self.endpoint.wanted.wait()
+            self.endpoint.worker.state = WorkerState.STARTING
+            try:
+                await self.worker.start()
+                _log.info("the web UI's process is ready")
+                await self.worker.watch()
+            except QserveError as error:
+                _log.warning("the web UI: %s", error)
+                self.endpoint.worker.detail = str(error)
+                self.endpoint.worker.state = WorkerState.FAILED
+            self.endpoint.wanted.clear()
+
+
+def _environment(files: Path) -> dict[str, str]:
+    """Files of visitors go with the service; no card is looked for, no proxy asked, nobody told anything."""
+    return {
+        "GRADIO_TEMP_DIR": str(files),
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "CUDA_VISIBLE_DEVICES": "",
+        "NO_PROXY": "*",
+        "no_proxy": "*",
+    }
+
+
+def _teller(record: RunRecord) -> WorkerEvents:
+    def tell(worker: str, event: str, details: dict[str, Any]) -> None:
+        record.event(worker, event, **details)
+
+    return tell
