@@ -17,7 +17,8 @@ TOP_FOLDERS = ("configs/", "docs/", "tests/", "scripts/", "bench/", "evals/")
 
 
 def resolve(path):
-    below_root = path.startswith(TOP_FOLDERS) or path in ("pyproject.toml", "qserve/")
+    # Of what both have (bench/), the package's own is written with qserve/ in front.
+    below_root = path.startswith((*TOP_FOLDERS, "qserve/")) or path == "pyproject.toml"
     return (ROOT if below_root else ROOT / "qserve") / path
 
 

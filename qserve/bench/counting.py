@@ -1,0 +1,109 @@
+"""Who counts tokens: the server's own tokenizer wherever it can be had, else a guess that says so."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qserve.bench.connection import Address
+from qserve.errors import UsageError
+
+__all__ = ["Counter", "counter_of", "local_counter"]
+
+_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Tokens of a text, without what templates and BOS add.
+
+    Attributes:
+        count: tokens.
+        source: for people.
+        is_exact: false for a guess.
+    """
+
+    count: Callable[[str], int]
+    source: str
+    is_exact: bool = True
+
+
+def counter_of(address: Address, api_key: str, model: str, tokenizer: Path | None) -> Counter:
+    """A tokenizer's folder if one is named, the server's files, its /tokenize, or a guess, in this order.
+
+    Raises UsageError for a folder that holds no tokenizer.
+    """
+    if tokenizer is not None:
+        return local_counter(tokenizer)
+    server = _Server(address, api_key)
+    status, given = server.ask("GET", f"/v1/qserve/tokenizer/{model}")
+    if status == 200 and "tokenizer.json" in given.get("files", {}):
+        return Counter(_of_text(given["files"]["tokenizer.json"]), "the server's tokenizer")
+    status, given = server.ask("POST", "/tokenize", {"model": model, "prompt": "a", "add_special_tokens": False})
+    if status == 200 and "tokens" in given:
+        return Counter(lambda text: server.tokens(model, text), "the server's /tokenize")
+    return Counter(_guess, "a guess: a common English word for a token", is_exact=False)
+
+
+def local_counter(folder: Path) -> Counter:
+    """From `tokenizer.json` in a folder, or that file itself."""
+    file = folder / "tokenizer.json" if folder.is_dir() else folder
+    if not file.is_file():
+        raise UsageError(f"--tokenizer {folder}: there is no tokenizer.json; name a checkpoint's folder")
+    try:
+        return Counter(_of_text(file.read_text()), f"the tokenizer in {folder}")
+    except Exception as error:  # the library raises a bare Exception
+        raise UsageError(f"--tokenizer {folder}: {error}") from error
+
+
+def _of_text(text: str) -> Callable[[str], int]:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(text)
+    return lambda prompt: len(tokenizer.encode(prompt, add_special_tokens=False).ids)
+
+
+def _guess(text: str) -> int:
+    return len(text.split())
+
+
+class _Server:
+    """Questions over one connection, before the load begins."""
+
+    def __init__(self, address: Address, api_key: str) -> None:
+        self._address = address
+        self._headers = {"content-type": "application/json", "host": address.netloc}
+        if api_key:
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._connection: http.client.HTTPConnection = (
+            http.client.HTTPSConnection(
+                address.host, address.port, timeout=_TIMEOUT_S, context=ssl.create_default_context()
+            )
+            if address.is_tls
+            else http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)
+        )
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """(status, JSON object); (0, {}) where nobody answers."""
+        data = None if body is None else json.dumps(body).encode()
+        for _ in range(2):  # the server may have closed what lay idle
+            try:
+                self._connection.request(method, self._address.prefix + path, data, self._headers)
+                reply = self._connection.getresponse()
+                answer = json.loads(reply.read())
+            except (OSError, http.client.HTTPException, ValueError):
+                self._connection.close()
+                continue
+            return reply.status, answer if isinstance(answer, dict) else {}
+        return 0, {}
+
+    def tokens(self, model: str, text: str) -> int:
+        status, given = self.ask("POST", "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
+        if status != 200:
+            raise UsageError(f"{self._address.url}/tokenize counted once and then answered {status}")
+        return len(given["tokens"])

@@ -1,0 +1,97 @@
+"""What can go wrong with a request, a sentence each; requests with the same trouble share a kind."""
+
+from __future__ import annotations
+
+import json
+
+from qserve.bench.answer import StreamAnswer, WholeAnswer
+from qserve.bench.records import Failure
+
+__all__ = ["broken_off", "refused", "timed_out", "unreachable", "wrong_stream"]
+
+_LONGEST_QUOTE = 300
+
+
+def unreachable(url: str, reason: str) -> Failure:
+    """No connection."""
+    return Failure(
+        "unreachable",
+        f"no server answers at {url} ({reason}); start one with `qserve up`, or name it with --url",
+    )
+
+
+def broken_off(url: str, reason: str, answer: WholeAnswer | None) -> Failure:
+    """The connection ended within the answer."""
+    if "no HTTP" in reason:
+        return Failure("not HTTP", f"{url}: {reason}; is it the right port, and http or https as the server wants it?")
+    came = len(answer.arrivals_s) if isinstance(answer, StreamAnswer) else 0
+    return Failure(
+        "broke off",
+        f"{url} broke an answer off after {came} tokens ({reason}): the server died, or a proxy in between gave up",
+    )
+
+
+def timed_out(url: str, timeout_s: float) -> Failure:
+    """No complete answer in time."""
+    return Failure(
+        "timed out",
+        f"{url} gave no complete answer within {timeout_s:g} s; --timeout allows more, less load needs less",
+    )
+
+
+def refused(url: str, path: str, model: str, answer: WholeAnswer) -> Failure:
+    """A status that is not 200."""
+    status, words = answer.status, _words(answer.body)
+    if status in (401, 403):
+        return Failure(
+            f"key refused ({status})",
+            f"{url} refuses the key ({words}); give it with --api-key, QSERVE_API_KEY or OPENAI_API_KEY",
+        )
+    if status == 404 and model in words:
+        return Failure("no such model (404)", f"{url} serves no model {model!r} ({words}); --model names another")
+    if status in (404, 405):
+        return Failure(
+            f"no such route ({status})",
+            f"{url} answers {status} to POST {path} ({words}); is it an OpenAI-compatible server, and its address "
+            "without a path of its own? --endpoint names another route",
+        )
+    if status == 429:
+        return Failure("refused as too busy (429)", f"{url} turned requests away as too many ({words})")
+    if 300 <= status < 400:
+        return Failure(f"HTTP {status}", f"{url} sends clients elsewhere ({status}); name the final address with --url")
+    return Failure(f"HTTP {status}", f"{url} answered {status}: {words}")
+
+
+def wrong_stream(url: str, answer: StreamAnswer) -> Failure | None:
+    """A 200 that can't be measured as a stream; None where it can."""
+    if "event-stream" not in answer.content_type:
+        return Failure(
+            "not streamed",
+            f"{url} answered in one piece ({answer.content_type or 'no content type'}) though a stream was asked for: "
+            "there is no time to the first token to see; --no-stream measures whole answers",
+        )
+    if answer.error:
+        return Failure("error within the stream", f"{url} ended a stream with an error: {_cut(answer.error)}")
+    if not answer.arrivals_s:
+        seen = f"{answer.num_events} events, all with empty choices" if answer.num_events else "no event at all"
+        return Failure("no token", f"{url} streamed an answer without a token: {seen}")
+    return None
+
+
+def _words(body: bytes) -> str:
+    """The message of an error in OpenAI's shape or a web framework's, else the body's beginning."""
+    text = body.decode(errors="replace")
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return _cut(" ".join(text.split())) or "without a word"
+    if isinstance(answer, dict):
+        error = answer.get("error", answer)
+        for name in ("message", "detail", "error"):
+            if isinstance(error, dict) and error.get(name):
+                return _cut(str(error[name]))
+    return _cut(str(answer))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + " …"

@@ -1,0 +1,148 @@
+"""What stands behind a URL: its models, which one to load, and whether a first request of it can be measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qserve.bench.client import LoadClient
+from qserve.bench.connection import Address
+from qserve.bench.endpoints import Endpoint, Prompt
+from qserve.bench.records import RequestRecord
+from qserve.errors import UsageError
+
+__all__ = ["Target", "first_request", "look_at"]
+
+_TIMEOUT_S = 20
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model of a server.
+
+    Attributes:
+        model: the name that requests carry; "" where the server lists none and none was given.
+        engine: engine, version and quantization as a qserve tells them, or the kind of server as /v1/models hints.
+        run_id: of the run that a qserve is; "" for others.
+    """
+
+    address: Address
+    model: str
+    engine: str
+    run_id: str = ""
+
+
+def look_at(address: Address, api_key: str, model: str | None, scores: bool) -> Target:
+    """The model to load. Args: scores: one that scores is wanted, where the server tells which those are.
+
+    Raises UsageError where nobody answers, the key is refused, or the model is not there or not to be told.
+    """
+    cards = _cards(address, api_key)
+    report = _report(address, api_key) if cards else {}
+    workers = [worker for worker in report.get("data") or () if isinstance(worker, dict)]
+    if model is None:
+        model = _only(address, cards, workers, scores)
+    elif cards and model not in cards:
+        raise UsageError(f"{address.url} serves no model {model!r}; it serves {', '.join(cards)}: --model")
+    about = next((worker for worker in workers if model in worker.get("models", ())), {})
+    planned = about.get("planned") or {}
+    if planned:
+        engine = f"{planned['engine']} {planned['engine_version']}, {planned['quant']['scheme']}, {planned['dtype']}"
+    else:
+        engine = str(cards.get(model, {}).get("owned_by") or "")
+    return Target(address, model, engine, str(report.get("run") or ""))
+
+
+async def first_request(client: LoadClient, prompt: Prompt) -> tuple[RequestRecord, list[str]]:
+    """One request, to see whether its like can be measured, before any counts.
+
+    Where the server refuses a field by name that can be done without, `client.endpoint` changes. Returns the request's
+    record, and what was changed, in sentences. Raises UsageError with what is wrong.
+    """
+    notes: list[str] = []
+    while True:
+        record = RequestRecord(0, 0.0, 0.0, prompt_tokens=prompt.prompt_tokens)
+        await client.ask(record, client.encoded(prompt))
+        if record.failure is None:
+            return record, notes
+        conceded = _conceded(client.endpoint, record.failure.sentence)
+        if conceded is None:
+            raise UsageError(record.failure.sentence)
+        client.endpoint, note = conceded
+        notes.append(note)
+
+
+def _conceded(endpoint: Endpoint, said: str) -> tuple[Endpoint, str] | None:
+    """The endpoint without the field that was refused; None where it was something else."""
+    if not endpoint.generates:
+        return None
+    if endpoint.ignore_eos and "ignore_eos" in said:
+        note = "the server knows no ignore_eos: answers may be shorter than --output-len"
+        return dataclasses.replace(endpoint, ignore_eos=False), note
+    if endpoint.length_field == "max_tokens" and "max_completion_tokens" in said:
+        note = "the server calls the length max_completion_tokens"
+        return dataclasses.replace(endpoint, length_field="max_completion_tokens"), note
+    if endpoint.temperature is not None and "temperature" in said:
+        return dataclasses.replace(endpoint, temperature=None), "the server takes no temperature: its default holds"
+    return None
+
+
+def _cards(address: Address, api_key: str) -> dict[str, dict[str, Any]]:
+    """Models by name; {} for a server that has no such list."""
+    status, answer = _get(address, "/v1/models", api_key)
+    if status in (401, 403):
+        had = "refuses the key" if api_key else "wants a key"
+        raise UsageError(f"{address.url} {had} ({status}): --api-key, QSERVE_API_KEY or OPENAI_API_KEY")
+    cards = answer.get("data") if isinstance(answer, dict) else None
+    return {str(card["id"]): card for card in cards or () if isinstance(card, dict) and "id" in card}
+
+
+def _report(address: Address, api_key: str) -> dict[str, Any]:
+    """What a qserve says of itself; {} of another server."""
+    _, answer = _get(address, "/v1/qserve/report", api_key)
+    return answer if isinstance(answer, dict) else {}
+
+
+def _only(address: Address, cards: Mapping[str, Any], workers: Sequence[Mapping[str, Any]], scores: bool) -> str:
+    if not cards:
+        raise UsageError(f"{address.url} lists no models (GET /v1/models); is the address right? --model names one")
+    rewards = {name for worker in workers if worker.get("worker") == "reward" for name in worker.get("models", ())}
+    names = [name for name in cards if not workers or (name in rewards) == scores]
+    roots = [name for name in names if not cards[name].get("parent")] or names
+    if not roots:
+        kind = "reward model" if scores else "model that generates"
+        raise UsageError(f"{address.url} serves {', '.join(cards)}, and no {kind}; --endpoint says what to ask")
+    if len(roots) > 1:
+        raise UsageError(f"{address.url} serves {', '.join(roots)}; say which one with --model")
+    return roots[0]
+
+
+def _get(address: Address, path: str, api_key: str) -> tuple[int, Any]:
+    """(status, JSON or None). Raises UsageError where nobody answers."""
+    request = urllib.request.Request(address.url + path)  # noqa: S310 - Address.of looked at the scheme
+    if api_key:
+        request.add_header("authorization", f"Bearer {api_key}")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as the load itself goes
+    try:
+        with opener.open(request, timeout=_TIMEOUT_S) as reply:
+            text = reply.read()
+            status = int(reply.status)
+    except urllib.error.HTTPError as error:
+        return error.code, None
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        words = getattr(reason, "strerror", None) or str(reason)
+        raise UsageError(
+            f"no server answers at {address.url} ({words}); start one with `qserve up`, or name it with --url"
+        ) from None
+    except Exception as error:  # http.client raises what is no OSError for an answer that is no HTTP
+        raise UsageError(f"what answers at {address.url} is no HTTP ({error}); is it the right port?") from None
+    try:
+        return status, json.loads(text)
+    except ValueError:
+        return status, None

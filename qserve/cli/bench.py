@@ -1,0 +1,354 @@
+"""`qserve bench`: load on any OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from qserve.cli.state import state_folder
+from qserve.errors import QserveError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from qserve.bench.client import LoadClient
+    from qserve.bench.counting import Counter
+    from qserve.bench.load import Stage
+    from qserve.bench.result import BenchResult
+    from qserve.bench.session import Asked, PromptSource, Session
+    from qserve.bench.target import Target
+
+__all__ = ["command"]
+
+_T = TypeVar("_T")
+_DEFAULT_OUTPUT_LEN = 128
+_INTERRUPTED = 130
+
+
+class _Numbers(click.ParamType[Any]):
+    """`1,8,32`: positive numbers with commas between them."""
+
+    name = "numbers"
+
+    def __init__(self, kind: type[int] | type[float]) -> None:
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(self._kind(word) for word in str(value).split(",") if word.strip())
+        except ValueError:
+            numbers = ()
+        if not numbers or not all(0 < number < math.inf for number in numbers):
+            self.fail(f"{value!r}: write positive numbers with commas between them, as 1,8,32", param, ctx)
+        return numbers
+
+
+@click.command("bench")
+@click.argument("more_limits", nargs=-1, metavar="")
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The server to load.")
+@click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="Its key, where it has one.")
+@click.option("--model", "--served-model-name", "model", help="Which of its models [the only one].")
+@click.option(
+    "--endpoint",
+    type=click.Choice(["chat", "completions", "reward", "classify"]),
+    default="chat",
+    show_default=True,
+    help="What is asked; reward is POST /v1/reward, classify vLLM's.",
+)
+@click.option("--concurrency", type=_Numbers(int), help="Closed loop: requests at once, a stage each. [8]")
+@click.option("--request-rate", type=_Numbers(float), help="Open loop: requests a second, a stage each.")
+@click.option(
+    "--burstiness", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+    help="Of the open loop: 1 Poisson, less in bursts, more evenly, inf like a clock.",
+)  # fmt: skip
+@click.option(
+    "--burst-size", type=click.IntRange(min=1), default=1, show_default=True, help="Requests that arrive together."
+)
+@click.option("--sweep", is_flag=True, help="1, 2, 4, … at once, until more load brings nothing.")
+@click.option(
+    "--max-concurrency", type=click.IntRange(min=1), default=256, show_default=True, help="Where a sweep ends at last."
+)
+@click.option("--num-prompts", type=click.IntRange(min=1), help="Requests a stage [4 a stream, 30 s of an open loop].")
+@click.option("--duration", type=click.FloatRange(min=0, min_open=True), help="Seconds a stage [of a sweep: 15].")
+@click.option("--input-len", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens of a prompt.")
+@click.option("--output-len", type=click.IntRange(min=1), help="Tokens to generate, or of an answer to score. [128]")
+@click.option(
+    "--range-ratio", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True,
+    help="Lengths vary by up to this share.",
+)  # fmt: skip
+@click.option("--shared-prefix-len", type=click.IntRange(min=0), default=0, help="Tokens in front that all share.")
+@click.option("--dataset", type=click.Path(path_type=Path), help="Prompts from ShareGPT-shaped JSON or JSON lines.")
+@click.option("--best-of", type=click.IntRange(min=1), help="Answers that a reward request scores. [1]")
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="Folder of one [the server's own].")
+@click.option("--num-warmups", type=click.IntRange(min=0), default=2, show_default=True, help="Requests before it all.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of prompts and arrivals.")
+@click.option("--goodput", multiple=True, help="Limits in ms for good requests: ttft:200 tpot:50 e2el:3000.")
+@click.option("--ignore-eos/--no-ignore-eos", default=None, help="Answers of exactly --output-len. [on if synthetic]")
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True)
+@click.option("--extra-body", default="{}", help="Further fields of each request, as a JSON object.")
+@click.option("--stream/--no-stream", default=True, help="Whether tokens come one by one. [on]")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True, help="s.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="JSON [below --state-dir].")
+@click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="A line for each request.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, without single requests.")
+@click.option("--self-test", is_flag=True, help="Measure a server of set latencies, and the generator's own cost.")
+@click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
+def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
+    """Load on any OpenAI-compatible server: TTFT, TPOT, ITL, E2E as `vllm bench serve` defines them.
+
+    \b
+    qserve bench --concurrency 1,8,32
+    qserve bench --sweep --input-len 512 --output-len 128
+    qserve bench --url http://127.0.0.1:9000 --request-rate 2,4,8 --goodput ttft:200 tpot:50
+    qserve bench --endpoint reward --best-of 8 --concurrency 4
+    qserve bench --dataset sharegpt.json --num-prompts 200 --output result.json --csv requests.csv
+
+    Ctrl-C ends the load and prints what there is. Exit status: 0, 1 nothing was measured or the server went away, 2
+    bad input or a server that can't be measured, 130 after Ctrl-C.
+    """
+    if self_test:
+        sys.exit(0 if _self_test() else 1)
+    asked = _asked(values)
+    state = state_folder(state_dir)
+    output = values["output"] or state / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    from qserve.bench.result import check_writable
+    from qserve.cli.show_bench import console_of, show_result
+
+    for file in (output, values["csv_file"]):
+        if file is not None:
+            check_writable(file)
+    console = console_of(stderr=values["as_json"])
+    result, status = _measured(asked, values, console)
+    result.save(output)
+    if values["csv_file"] is not None:
+        result.save_csv(values["csv_file"])
+    if values["as_json"]:
+        click.echo(json.dumps(result.to_json(with_requests=False), indent=1, ensure_ascii=False))
+    else:
+        show_result(console, result)
+    kept = _keep(result, state, output)
+    console.print(f"kept in {output}{kept}", soft_wrap=True)
+    sys.exit(status)
+
+
+def _asked(values: dict[str, Any]) -> Asked:
+    """Stages and limits of the flags. Raises UsageError for what does not go together."""
+    from qserve.bench.metrics import parse_goodput
+    from qserve.bench.session import Asked
+
+    limits = [*values["goodput"], *values["more_limits"]]
+    if values["more_limits"] and not values["goodput"]:
+        raise UsageError(f"{values['more_limits'][0]!r} belongs to no option; limits come after --goodput")
+    given = [name for name in ("concurrency", "request_rate", "sweep") if values[name]]
+    if len(given) > 1:
+        named = " and ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(f"{named} are different loads; take one of them")
+    if not values["request_rate"] and (values["burstiness"] != 1 or values["burst_size"] != 1):
+        raise UsageError("--burstiness and --burst-size are about arrivals; they go with --request-rate")
+    if values["best_of"] and values["endpoint"] not in ("reward", "classify"):
+        raise UsageError("--best-of is for --endpoint reward and classify: the answers that a request scores")
+    goodput = parse_goodput(limits)
+    if goodput and (values["endpoint"] in ("reward", "classify") or not values["stream"]) and set(goodput) != {"e2el"}:
+        raise UsageError("--goodput: where no tokens are streamed there is only e2el to limit")
+    return Asked(
+        stages=_stages(values),
+        sweep=values["max_concurrency"] if values["sweep"] else 0,
+        num_warmups=values["num_warmups"],
+        seed=values["seed"],
+        goodput=goodput,
+    )
+
+
+def _stages(values: dict[str, Any]) -> tuple[Stage, ...]:
+    from qserve.bench.load import Stage
+
+    ends = {"num_prompts": values["num_prompts"], "duration_s": values["duration"]}
+    arrivals = {"burstiness": values["burstiness"], "burst_size": values["burst_size"]}
+    if values["request_rate"]:
+        return tuple(Stage(request_rate=rate, **arrivals, **ends) for rate in values["request_rate"])
+    return tuple(Stage(concurrency=int(one), **ends) for one in values["concurrency"] or (8,))
+
+
+def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[BenchResult, int]:
+    """The result, and the exit status that it means."""
+    from qserve.bench.connection import Address
+    from qserve.bench.counting import counter_of
+    from qserve.bench.result import BenchResult
+    from qserve.bench.saturation import saturation_of
+    from qserve.bench.session import run_session
+    from qserve.bench.target import look_at
+    from qserve.cli.show_bench import header, progress_on
+
+    address = Address.of(values["url"])
+    scores = values["endpoint"] in ("reward", "classify")
+    target = look_at(address, values["api_key"], values["model"], scores)
+    counter = counter_of(address, values["api_key"], target.model, values["tokenizer"])
+    client = _client(target, values, counter)
+    source = _source(values, counter)
+    console.print(header(target, values, counter), soft_wrap=True)
+    stopped: list[bool] = []
+
+    async def run() -> Session:
+        stop = _stop_at_signals(stopped)
+        async with progress_on(console) as show:
+            return await run_session(client, asked, source, stop, show)
+
+    session = _on_uvloop(run())
+    saturation = saturation_of(session.figures, "tokens/s" if scores else "output tokens/s")
+    cpu_s = sum(run.cpu_s for run in session.runs)
+    result = BenchResult(
+        began_unix_s=session.began_unix_s,
+        server={"url": address.url, "model": target.model, "engine": target.engine, "run": target.run_id},
+        load=_told(values, counter, session),
+        runs=session.runs,
+        figures=session.figures,
+        saturation=saturation,
+        generator={"cpu_s": cpu_s, "num_chunks": float(sum(one.num_chunks for one in session.figures))},
+        notes=[*session.notes, *([session.gone] if session.gone else [])],
+    )
+    if stopped:
+        return result, _INTERRUPTED
+    return result, int(bool(session.gone) or not any(one.completed for one in session.figures))
+
+
+def _client(target: Target, values: dict[str, Any], counter: Counter) -> LoadClient:
+    from qserve.bench.client import LoadClient
+    from qserve.bench.endpoints import ENDPOINTS, Endpoint
+
+    name = values["endpoint"]
+    generates = name in ("chat", "completions")
+    ignore_eos = values["dataset"] is None if values["ignore_eos"] is None else values["ignore_eos"]
+    endpoint = Endpoint(
+        name,
+        ENDPOINTS[name],
+        target.model,
+        streams=values["stream"] and generates,
+        ignore_eos=ignore_eos and generates,
+        temperature=values["temperature"],
+        extra=_extra_body(values["extra_body"]),
+    )
+    return LoadClient(target.address, endpoint, values["api_key"], values["timeout"], counter.count)
+
+
+def _extra_body(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--extra-body {text!r} is no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise UsageError(f"--extra-body {text!r} is no JSON object; write it as '{{\"top_p\": 0.9}}'")
+    return fields
+
+
+def _source(values: dict[str, Any], counter: Counter) -> PromptSource:
+    import random
+
+    from qserve.bench.dataset import FromFile, read_dataset
+    from qserve.bench.prompts import Synthetic, TextMaker
+
+    scores = values["endpoint"] in ("reward", "classify")
+    prefix_len = values["shared_prefix_len"]
+    entries = None if values["dataset"] is None else read_dataset(values["dataset"])
+    prefix, maker = "", None
+    if entries is None or prefix_len:
+        maker = TextMaker(counter)
+        prefix = maker.text(prefix_len, random.Random(f"{values['seed']} prefix")) if prefix_len else ""  # noqa: S311
+    if entries is not None:
+        return FromFile(entries, counter, values["output_len"], prefix, values["best_of"] or 0)
+    assert maker is not None
+    return Synthetic(
+        maker,
+        values["input_len"],
+        values["output_len"] or _DEFAULT_OUTPUT_LEN,
+        prefix,
+        prefix_len,
+        values["range_ratio"],
+        (values["best_of"] or 1) if scores else 0,
+    )
+
+
+def _told(values: dict[str, Any], counter: Counter, session: Session) -> dict[str, Any]:
+    """What was asked for, without the key."""
+    kept = {name: value for name, value in values.items() if name not in ("api_key", "output", "csv_file", "as_json")}
+    paths = {name: str(value) for name, value in kept.items() if isinstance(value, Path)}
+    first = session.first
+    return {
+        **kept, **paths, "tokens_counted_by": counter.source, "tokens_are_exact": counter.is_exact,
+        "first_request_prompt_tokens": 0 if first is None else first.prompt_tokens,
+    }  # fmt: skip
+
+
+def _keep(result: BenchResult, state: Path, output: Path) -> str:
+    """Beside the run of the server that was loaded, where that is one of ours here; says where."""
+    run_id = result.server["run"]
+    if not run_id:
+        return ""
+    import logging
+
+    from qserve.runs import RunStore
+
+    document = {**result.to_json(with_requests=False), "file": str(output.absolute())}
+    try:
+        store = RunStore.open(state)
+        if store.find(run_id) is None:
+            return ""  # another machine's, or below another --state-dir
+        store.add_bench(document, name=", ".join(one.stage.name for one in result.figures), run=run_id)
+    except QserveError as error:
+        logging.getLogger("qserve.bench").warning("not kept in the run store: %s", error)
+        return ""
+    return f", and beside run {run_id}"
+
+
+def _self_test() -> bool:
+    from qserve.bench.self_test import run_self_test
+    from qserve.cli.show_bench import console_of, progress_on, show_self_test
+
+    console = console_of()
+
+    async def run() -> Any:
+        stop = _stop_at_signals([])
+        async with progress_on(console) as show:
+            return await run_self_test(stop, show)
+
+    tested = _on_uvloop(run())
+    show_self_test(console, tested)
+    return bool(tested.is_good)
+
+
+def _stop_at_signals(stopped: list[bool]) -> asyncio.Event:
+    """The first Ctrl-C ends the load; the second one everything."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        stopped.append(True)
+        stop.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
+            loop.add_signal_handler(number, end)
+    return stop
+
+
+def _on_uvloop(work: Coroutine[Any, Any, _T]) -> _T:
+    make: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        make = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=make) as runner:
+        return runner.run(work)
