@@ -48,11 +48,17 @@ def read_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[Text
             stretches.append(Stretch(start, len(ids), begin, begin + group.shared))
             offset = start - group.shared
             wanted[member] = [begin + p if p < group.shared else offset + p for p in text.reading.positions]
+    layout = RowLayout(tuple(stretches))
+    if loaded.row_pass is not None:
+        places = sorted({place for of_text in wanted.values() for place in of_text})
+        hidden = loaded.row_pass(torch.tensor(ids), torch.tensor(positions), layout, torch.tensor(places))
+        index = {place: number for number, place in enumerate(places)}
+        return _read(loaded, hidden, {member: [index[p] for p in of_text] for member, of_text in wanted.items()}, texts)
     device = loaded.device
     hidden = loaded.body(
         input_ids=torch.tensor([ids], device=device),
         position_ids=torch.tensor([positions], device=device),
-        layout=RowLayout(tuple(stretches)),
+        layout=layout,
         use_cache=False,
     ).last_hidden_state[0]
     return _read(loaded, hidden, wanted, texts)

@@ -27,6 +27,7 @@ from qserve.errors import BrokenCheckpoint
 from qserve.planner.plan import Plan
 from qserve.reward import attention
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint
+from qserve.reward.cpu.row_pass import RowPass
 from qserve.reward.weights import body_tensors, read_tensors
 
 __all__ = ["LoadedReward", "ScoreHead", "load_reward_model"]
@@ -63,7 +64,8 @@ class LoadedReward:
     """A reward model that is ready to score.
 
     `packs`: rows of texts laid end to end can go through the body; without it they are padded on the right (hybrids,
-    whose linear attention carries a state along the row, and sliding windows).
+    whose linear attention carries a state along the row, and sliding windows). `row_pass`: a faster way through
+    the body for packed rows, where there is one.
     """
 
     checkpoint: RewardCheckpoint
@@ -74,6 +76,7 @@ class LoadedReward:
     quant: str
     weights_bytes: int
     packs: bool
+    row_pass: RowPass | None = None
     cost: LoadCost = field(default_factory=LoadCost)
     notes: tuple[str, ...] = ()
 
@@ -113,10 +116,12 @@ def load_reward_model(
     else:
         reference_kernels.expect_on(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     gc.collect()
+    row_pass, slower = (RowPass.of(body), RowPass.why_not(body)) if packs else (None, None)
     return LoadedReward(
         checkpoint=checkpoint, body=body, head=head, tokenizer=tokenizer, dtype=plan.dtype, quant=_quant(plan),
-        weights_bytes=weights_bytes(body) + weights_bytes(head), packs=packs, cost=meter.read(body),
-        notes=(*checkpoint.notes, *left_in_16_bit(body, plan)),
+        weights_bytes=weights_bytes(body) + weights_bytes(head), packs=packs,
+        row_pass=row_pass, cost=meter.read(body),
+        notes=(*checkpoint.notes, *left_in_16_bit(body, plan), *([slower] if slower else [])),
     )  # fmt: skip
 
 
@@ -226,5 +231,7 @@ def _head(checkpoint: RewardCheckpoint, body: Any) -> ScoreHead:
 
 
 def _packs(body: Any) -> bool:
-    layers = getattr(body.config, "layer_types", None) or ["full_attention"]
+    layers = getattr(body.config, "layer_types", None)
+    if layers is None:
+        return getattr(body.config, "sliding_window", None) is None
     return all(kind == "full_attention" for kind in layers)

@@ -24,6 +24,8 @@ __all__ = ["Job", "RowQueue", "RowRules"]
 _COMPANY_S, _MOST_COMPANY_S = 0.001, 0.004
 # Rows are made from this many rows' worth of what waits; more would not make them fuller.
 _HORIZON_ROWS = 8
+# How long the end waits for rows that are being computed.
+_LONGEST_ROW_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class RowQueue:
         self._tokens_running = 0
         self._num_running = 0
         self._stopped = False
+        self._threads: list[threading.Thread] = []
 
     def put(self, jobs: Sequence[Job]) -> None:
         """Hand over what belongs together."""
@@ -77,13 +80,16 @@ class RowQueue:
     def start(self) -> None:
         """Start the threads."""
         for index in range(self._rules.num_workers):
-            threading.Thread(target=self._work, name=f"reward-row-{index}", daemon=True).start()
+            self._threads.append(threading.Thread(target=self._work, name=f"reward-row-{index}", daemon=True))
+            self._threads[-1].start()
 
     def stop(self) -> None:
         """End the threads after the rows that they are at; what still waits is not delivered."""
         self._stopped = True
-        for _ in range(self._rules.num_workers):
+        for _ in self._threads:
             self._arrivals.put(())
+        for thread in self._threads:  # a thread that is still in a row when the interpreter ends aborts the process
+            thread.join(_LONGEST_ROW_S)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Compute `jobs` here and now; returns when all are delivered. Not between `start` and `stop`."""

@@ -1,0 +1,228 @@
+/* Causal attention of several texts in one packed row, texts of one prompt sharing its keys; bf16 with fp32 sums.
+
+   For processors with AVX512-BF16. A block of 8 queries of one head is one task: its scores stand in the cache in fp32,
+   so the softmax is the plain one, and only keys that some query of the block sees are multiplied. The keys of a text lie
+   16 to a group, pairs of elements side by side, as the dot product instruction reads them. Its last groups are filled
+   up with zeros: weights of 0 would not keep another text's infinities out. */
+
+#ifdef __AVX512BF16__
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { QUERIES = 8, LANES = 16 };
+
+typedef uint16_t bf16;
+/* Tokens [start, stop) of the row; `shared`: the stretch that they all see, by its number (-1: none). */
+typedef struct { int64_t start, stop, shared; } stretch;
+typedef struct { long first, groups, keys; } span; /* an even number of groups, of whose keys so many are seen */
+
+static inline __m512bh pairs(const void *at) { return (__m512bh)_mm512_loadu_si512(at); }
+static inline __m512bh pair_everywhere(const bf16 *at) {
+    int32_t both;
+    memcpy(&both, at, sizeof both);
+    return (__m512bh)_mm512_set1_epi32(both);
+}
+
+/* 2^x for x <= 0; NaN passes through. Polynomial of degree 5 over [-0.5, 0.5], 2e-7. */
+static inline __m512 exp2_of(__m512 x) {
+    x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x); /* the second operand where one is NaN */
+    __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm512_sub_ps(x, n);
+    __m512 p = _mm512_set1_ps(1.33335581e-3f);
+    const float rest[] = {9.61812911e-3f, 5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f};
+    for (int i = 0; i < 5; i++) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(rest[i]));
+    return _mm512_scalef_ps(p, n);
+}
+
+static long even_groups(long keys) { return (keys + 2 * LANES - 1) / (2 * LANES) * 2; }
+
+/* Scores of 8 queries against two groups of keys; q [8][size], keys [2][size / 2][16 pairs]. */
+static inline void scores_of(const bf16 *q, const bf16 *keys, long size, float *to, long stride) {
+    __m512 sum[QUERIES][2];
+    for (int i = 0; i < QUERIES; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+    for (long d = 0; d < size / 2; d++) {
+        __m512bh a = pairs(keys + d * 2 * LANES), b = pairs(keys + (size / 2 + d) * 2 * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < QUERIES; i++) {
+            __m512bh x = pair_everywhere(q + i * size + 2 * d);
+            sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, a);
+            sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, b);
+        }
+    }
+    for (int i = 0; i < QUERIES; i++) {
+        _mm512_storeu_ps(to + i * stride, sum[i][0]);
+        _mm512_storeu_ps(to + i * stride + LANES, sum[i][1]);
+    }
+}
+
+/* Scores of one query to weights of which the sum is returned, in bf16; keys that are not seen weigh 0. */
+static float softmax(float *scores, bf16 *weights, const span *spans, float scale) {
+    const __m512 never = _mm512_set1_ps(-INFINITY), factor = _mm512_set1_ps(scale);
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512 most = never, sum = _mm512_setzero_ps();
+    float *at = scores;
+    for (int s = 0; s < 2; s++)
+        for (long g = 0; g < spans[s].groups; g++, at += LANES) {
+            __mmask16 seen = _mm512_cmplt_epi32_mask(lanes, _mm512_set1_epi32((int)(spans[s].keys - g * LANES)));
+            __m512 x = _mm512_mask_mul_ps(never, seen, _mm512_loadu_ps(at), factor);
+            _mm512_storeu_ps(at, x);
+            most = _mm512_max_ps(most, x);
+        }
+    const long count = at - scores;
+    const __m512 top = _mm512_set1_ps(_mm512_reduce_max_ps(most));
+    for (long k = 0; k < count; k += LANES) {
+        __m512 x = _mm512_loadu_ps(scores + k);
+        __mmask16 seen = _mm512_cmp_ps_mask(x, never, _CMP_NEQ_UQ);
+        __m512 e = _mm512_maskz_mov_ps(seen, exp2_of(_mm512_sub_ps(x, top)));
+        sum = _mm512_add_ps(sum, e);
+        _mm256_storeu_si256((__m256i *)(weights + k), (__m256i)_mm512_cvtneps_pbh(e));
+    }
+    return _mm512_reduce_add_ps(sum);
+}
+
+/* 32 elements of the output of 8 queries: weights times values, values [pair of keys][size][2]. */
+static inline void mix(const bf16 *weights, long stride, const bf16 *values, long size, const span *spans,
+                       __m512 out[QUERIES][2]) {
+    for (int i = 0; i < QUERIES; i++) out[i][0] = out[i][1] = _mm512_setzero_ps();
+    const bf16 *w = weights;
+    for (int s = 0; s < 2; s++)
+        for (long k = 0; k < spans[s].groups * LANES / 2; k++, w += 2) {
+            const bf16 *v = values + (spans[s].first * LANES / 2 + k) * size * 2;
+            __m512bh a = pairs(v), b = pairs(v + 2 * LANES);
+#pragma GCC unroll 8
+            for (int i = 0; i < QUERIES; i++) {
+                __m512bh x = pair_everywhere(w + i * stride);
+                out[i][0] = _mm512_dpbf16_ps(out[i][0], x, a);
+                out[i][1] = _mm512_dpbf16_ps(out[i][1], x, b);
+            }
+        }
+}
+
+/* A group of keys and values of one head; tokens from `stop` on are filled with zeros. */
+static void pack_group(const bf16 *k, const bf16 *v, bf16 *keys, bf16 *values, long start, long stop, long heads,
+                       long size) {
+    for (long lane = 0; lane < LANES; lane++) {
+        const long t = start + lane;
+        for (long d = 0; d < size; d += 2) {
+            bf16 *key = keys + (d / 2 * LANES + lane) * 2, *value = values + (lane / 2 * size + d) * 2 + lane % 2;
+            const int is_there = t < stop;
+            key[0] = is_there ? k[t * heads * size + d] : 0;
+            key[1] = is_there ? k[t * heads * size + d + 1] : 0;
+            value[0] = is_there ? v[t * heads * size + d] : 0;
+            value[2] = is_there ? v[t * heads * size + d + 1] : 0;
+        }
+    }
+}
+
+/* What all blocks of a call have in common. `begin` is each text's first group. */
+typedef struct {
+    const bf16 *q, *keys, *values;
+    bf16 *out;
+    const stretch *texts;
+    const long *begin;
+    long groups, heads, kv_heads, size, stride;
+    float scale;
+} row;
+
+typedef struct { long text, head, first; } block;
+typedef struct { float *scores; bf16 *weights, *queries; } room;
+
+static void attend_block(const row *r, const block *one, const room *own) {
+    const stretch *text = r->texts + one->text;
+    const long size = r->size, kv = one->head / (r->heads / r->kv_heads), left = text->stop - one->first;
+    const long count = left < QUERIES ? left : QUERIES, before = one->first - text->start, shared = text->shared;
+    const long shared_keys = shared < 0 ? 0 : r->texts[shared].stop - r->texts[shared].start;
+    span spans[2] = {{shared < 0 ? 0 : r->begin[shared], even_groups(shared_keys), shared_keys},
+                     {r->begin[one->text], even_groups(before + count), 0}};
+    const bf16 *keys = r->keys + kv * r->groups * LANES * size, *values = r->values + kv * r->groups * LANES * size;
+    for (long i = 0; i < QUERIES; i++) /* a block that is not full repeats its first query */
+        memcpy(own->queries + i * size, r->q + ((one->first + (i < count ? i : 0)) * r->heads + one->head) * size,
+               size * sizeof(bf16));
+    float *to = own->scores;
+    for (int s = 0; s < 2; s++)
+        for (long g = 0; g < spans[s].groups; g += 2, to += 2 * LANES)
+            scores_of(own->queries, keys + (spans[s].first + g) * LANES * size, size, to, r->stride);
+    __m512 part[QUERIES];
+    for (long i = 0; i < QUERIES; i++) {
+        spans[1].keys = before + (i < count ? i : 0) + 1;
+        part[i] = _mm512_set1_ps(1.0f / softmax(own->scores + i * r->stride, own->weights + i * r->stride, spans, r->scale));
+    }
+    for (long d = 0; d < size; d += 2 * LANES) {
+        __m512 mixed[QUERIES][2];
+        mix(own->weights, r->stride, values + d * 2, size, spans, mixed);
+        for (long i = 0; i < count; i++) {
+            bf16 *at = r->out + ((one->first + i) * r->heads + one->head) * size + d;
+            for (int half = 0; half < 2; half++)
+                _mm256_storeu_si256((__m256i *)(at + half * LANES),
+                                    (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(mixed[i][half], part[i])));
+        }
+    }
+}
+
+/* Every block of every text: late ones have the most keys and come first, so that none is left over at the end. */
+static long blocks_of(const row *r, long num_texts, block *to) {
+    long n = 0;
+    for (long i = 0; i < num_texts; i++)
+        for (long b = (r->texts[i].stop - r->texts[i].start - 1) / QUERIES; b >= 0; b--)
+            for (long h = 0; h < r->heads; h++) to[n++] = (block){i, h, r->texts[i].start + b * QUERIES};
+    return n;
+}
+
+static int attend_packed(const row *r, const block *blocks, long count) {
+    int failed = 0;
+#pragma omp parallel reduction(| : failed)
+    {
+        room own = {malloc(QUERIES * r->stride * sizeof(float)), malloc(QUERIES * r->stride * sizeof(bf16)),
+                    malloc(QUERIES * r->size * sizeof(bf16))};
+        failed |= !own.scores || !own.weights || !own.queries;
+#pragma omp for schedule(dynamic, 8)
+        for (long i = 0; i < count; i++)
+            if (!failed) attend_block(r, blocks + i, &own);
+        free(own.scores), free(own.weights), free(own.queries);
+    }
+    return failed;
+}
+
+static void pack(const row *r, const bf16 *k, const bf16 *v, bf16 *keys, bf16 *values, long num_texts) {
+#pragma omp parallel for collapse(2) schedule(dynamic)
+    for (long i = 0; i < num_texts; i++)
+        for (long h = 0; h < r->kv_heads; h++)
+            for (long g = 0; g < even_groups(r->texts[i].stop - r->texts[i].start); g++) {
+                const long at = (h * r->groups + r->begin[i] + g) * LANES * r->size;
+                pack_group(k + h * r->size, v + h * r->size, keys + at, values + at, r->texts[i].start + g * LANES,
+                           r->texts[i].stop, r->kv_heads, r->size);
+            }
+}
+
+/* out, q [tokens, heads, size], k and v [tokens, kv_heads, size]; size a multiple of 32; scale is that of the scores.
+   The texts fill the row. Returns 0, or 1 where memory ran out. */
+int attend(const bf16 *q, const bf16 *k, const bf16 *v, bf16 *out, long heads, long kv_heads, long size, float scale,
+           const stretch *texts, long num_texts) {
+    long *begin = malloc(num_texts * sizeof(long)), groups = 0, num_blocks = 0, most = 0;
+    if (!begin) return 1;
+    for (long i = 0; i < num_texts; i++) {
+        const long length = texts[i].stop - texts[i].start, own = even_groups(length);
+        begin[i] = groups;
+        groups += own;
+        num_blocks += (length + QUERIES - 1) / QUERIES;
+        const long all = own + (texts[i].shared < 0 ? 0 : even_groups(texts[texts[i].shared].stop - texts[texts[i].shared].start));
+        most = all > most ? all : most;
+    }
+    const size_t bytes = (size_t)kv_heads * groups * LANES * size * sizeof(bf16);
+    bf16 *keys = malloc(bytes), *values = malloc(bytes);
+    block *blocks = malloc((size_t)num_blocks * heads * sizeof(block));
+    int failed = !keys || !values || !blocks;
+    if (!failed) {
+        const float base_2 = scale * 1.44269504f;
+        const row r = {q, keys, values, out, texts, begin, groups, heads, kv_heads, size, most * LANES, base_2};
+        pack(&r, k, v, keys, values, num_texts);
+        failed = attend_packed(&r, blocks, blocks_of(&r, num_texts, blocks));
+    }
+    free(begin), free(keys), free(values), free(blocks);
+    return failed;
+}
+
+#endif

@@ -1,0 +1,120 @@
+"""The C of this folder as a shared library: compiled for this processor at its first use, and kept in the user's cache.
+
+A compiler takes a second and is where Python's packages are built; without one, torch's own operations do the same work
+more slowly. Nothing is linked: OpenMP's functions are found in the run time that torch has loaded, since two of them in
+one process fight for the cores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+__all__ = ["library", "why_none"]
+
+_log = logging.getLogger("qserve.worker")
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("row.c", "attention.c"))
+# NaN must stay NaN, so no -ffast-math; without the two exceptions nothing with a square root becomes vectors.
+_FLAGS = ("-O3", "-march=native", "-std=c11", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+_TIMEOUT_S = 120
+
+
+class _NotBuilt(Exception):
+    """Why there is no library."""
+
+
+@functools.cache
+def _built() -> ctypes.CDLL | str:
+    try:
+        return ctypes.CDLL(str(_file()), mode=os.RTLD_NOW)  # at once: a missing function is found here, not in a row
+    except (_NotBuilt, OSError, subprocess.SubprocessError) as error:
+        return str(error)
+
+
+def library() -> ctypes.CDLL | None:
+    """The functions of row.c, and on processors with AVX512-BF16 those of attention.c. torch is imported already.
+
+    None where there is no compiler, or it fails; `why_none` says why.
+    """
+    built = _built()
+    return None if isinstance(built, str) else built
+
+
+def why_none() -> str | None:
+    """Half a sentence; None where `library` is there."""
+    built = _built()
+    return built if isinstance(built, str) else None
+
+
+def _file() -> Path:
+    compiler = os.environ.get("CC") or next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
+    if compiler is None:
+        raise _NotBuilt("there is no C compiler (cc); Debian, Ubuntu: apt install gcc")
+    if shutil.which(compiler.split()[0]) is None:
+        raise _NotBuilt(f"the C compiler that $CC names, {compiler}, is not there")
+    name = f"reward-row-{_fingerprint(compiler)}.so"
+    for folder in (_cache_folder(), None):
+        try:
+            if folder is not None:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if not _is_ours(folder):
+                    continue
+                if (folder / name).is_file() and _is_ours(folder / name):
+                    return folder / name
+            return _compiled(compiler, folder or Path(tempfile.mkdtemp(prefix="qserve-kernels-")), name)
+        except PermissionError:
+            continue
+    raise _NotBuilt("no folder can be written to")
+
+
+def _compiled(compiler: str, folder: Path, name: str) -> Path:
+    """Written at once or not at all: others may look for it at the same time."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / name
+        command = [*compiler.split(), *_FLAGS, "-c"]
+        objects = []
+        for source in _SOURCES:
+            objects.append(str(Path(scratch) / f"{source.stem}.o"))
+            _run([*command, str(source), "-o", objects[-1]])
+        _run([*compiler.split(), "-shared", *objects, "-o", str(made)])
+        made.replace(folder / name)
+    return folder / name
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if done.returncode:
+        _log.debug("%s\n%s", " ".join(command), done.stderr)
+        first = next((line for line in done.stderr.splitlines() if "error" in line), "it says nothing")
+        raise _NotBuilt(f"the C compiler {command[0]} failed: {first.strip()}")
+
+
+def _fingerprint(compiler: str) -> str:
+    """A library serves the sources, the compiler and the processor that it was made for."""
+    about = hashlib.sha256(" ".join((compiler, *_FLAGS)).encode())
+    for source in _SOURCES:
+        about.update(source.read_bytes())
+    about.update(subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=30, check=False).stdout)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    about.update(next((line for line in lines if line.startswith(("flags", "Features"))), "").encode())
+    return about.hexdigest()[:16]
+
+
+def _is_ours(path: Path) -> bool:
+    """Nobody else may have put there what we are going to run."""
+    status = path.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qserve"

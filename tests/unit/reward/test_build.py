@@ -1,0 +1,44 @@
+"""The compiled library: made once, never taken from a folder that others may write to."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from qserve.reward.cpu import build
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    return tmp_path / "qserve"
+
+
+def test_it_is_compiled_once(cache: Path) -> None:
+    made = build._file()
+    assert made.parent == cache
+    assert [one.name for one in cache.iterdir()] == [made.name]
+    written_ns = made.stat().st_mtime_ns
+    assert build._file().stat().st_mtime_ns == written_ns
+
+
+def test_a_folder_that_others_write_to_is_not_trusted(cache: Path, tmp_path: Path) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+    made = build._file()
+    assert made.parent != cache
+    assert not list(cache.iterdir())
+    shutil.rmtree(made.parent)
+
+
+@pytest.mark.parametrize(("compiler", "said"), [("false", "false failed"), ("no-such-cc", "no-such-cc, is not there")])
+def test_a_compiler_that_fails_is_named(compiler: str, said: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", compiler)
+    with pytest.raises(build._NotBuilt, match=said):
+        build._file()
+    assert not cache.exists() or not list(cache.iterdir())
