@@ -1,26 +1,75 @@
-"""4 bit while loading, on real vLLM: the demo model by bitsandbytes' plugin, and what is said without it."""
+"""4 bit while loading, on real vLLM behind our port, by bitsandbytes' plugin; and what is said without it."""
 
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
 
 from qserve.engine.vllm.diagnose import failure_of
 from qserve.engine.vllm.failure import FailureKind
-from qserve.engine.vllm.log import figures_of
+from tests.tiny.serving.served import Service
 from tests.tiny.vllm.engines import engine, plan_of
 
+QUESTION = [{"role": "user", "content": "What is 12+30?"}]
 
-def test_nf4_answers_and_holds_the_planned_cache(parser):
-    plan = plan_of(quant="4bit")
-    assert (plan.quant.scheme, plan.quant.in_flight) == ("bnb-nf4", True)
-    with engine(parser, plan) as running:
-        assert running.process.poll() is None, "\n".join(running.log[-30:])
-        messages = [{"role": "user", "content": "What is 12+30?"}]
-        body = {"model": "demo", "messages": messages, "temperature": 0, "max_tokens": 16}
-        status, answer = running.ask("/v1/chat/completions", body)
-        assert status == 200, answer
-        assert json.loads(answer)["choices"][0]["message"]["content"]
-        assert figures_of(running.log).kv_cache_tokens == plan.kv_cache_tokens
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    flags = ("--engine", "vllm", "--max-model-len", "512", "--kv-cache-memory-bytes", "64MiB", "--enforce-eager")
+    one = Service(
+        ("--model", "demo", "--quant", "4bit", *flags),
+        tmp_path_factory.mktemp("vllm-4bit"),
+        {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "qserve-tests-torchinductor")},
+    )
+    yield one.until_ready()
+    assert one.end() == 0, one.output
+
+
+@pytest.fixture(scope="module")
+def client(service: Service) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=120) as one:
+        yield one
+
+
+def test_nf4_answers_whole_and_streamed(client):
+    asked = {"model": "demo", "messages": QUESTION, "temperature": 0, "max_tokens": 16}
+    whole = client.chat.completions.create(**asked).choices[0].message.content
+    pieces = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**asked, stream=True)]
+    assert whole and "".join(pieces) == whole
+
+
+def test_nf4_with_choices_and_logprobs(client):
+    answer = client.chat.completions.create(
+        model="demo", messages=QUESTION, n=2, max_tokens=4, logprobs=True, top_logprobs=2
+    )
+    assert [len(choice.logprobs.content[0].top_logprobs) for choice in answer.choices] == [2, 2]
+
+
+def test_nf4_is_bound_by_a_schema_and_calls_tools(client):
+    schema = {"type": "json_schema", "json_schema": {"name": "one", "schema": {"enum": [41, 43]}, "strict": True}}
+    bound = client.chat.completions.create(
+        model="demo", messages=QUESTION, max_tokens=64, temperature=0, response_format=schema
+    )
+    assert json.loads(bound.choices[0].message.content) in (41, 43)
+    parameters = {
+        "type": "object", "properties": {"a": {"enum": [12, 30]}}, "required": ["a"], "additionalProperties": False,
+    }  # fmt: skip
+    tool = {"type": "function", "function": {"name": "look", "parameters": parameters, "strict": True}}
+    called = client.chat.completions.create(
+        model="demo", messages=QUESTION, tools=[tool], tool_choice="required", max_tokens=300, temperature=0
+    )
+    assert called.choices[0].message.tool_calls[0].function.name == "look"
+
+
+def test_nf4_holds_the_planned_cache(service: Service):
+    (entry,) = service.get("/v1/qserve/memory").json()["data"]
+    assert entry["planned"]["quant"]["scheme"] == "bnb-nf4"
+    assert entry["memory"]["kv_cache_tokens"] == entry["planned"]["kv_cache_tokens"], entry
 
 
 def test_without_the_plugin_the_command_that_installs_it_is_told(parser):
