@@ -1,30 +1,31 @@
-"""`qserve eval`: lm-eval against a running server; `qserve eval diff`: two results item by item."""
+"""`qserve eval`: lm-eval against a running server, or one of its own; `qserve eval diff`: two results item by item."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
+from qserve.cli.own_server import own_server, up_arguments
+from qserve.cli.progress import request_progress
+from qserve.cli.show_eval import show_diff, show_result
 from qserve.cli.state import state_folder
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:
-    from qserve.evaluation.diff import TaskDiff
+    from qserve.evaluation.harness import Asked
     from qserve.evaluation.results import EvalResult
     from qserve.evaluation.server import ServedModel
+    from qserve.evaluation.tasks import Tasks
 
 __all__ = ["command"]
 
-_MOST_FLIPS_SHOWN = 10
-_LARGE = 1000
+_URL = "http://127.0.0.1:8000"
 
 
 class _WithDiff(click.Group):
@@ -38,9 +39,14 @@ class _WithDiff(click.Group):
 
 
 @click.group("eval", cls=_WithDiff, invoke_without_command=True)
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The server to evaluate.")
+@click.option("--url", help=f"A running server [{_URL}].")
 @click.option("--api-key", envvar="QSERVE_API_KEY", default="", help="Its key, where it has one.")
 @click.option("--served-model-name", help="Which of its models [the only one that generates].")
+@click.option(
+    "--model", help="In place of --url: serve this for the evaluation. A folder, a hub id, an alias, or demo."
+)
+@click.option("--quant", help="With --model: auto, fp16, bf16, fp8, int8, 4bit or a scheme [auto].")
+@click.option("--up-args", default="", help='With --model: further flags of `qserve up`: "--engine vllm".')
 @click.option("--tasks", help="lm-eval's task names, with commas between them.")
 @click.option("--suite", help="A list of tasks by its name or its file: offline, quick, quality, math, chinese, long.")
 @click.option("--limit", type=click.IntRange(min=1), help="Items a task [all].")
@@ -55,48 +61,103 @@ class _WithDiff(click.Group):
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the result [below --state-dir].")
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    url: str,
-    api_key: str,
-    served_model_name: str | None,
-    tokenizer: str | None,
-    max_length: int | None,
-    preflight: bool,
-    resume: bool,
-    out: Path | None,
-    state_dir: Path | None,
-    **values: Any,
-) -> None:
-    """lm-eval against a running server: accuracies with standard errors, and every answer kept.
+def command(ctx: click.Context, /, **values: Any) -> None:
+    """lm-eval against a server: accuracies with standard errors, and every answer kept.
 
     \b
     qserve eval --suite offline
+    qserve eval --model ./my-checkpoint --quant 4bit --suite quick
     qserve eval --url http://127.0.0.1:9000 --tasks gsm8k,arc_challenge --limit 200
-    qserve eval diff runs/bf16 runs/4bit
+    qserve eval diff evals/bf16 evals/4bit
 
-    Exit status: 0, or 2 where something can't be asked.
+    An evaluation that was interrupted goes on where it stopped when the same command is given again.
+
+    Exit status: 0, 2 where something can't be asked, 5 where the server did not start or stopped answering.
     """
     if ctx.invoked_subcommand is not None:
         return
+    _check_which_server(values)
+    asked = _asked(values)
+    from qserve.evaluation.tasks import load_tasks
+
+    tasks = load_tasks(asked.tasks)  # before a server is started for nothing
+    console = Console(highlight=False, soft_wrap=True)
+    with _server(console, values, tasks) as (url, api_key):
+        _evaluate(console, url, api_key, asked, tasks, values)
+
+
+def _check_which_server(values: dict[str, Any]) -> None:
+    """Flags of one way to have a server are never silently ignored in the other."""
+    if values["model"] is None:
+        given = [name for name in ("quant", "up_args") if values[name]]
+        if given:
+            raise UsageError(
+                f"--{given[0].replace('_', '-')} is for a server of its own; name its model with --model (which of a "
+                "running server's models to ask is --served-model-name)"
+            )
+    elif values["url"] is not None:
+        raise UsageError("--url names a running server and --model one to start; give one of them")
+
+
+@contextlib.contextmanager
+def _server(console: Console, values: dict[str, Any], tasks: Tasks) -> Iterator[tuple[str, str]]:
+    """Address and key: of the running server, or of one for the time of this command, planned for what is asked."""
+    if values["model"] is None:
+        yield values["url"] or _URL, values["api_key"]
+        return
+    arguments = ["--model", values["model"], *(["--quant", values["quant"]] if values["quant"] else [])]
+    arguments += [] if tasks.only_generate else ["--prompt-logprobs"]
+    log = state_folder(values["state_dir"]) / "eval-servers" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
+    console.print(f"starting {values['model']}; its log: {log}")
+    with own_server([*arguments, *up_arguments(values["up_args"])], log, values["state_dir"]) as server:
+        console.print(f"ready after {server.start_s:.1f} s")
+        yield server.url, server.api_key
+
+
+def _evaluate(console: Console, url: str, api_key: str, asked: Asked, tasks: Tasks, values: dict[str, Any]) -> None:
     from qserve.evaluation import harness, results, server
 
-    asked = _asked(values)
-    state = state_folder(state_dir)
-    console = Console(highlight=False, soft_wrap=True)
-    served = server.look_at(url, api_key, served_model_name, tokenizer, state / "tokenizers", max_length)
+    state = state_folder(values["state_dir"])
+    name, tokenizer = values["served_model_name"], values["tokenizer"]
+    served = server.look_at(url, api_key, name, tokenizer, state / "tokenizers", values["max_length"])
     console.print(f"{served.model} at {served.url} · {_what_runs(served)} · {served.concurrency} requests at once")
-    if preflight:
-        _preflight(console, served, asked)
+    if values["preflight"] and not tasks.only_generate:
+        _preflight(console, served)
+    cache = state / "eval-cache"
+    if not values["resume"]:
+        harness.forget_answers(cache, served, asked)
+    num_kept = harness.kept_answers(cache, served, asked)
+    if num_kept:
+        console.print(f"going on: {num_kept:,} answers are there from an interrupted run (--no-resume asks anew)")
     began = time.monotonic()
-    with _progress() as progress:
-        told = harness.evaluate(served, asked, state / "eval-cache" if resume else None, progress)
-    result = results.EvalResult.of(served, asked, told, time.monotonic() - began)
-    folder = out or state / "evals" / f"{time.strftime('%Y%m%d-%H%M%S')}-{served.fingerprint()}"
+    with request_progress() as progress, _interruptions(console):
+        told = harness.evaluate(served, asked, cache, progress, tasks)
+    result = results.EvalResult.of(served, asked, told, time.monotonic() - began, num_kept)
+    folder = values["out"] or state / "evals" / f"{time.strftime('%Y%m%d-%H%M%S')}-{served.fingerprint()}"
     file = result.save(folder)
-    _show(console, result)
-    console.print(f"kept in {file}", soft_wrap=True)
+    harness.forget_answers(cache, served, asked)
+    _keep_in_run(console, state, values["suite"] or ",".join(asked.tasks), result)
+    show_result(console, result)
+    console.print(f"kept in {file}")
+
+
+@contextlib.contextmanager
+def _interruptions(console: Console) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("interrupted; the answers so far are kept, and the same command goes on from there")
+        raise
+
+
+def _keep_in_run(console: Console, state: Path, name: str, result: EvalResult) -> None:
+    """Beside the run that was evaluated, if it is in the store of this state folder, and in any case in the store."""
+    from qserve.runs import RunStore, StoreUnusable
+
+    try:
+        RunStore.open(state).add_eval(result.document(), name=name, run=result.about["run"])
+    except StoreUnusable as error:
+        console.print(f"the run store does not take the result ({error}); the file below holds it")
 
 
 @click.command("diff")
@@ -111,12 +172,12 @@ def diff(first: Path, second: Path) -> None:
     from qserve.evaluation.diff import compare
     from qserve.evaluation.results import EvalResult
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     for one in compare(EvalResult.load(first), EvalResult.load(second)):
-        _show_diff(console, one)
+        show_diff(console, one)
 
 
-def _asked(values: dict[str, Any]) -> Any:
+def _asked(values: dict[str, Any]) -> Asked:
     """What the flags ask for: a suite, tasks, or both; flags win over the suite."""
     from qserve.evaluation import suites
     from qserve.evaluation.harness import Asked
@@ -138,25 +199,11 @@ def _asked(values: dict[str, Any]) -> Any:
     )
 
 
-def _preflight(console: Console, served: ServedModel, asked: Any) -> None:
-    """Tasks that only generate need no log-probabilities."""
-    from qserve.evaluation.harness import kinds_of_tasks, task_manager
+def _preflight(console: Console, served: ServedModel) -> None:
     from qserve.evaluation.preflight import check
 
-    if kinds_of_tasks(task_manager(asked.tasks), asked.tasks) == {"generate_until"}:
-        return
     worst = check(served)
     console.print(f"preflight: log-probabilities of its own answer agree to {worst:.4f}")
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
-    from rich.progress import Progress
-
-    with Progress(transient=True, disable=not sys.stdout.isatty()) as bar:
-        line = bar.add_task("asking", total=None)
-        yield lambda answered, wanted: bar.update(line, completed=answered, total=wanted)
 
 
 def _what_runs(served: ServedModel) -> str:
@@ -166,40 +213,3 @@ def _what_runs(served: ServedModel) -> str:
         if run
         else "not a qserve: engine unknown"
     )
-
-
-def _show(console: Console, result: EvalResult) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 2))
-    for name in ("task", "metric"):
-        table.add_column(name, no_wrap=True, overflow="ignore")
-    for name in ("value", "± stderr", "items", "shots"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for score in result.scores():
-        stderr = "" if score.stderr is None else f"{score.stderr:.4f}"
-        better = "" if score.higher_is_better else " ↓"
-        items, shots = f"{score.num_items:,}", str(score.num_fewshot)
-        table.add_row(score.task, score.metric + better, _figure(score.value), stderr, items, shots)
-    console.print(table)
-    console.print(f"{result.about['seconds']:.1f} s; ↓: lower is better")
-
-
-def _figure(value: float) -> str:
-    """Shares with four decimals; a perplexity may be of any size."""
-    return f"{value:.4f}" if abs(value) < _LARGE else f"{value:.4g}"
-
-
-def _show_diff(console: Console, diff: TaskDiff) -> None:
-    better = sum(flip.is_better for flip in diff.flips)
-    drift = diff.largest_logprob_difference
-    console.print(
-        f"[bold]{diff.task}[/bold]  {diff.metric} {diff.before:.4f} → {diff.after:.4f} on {diff.num_items:,} items · "
-        f"{len(diff.flips)} flipped ({better} better, {len(diff.flips) - better} worse) · p = {diff.p_value:.3f}"
-        + (f" · log-likelihoods differ by up to {drift:.4g}" if drift is not None else "")
-    )
-    for flip in diff.flips[:_MOST_FLIPS_SHOWN]:
-        sign = "better" if flip.is_better else "worse "
-        console.print(
-            f"  {sign} item {flip.doc_id}: {flip.before!r} → {flip.after!r} (right: {flip.target!r})", markup=False
-        )
-    if len(diff.flips) > _MOST_FLIPS_SHOWN:
-        console.print(f"  … and {len(diff.flips) - _MOST_FLIPS_SHOWN} more")

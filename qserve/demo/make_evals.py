@@ -1,4 +1,4 @@
-"""Writes the items of the three lm-eval tasks in evals/qserve_demo/, from held-out questions.
+"""Writes the items of the three lm-eval tasks and the preferences in evals/qserve_demo/, from held-out questions.
 
 python -m qserve.demo.make_evals
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 from qserve.demo.conversations import Conversation, chat_prompt
+from qserve.demo.preferences import write_held_out
 from qserve.demo.tasks import TASKS, Exchange, held_out_exchanges
 
 __all__ = ["choice_items", "generate_items", "main", "text_items", "write_evals"]
@@ -23,6 +24,7 @@ GENERATE_TASKS = ("add_2digit", "subtract_2digit", "sort", "reverse_words")
 ITEMS_PER_TASK = 60
 TEXTS = 48
 TURNS_PER_TEXT = 5
+PREFERENCES_PER_TASK = 20
 
 
 def choice_items() -> list[dict[str, object]]:
@@ -72,10 +74,11 @@ def _exchanges(names: tuple[str, ...]) -> list[Exchange]:
 
 
 def write_evals(folder: Path) -> None:
-    """Write choice.jsonl, generate.jsonl and text.jsonl into `folder`."""
+    """Write choice.jsonl, generate.jsonl, text.jsonl and preferences.jsonl into `folder`."""
     for name, items in (("choice", choice_items()), ("generate", generate_items()), ("text", text_items())):
         lines = [json.dumps(item, ensure_ascii=False) + "\n" for item in items]
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    write_held_out(folder / "preferences.jsonl", PREFERENCES_PER_TASK)
 
 
 def main() -> None:

@@ -108,9 +108,9 @@ def _tell(line: str) -> None:
     sys.stderr.flush()
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, even by SIGKILL (Linux)."""
+def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send `number` to this process when its parent dies, even by SIGKILL (Linux)."""
     parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it died between the two lines
         sys.exit(1)

@@ -1,28 +1,24 @@
-"""One model at several quantizations, one after the other: memory, speed, and accuracy on the same items."""
+"""One model at several quantizations, one after the other: memory, speed, and answers to the same items."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qserve.evaluation import diff, harness, server
+from qserve.errors import UsageError
+from qserve.evaluation import diff, server
 from qserve.evaluation.diff import TaskDiff
-from qserve.evaluation.harness import Asked
-from qserve.evaluation.load import LoadFigures, fixed_load
+from qserve.evaluation.harness import Progress
+from qserve.evaluation.load import LoadFigures
+from qserve.evaluation.questions import Questions
 from qserve.evaluation.results import EvalResult
 
-__all__ = ["Candidate", "advice", "candidates_of", "main_score", "measure"]
+__all__ = ["Candidate", "advice", "candidates_of", "is_complete", "main_score", "measure", "summary_of"]
 
-_NUM_STREAMS = 8
-_NUM_REQUESTS = 32
-_NUM_TOKENS = 32
-_PROMPTS = (
-    "What is 12+30?", "Sort these numbers: 9 4 7 1", "Which is larger, 15 or 9?", "Reverse the words: red green blue",
-)  # fmt: skip
+_MEASURED = "measured.json"
 # A flipped item more or less is noise; a difference that chance alone makes in one of twenty comparisons is not.
 _SIGNIFICANT = 0.05
 
@@ -55,37 +51,49 @@ class Candidate:
         return sum(scores.values()) / max(1, len(scores))
 
 
-def measure(quant: str, url: str, api_key: str, asked: Asked, folder: Path, start_s: float,
-            progress: harness.Progress) -> None:  # fmt: skip
-    """Measure the service at `url` and write all of it to `folder`: memory, load, evaluation."""
-    served = server.look_at(url, api_key, None, None, folder / "tokenizer")
-    prompts = [_PROMPTS[index % len(_PROMPTS)] for index in range(_NUM_REQUESTS)]
-    load = asyncio.run(fixed_load(served, prompts, num_streams=_NUM_STREAMS, num_tokens=_NUM_TOKENS))
-    told = harness.evaluate(served, asked, folder / "cache", progress)
-    (entry,) = [one for one in server.get_json(f"{url}/v1/qserve/report", api_key)["data"] if one["worker"] == "chat"]
-    result = EvalResult.of(served, asked, told, 0.0)
+def measure(
+    questions: Questions, quant: str, server_at: tuple[str, str], folder: Path, start_s: float, progress: Progress
+) -> None:
+    """Measure the service at `server_at` (URL, key) and write all of it to `folder`: load, answers, memory."""
+    served = questions.served(*server_at, folder)
+    load = questions.load(served)
+    result = questions.result(served, folder / "cache", progress)
+    entry = next(one for one in server.report_of(*server_at)["data"] if one["worker"] == questions.role)
     planned = sum(device["weights_bytes"] for device in entry["planned"]["devices"])
     measured = {
         "quant": quant, "memory": entry["memory"], "planned_bytes": planned, "start_s": round(start_s, 2),
         "load": asdict(load),
     }  # fmt: skip
-    (folder / "measured.json").write_text(json.dumps(measured, indent=1))
+    (folder / _MEASURED).write_text(json.dumps(measured, indent=1))
     result.save(folder)  # last: a folder with a result is complete
 
 
 def is_complete(folder: Path) -> bool:
     """Whether `measure` came to its end here."""
-    return (folder / "result.json").is_file() and (folder / "measured.json").is_file()
+    return (folder / "result.json").is_file() and (folder / _MEASURED).is_file()
 
 
 def candidates_of(folders: Sequence[Path]) -> list[Candidate]:
     """What `measure` wrote, with the differences to the first."""
     found = [_read(folder) for folder in folders]
     first = found[0].result
-    return [
-        found[0],
-        *(Candidate(**{**one.__dict__, "diffs": tuple(diff.compare(first, one.result))}) for one in found[1:]),
-    ]
+    return [found[0], *(replace(one, diffs=tuple(diff.compare(first, one.result))) for one in found[1:])]
+
+
+def summary_of(one: Candidate) -> dict[str, Any]:
+    """Every figure of a candidate as plain JSON; the answers themselves stay with its result."""
+    return {
+        "quant": one.quant,
+        "about": dict(one.about),
+        "memory": dict(one.memory),
+        "weights_bytes": one.held_bytes,
+        "planned_weights_bytes": one.planned_bytes,
+        "start_s": one.start_s,
+        "load": asdict(one.load),
+        "accuracy": round(one.accuracy, 6),
+        "scores": main_score(one.result),
+        "against_first": [asdict(task) for task in one.diffs],
+    }
 
 
 def main_score(result: EvalResult) -> dict[str, float]:
@@ -105,9 +113,9 @@ def advice(candidates: Sequence[Candidate]) -> str:
     if best is None or best.held_bytes >= first.held_bytes:
         return f"stay with {first.quant}: nothing smaller answers as well on these items"
     saved = 1 - best.held_bytes / first.held_bytes
-    speed = best.load.output_tokens_per_s / first.load.output_tokens_per_s
+    speed = best.load.tokens_per_s / first.load.tokens_per_s
     flips = sum(len(task.flips) for task in best.diffs)
-    items = sum(task.num_items for task in best.diffs)
+    items = sum(task.num_items for task in best.diffs if task.has_answers)
     return (
         f"{best.quant} holds {100 * saved:.0f} % less in weights than {first.quant} at {speed:.2f} × its speed, and "
         f"is not measurably worse: {flips} of {items} answers flipped, which chance alone can do"
@@ -119,7 +127,10 @@ def _is_worse(task: TaskDiff) -> bool:
 
 
 def _read(folder: Path) -> Candidate:
-    told = json.loads((folder / "measured.json").read_text())
+    told = json.loads((folder / _MEASURED).read_text())
     result = EvalResult.load(folder)
-    load = LoadFigures(**told["load"])
+    try:
+        load = LoadFigures(**told["load"])
+    except TypeError:
+        raise UsageError(f"{folder} was written by another version of qserve; name another folder with --out") from None
     return Candidate(told["quant"], result.about, told["memory"], told["planned_bytes"], told["start_s"], load, result)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qserve.errors import UsageError
 from qserve.evaluation.results import EvalResult
 
-__all__ = ["Flip", "TaskDiff", "compare", "mcnemar"]
+__all__ = ["Drift", "Flip", "TaskDiff", "compare", "mcnemar"]
+
+_LOG_LIKELIHOOD = "log-likelihood"
+_Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -25,18 +28,30 @@ class Flip:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """How far the scores of the same texts (log-likelihoods, rewards) lie apart, as absolute differences."""
+
+    num_scores: int
+    mean: float
+    largest: float
+
+    def __str__(self) -> str:
+        return f"scores differ by {self.mean:.4g} in the mean, {self.largest:.4g} at most"
+
+
+@dataclass(frozen=True)
 class TaskDiff:
     """One task, item by item.
 
     Attributes:
         task: its name.
-        metric: the figure that says whether an item is right.
+        metric: the figure that says whether an item is right; "log-likelihood" where nothing is right or wrong.
         num_items: items that both answered.
-        before: share of right ones in the first result.
+        before: mean of the figure over these items in the first result: the share of right ones.
         after: the same in the second.
         flips: items that are right in one only.
         p_value: probability of a difference at least so large if neither is better.
-        largest_logprob_difference: of the choices' log-likelihoods; None for generated answers.
+        drift: of the scores behind the answers; None for generated ones.
     """
 
     task: str
@@ -46,7 +61,12 @@ class TaskDiff:
     after: float
     flips: tuple[Flip, ...]
     p_value: float
-    largest_logprob_difference: float | None
+    drift: Drift | None
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether items are right or wrong."""
+        return self.metric != _LOG_LIKELIHOOD
 
 
 def compare(first: EvalResult, second: EvalResult) -> list[TaskDiff]:
@@ -55,7 +75,7 @@ def compare(first: EvalResult, second: EvalResult) -> list[TaskDiff]:
     diffs = [diff for task in tasks if (diff := _task(task, first.samples(task), second.samples(task))) is not None]
     if not diffs:
         raise UsageError(
-            "the two results have no task with right and wrong answers in common; the first has "
+            "the two results have no task in common whose items can be compared; the first has "
             f"{', '.join(first.lm_eval['samples'])}, the second {', '.join(second.lm_eval['samples'])}"
         )
     return diffs
@@ -72,54 +92,74 @@ def mcnemar(num_better: int, num_worse: int) -> float:
 
 def _task(task: str, before: Mapping[int, Any], after: Mapping[int, Any]) -> TaskDiff | None:
     both = sorted(set(before) & set(after))
-    metric = _metric(before[both[0]]) if both else None
-    if metric is None:
-        return None
+    pairs = [(before[doc], after[doc]) for doc in both]
     changed = [doc for doc in both if before[doc]["doc_hash"] != after[doc]["doc_hash"]]
     if changed:
         raise UsageError(
             f"{task}: item {changed[0]} is another question in the second result; the task's data changed between them"
         )
-    flips = tuple(
-        Flip(doc, str(after[doc].get("target", "")), _answer(before[doc]), _answer(after[doc]),
-             is_better=after[doc][metric] > before[doc][metric])
-        for doc in both if before[doc][metric] != after[doc][metric]
-    )  # fmt: skip
+    metric = _metric([sample for pair in pairs for sample in pair])
+    if metric is None:
+        return None
+    figures = [(_figure(one, metric), _figure(other, metric)) for one, other in pairs]
+    flips = () if metric == _LOG_LIKELIHOOD else tuple(_flips(both, pairs, metric))
     num_better = sum(flip.is_better for flip in flips)
     return TaskDiff(
         task=task,
         metric=metric,
         num_items=len(both),
-        before=sum(before[doc][metric] for doc in both) / len(both),
-        after=sum(after[doc][metric] for doc in both) / len(both),
+        before=sum(one for one, _ in figures) / len(both),
+        after=sum(other for _, other in figures) / len(both),
         flips=flips,
         p_value=mcnemar(num_better, len(flips) - num_better),
-        largest_logprob_difference=_drift([(before[doc], after[doc]) for doc in both]),
+        drift=_drift(pairs),
     )
 
 
-def _metric(sample: Mapping[str, Any]) -> str | None:
-    """The figure of an item that is 0 or 1; perplexities have none."""
-    names = [name for name in sample.get("metrics", ()) if sample.get(name) in (0, 1)]
-    return next((name for name in ("exact_match", "acc") if name in names), names[0] if names else None)
+def _metric(samples: Sequence[Mapping[str, Any]]) -> str | None:
+    """The figure that is 0 or 1 for every item; else the log-likelihood of whole texts, if that is what they have."""
+    if not samples:
+        return None
+    names = [name for name in samples[0].get("metrics", ()) if all(sample.get(name) in (0, 1) for sample in samples)]
+    if names:
+        return next((name for name in ("exact_match", "acc") if name in names), str(names[0]))
+    return _LOG_LIKELIHOOD if all(_is_text_score(sample) for sample in samples) else None
+
+
+def _figure(sample: Mapping[str, Any], metric: str) -> float:
+    return float(sample["filtered_resps"][0] if metric == _LOG_LIKELIHOOD else sample[metric])
+
+
+def _flips(docs: Sequence[int], pairs: Sequence[_Pair], metric: str) -> Iterator[Flip]:
+    for doc, (one, other) in zip(docs, pairs, strict=True):
+        if one[metric] != other[metric]:
+            is_better = other[metric] > one[metric]
+            yield Flip(doc, str(other.get("target", "")), _answer(one), _answer(other), is_better)
 
 
 def _answer(sample: Mapping[str, Any]) -> str:
     answers = sample["filtered_resps"]
-    if _has_logprobs(answers):
+    if _has_logprobs(sample):
         return f"choice {max(range(len(answers)), key=lambda index: float(answers[index][0]))}"
     return str(answers[0] if isinstance(answers, list) else answers)
 
 
-def _has_logprobs(answers: Any) -> bool:
+def _has_logprobs(sample: Mapping[str, Any]) -> bool:
+    answers = sample["filtered_resps"]
     return bool(answers) and isinstance(answers[0], list | tuple) and len(answers[0]) == 2
 
 
-def _drift(pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> float | None:
-    differences = [
-        abs(float(one[0]) - float(other[0]))
-        for before, after in pairs
-        if _has_logprobs(before["filtered_resps"])
-        for one, other in zip(before["filtered_resps"], after["filtered_resps"], strict=False)
-    ]
-    return max(differences, default=None)
+def _is_text_score(sample: Mapping[str, Any]) -> bool:
+    answers = sample["filtered_resps"]
+    return isinstance(answers, list) and bool(answers) and isinstance(answers[0], float)
+
+
+def _scores(sample: Mapping[str, Any]) -> list[float]:
+    if _has_logprobs(sample):
+        return [float(score) for score, _ in sample["filtered_resps"]]
+    return [float(sample["filtered_resps"][0])] if _is_text_score(sample) else []
+
+
+def _drift(pairs: Sequence[_Pair]) -> Drift | None:
+    apart = [abs(a - b) for one, other in pairs for a, b in zip(_scores(one), _scores(other), strict=False)]
+    return Drift(len(apart), sum(apart) / len(apart), max(apart)) if apart else None

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
 import os
-import warnings
+import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from qserve.errors import MissingExtra, UsageError
+from qserve.errors import WorkerFailed
 from qserve.evaluation.server import ServedModel
-from qserve.evaluation.suites import task_folders
+from qserve.evaluation.tasks import Tasks, import_lm_eval, load_tasks, quiet
+from qserve.evaluation.tokenizer import load_tokenizer
 
-__all__ = ["Asked", "Progress", "evaluate", "kinds_of_tasks", "task_manager"]
+__all__ = ["Asked", "Progress", "evaluate", "forget_answers", "kept_answers"]
 
 Progress = Callable[[int, int], None]
 """`progress(answered, wanted)`, in requests; `wanted` grows as tasks begin."""
@@ -46,45 +49,84 @@ class Asked:
     background: bool = False
 
 
-def evaluate(served: ServedModel, asked: Asked, cache: Path | None, progress: Progress) -> dict[str, Any]:
+def evaluate(
+    served: ServedModel, asked: Asked, cache: Path | None, progress: Progress, tasks: Tasks | None = None
+) -> dict[str, Any]:
     """lm-eval's result, whole: results, configs, versions, samples.
 
-    With `cache`, answers are kept there as they come, and what it holds is not asked again: an evaluation that was
-    interrupted goes on. `progress` hears how many requests are answered, and of how many. Raises UsageError for an
-    unknown task, MissingExtra without lm-eval.
+    With `cache`, a folder, answers are kept there as they come, and what it holds is not asked again: an evaluation
+    that was interrupted goes on. `progress` hears how many requests are answered, and of how many. `tasks` are those of
+    `asked`, where they were loaded before. Raises UsageError for an unknown task or tokenizer, MissingExtra without
+    lm-eval, WorkerFailed when the server stops answering.
     """
-    lm_eval = _lm_eval()
-    manager = task_manager(asked.tasks)
-    generates = kinds_of_tasks(manager, asked.tasks) == {"generate_until"}
-    name = "local-chat-completions" if asked.chat and generates else "local-completions"
-    with _environment(served.api_key):
-        client = lm_eval.api.registry.get_model(name).create_from_arg_obj(_model_args(served, asked, generates), {})
+    lm_eval = import_lm_eval()
+    tasks = tasks or load_tasks(asked.tasks)
+    name = "local-chat-completions" if asked.chat and tasks.only_generate else "local-completions"
+    if name == "local-completions":
+        load_tokenizer(served.tokenizer)  # lm-eval would fail on it with a traceback
+    with _environment(served.api_key) as heard:
+        arguments = _model_args(served, asked, tasks.only_generate)
+        client = lm_eval.api.registry.get_model(name).create_from_arg_obj(arguments, {})
         keep = client.set_cache_hook
         client.set_cache_hook = lambda hook: keep(_Keyed(hook))
         _count(client, progress)
-        result = lm_eval.simple_evaluate(
-            model=client,
-            use_cache=None if cache is None else str(cache / served.fingerprint()),
-            tasks=list(asked.tasks),
-            task_manager=manager,
-            num_fewshot=asked.num_fewshot,
-            limit=asked.limit,
-            apply_chat_template=asked.chat,
-            random_seed=asked.seed,
-            numpy_random_seed=asked.seed,
-            torch_random_seed=asked.seed,
-            fewshot_random_seed=asked.seed,
-            confirm_run_unsafe_code=False,
-        )
+        try:
+            result = lm_eval.simple_evaluate(
+                model=client,
+                use_cache=None if cache is None else str(_cache_stem(cache, served, asked)),
+                tasks=list(asked.tasks),
+                task_manager=tasks.manager,
+                num_fewshot=asked.num_fewshot,
+                limit=asked.limit,
+                apply_chat_template=asked.chat,
+                random_seed=asked.seed,
+                numpy_random_seed=asked.seed,
+                torch_random_seed=asked.seed,
+                fewshot_random_seed=asked.seed,
+                confirm_run_unsafe_code=False,
+            )
+        except Exception as error:
+            if not _is_of_the_server(error):
+                raise
+            goes_on = "; the same command goes on where it stopped" if cache else ""
+            raise WorkerFailed(
+                f"{served.url} stopped answering in the middle of it: {heard.last or error!r}{goes_on}"
+            ) from error
     assert result is not None, "lm-eval says nothing only on ranks other than 0"
     return dict(result)
 
 
-def kinds_of_tasks(manager: Any, tasks: tuple[str, ...]) -> set[str]:
-    """The output types of the tasks: `generate_until`, `multiple_choice`, `loglikelihood`, `loglikelihood_rolling`."""
-    with _quiet():
-        loaded = manager.load(list(tasks))["tasks"]
-    return {task.get_config("output_type") for task in loaded.values()}
+def kept_answers(cache: Path, served: ServedModel, asked: Asked) -> int:
+    """How many answers an interrupted evaluation of just this left in `cache`."""
+    file = _cache_file(cache, served, asked)
+    if not file.is_file():
+        return 0
+    try:
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            return int(connection.execute("SELECT COUNT(*) FROM unnamed").fetchone()[0])
+    except sqlite3.Error:
+        file.unlink()  # cut off before it held anything
+        return 0
+
+
+def forget_answers(cache: Path, served: ServedModel, asked: Asked) -> None:
+    """An evaluation that is finished and kept needs its answers no more: the next one asks anew."""
+    _cache_file(cache, served, asked).unlink(missing_ok=True)
+
+
+def _cache_stem(cache: Path, served: ServedModel, asked: Asked) -> Path:
+    """Answers to one seed, of one model, are never taken for those of another."""
+    told = json.dumps({**asdict(asked), "background": None}, sort_keys=True)
+    return cache / f"{served.fingerprint()}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+
+def _cache_file(cache: Path, served: ServedModel, asked: Asked) -> Path:
+    return Path(f"{_cache_stem(cache, served, asked)}_rank0.db")  # as lm-eval names it
+
+
+def _is_of_the_server(error: Exception) -> bool:
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, OSError) or bool(packages & {"aiohttp", "requests"})
 
 
 def _model_args(served: ServedModel, asked: Asked, generates: bool) -> dict[str, Any]:
@@ -159,61 +201,37 @@ def _background_header(api_key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {api_key}", "x-qserve-priority": "background"}
 
 
-def _lm_eval() -> Any:
-    try:
-        with _quiet():
-            import lm_eval
-            import lm_eval.tasks
-    except ImportError as error:
-        raise MissingExtra("lm-eval", "eval", "`qserve eval`") from error
-    return lm_eval
+class _Heard(logging.Handler):
+    """lm-eval logs what a server answered in place of an answer, and raises an error without it."""
 
+    last = ""
 
-def task_manager(tasks: tuple[str, ...]) -> Any:
-    """lm-eval's tasks and ours. Raises UsageError for a name that neither has, MissingExtra without lm-eval."""
-    _lm_eval()
-    # Its own thousands of tasks take seconds to list; ours are there at once.
-    for include_defaults in (False, True):
-        manager = _manager(include_defaults)
-        unknown = [task for task in tasks if not manager.match_tasks([task])]
-        if not unknown:
-            return manager
-    raise UsageError(
-        f"--tasks {unknown[0]}: lm-eval has no task of that name; `lm_eval ls tasks` lists them, and those that need "
-        "no network are the suite offline"
-    )
-
-
-def _manager(include_defaults: bool) -> Any:
-    from lm_eval.tasks import TaskManager
-
-    with _quiet():
-        return TaskManager(include_path=[str(folder) for folder in task_folders()], include_defaults=include_defaults)
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the reason of the last refusal."""
+        _, found, text = record.getMessage().partition("Response text: ")
+        if found:
+            self.last = text.removesuffix(". Retrying...")[:500]
 
 
 @contextlib.contextmanager
-def _environment(api_key: str) -> Iterator[None]:
-    """lm-eval reads the key from the environment, and draws bars for single items: the caller draws one for all."""
+def _environment(api_key: str) -> Iterator[_Heard]:
+    """lm-eval reads the key from the environment, draws bars for single items (the caller draws one for all), and asks
+    git about whatever folder the user stands in.
+    """
+    from lm_eval import evaluator
+
     told = {"OPENAI_API_KEY": api_key or "none", "TOKENIZERS_PARALLELISM": "false"}
     before = {name: os.environ.get(name) for name in told}
+    heard, logger, ask_git = _Heard(), logging.getLogger("lm_eval"), evaluator.get_git_commit_hash
     os.environ.update(told)
+    evaluator.get_git_commit_hash = lambda: None
     try:
-        with _quiet(), Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere):
-            yield
+        with quiet(), Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere):
+            logger.setLevel(logging.WARNING)
+            logger.addHandler(heard)
+            yield heard
     finally:
+        logger.removeHandler(heard)
+        evaluator.get_git_commit_hash = ask_git
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """What lm-eval, datasets and their dependencies warn of is theirs; errors still show."""
-    logger = logging.getLogger("lm_eval")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)

@@ -1,4 +1,4 @@
-"""A fixed load over the chat endpoint: so many streams at once, the same prompts for everyone who is compared.
+"""A fixed load: so many streams at once, the same requests for everyone who is compared.
 
 Closed loop: each stream sends its next request when its last one is answered. Times are the client's.
 """
@@ -9,29 +9,34 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
-from qserve.errors import UsageError
+from qserve.errors import WorkerFailed
 from qserve.evaluation.server import ServedModel
 
-__all__ = ["LoadFigures", "fixed_load"]
+__all__ = ["LoadFigures", "chat_load", "reward_load"]
 
 _WARM_UP_REQUESTS = 2
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class LoadFigures:
-    """Medians over requests. `tpot_ms` is (E2E − TTFT) / (tokens − 1), as `vllm bench` has it."""
+    """Medians over requests. `tpot_ms` is (E2E − TTFT) / (tokens − 1), as `vllm bench` has it.
+
+    Tokens are those of the answers; for a reward model, which answers none, those that were read, and its `ttft_ms` and
+    `tpot_ms` are None.
+    """
 
     num_streams: int
     num_requests: int
-    output_tokens_per_s: float
-    ttft_ms: float
-    tpot_ms: float
+    tokens_per_s: float
+    ttft_ms: float | None
+    tpot_ms: float | None
     e2e_ms: float
 
 
@@ -42,38 +47,71 @@ class _Timed:
     num_tokens: int
 
 
-async def fixed_load(served: ServedModel, prompts: Sequence[str], *, num_streams: int, num_tokens: int) -> LoadFigures:
+_Ask = Callable[[aiohttp.ClientSession, _Item], Awaitable[_Timed]]
+
+
+def chat_load(served: ServedModel, prompts: Sequence[str], *, num_streams: int, num_tokens: int) -> LoadFigures:
     """Answer every prompt with exactly `num_tokens` tokens, `num_streams` at a time.
 
-    Raises UsageError where the server refuses a request.
+    Raises WorkerFailed where the server refuses a request.
     """
+
+    async def ask(session: aiohttp.ClientSession, prompt: str) -> _Timed:
+        return await _chat(session, served, prompt, num_tokens)
+
+    timed, took_s = asyncio.run(_run(served, prompts, ask, num_streams))
+    tpots = [(one.e2e_s - one.ttft_s) / max(1, one.num_tokens - 1) for one in timed]
+    ttft_ms, tpot_ms = _median_ms([one.ttft_s for one in timed]), _median_ms(tpots)
+    return _figures(timed, took_s, num_streams, ttft_ms, tpot_ms)
+
+
+def reward_load(served: ServedModel, batches: Sequence[Sequence[Any]], *, num_streams: int) -> LoadFigures:
+    """Score every batch of texts or conversations, one request each, `num_streams` at a time.
+
+    Raises WorkerFailed likewise.
+    """
+
+    async def ask(session: aiohttp.ClientSession, batch: Sequence[Any]) -> _Timed:
+        return await _reward(session, served, batch)
+
+    timed, took_s = asyncio.run(_run(served, batches, ask, num_streams))
+    return _figures(timed, took_s, num_streams, None, None)
+
+
+def _figures(
+    timed: Sequence[_Timed], took_s: float, num_streams: int, ttft_ms: float | None, tpot_ms: float | None
+) -> LoadFigures:
+    rate = round(sum(one.num_tokens for one in timed) / took_s, 2)
+    return LoadFigures(num_streams, len(timed), rate, ttft_ms, tpot_ms, _median_ms([one.e2e_s for one in timed]))
+
+
+def _median_ms(seconds: Sequence[float]) -> float:
+    return round(1e3 * statistics.median(seconds), 3)
+
+
+async def _run(
+    served: ServedModel, items: Sequence[_Item], ask: _Ask[_Item], num_streams: int
+) -> tuple[list[_Timed], float]:
+    """Every item once, after a warm-up; the times, and the seconds that all of it took."""
     headers = {"authorization": f"Bearer {served.api_key}"} if served.api_key else {}
-    async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=None)) as session:
-        for prompt in prompts[:_WARM_UP_REQUESTS]:
-            await _ask(session, served, prompt, num_tokens)
-        waiting = list(reversed(prompts))
-        timed: list[_Timed] = []
+    waiting, timed = list(reversed(items)), list[_Timed]()
+    try:
+        async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=None)) as session:
+            for item in items[:_WARM_UP_REQUESTS]:
+                await ask(session, item)
 
-        async def stream() -> None:
-            while waiting:
-                timed.append(await _ask(session, served, waiting.pop(), num_tokens))
+            async def stream() -> None:
+                while waiting:
+                    timed.append(await ask(session, waiting.pop()))
 
-        began = time.perf_counter()
-        await asyncio.gather(*(stream() for _ in range(num_streams)))
-        took_s = time.perf_counter() - began
-    return LoadFigures(
-        num_streams=num_streams,
-        num_requests=len(timed),
-        output_tokens_per_s=round(sum(one.num_tokens for one in timed) / took_s, 2),
-        ttft_ms=round(1e3 * statistics.median(one.ttft_s for one in timed), 2),
-        tpot_ms=round(
-            1e3 * statistics.median((one.e2e_s - one.ttft_s) / max(1, one.num_tokens - 1) for one in timed), 3
-        ),
-        e2e_ms=round(1e3 * statistics.median(one.e2e_s for one in timed), 2),
-    )
+            began = time.perf_counter()
+            await asyncio.gather(*(stream() for _ in range(num_streams)))
+            return timed, time.perf_counter() - began
+    except aiohttp.ClientError as error:
+        raise WorkerFailed(f"{served.url} stopped answering under a load of {num_streams} streams: {error}") from error
 
 
-async def _ask(session: aiohttp.ClientSession, served: ServedModel, prompt: str, num_tokens: int) -> _Timed:
+async def _chat(session: aiohttp.ClientSession, served: ServedModel, prompt: str, num_tokens: int) -> _Timed:
     body: dict[str, Any] = {
         "model": served.model, "messages": [{"role": "user", "content": prompt}], "max_tokens": num_tokens,
         "min_tokens": num_tokens, "ignore_eos": True, "temperature": 0, "stream": True,
@@ -82,8 +120,7 @@ async def _ask(session: aiohttp.ClientSession, served: ServedModel, prompt: str,
     began = time.perf_counter()
     first, told = 0.0, 0
     async with session.post(f"{served.url}/v1/chat/completions", json=body) as response:
-        if response.status != 200:
-            raise UsageError(f"{served.url} refused a request of the load: {await response.text()}")
+        await _check(served, response)
         async for line in response.content:
             if not line.startswith(b"data: {"):
                 continue
@@ -92,3 +129,19 @@ async def _ask(session: aiohttp.ClientSession, served: ServedModel, prompt: str,
                 first = time.perf_counter() - began
             told = (event.get("usage") or {}).get("completion_tokens", told)
     return _Timed(first, time.perf_counter() - began, told)
+
+
+async def _reward(session: aiohttp.ClientSession, served: ServedModel, batch: Sequence[Any]) -> _Timed:
+    kind = "texts" if isinstance(batch[0], str) else "conversations"
+    body = {"model": served.model, kind: list(batch)}
+    began = time.perf_counter()
+    async with session.post(f"{served.url}/v1/reward", json=body) as response:
+        await _check(served, response)
+        rows = (await response.json())["data"]
+    took_s = time.perf_counter() - began
+    return _Timed(took_s, took_s, sum(row["num_tokens"] for row in rows))
+
+
+async def _check(served: ServedModel, response: aiohttp.ClientResponse) -> None:
+    if response.status != 200:
+        raise WorkerFailed(f"{served.url} refused a request of the load: {await response.text()}")

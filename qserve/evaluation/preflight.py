@@ -13,6 +13,7 @@ from typing import Any
 
 from qserve.errors import UsageError
 from qserve.evaluation.server import ServedModel, post_json
+from qserve.evaluation.tokenizer import load_tokenizer
 
 __all__ = ["check"]
 
@@ -25,9 +26,7 @@ _TEXT = "The quick brown fox"
 
 def check(served: ServedModel) -> float:
     """The largest difference of a log-probability that was seen. Raises UsageError with what is wrong."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(served.tokenizer)
+    tokenizer = load_tokenizer(served.tokenizer)
     prompt_ids: list[int] = tokenizer(_TEXT, add_special_tokens=False)["input_ids"]
     said = _choice(served, {"prompt": list(prompt_ids), "max_tokens": _NUM_TOKENS, "temperature": 0, "logprobs": 1})
     answer = [float(one) for one in (said.get("logprobs") or {}).get("token_logprobs") or ()]
@@ -60,8 +59,10 @@ def _largest_difference(served: ServedModel, answer: Sequence[float], echoed: Se
 
 def _choice(served: ServedModel, fields: dict[str, Any]) -> dict[str, Any]:
     answer = post_json(f"{served.url}/v1/completions", served.api_key, {"model": served.model, **fields})
-    choice: dict[str, Any] = answer["choices"][0]
-    return choice
+    try:
+        return dict(answer["choices"][0])
+    except (LookupError, TypeError, ValueError):
+        raise _refused(served, "what it answers to POST /v1/completions has no `choices`") from None
 
 
 def _refused(served: ServedModel, reason: str) -> UsageError:

@@ -49,22 +49,31 @@ class EvalResult:
     lm_eval: Mapping[str, Any]
 
     @classmethod
-    def of(cls, served: ServedModel, asked: Asked, lm_eval: Mapping[str, Any], seconds: float) -> EvalResult:
-        """The result of asking `asked` of `served`, which took `seconds`."""
+    def of(
+        cls, served: ServedModel, asked: Asked, lm_eval: Mapping[str, Any], seconds: float, num_kept: int = 0
+    ) -> EvalResult:
+        """The result of asking `asked` of `served`, which took `seconds`; `num_kept` answers were there before."""
         about = {
             "model": served.model,
             **served.run,
             "max_model_len": served.max_model_len,
-            "template_hash": template_hash(Path(served.tokenizer)),
+            "template_hash": template_hash(Path(served.tokenizer)) if served.tokenizer else None,
             "asked": asdict(asked),
             "seed": asked.seed,
             "versions": {"qserve": qserve.__version__, "python": platform.python_version(), **_versions()},
             "machine": platform.machine(),
             "url": served.url,
+            "run": served.run_id,
+            "num_answers_kept": num_kept,
             "unix_s": round(time.time(), 3),
             "seconds": round(seconds, 3),
         }
         return cls(about, lm_eval)
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain JSON, for a store."""
+        told: dict[str, Any] = json.loads(self._text())
+        return told
 
     def scores(self) -> list[Score]:
         """Every figure of every task, in lm-eval's order."""
@@ -78,8 +87,11 @@ class EvalResult:
         """Write it to `folder`/result.json, whole or not at all; the file."""
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / f"{_FILE}.part"
-        part.write_text(json.dumps({"about": self.about, "lm_eval": self.lm_eval}, ensure_ascii=False, default=str))
+        part.write_text(self._text())
         return part.replace(folder / _FILE)
+
+    def _text(self) -> str:
+        return json.dumps({"about": self.about, "lm_eval": self.lm_eval}, ensure_ascii=False, default=str)
 
     @classmethod
     def load(cls, path: Path) -> EvalResult:

@@ -8,12 +8,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
 
-__all__ = ["ServedModel", "get_json", "look_at", "post_json"]
+__all__ = ["ServedModel", "get_json", "look_at", "look_at_reward", "post_json", "report_of"]
 
 _TIMEOUT_S = 300
 # Where the server does not say how many requests it runs at once.
@@ -34,6 +35,7 @@ class ServedModel:
         concurrency: requests that the server runs at once.
         run: engine, quantization, dtype, hardware: what the server says of itself, for the record. Empty for a server
             that is no qserve.
+        run_id: its run in the run store; None where it keeps none.
     """
 
     url: str
@@ -43,10 +45,11 @@ class ServedModel:
     tokenizer: str
     concurrency: int
     run: Mapping[str, Any]
+    run_id: str | None = None
 
     def fingerprint(self) -> str:
-        """Tells what was evaluated: answers of one are never taken for answers of another."""
-        told = json.dumps([self.model, self.max_model_len, self.run], sort_keys=True, default=str)
+        """Tells what was evaluated: by what it says of itself, or by where it is if it says nothing."""
+        told = json.dumps([self.model, self.max_model_len, self.run or self.url], sort_keys=True, default=str)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
@@ -69,11 +72,12 @@ def look_at(
     url = url.rstrip("/").removesuffix("/v1")
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"--url {url} is no address of a server; write it as http://127.0.0.1:8000")
-    cards = {str(card["id"]): card for card in get_json(f"{url}/v1/models", api_key)["data"]}
-    workers = _workers(url, api_key)
+    cards = _models(url, api_key)
+    report = report_of(url, api_key)
+    workers = report["data"]
     name = model or _only(url, cards, workers)
     if name not in cards:
-        raise UsageError(f"--model {name}: {url} serves {', '.join(cards)}")
+        raise UsageError(f"--served-model-name {name}: {url} serves {', '.join(cards)}")
     length = cards[name].get("max_model_len") or max_length
     if not length:
         raise UsageError(f"{url} does not say how many tokens a request may have; give --max-length")
@@ -87,7 +91,30 @@ def look_at(
         tokenizer=tokenizer or _given_tokenizer(url, api_key, name, cache),
         concurrency=max(1, min(int(seqs), _MOST_CONCURRENCY)),
         run=_run(planned),
+        run_id=report["run"],
     )
+
+
+def look_at_reward(url: str, api_key: str) -> ServedModel:
+    """The reward model that a qserve serves at `url`; it has no tokenizer of ours. Raises UsageError without one."""
+    report = report_of(url, api_key)
+    worker = next((one for one in report["data"] if one["worker"] == "reward"), None)
+    if worker is None:
+        raise UsageError(f"{url} serves no reward model; `qserve up --reward demo` does")
+    planned = worker.get("planned") or {}
+    length = planned["workload"]["max_model_len"]
+    return ServedModel(
+        url, api_key, worker["models"][0], int(length), "", _UNKNOWN_CONCURRENCY, _run(planned), report["run"]
+    )
+
+
+def report_of(url: str, api_key: str) -> dict[str, Any]:
+    """A qserve's own report: `data`, an entry for each worker, and `run`; nothing of both for another server."""
+    try:
+        told = get_json(f"{url}/v1/qserve/report", api_key)
+        return {"data": list(told["data"]), "run": told.get("run")}
+    except (UsageError, LookupError, TypeError, AttributeError):
+        return {"data": [], "run": None}
 
 
 def get_json(url: str, api_key: str) -> Any:
@@ -101,6 +128,16 @@ def post_json(url: str, api_key: str, body: Mapping[str, Any]) -> Any:
     return _asked(urllib.request.Request(url, data, {"content-type": "application/json"}), api_key)  # noqa: S310
 
 
+def _models(url: str, api_key: str) -> dict[str, dict[str, Any]]:
+    try:
+        return {str(card["id"]): dict(card) for card in get_json(f"{url}/v1/models", api_key)["data"]}
+    except (LookupError, TypeError, ValueError):
+        raise UsageError(
+            f"{url} answers, but not as an OpenAI server does: its /v1/models is no list of models. --url takes the "
+            "address of one, as http://127.0.0.1:8000"
+        ) from None
+
+
 def _asked(request: urllib.request.Request, api_key: str) -> Any:
     if api_key:
         request.add_header("authorization", f"Bearer {api_key}")
@@ -111,7 +148,9 @@ def _asked(request: urllib.request.Request, api_key: str) -> Any:
         if error.code == 401:
             raise UsageError(f"{request.full_url} wants a key: --api-key, or QSERVE_API_KEY") from None
         raise UsageError(f"{request.full_url} answered {error.code}: {_words(error)}") from None
-    except (OSError, ValueError) as error:
+    except ValueError:
+        raise UsageError(f"{request.full_url} answered something that is no JSON; is it an OpenAI server?") from None
+    except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise UsageError(f"no server answers at {request.full_url} ({reason}); start one with `qserve up`") from None
 
@@ -121,15 +160,7 @@ def _words(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return body[:200]
-
-
-def _workers(url: str, api_key: str) -> list[dict[str, Any]]:
-    """A qserve's own report of its workers; nothing for another server."""
-    try:
-        return list(get_json(f"{url}/v1/qserve/report", api_key)["data"])
-    except (UsageError, KeyError, TypeError):
-        return []
+        return f"{' '.join(body.split())[:100]}; is it an OpenAI server?"
 
 
 def _planned(workers: list[dict[str, Any]], name: str) -> dict[str, Any]:

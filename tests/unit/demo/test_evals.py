@@ -25,7 +25,7 @@ def items(name: str) -> list[dict[str, Any]]:
 
 def test_the_repository_holds_what_the_code_makes(tmp_path: Path) -> None:
     write_evals(tmp_path)
-    for name in ("choice.jsonl", "generate.jsonl", "text.jsonl"):
+    for name in ("choice.jsonl", "generate.jsonl", "text.jsonl", "preferences.jsonl"):
         assert (FOLDER / name).read_bytes() == (tmp_path / name).read_bytes()
 
 

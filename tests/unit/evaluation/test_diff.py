@@ -38,7 +38,9 @@ def test_flips_say_which_item_went_which_way() -> None:
     assert [(flip.doc_id, flip.is_better) for flip in diff.flips] == [(0, False), (1, True)]
     assert (diff.flips[0].before, diff.flips[0].after) == ("choice 0", "choice 1")
     assert diff.p_value == 1.0
-    assert diff.largest_logprob_difference == pytest.approx(2.0)
+    assert diff.drift is not None
+    assert (diff.drift.num_scores, diff.drift.largest) == (6, pytest.approx(2.0))
+    assert diff.drift.mean == pytest.approx((2.0 + 0.5 + 2.0 + 0.5) / 6)
 
 
 def test_items_that_only_one_answered_are_left_out() -> None:
@@ -57,13 +59,20 @@ def test_results_without_a_common_task_are_refused() -> None:
         compare(result(a=[sample(0, 1, ["x"])]), result(b=[sample(0, 1, ["x"])]))
 
 
-def test_a_perplexity_has_no_right_and_wrong() -> None:
-    text = {
-        "doc_id": 0,
-        "doc_hash": "h",
-        "filtered_resps": [-5.0],
-        "metrics": ["word_perplexity"],
-        "word_perplexity": 9,
-    }
+def text(log_likelihood: float) -> dict[str, Any]:
+    told = {"doc_id": 0, "doc_hash": "h", "filtered_resps": [log_likelihood], "metrics": ["word_perplexity"]}
+    return {**told, "word_perplexity": [log_likelihood, 9]}
+
+
+def test_a_text_has_no_right_and_wrong_but_a_log_likelihood_that_drifts() -> None:
+    (diff,) = compare(result(a=[text(-5.0)]), result(a=[text(-5.5)]))
+    assert not diff.has_answers and not diff.flips and diff.p_value == 1.0
+    assert (diff.before, diff.after) == (-5.0, -5.5)
+    assert diff.drift is not None and diff.drift.largest == pytest.approx(0.5)
+
+
+def test_a_figure_that_is_a_share_for_one_item_only_is_no_right_and_wrong() -> None:
+    """The first item's figure may be 1 by chance where the others have shares."""
+    half = {**sample(1, 1, ["y"]), "acc": 0.5}
     with pytest.raises(UsageError, match="in common"):
-        compare(result(a=[text]), result(a=[text]))
+        compare(result(a=[sample(0, 1, ["x"]), half]), result(a=[sample(0, 1, ["x"]), half]))

@@ -1,0 +1,75 @@
+"""A server for the time of one command: `qserve up` as a user would start it, on a free port, with a key of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qserve.errors import UsageError, WorkerFailed
+
+__all__ = ["OwnServer", "own_server", "up_arguments"]
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class OwnServer:
+    """Where it is, the key that it wants, and the seconds from nothing to ready."""
+
+    url: str
+    api_key: str
+    start_s: float
+
+
+def up_arguments(text: str) -> list[str]:
+    """--up-args as a shell would read it. Raises UsageError for a quotation that does not end."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--up-args {text!r} can't be read: {error}") from None
+
+
+@contextlib.contextmanager
+def own_server(arguments: Sequence[str], log: Path, state_dir: Path | None) -> Iterator[OwnServer]:
+    """`qserve up` with `arguments`, ready; its output goes to `log`, its run to the store of `state_dir`.
+
+    It ends with the block, and with this process, however that ends. Raises WorkerFailed with its last words.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    key, state = secrets.token_urlsafe(24), [] if state_dir is None else ["--state-dir", str(state_dir)]
+    with tempfile.TemporaryDirectory(prefix="qserve-own-") as private, log.open("w") as output:
+        ready = Path(private) / "ready.json"
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "qserve.cli.child", "up", *arguments, "--port", "0", "--ready-file", str(ready),
+             *state],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env={**os.environ, "QSERVE_API_KEY": key},
+            start_new_session=True,  # Ctrl-C is ours: the server must still answer while an evaluation winds up
+        )  # fmt: skip
+        try:
+            while not ready.is_file():
+                if process.poll() is not None:
+                    raise WorkerFailed(f"`qserve up {shlex.join(arguments)}` did not start: {_last_words(log)}")
+                time.sleep(_POLL_S)
+            yield OwnServer(str(json.loads(ready.read_text())["url"]), key, time.monotonic() - began)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+def _last_words(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    start = next((index for index, line in enumerate(lines) if line.startswith("qserve: ")), max(0, len(lines) - 1))
+    return "\n".join(lines[start:]).removeprefix("qserve: ") or f"it said nothing ({log})"

@@ -1,0 +1,23 @@
+"""The tokenizer that an evaluation counts and cuts prompts with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qserve.errors import UsageError
+
+__all__ = ["load_tokenizer"]
+
+
+def load_tokenizer(name: str) -> Any:
+    """transformers' tokenizer of a folder or hub id. Raises UsageError where there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(
+            f"--tokenizer {name} can't be loaded ({reason}); it takes a folder with tokenizer.json, or a hub id. A "
+            "qserve gives its own away, so that it can be left out"
+        ) from None
