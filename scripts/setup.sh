@@ -24,7 +24,7 @@ accelerator() {
 }
 
 # What the environment is made from: the files that say so, the place (a venv holds absolute paths), the accelerator.
-fingerprint() { { cat pyproject.toml constraints.txt scripts/setup*; pwd; accelerator; } | sha256sum; }
+fingerprint() { { cat pyproject.toml constraints.txt scripts/setup* tests/browser/package-lock.json; pwd; accelerator; } | sha256sum; }
 
 find_python() {
     local name
@@ -85,6 +85,16 @@ install_cuda() {
     pip_install --constraint constraints.txt --editable ".[vllm,$EXTRAS]"
 }
 
+# What tests/browser needs. No browser is no failure: those tests say that they did not run.
+install_browser() {
+    "$VENV/bin/python" scripts/setup_browser.py "$VENV" >>"$LOG" 2>&1 || true
+    case $(cat "$VENV/browser" 2>/dev/null) in
+        /*) say "browser tests will use $(cat "$VENV/browser")" ;;
+        *) say "no browser is to be had here, so browser tests will not run ($LOG tells more); install chromium and" \
+            "run $VENV/bin/python scripts/setup_browser.py $VENV" ;;
+    esac
+}
+
 main() {
     case $chosen in "" | cpu | cuda) ;; *) fail "ACCELERATOR=$chosen is neither cpu nor cuda" ;; esac
     if is_current; then return; fi
@@ -94,6 +104,7 @@ main() {
     if [ -n "$chosen" ]; then echo "$chosen" >"$VENV/accelerator"; fi
     pip_install "pip==$PIP_VERSION" packaging
     "install_$(accelerator)"
+    install_browser
     fingerprint >"$STAMP"
     say "done in $SECONDS s"
 }
