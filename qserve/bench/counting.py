@@ -26,11 +26,13 @@ class Counter:
         count: tokens.
         source: for people.
         is_exact: false for a guess.
+        is_remote: counting is a question to the server, a millisecond or more.
     """
 
     count: Callable[[str], int]
     source: str
     is_exact: bool = True
+    is_remote: bool = False
 
 
 def counter_of(address: Address, api_key: str, model: str, tokenizer: Path | None) -> Counter:
@@ -46,7 +48,7 @@ def counter_of(address: Address, api_key: str, model: str, tokenizer: Path | Non
         return Counter(_of_text(given["files"]["tokenizer.json"]), "the server's tokenizer")
     status, given = server.ask("POST", "/tokenize", {"model": model, "prompt": "a", "add_special_tokens": False})
     if status == 200 and "tokens" in given:
-        return Counter(lambda text: server.tokens(model, text), "the server's /tokenize")
+        return Counter(lambda text: server.tokens(model, text), "the server's /tokenize", is_remote=True)
     return Counter(_guess, "a guess: a common English word for a token", is_exact=False)
 
 
@@ -105,5 +107,6 @@ class _Server:
     def tokens(self, model: str, text: str) -> int:
         status, given = self.ask("POST", "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
         if status != 200:
-            raise UsageError(f"{self._address.url}/tokenize counted once and then answered {status}")
+            what = f"answered {status}" if status else "was gone"
+            raise UsageError(f"{self._address.url}/tokenize counted once and then {what}")
         return len(given["tokens"])

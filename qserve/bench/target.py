@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -136,9 +137,9 @@ def _get(address: Address, path: str, api_key: str) -> tuple[int, Any]:
         return error.code, None
     except OSError as error:
         reason = getattr(error, "reason", error)
-        words = getattr(reason, "strerror", None) or str(reason)
+        words = f"TLS: {reason.reason}" if isinstance(reason, ssl.SSLError) else getattr(reason, "strerror", None)
         raise UsageError(
-            f"no server answers at {address.url} ({words}); start one with `qserve up`, or name it with --url"
+            f"no server answers at {address.url} ({words or reason}); start one with `qserve up`, or name it with --url"
         ) from None
     except Exception as error:  # http.client raises what is no OSError for an answer that is no HTTP
         raise UsageError(f"what answers at {address.url} is no HTTP ({error}); is it the right port?") from None

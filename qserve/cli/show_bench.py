@@ -114,6 +114,8 @@ def show_result(console: Console, result: BenchResult) -> None:
         _show_one(console, figures[0])
     elif figures:
         _show_stages(console, figures)
+    else:
+        console.print("No request was answered completely: there is nothing to tell.", style="bold")
     if result.saturation is not None:
         console.print(result.saturation.sentence, style="bold", soft_wrap=True)
     _show_trouble(console, result.figures)
@@ -193,7 +195,7 @@ def _remarks(figures: Sequence[StageFigures]) -> list[str]:
             f"The server announces the role before it has a token ({one.stage.name}: {_ms(one.announced.p50)} ms, the "
             f"token at {_ms(one.ttft.p50)} ms). TTFT here is the token's; vllm bench serve would tell the announcement."
         )
-    busy = [one for one in figures if one.cpu_share > _BUSY or one.lag.p99 > _LATE_MS]
+    busy = [one for one in figures if one.completed and (one.cpu_share > _BUSY or one.lag.p99 > _LATE_MS)]
     if busy:
         one = max(busy, key=lambda worst: worst.cpu_share)
         said.append(
