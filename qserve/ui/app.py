@@ -21,9 +21,8 @@ def build_app(settings: UISettings) -> ASGIApp:
 
     Raises MissingExtra without Gradio.
     """
-    # Before the import: Gradio reads them then. It must call nobody but the API.
+    # Before the import: Gradio reads it then. It must call nobody but the API.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         import gradio as gr
     except ImportError as error:

@@ -9,7 +9,10 @@ import gradio as gr
 
 from qserve.ui.api import Api
 from qserve.ui.pages.chat import ChatPage
+from qserve.ui.pages.memory import MemoryPage
 from qserve.ui.pages.page import PRIVATE, Shared
+from qserve.ui.pages.plan import PlanPage
+from qserve.ui.pages.score import ScorePage
 from qserve.ui.server import Served, look_at
 from qserve.ui.settings import UISettings
 from qserve.ui.strings import LANGUAGES, marked, say
@@ -37,13 +40,29 @@ def build_blocks(settings: UISettings) -> Any:
         )
         language = gr.Textbox("en", visible="hidden", elem_id="qs-language", label="language", container=False)
         shared = Shared(api, language)
-        with gr.Tabs(elem_id="qs-tabs"), gr.Tab(marked("tab.chat"), id="chat"):
-            chat = ChatPage(shared)
-        outputs = [status, language, *chat.outputs]
+        with gr.Tabs(elem_id="qs-tabs"):
+            with gr.Tab(marked("tab.chat"), id="chat") as chat_tab:
+                chat = ChatPage(shared)
+            with gr.Tab(marked("tab.score"), id="score", visible=False) as score_tab:
+                score = ScorePage(shared)
+            with gr.Tab(marked("tab.memory"), id="memory", visible=False) as memory_tab:
+                memory = MemoryPage(shared, memory_tab)
+            with gr.Tab(marked("tab.plan"), id="plan") as plan_tab:
+                PlanPage(shared)
+        for other in (chat_tab, score_tab, plan_tab):
+            other.select(lambda: gr.Timer(active=False), None, memory.timer, **PRIVATE)
+        outputs = [status, language, score_tab, memory_tab, *chat.outputs, *score.outputs]
 
         async def opened(wanted: str) -> dict[Any, Any]:
             served = await look_at(api)
-            return {status: _status(served, wanted), language: wanted, **chat.show(served)}
+            return {
+                status: _status(served, wanted),
+                language: wanted,
+                score_tab: gr.update(visible=bool(served.reward)),
+                memory_tab: gr.update(visible=served.is_qserve),
+                **chat.show(served),
+                **score.show(served),
+            }
 
         blocks.load(opened, language, outputs, js="() => [qserve.language]", **PRIVATE)
     # One listener answers many readers at once; Gradio's own default is one at a time.

@@ -51,7 +51,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "chat.top_p": ("Top p", "Top p"),
     "chat.top_k": ("Top k", "Top k"),
     "chat.min_p": ("Min p", "Min p"),
-    "chat.repetition": ("Repetition penalty", "重复惩罚"),
+    "chat.repetition_penalty": ("Repetition penalty", "重复惩罚"),
     "chat.max_tokens": ("Max tokens", "最大词元数"),
     "chat.seed": ("Seed", "随机种子"),
     "chat.thinking": ("Thinking", "思考"),
@@ -88,7 +88,10 @@ STRINGS: dict[str, tuple[str, str]] = {
     ),
     # Score
     "score.prompt": ("Prompt", "提示"),
-    "score.answers": ("Answer {number}", "回答 {number}"),
+    "score.answer.1": ("Answer 1", "回答 1"),
+    "score.answer.2": ("Answer 2", "回答 2"),
+    "score.answer.3": ("Answer 3", "回答 3"),
+    "score.answer.4": ("Answer 4", "回答 4"),
     "score.score": ("Score", "评分"),
     "score.model": ("Reward model", "奖励模型"),
     "score.clear": ("Clear", "清空"),
@@ -150,6 +153,12 @@ STRINGS: dict[str, tuple[str, str]] = {
     "memory.runs": ("Runs", "历史运行"),
     "memory.run": ("Run", "运行"),
     "memory.when": ("Began", "开始时间"),
+    "memory.mean": ("mean", "平均"),
+    "memory.duration": ("Lasted", "时长"),
+    "memory.errors": ("Errors", "错误"),
+    "memory.task": ("Task", "任务"),
+    "memory.metric": ("Metric", "指标"),
+    "memory.value": ("Value", "数值"),
     "memory.models": ("Models", "模型"),
     "memory.evals": ("Evaluations", "评测"),
     "memory.comparisons": ("Quantizations compared", "量化对比"),
@@ -161,6 +170,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "term.cuda_graphs": ("CUDA graphs", "CUDA 图"),
     "term.runtime": ("runtime", "运行时"),
     "term.used_by_others": ("other programs", "其他程序"),
+    "term.resident": ("resident, whole process", "进程常驻内存"),
     "term.free": ("free", "空闲"),
     # Plan
     "plan.intro": (
@@ -174,6 +184,8 @@ STRINGS: dict[str, tuple[str, str]] = {
         "`here`: this machine. Or rtx-4090:2, h100-80gb, memory=24GiB,sm=89, none.",
         "`here`：本机。或 rtx-4090:2、h100-80gb、memory=24GiB,sm=89、none。",
     ),
+    "plan.count": ("How many", "数量"),
+    "plan.size": ("Size", "大小"),
     "plan.quant": ("Quantization", "量化"),
     "plan.context": ("Context, tokens", "上下文（词元）"),
     "plan.users": ("Users at once", "并发用户"),
@@ -189,7 +201,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.context_is": ("context", "上下文"),
     "plan.at_once": ("requests at once at full length", "满长度并发请求"),
     "plan.kv_tokens": ("tokens in the KV cache", "KV 缓存词元数"),
-    "plan.cards": ("cards", "显卡"),
+    "plan.cards": ("Card", "显卡"),
     "plan.suggestions": ("What would help", "可行的改法"),
     "plan.notes": ("Worth knowing", "须知"),
     "plan.command": ("Command line", "命令行"),
@@ -197,6 +209,14 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.formula": ("Formula", "公式"),
     "plan.needs_model": ("Name a model.", "请填写模型。"),
     # Failures
+    "field.no_number": (
+        "{field}: “{value}” is no number; leave it empty for the model's own.",
+        "{field}：“{value}”不是数字；留空则使用模型默认值。",
+    ),
+    "field.no_whole": (
+        "{field}: “{value}” is no whole number; leave it empty for the default.",
+        "{field}：“{value}”不是整数；留空则使用默认值。",
+    ),
     "failure.plan": ("The planner did not answer within {seconds} s.", "规划器在 {seconds} 秒内没有返回。"),
 }
 

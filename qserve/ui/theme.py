@@ -46,6 +46,7 @@ def theme() -> Any:
         block_title_text_weight="500",
         input_background_fill="#ffffff",
         input_background_fill_dark="#0f1829",
+        input_border_width="1px",
         input_border_color="#cbd5e1",
         input_border_color_dark="#33435f",
         input_placeholder_color="#64748b",

@@ -57,7 +57,7 @@ class ChatPage:
                     show_label=False,
                     visible=side == 0,
                     elem_id=f"qs-bot-{side}",
-                    height="max(320px, calc(100dvh - 258px))",
+                    height="max(320px, calc(100dvh - 222px))",
                     min_width=280,
                     editable="user",
                     latex_delimiters=_LATEX,
@@ -135,7 +135,7 @@ class ChatPage:
         if not question.strip():
             yield {self._question: gr.skip()}
             return
-        async for update in self._answer(conversation, question.strip(), language, self._form.read(form)):
+        async for update in self._answer(conversation, question.strip(), language, self._form.read(form, language)):
             yield update
 
     async def _ask_example(
@@ -149,7 +149,9 @@ class ChatPage:
         if conversation.turns:
             last = len(conversation.turns) - 1
             question = conversation.turns[last].question
-            async for update in self._answer(conversation.cut(last), question, language, self._form.read(form)):
+            async for update in self._answer(
+                conversation.cut(last), question, language, self._form.read(form, language)
+            ):
                 yield update
 
     async def _edit_first(
@@ -173,7 +175,7 @@ class ChatPage:
             return
         index = event.index if isinstance(event.index, int) else event.index[0]
         cut = conversation.cut(turn_of(conversation, side, index))
-        async for update in self._answer(cut, str(event.value).strip(), language, self._form.read(form)):
+        async for update in self._answer(cut, str(event.value).strip(), language, self._form.read(form, language)):
             yield update
 
     async def _go_on(self, _question: str, kept: Any, language: str, *form: Any) -> AsyncIterator[Update]:
@@ -181,7 +183,7 @@ class ChatPage:
         conversation = Conversation.from_json(kept)
         if not conversation.turns or not any(conversation.turns[-1].sides):
             return
-        wish = self._form.read(form)
+        wish = self._form.read(form, language)
         last = conversation.turns[-1].sides[0][0]
         sides = (replace(wish.sides[0], num_answers=1),)
         async for update in self._drawn(conversation, replace(wish, sides=sides), language, last.content):

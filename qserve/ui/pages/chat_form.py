@@ -9,12 +9,15 @@ from typing import Any
 import gradio as gr
 
 from qserve.ui.answering import Sampling
+from qserve.ui.pages.fields import number_field, number_of, whole_number_of
 from qserve.ui.server import Served
 from qserve.ui.strings import marked
 
 __all__ = ["ChatForm", "Wish", "chat_form"]
 
 _MOST_ANSWERS = 16
+_NUMBERS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed")
+_WHOLE = ("top_k", "max_tokens", "seed")
 _THINKING = {"auto": None, "on": True, "off": False}
 
 
@@ -68,35 +71,25 @@ class ChatForm:
         """Every component that `show` updates."""
         return [self.model, self.second_model, self.reward_model, self.best_of]
 
-    def read(self, values: Sequence[Any]) -> Wish:
-        """The wish that the values of `inputs` express."""
-        (
-            model,
-            reward_model,
-            system,
-            thinking,
-            best_of,
-            compare,
-            second_model,
-            second_temperature,
-            second_system,
-            *rest,
-        ) = values
-        temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, seed = rest
+    def read(self, values: Sequence[Any], language: str) -> Wish:
+        """The wish that the values of `inputs` express. Raises gr.Error for a number that is none."""
+        (model, reward_model, system, thinking, best_of, compare, second_model, temperature, second_system), texts = (
+            values[:9],
+            values[9:],
+        )
+        numbers: dict[str, Any] = {
+            name: (whole_number_of if name in _WHOLE else number_of)(text, f"chat.{name}", language)
+            for name, text in zip(_NUMBERS, texts, strict=True)
+        }
         first = Sampling(
             model=model or "",
-            temperature=temperature,
-            top_p=top_p,
-            top_k=_whole(top_k),
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            max_tokens=_whole(max_tokens),
-            seed=_whole(seed),
             thinking=_THINKING.get(thinking),
             num_answers=int(best_of or 1) if reward_model else 1,
+            **numbers,
         )
         if not compare:
             return Wish((first,), (system or "",), reward_model or "")
+        second_temperature = number_of(temperature, "chat.second_temperature", language)
         other = replace(first, model=second_model or first.model)
         if second_temperature is not None:
             other = replace(other, temperature=second_temperature)
@@ -137,19 +130,11 @@ def chat_form() -> ChatForm:
             label=marked("chat.thinking"),
         )
         with gr.Row(elem_classes="qs-numbers"):
-            numbers = (
-                _number("temperature", 0, 2, 0.1),
-                _number("top_p", 0, 1, 0.05),
-                _number("top_k", -1, None, 1, precision=0),
-                _number("min_p", 0, 1, 0.05),
-                _number("repetition", 0, 10, 0.05),
-                _number("max_tokens", 1, None, 1, precision=0),
-                _number("seed", None, None, 1, precision=0),
-            )
+            numbers = tuple(_number(name) for name in _NUMBERS)
     with gr.Accordion(marked("chat.compare"), open=False, elem_id="qs-compare"):
         compare = gr.Checkbox(False, label=marked("chat.compare"), info=marked("chat.compare.info"))
         second_model = gr.Dropdown([], label=marked("chat.second_model"))
-        second_temperature = _number("second_temperature", 0, 2, 0.1)
+        second_temperature = _number("second_temperature")
         second_system = gr.Textbox(label=marked("chat.second_system"), lines=1, max_lines=8)
     return ChatForm(
         model,
@@ -165,20 +150,5 @@ def chat_form() -> ChatForm:
     )
 
 
-def _number(name: str, low: float | None, high: float | None, step: float, precision: int | None = None) -> Any:
-    """An empty field is the model's own default."""
-    return gr.Number(
-        None,
-        label=marked(f"chat.{name}"),
-        placeholder=marked("chat.default"),
-        minimum=low,
-        maximum=high,
-        step=step,
-        precision=precision,
-        min_width=110,
-        elem_id=f"qs-{name.replace('_', '-')}",
-    )
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+def _number(name: str) -> Any:
+    return number_field(f"chat.{name}", "chat.default", f"qs-{name.replace('_', '-')}")

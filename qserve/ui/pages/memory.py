@@ -1,0 +1,99 @@
+"""The memory and latency page: what was planned, what is held, how fast answers come, what ran before."""
+
+from __future__ import annotations
+
+import html
+import time
+from typing import Any
+
+import gradio as gr
+
+from qserve.ui.api import ApiFailure
+from qserve.ui.exposition import Sample, read
+from qserve.ui.pages.page import PRIVATE, Shared
+from qserve.ui.report_view import evals_view, latency_view, live_view, memory_view, runs_view
+from qserve.ui.strings import marked, say
+
+__all__ = ["MemoryPage"]
+
+_EVERY_S = 2.0
+_OPEN = {"memory": True, "latency": True, "runs": False}
+Update = dict[Any, Any]
+
+
+class MemoryPage:
+    """Builds the page inside of the current tab; it asks only while somebody looks at it."""
+
+    def __init__(self, shared: Shared, tab: Any) -> None:
+        self._shared = shared
+        with gr.Row(elem_classes="qs-tools"):
+            self._refresh = gr.Button(marked("memory.refresh"), size="sm", scale=0, min_width=100, elem_id="qs-refresh")
+            self._follow = gr.Checkbox(
+                True, label=marked("memory.live.follow"), container=False, scale=0, min_width=200, elem_id="qs-follow"
+            )
+        self._live = gr.HTML("", elem_id="qs-live", apply_default_css=False)
+        self._views = {}
+        for name, is_open in _OPEN.items():
+            with gr.Accordion(marked(f"memory.{name}"), open=is_open, elem_id=f"qs-{name}-part"):
+                self._views[name] = gr.HTML("", elem_id=f"qs-{name}", apply_default_css=False)
+        self._timer = gr.Timer(_EVERY_S, active=False)
+        # The samples before: (seconds, samples), for rates.
+        self._before = gr.State(None)
+        self._connect(tab)
+
+    def _connect(self, tab: Any) -> None:
+        language, drawn = self._shared.language, [self._live, self._before]
+        everything = [*drawn, *self._views.values(), self._timer]
+        asked = [language, self._before, self._follow]
+        tab.select(self._all, asked, everything, **PRIVATE)
+        self._refresh.click(self._all, asked, everything, **PRIVATE)
+        self._follow.change(lambda wanted: gr.Timer(active=wanted), self._follow, self._timer, **PRIVATE)
+        self._timer.tick(self._now, [language, self._before], drawn, **PRIVATE)
+
+    @property
+    def timer(self) -> Any:
+        """Stopped by whoever opens another page."""
+        return self._timer
+
+    async def _now(self, language: str, before: Any) -> Update:
+        try:
+            samples = read(await self._shared.api.get_text("/metrics"))
+        except ApiFailure as failure:
+            return {self._live: _failure(failure), self._before: None}
+        return self._live_update(samples, before, language)
+
+    async def _all(self, language: str, before: Any, follow: bool) -> Update:
+        update: Update = {self._timer: gr.Timer(active=follow)}
+        try:
+            samples = read(await self._shared.api.get_text("/metrics"))
+            report = await self._shared.api.get("/v1/qserve/report")
+        except ApiFailure as failure:
+            return {**update, self._live: _failure(failure)}
+        return {
+            **update,
+            **self._live_update(samples, before, language),
+            self._views["memory"]: memory_view(report["data"], language),
+            self._views["latency"]: latency_view(samples, language),
+            self._views["runs"]: await self._runs(language),
+        }
+
+    def _live_update(self, samples: list[Sample], before: Any, language: str) -> Update:
+        now = time.monotonic()
+        then, earlier = before or (now, [])
+        return {
+            self._live: live_view(samples, earlier, now - then, language),
+            self._before: (now, [one for one in samples if one.name.endswith("_total")]),
+        }
+
+    async def _runs(self, language: str) -> str:
+        """The history, and of the newest run its evaluations; nothing where the server keeps none."""
+        try:
+            runs = (await self._shared.api.get("/v1/qserve/runs"))["data"]
+            newest = await self._shared.api.get(f"/v1/qserve/runs/{runs[0]['id']}") if runs else {}
+        except ApiFailure as failure:
+            return f'<p class="qs-small">{html.escape(say(language, "memory.failed", why=str(failure)))}</p>'
+        return runs_view(runs, language) + evals_view(newest.get("evals") or (), language)
+
+
+def _failure(failure: ApiFailure) -> str:
+    return f'<div class="qs-error" role="alert">{html.escape(str(failure))}</div>'

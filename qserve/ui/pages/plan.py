@@ -1,0 +1,186 @@
+"""The plan page: the planner as a form."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+import gradio as gr
+
+from qserve.core.hardware import known_gpus
+from qserve.hub.bundled import known_ids
+from qserve.ui.pages.fields import number_field, whole_number_of
+from qserve.ui.pages.page import PRIVATE, Shared
+from qserve.ui.pictures import table, tiles
+from qserve.ui.planning import PlanQuestion, PlanRefused, ask_planner
+from qserve.ui.report_view import plan_bars
+from qserve.ui.strings import marked, say
+from qserve.units import format_bytes
+
+__all__ = ["PlanPage"]
+
+_HERE = "here"
+_QUANTS = ("auto", "bf16", "fp16", "fp8", "int8", "4bit")
+_ENGINES = ("auto", "vllm", "transformers")
+_FIRST_MODEL, _FIRST_GPU = "Qwen/Qwen3-32B", "rtx-4090"
+
+
+class PlanPage:
+    """Builds the page inside of the current tab."""
+
+    def __init__(self, shared: Shared) -> None:
+        with gr.Row(equal_height=False, elem_classes="qs-columns"):
+            with gr.Column(scale=2, min_width=300):
+                gr.Markdown(marked("plan.intro"))
+                form = _form()
+                button = gr.Button(marked("plan.plan"), variant="primary", elem_id="qs-plan-button")
+            with gr.Column(scale=3, min_width=300):
+                result = gr.HTML("", elem_id="qs-plan", apply_default_css=False)
+        texts = [one for one in form if isinstance(one, (gr.Textbox, gr.Number))]
+        gr.on(
+            [button.click, *(one.submit for one in texts)],
+            _planned,
+            [shared.language, *form],
+            result,
+            **{**PRIVATE, "show_progress": "minimal"},
+        )
+
+
+def _form() -> list[Any]:
+    """The components, in the order of `_planned`'s arguments."""
+    model = gr.Dropdown(
+        ["demo", *known_ids()],
+        value=_FIRST_MODEL,
+        label=marked("plan.model"),
+        info=marked("plan.model.info"),
+        allow_custom_value=True,
+        elem_id="qs-plan-model",
+    )
+    gpu = gr.Dropdown(
+        [_HERE, *_gpus(), "none"],
+        value=_FIRST_GPU,
+        label=marked("plan.gpu"),
+        info=marked("plan.gpu.info"),
+        allow_custom_value=True,
+        elem_id="qs-plan-gpu",
+    )
+    with gr.Row(elem_classes="qs-numbers"):
+        count = gr.Number(1, label=marked("plan.count"), minimum=1, precision=0, min_width=110, elem_id="qs-plan-count")
+        quant = gr.Dropdown(
+            list(_QUANTS),
+            value="auto",
+            label=marked("plan.quant"),
+            allow_custom_value=True,
+            min_width=110,
+            elem_id="qs-plan-quant",
+        )
+        context = number_field("plan.context", "plan.free", "qs-plan-context")
+        users = number_field("plan.users", "plan.free", "qs-plan-users")
+        engine = gr.Dropdown(list(_ENGINES), value="auto", label=marked("plan.engine"), min_width=110)
+        reward = gr.Textbox(label=marked("plan.reward"), placeholder=marked("plan.optional"), min_width=110)
+    return [model, gpu, count, quant, context, users, engine, reward]
+
+
+async def _planned(
+    language: str,
+    model: str,
+    gpu: str,
+    count: float | None,
+    quant: str,
+    context: str,
+    users: str,
+    engine: str,
+    reward: str,
+) -> str:
+    question = PlanQuestion(
+        model=(model or "").strip(),
+        gpu=_cards((gpu or "").strip(), int(count or 1)),
+        quant=(quant or "auto").strip(),
+        engine="" if engine == "auto" else engine,
+        max_model_len=whole_number_of(context, "plan.context", language),
+        max_num_seqs=whole_number_of(users, "plan.users", language),
+        reward=(reward or "").strip(),
+    )
+    if not question.model:
+        return _failure(say(language, "plan.needs_model"))
+    try:
+        plan = await ask_planner(question)
+    except PlanRefused as refused:
+        return _failure(str(refused))
+    except TimeoutError:
+        return _failure(say(language, "failure.plan", seconds=60))
+    plans = plan.get("plans") or [plan]
+    shown = "".join(_plan_view(one, language) for one in plans)
+    command = question.command(all(one.get("fits") for one in plans))
+    return f"{shown}<h3>{say(language, 'plan.command')}</h3>{_command(command, language)}"
+
+
+def _gpus() -> list[str]:
+    """One name a card; the table knows several."""
+    return list({device: name for name, device in reversed(known_gpus().items())}.values())[::-1]
+
+
+def _cards(gpu: str, count: int) -> str:
+    """`rtx-4090` twice is `rtx-4090:2`; what says its own number, and machines without cards, stay as they are."""
+    if gpu in ("", _HERE):
+        return ""
+    return gpu if count == 1 or ":" in gpu or gpu == "none" else f"{gpu}:{count}"
+
+
+def _plan_view(plan: Mapping[str, Any], language: str) -> str:
+    fits = bool(plan.get("fits"))
+    verdict = say(language, "plan.fits" if fits else "plan.fits_not")
+    why = html.escape(str(plan.get("why_not") or plan["quant"].get("reason") or ""))
+    parts = [
+        f'<div class="qs-verdict {"qs-yes" if fits else "qs-no"}" role="status"><b>{verdict}</b> '
+        f"<span>{html.escape(str(plan['model']['id']))}</span><p>{why}</p></div>",
+        plan_bars(plan, language),
+        tiles(
+            [
+                (say(language, "plan.weights_are"), str(plan["quant"]["scheme"])),
+                (say(language, "plan.engine_is"), f"{plan['engine']} {plan['engine_version']}"),
+                (say(language, "plan.context_is"), f"{plan['workload']['max_model_len']:,}"),
+                (say(language, "plan.kv_tokens"), f"{plan['kv_cache_tokens']:,}"),
+                (say(language, "plan.at_once"), f"{plan['max_concurrency']:g}"),
+            ]
+        ),
+    ]
+    if plan.get("suggestions"):
+        parts.append(f"<h3>{say(language, 'plan.suggestions')}</h3>{_suggestions(plan['suggestions'], language)}")
+    if plan.get("notes"):
+        items = "".join(f"<li>{html.escape(str(note))}</li>" for note in plan["notes"])
+        parts.append(f'<h3>{say(language, "plan.notes")}</h3><ul class="qs-notes">{items}</ul>')
+    return f'<section class="qs-plan">{"".join(parts)}{_terms(plan, language)}</section>'
+
+
+def _suggestions(suggestions: list[Mapping[str, Any]], language: str) -> str:
+    rows = "".join(
+        f"<li><b>{html.escape(str(one['change']))}</b><p>{html.escape(str(one['cost']))}</p>"
+        f"{_command(str(one['command']), language)}</li>"
+        for one in suggestions
+    )
+    return f'<ol class="qs-suggestions">{rows}</ol>'
+
+
+def _terms(plan: Mapping[str, Any], language: str) -> str:
+    rows = [
+        (device["name"], term["name"], format_bytes(term["num_bytes"]), term["formula"])
+        for device in plan["devices"][:1]
+        for term in device.get("terms") or ()
+    ]
+    head = [say(language, f"plan.{key}") for key in ("cards", "term", "size", "formula")]
+    return table(head, rows, numbers=(2,)) if rows else ""
+
+
+def _command(line: str, language: str) -> str:
+    """A line to copy."""
+    told, copy = html.escape(line), say(language, "chat.copy")
+    return (
+        f'<div class="qs-command"><code>{told}</code>'
+        f'<button type="button" class="qs-copy-text" data-text="{told}">{copy}</button></div>'
+    )
+
+
+def _failure(sentence: str) -> str:
+    return f'<div class="qs-error" role="alert">{html.escape(sentence)}</div>'

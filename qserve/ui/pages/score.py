@@ -1,0 +1,225 @@
+"""The score page: what the reward model thinks of answers to one prompt, and of a file of preferences."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import os
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from qserve.errors import UsageError
+from qserve.ui.api import ApiFailure
+from qserve.ui.pages.page import PRIVATE, Shared
+from qserve.ui.pictures import histogram, probability_of, score_bars, table, tiles
+from qserve.ui.preferences import KINDS, ScoredFile, read_file, score_records
+from qserve.ui.server import Served
+from qserve.ui.strings import marked, say
+
+__all__ = ["ScorePage"]
+
+_NUM_ANSWERS = 4
+_EXAMPLES = (
+    ("What is 17 + 25?", "42", "41"),
+    ("Who are you?", "I am the qserve demo model.", "I don't know."),
+    ("Name a colour of the sky.", "Blue.", "Seven."),
+)
+Update = dict[Any, Any]
+
+
+class ScorePage:
+    """Builds the page inside of the current tab."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        with gr.Row(elem_classes="qs-columns", equal_height=False):
+            with gr.Column(scale=1, min_width=300):
+                self._draw_answers()
+            with gr.Column(scale=1, min_width=300):
+                self._result = gr.HTML("", elem_id="qs-score-result", apply_default_css=False)
+        with gr.Accordion(marked("score.file"), open=True, elem_id="qs-score-file"):
+            self._draw_file()
+        self._connect()
+
+    def _draw_answers(self) -> None:
+        self._model = gr.Dropdown([], label=marked("score.model"), visible=False, elem_id="qs-reward-model")
+        self._prompt = gr.Textbox(label=marked("score.prompt"), lines=2, max_lines=10, elem_id="qs-score-prompt")
+        self._answers = [
+            gr.Textbox(label=marked(f"score.answer.{number}"), lines=2, max_lines=12, elem_id=f"qs-answer-{number}")
+            for number in range(1, _NUM_ANSWERS + 1)
+        ]
+        self._steps = gr.Checkbox(False, label=marked("score.steps"), elem_id="qs-steps")
+        with gr.Row(elem_classes="qs-tools"):
+            self._score = gr.Button(
+                marked("score.score"), variant="primary", scale=0, min_width=110, elem_id="qs-score"
+            )
+            self._clear = gr.Button(marked("score.clear"), scale=0, min_width=90, elem_id="qs-score-clear")
+        gr.Markdown(marked("score.examples"), elem_classes="qs-small")
+        with gr.Row(elem_classes="qs-tools"):
+            self._examples = [
+                gr.Button(one[0], size="sm", scale=0, min_width=80, elem_classes="qs-example") for one in _EXAMPLES
+            ]
+
+    def _draw_file(self) -> None:
+        with gr.Row(equal_height=False, elem_classes="qs-columns"):
+            with gr.Column(scale=1, min_width=300):
+                gr.Markdown(marked("score.file.info"))
+                self._file = gr.File(
+                    label=marked("score.file"), file_types=list(KINDS), height=120, elem_id="qs-file", buttons=[]
+                )
+                with gr.Row(elem_classes="qs-tools"):
+                    self._run = gr.Button(
+                        marked("score.run"), variant="primary", scale=0, min_width=140, elem_id="qs-score-run"
+                    )
+                    self._download = gr.DownloadButton(
+                        marked("score.download"), visible=False, scale=0, min_width=140, elem_id="qs-score-download"
+                    )
+            with gr.Column(scale=1, min_width=300):
+                self._file_result = gr.HTML("", elem_id="qs-file-result", apply_default_css=False)
+
+    def show(self, served: Served) -> Update:
+        """Updates for the reward models that are served now."""
+        names = list(served.reward)
+        return {self._model: gr.update(choices=names, value=names[0] if names else None, visible=len(names) > 1)}
+
+    @property
+    def outputs(self) -> list[Any]:
+        """Components that `show` updates."""
+        return [self._model]
+
+    def _connect(self) -> None:
+        language = self._shared.language
+        asked = [self._model, language, self._steps, self._prompt, *self._answers]
+        gr.on(
+            [self._score.click, self._prompt.submit, *(one.submit for one in self._answers)],
+            self._scored,
+            asked,
+            self._result,
+            **PRIVATE,
+        )
+        for button, example in zip(self._examples, _EXAMPLES, strict=True):
+            filled = [*example, *[""] * (_NUM_ANSWERS + 1 - len(example))]
+            button.click(lambda filled=filled: filled, None, [self._prompt, *self._answers], **PRIVATE).then(
+                self._scored, asked, self._result, **PRIVATE
+            )
+        cleared = [self._prompt, *self._answers, self._result]
+        self._clear.click(lambda: [""] * len(cleared), None, cleared, **PRIVATE)
+        self._run.click(
+            self._scored_file, [self._model, language, self._file], [self._file_result, self._download], **PRIVATE
+        )
+        self._file.clear(lambda: ("", gr.update(visible=False)), None, [self._file_result, self._download], **PRIVATE)
+
+    async def _scored(self, model: str, language: str, steps: bool, prompt: str, *answers: str) -> str:
+        given = [(number, text) for number, text in enumerate(answers, start=1) if text.strip()]
+        if not prompt.strip() or not given:
+            return _failure(say(language, "score.needs"))
+        texts = [_lines(text) if steps else text for _, text in given]
+        try:
+            scored = await self._shared.api.post("/v1/reward", {"model": model, "prompt": prompt, "responses": texts})
+        except ApiFailure as failure:
+            return _failure(str(failure))
+        rows = sorted(scored["data"], key=lambda row: row["index"])
+        names = [f"{say(language, 'score.answer')} {number}" for number, _ in given]
+        return _picture(names, texts, rows, scored.get("meta") or {}, language)
+
+    async def _scored_file(self, model: str, language: str, file: str | None) -> AsyncIterator[Update]:
+        if file is None:
+            yield {self._file_result: _failure(say(language, "score.no_file"))}
+            return
+        yield {self._file_result: _progress(0, 1, ""), self._download: gr.update(visible=False)}
+        try:
+            records = await asyncio.to_thread(read_file, Path(file))
+            scored = ScoredFile(records, ())
+            async for scored in score_records(self._shared.api, model, records):
+                done, total = len(scored.rewards), len(records)
+                said = say(language, "score.progress", done=done, total=total)
+                yield {self._file_result: _progress(done, total, said)}
+            written = await asyncio.to_thread(_written, scored, Path(file))
+        except (UsageError, ApiFailure) as failure:
+            yield {self._file_result: _failure(str(failure))}
+            return
+        yield {
+            self._file_result: _file_picture(scored, language),
+            self._download: gr.update(value=str(written), visible=True),
+        }
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _picture(
+    names: Sequence[str], texts: Sequence[Any], rows: Sequence[dict[str, Any]], meta: dict[str, Any], language: str
+) -> str:
+    rewards = [float(row["reward"]) for row in rows]
+    order = sorted(range(len(rewards)), key=lambda index: -rewards[index])
+    parts = []
+    if len(rewards) > 1:
+        margin = rewards[order[0]] - rewards[order[1]]
+        parts.append(
+            tiles(
+                [
+                    (say(language, "score.margin"), f"{margin:.3f}"),
+                    (say(language, "score.probability"), f"{100 * probability_of(margin):.1f} %"),
+                ]
+            )
+        )
+    parts.append(score_bars([names[index] for index in order], [rewards[index] for index in order], 0))
+    parts += [_coloured(names[i], texts[i], rows[i]["steps"]) for i in order if rows[i].get("steps")]
+    head = [say(language, f"score.{name}") for name in ("answer", "reward", "num_tokens")]
+    parts.append(
+        table(head, [(names[i], f"{rewards[i]:.6f}", rows[i].get("num_tokens", "")) for i in order], numbers=(1, 2))
+    )
+    told = " · ".join(f"{name} {meta[name]}" for name in ("format", "pooling", "dtype", "quant") if name in meta)
+    return f'{"".join(parts)}<p class="qs-small">{html.escape(told)}</p>'
+
+
+def _coloured(name: str, steps: Sequence[str], scores: Sequence[float]) -> str:
+    """The steps of an answer on a ground between red (0) and green (1), each with its score."""
+    rows = "".join(
+        f'<li style="background: hsl({120 * max(0.0, min(1.0, score)):.0f} 70% 50% / 0.22)">'
+        f"<span>{html.escape(step)}</span><b>{score:.3f}</b></li>"
+        for step, score in zip(steps, scores, strict=False)
+    )
+    return f'<section class="qs-steps"><h3>{html.escape(name)}</h3><ol>{rows}</ol></section>'
+
+
+def _file_picture(scored: ScoredFile, language: str) -> str:
+    margins, rewards = scored.margins, [one for row in scored.rewards for one in row]
+    figures = [(say(language, "score.texts"), f"{len(rewards):,}")]
+    if margins and scored.accuracy is not None:
+        figures = [
+            (say(language, "score.accuracy"), f"{100 * scored.accuracy:.1f} %"),
+            (say(language, "score.pairs"), f"{len(margins):,}"),
+            (say(language, "score.mean_margin"), f"{sum(margins) / len(margins):.3f}"),
+            (say(language, "score.ties"), f"{sum(one == 0 for one in margins):,}"),
+        ]
+    edges, counts, split = scored.columns()
+    title = say(language, "score.histogram" if margins else "score.rewards")
+    return tiles(figures) + histogram([f"{edge:.3g}" for edge in edges], counts, title, split)
+
+
+def _written(scored: ScoredFile, file: Path) -> Path:
+    """The scored file, in a folder that only this process's user can read."""
+    folder = Path(tempfile.mkdtemp(dir=os.environ.get("GRADIO_TEMP_DIR")))
+    written = folder / f"{file.stem}-scored{file.suffix.lower()}"
+    scored.write(written)
+    return written
+
+
+def _progress(done: int, total: int, said: str) -> str:
+    return (
+        f'<div class="qs-progress" role="progressbar" aria-valuemin="0" aria-valuemax="{total}" aria-valuenow="{done}" '
+        f'aria-label="{html.escape(said or "…")}"><svg class="qs-bar" width="100%" height="10">'
+        f'<rect width="100%" height="10" rx="5" class="qs-fill-none"/>'
+        f'<rect width="{100 * done / max(1, total):.1f}%" height="10" rx="5" class="qs-fill-best"/></svg>'
+        f"<p>{html.escape(said)}</p></div>"
+    )
+
+
+def _failure(sentence: str) -> str:
+    return f'<div class="qs-error" role="alert">{html.escape(sentence)}</div>'

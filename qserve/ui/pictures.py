@@ -1,0 +1,134 @@
+"""Pictures as inline SVG and HTML: widths in per cent, so that text keeps its size on a phone. No library, no script.
+
+Every picture has its numbers in words for who can't see it; colours come from the stylesheet's variables.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Bar", "Part", "histogram", "probability_of", "score_bars", "stacked_bars", "table", "tiles"]
+
+_LEAST_SHARE = 0.002
+_NUM_LABELS = 5
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stretch of a bar: `kind` names its colour in the stylesheet."""
+
+    kind: str
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of stretches; `total` is what its whole width stands for, None for the longest bar of the picture."""
+
+    label: str
+    parts: tuple[Part, ...]
+    total: float | None = None
+    note: str = ""
+
+
+def stacked_bars(bars: Sequence[Bar], say_value: Callable[[float], str]) -> str:
+    """Bars below each other on one scale, and a legend of what appears in them."""
+    widest = max((bar.total or sum(part.value for part in bar.parts) for bar in bars), default=0.0) or 1.0
+    rows = "".join(_stacked(bar, bar.total or widest, say_value) for bar in bars)
+    kinds = {part.kind: part.name for bar in bars for part in bar.parts if part.value > 0}
+    legend = "".join(f'<li><i class="qs-fill-{kind}"></i>{html.escape(name)}</li>' for kind, name in kinds.items())
+    return f'<div class="qs-bars">{rows}<ul class="qs-legend">{legend}</ul></div>'
+
+
+def score_bars(names: Sequence[str], values: Sequence[float], best: int) -> str:
+    """One bar a value from zero, to the left where it is negative."""
+    low, high = min(0.0, *values), max(0.0, *values)
+    span = (high - low) or 1.0
+    zero = 100 * -low / span
+    rows = []
+    for index, (name, value) in enumerate(zip(names, values, strict=True)):
+        left, width = (zero, 100 * value / span) if value >= 0 else (zero + 100 * value / span, -100 * value / span)
+        kind = "best" if index == best else "other"
+        rows.append(
+            f'<div class="qs-bar-row"><div class="qs-bar-head"><b>{html.escape(name)}</b><span>{value:.4f}</span></div>'
+            f'<svg class="qs-bar" width="100%" height="16" role="img" aria-label="{html.escape(name)}: {value:.4f}">'
+            f'<rect x="{left:.2f}%" width="{max(width, 0.4):.2f}%" height="16" rx="3" class="qs-fill-{kind}"/>'
+            f'<line x1="{zero:.2f}%" x2="{zero:.2f}%" y1="0" y2="16" class="qs-axis"/></svg></div>'
+        )
+    return f'<div class="qs-bars">{"".join(rows)}</div>'
+
+
+def histogram(edges: Sequence[str], counts: Sequence[float], title: str, split: int | None = None) -> str:
+    """Columns between labelled edges (one more than counts); those before column `split` in the colour of misses."""
+    most = max(counts, default=0.0) or 1.0
+    width = 100 / max(1, len(counts))
+    told = ", ".join(f"{edges[index]} – {edges[index + 1]}: {count:g}" for index, count in enumerate(counts) if count)
+    columns = "".join(
+        f'<rect x="{index * width + 0.15 * width:.2f}%" width="{0.7 * width:.2f}%" '
+        f'y="{100 - 96 * count / most:.1f}%" height="{96 * count / most:.1f}%" rx="2" '
+        f'class="qs-fill-{"miss" if split is not None and index < split else "hit"}">'
+        f"<title>{html.escape(edges[index])} – {html.escape(edges[index + 1])}: {count:g}</title></rect>"
+        for index, count in enumerate(counts)
+        if count
+    )
+    step = max(1, math.ceil(len(counts) / _NUM_LABELS))
+    labels = "".join(f"<span>{html.escape(edges[index])}</span>" for index in range(0, len(edges), step))
+    return (
+        f'<figure class="qs-histogram"><figcaption>{html.escape(title)}</figcaption>'
+        f'<svg width="100%" height="120" role="img" aria-label="{html.escape(title)}. {html.escape(told)}">{columns}'
+        f'<line x1="0" x2="100%" y1="100%" y2="100%" class="qs-axis"/></svg>'
+        f'<div class="qs-ticks">{labels}</div></figure>'
+    )
+
+
+def tiles(figures: Sequence[tuple[str, str]]) -> str:
+    """Figures in large type with what they are below."""
+    inside = "".join(
+        f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>" for name, value in figures
+    )
+    return f'<div class="qs-tiles">{inside}</div>'
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()) -> str:
+    """Rows of plain text; the columns `numbers` stand at the right."""
+    kinds = ['class="qs-number"' if column in numbers else "" for column in range(len(head))]
+    first = "".join(f'<th scope="col" {kind}>{html.escape(name)}</th>' for kind, name in zip(kinds, head, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td {kind}>{html.escape(str(cell))}</td>" for kind, cell in zip(kinds, row, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="qs-table" tabindex="0" role="region" aria-label="{html.escape(", ".join(head))}">'
+        f"<table><thead><tr>{first}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def probability_of(margin: float) -> float:
+    """Bradley and Terry: the probability that the better one is preferred, from the difference of rewards."""
+    return 1 / (1 + math.exp(-margin)) if margin >= 0 else 1 - 1 / (1 + math.exp(margin))
+
+
+def _stacked(bar: Bar, total: float, say_value: Callable[[float], str]) -> str:
+    parts, left = [], 0.0
+    for part in bar.parts:
+        share = part.value / total
+        if share >= _LEAST_SHARE:
+            parts.append(
+                f'<rect x="{100 * left:.3f}%" width="{100 * share:.3f}%" height="22" class="qs-fill-{part.kind}">'
+                f"<title>{html.escape(part.name)}: {say_value(part.value)}</title></rect>"
+            )
+        left += share
+    told = ", ".join(f"{part.name} {say_value(part.value)}" for part in bar.parts if part.value > 0)
+    return (
+        f'<div class="qs-bar-row"><div class="qs-bar-head"><b>{html.escape(bar.label)}</b>'
+        f"<span>{html.escape(bar.note)}</span></div>"
+        f'<svg class="qs-bar" width="100%" height="22" role="img" aria-label="{html.escape(f"{bar.label}: {told}")}">'
+        f'<rect width="100%" height="22" class="qs-fill-none"/>{"".join(parts)}</svg></div>'
+    )

@@ -1,0 +1,92 @@
+"""The planner behind the form: `qserve plan --json` as a child process, so that a plan takes nothing of this one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["PlanQuestion", "PlanRefused", "ask_planner"]
+
+_DOES_NOT_FIT = 3
+_LONGEST_S = 60
+_SAID_BY = "qserve: "
+
+
+class PlanRefused(Exception):
+    """The planner's own sentence about what can't be planned."""
+
+
+@dataclass(frozen=True)
+class PlanQuestion:
+    """The fields of the form; "" and None are the planner's to choose. `gpu` "" plans for this machine."""
+
+    model: str
+    gpu: str = ""
+    quant: str = "auto"
+    engine: str = ""
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    reward: str = ""
+
+    def flags(self) -> list[str]:
+        """The flags of `qserve plan` and `qserve up`, without --gpu. Joined by `=`: no value is taken for a flag."""
+        given = {
+            "model": self.model,
+            "reward": self.reward,
+            "quant": "" if self.quant == "auto" else self.quant,
+            "engine": self.engine,
+            "max-model-len": self.max_model_len,
+            "max-num-seqs": self.max_num_seqs,
+        }
+        return [f"--{name}={value}" for name, value in given.items() if value]
+
+    def plan_flags(self) -> list[str]:
+        """With the cards."""
+        return [*self.flags(), *([f"--gpu={self.gpu}"] if self.gpu else [])]
+
+    def command(self, fits: bool) -> str:
+        """The line to copy: `qserve up` for a plan that fits this machine, else `qserve plan`."""
+        words = ["qserve", "up", *self.flags()] if fits and not self.gpu else ["qserve", "plan", *self.plan_flags()]
+        # Spelled as people write it; the value is quoted, the flag is not.
+        return " ".join(
+            f"{name} {shlex.quote(value)}" if equals else shlex.quote(name)
+            for name, equals, value in (word.partition("=") for word in words)
+        )
+
+
+async def ask_planner(question: PlanQuestion) -> dict[str, Any]:
+    """The plan, as `qserve plan --json` writes it. Raises PlanRefused, TimeoutError."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "qserve",
+        "plan",
+        *question.plan_flags(),
+        "--json",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        told, said = await asyncio.wait_for(process.communicate(), _LONGEST_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode not in (0, _DOES_NOT_FIT):
+        raise PlanRefused(_sentence(said.decode(errors="replace")))
+    plan: dict[str, Any] = json.loads(told)
+    return plan
+
+
+def _sentence(said: str) -> str:
+    """The last thing that the command said, without its name."""
+    before, found, sentence = said.rpartition(_SAID_BY)
+    if found:
+        return sentence.strip()
+    lines = [line for line in before.splitlines() or said.splitlines() if line.strip()]
+    return lines[-1].removeprefix("Error: ").strip() if lines else "the planner ended without a word"
