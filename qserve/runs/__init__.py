@@ -6,7 +6,7 @@ Reading, from the command line, the gateway, a report:
     store.runs(limit=20)                                   # newest first
     run = store.run()                                      # the newest; store.run("20261121-2240") by id or prefix
     store.memory(run), store.events(run)
-    store.requests(run, limit=100), store.request_summary(run), store.request_groups(run), store.request_series(run)
+    store.requests(run, limit=100), store.traffic(run)     # single ones; percentiles, series, groups of all
     store.traffic(run)                                     # the same by worker in one sweep, with histograms
     store.evals(run), store.benches(run), store.comparisons(run)
 

@@ -18,7 +18,7 @@ def runs_document(store: RunStore, limit: int | None = None) -> dict[str, Any]:
 
 
 def run_document(store: RunStore, run: StoredRun) -> dict[str, Any]:
-    """All that is known of a run but its single requests: their summary, groups and series by the minute.
+    """All that is known of a run but its single requests: their groups, and of each worker percentiles and series.
 
     `events` are the last thousand.
     """
@@ -27,11 +27,7 @@ def run_document(store: RunStore, run: StoredRun) -> dict[str, Any]:
         **_timed(run),
         "memory": [one.to_json() for one in store.memory(run)],
         "events": [one.to_json() for one in store.events(run)[-_MOST_EVENTS:]],
-        "requests": {
-            "summary": store.request_summary(run).to_json(),
-            "groups": [one.to_json() for one in store.request_groups(run)],
-            "series": [one.to_json() for one in store.request_series(run)],
-        },
+        "requests": store.traffic(run).to_json(),
         "evals": [one.to_json() for one in store.evals(run)],
         "benches": [one.to_json() for one in store.benches(run)],
         "comparisons": [one.to_json() for one in store.comparisons(run)],

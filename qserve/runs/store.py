@@ -16,10 +16,7 @@ from qserve.runs.database import FILE_NAME, connect, unusable
 from qserve.runs.process import here, is_gone
 from qserve.runs.records import (
     MemorySample,
-    RequestGroup,
-    RequestSummary,
     RunState,
-    SeriesPoint,
     StoredDocument,
     StoredEvent,
     StoredRequest,
@@ -27,7 +24,7 @@ from qserve.runs.records import (
     StoredWorker,
     Traffic,
 )
-from qserve.runs.request_queries import RequestFilter, groups_of, requests_of, series_of, summary_of
+from qserve.runs.request_queries import RequestFilter, requests_of
 from qserve.runs.traffic import traffic_of
 
 __all__ = ["RunStore"]
@@ -104,23 +101,8 @@ class RunStore:
         with self._chosen(run, chosen, only_errors) as (connection, filtered):
             return requests_of(connection, filtered, limit, offset)
 
-    def request_summary(self, run: StoredRun, **chosen: Any) -> RequestSummary:
-        """Counts, tokens, errors and latencies' percentiles. `chosen` as of `requests`."""
-        with self._chosen(run, chosen) as (connection, filtered):
-            return summary_of(connection, filtered)
-
-    def request_groups(self, run: StoredRun, **chosen: Any) -> tuple[RequestGroup, ...]:
-        """Which routes, models and workers the requests went to, most of them first."""
-        with self._chosen(run, chosen) as (connection, filtered):
-            return groups_of(connection, filtered)
-
-    def request_series(self, run: StoredRun, *, bucket_s: int = 60, **chosen: Any) -> tuple[SeriesPoint, ...]:
-        """Load and latency over time, a point for each `bucket_s` seconds in which requests arrived."""
-        with self._chosen(run, chosen) as (connection, filtered):
-            return series_of(connection, filtered, bucket_s)
-
     def traffic(self, run: StoredRun, *, bucket_s: int = 60) -> Traffic:
-        """All requests by worker: summary, series and histograms in one sweep, for reports of large runs."""
+        """All requests by worker: summary, series and histograms, in one sweep of two seconds a million."""
         with self.connection() as connection:
             return traffic_of(connection, self._row(connection, run.id)[0], bucket_s)
 
