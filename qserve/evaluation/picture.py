@@ -1,21 +1,23 @@
-"""The Pareto picture of a comparison as one SVG: accuracy over memory, the size of a point its speed. No library."""
+"""The Pareto picture of a comparison as one SVG: accuracy over memory, the area of a point its speed. No library."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qserve.units import format_bytes
 
 __all__ = ["Point", "pareto_svg"]
 
-_WIDTH, _HEIGHT = 640, 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 40, 44, 60
-_SMALLEST_RADIUS, _LARGEST_RADIUS = 7, 22
-_NUM_LINES, _LINE_HEIGHT = 5, 16
+_WIDTH, _HEIGHT = 760, 440
+_LEFT, _RIGHT, _TOP, _BOTTOM = 76, 36, 84, 64
+_LARGEST_RADIUS, _SMALLEST_RADIUS = 22.0, 5.0
+_NUM_STEPS = 5
+_LABEL_GAP, _CAP = 9, 5
 _FRONT, _BEHIND = "#2563eb", "#94a3b8"
+_INK, _PALE, _GRID = "#0f172a", "#64748b", "#e2e8f0"
 
 
 @dataclass(frozen=True)
@@ -29,34 +31,42 @@ class Point:
     tokens_per_s: float
 
 
+@dataclass(frozen=True)
+class _Scale:
+    """From a figure to a place on the page: `low` at `start`, `high` at `end`, and a line each `step`."""
+
+    low: float
+    high: float
+    step: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        return self.start + (self.end - self.start) * (value - self.low) / (self.high - self.low)
+
+    def ticks(self) -> Iterator[float]:
+        for index in range(math.floor((self.high - self.low) / self.step + 1e-6) + 1):
+            yield self.low + index * self.step
+
+
 def pareto_svg(points: Sequence[Point], title: str) -> str:
     """A point that another one beats in memory and accuracy at once is grey, the others are blue and joined."""
-    x_high = 1.15 * max(point.held_bytes for point in points)
-    low = min(point.accuracy - point.stderr for point in points)
-    high = max(point.accuracy + point.stderr for point in points)
-    pad = max(0.02, 0.25 * (high - low))
-    y_low, y_high = max(0.0, low - pad), high + pad  # room for the labels, also above 100 %
-
-    def x(num_bytes: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * num_bytes / x_high
-
-    def y(share: float) -> float:
-        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - (share - y_low) / max(1e-9, y_high - y_low))
-
+    x, y = _memory_scale(points), _accuracy_scale(points)
     front = sorted((one for one in points if not _is_beaten(one, points)), key=lambda one: one.held_bytes)
-    fastest = max(point.tokens_per_s for point in points)
+    joined = " ".join(f"{x.at(one.held_bytes):.1f},{y.at(one.accuracy):.1f}" for one in front)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="system-ui, sans-serif" '
         f'font-size="13" role="img" aria-label="{html.escape(title)}">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{_LEFT}" y="24" font-size="15" font-weight="600" fill="#0f172a">{html.escape(title)}</text>',
-        *_axes(x, y, x_high, y_low, y_high),
-        f'<polyline fill="none" stroke="{_FRONT}" stroke-opacity="0.4" stroke-width="2" points="'
-        + " ".join(f"{x(one.held_bytes):.1f},{y(one.accuracy):.1f}" for one in front)
-        + '"/>',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="8" fill="#ffffff"/>',
+        *_head(title),
+        *_axes(x, y),
+        f'<polyline fill="none" stroke="{_FRONT}" stroke-opacity="0.35" stroke-width="2.5" points="{joined}"/>',
     ]
+    fastest = max(point.tokens_per_s for point in points)
     for point in points:
-        parts += _drawn(point, x(point.held_bytes), y, fastest, _FRONT if point in front else _BEHIND)
+        parts += _drawn(point, x, y, _radius(point, fastest), _FRONT if point in front else _BEHIND)
+    for point in points:  # last: over every whisker
+        parts += _labelled(point, x, y, _radius(point, fastest))
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -69,41 +79,88 @@ def _is_beaten(point: Point, points: Sequence[Point]) -> bool:
     )
 
 
-def _axes(x, y, x_high: float, y_low: float, y_high: float) -> list[str]:  # type: ignore[no-untyped-def]
-    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-    parts = []
-    for step in range(_NUM_LINES):
-        share = y_low + (min(1.0, y_high) - y_low) * step / (_NUM_LINES - 1)
-        parts.append(
-            f'<line x1="{_LEFT}" x2="{right}" y1="{y(share):.1f}" y2="{y(share):.1f}" stroke="#e2e8f0"/>'
-            f'<text x="{_LEFT - 8}" y="{y(share) + 4:.1f}" text-anchor="end" fill="#475569">{100 * share:.1f} %</text>'
-        )
-        num_bytes = x_high * step / (_NUM_LINES - 1)
-        parts.append(
-            f'<text x="{x(num_bytes):.1f}" y="{bottom + 20}" text-anchor="middle" fill="#475569">'
-            f"{format_bytes(int(num_bytes))}</text>"
-        )
-    parts.append(
-        f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 14}" text-anchor="middle" fill="#0f172a">'
-        "weights in memory · size of a point: tokens/s</text>"
-    )
-    return parts
+def _memory_scale(points: Sequence[Point]) -> _Scale:
+    """From nothing to beyond the largest, with room for its label."""
+    highest = 1.4 * max(1, *(point.held_bytes for point in points))
+    unit = 1024 ** math.floor(math.log(highest / 2, 1024))
+    return _Scale(0, highest, unit * _round(highest / unit / _NUM_STEPS), _LEFT, _WIDTH - _RIGHT)
 
 
-def _drawn(point: Point, cx: float, y, fastest: float, colour: str) -> list[str]:  # type: ignore[no-untyped-def]
-    radius = _SMALLEST_RADIUS + (_LARGEST_RADIUS - _SMALLEST_RADIUS) * math.sqrt(
-        point.tokens_per_s / max(fastest, 1e-9)
-    )
-    cy = y(point.accuracy)
-    below = cy + radius + _LINE_HEIGHT
+def _accuracy_scale(points: Sequence[Point]) -> _Scale:
+    """From a round share below all whiskers to one above, never above 100 %."""
+    low = min(point.accuracy - point.stderr for point in points)
+    high = max(point.accuracy + point.stderr for point in points)
+    step = _round(max(0.01, 1.2 * (high - low)) / _NUM_STEPS)
+    bottom = max(0.0, step * math.floor(low / step - 0.25))
+    top = min(1.0, step * math.ceil(high / step + 0.25))
+    return _Scale(bottom, max(top, bottom + step), step, _HEIGHT - _BOTTOM, _TOP)
+
+
+def _round(value: float) -> float:
+    """The next of 1, 2, 5 × a power of ten: a step that reads well."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return float(power * next(one for one in (1, 2, 5, 10) if one * power >= value * (1 - 1e-9)))
+
+
+def _head(title: str) -> list[str]:
+    says = "whiskers: ± standard error · area of a point: tokens/s · blue: nothing is both smaller and better"
     return [
-        f'<line x1="{cx:.1f}" x2="{cx:.1f}" y1="{y(point.accuracy + point.stderr):.1f}" '
-        f'y2="{y(max(0.0, point.accuracy - point.stderr)):.1f}" stroke="{colour}" stroke-width="2"/>',
-        f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="{radius:.1f}" fill="{colour}" fill-opacity="0.75"/>',
-        f'<text x="{cx:.1f}" y="{cy - radius - 6:.1f}" text-anchor="middle" font-weight="600" fill="#0f172a">'
-        f"{html.escape(point.name)}</text>",
-        *(
-            f'<text x="{cx:.1f}" y="{below + row * _LINE_HEIGHT:.1f}" text-anchor="middle" fill="#475569">{text}</text>'
-            for row, text in enumerate((f"{100 * point.accuracy:.1f} %", f"{point.tokens_per_s:.0f} tok/s"))
-        ),
+        f'<text x="{_LEFT}" y="30" font-size="17" font-weight="600" fill="{_INK}">{html.escape(title)}</text>',
+        f'<text x="{_LEFT}" y="52" font-size="12" fill="{_PALE}">{says}</text>',
+    ]
+
+
+def _axes(x: _Scale, y: _Scale) -> list[str]:
+    bottom, right, middle = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT, (_TOP + _HEIGHT - _BOTTOM) / 2
+    digits = 0 if y.step >= 0.01 else 1
+    return [
+        *(_line(_LEFT, y.at(share), right, y.at(share)) for share in y.ticks()),
+        *(_line(x.at(num_bytes), _TOP, x.at(num_bytes), bottom) for num_bytes in x.ticks()),
+        *(_text(_LEFT - 10, y.at(share) + 4, "end", f"{100 * share:.{digits}f} %") for share in y.ticks()),
+        *(_text(x.at(num_bytes), bottom + 20, "middle", _short(num_bytes)) for num_bytes in x.ticks()),
+        _text((_LEFT + right) / 2, _HEIGHT - 16, "middle", "weights in memory"),
+        f'<g transform="rotate(-90 20 {middle})">{_text(20, middle, "middle", "accuracy")}</g>',
+    ]
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{_GRID}"/>'
+
+
+def _text(x: float, y: float, anchor: str, text: str, style: str = f'fill="{_PALE}"') -> str:
+    """On a halo of the ground's colour, so that a line behind it does not cross it out."""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" paint-order="stroke" stroke="#ffffff" stroke-width="4" '
+        f"{style}>{html.escape(text)}</text>"
+    )
+
+
+def _short(num_bytes: float) -> str:
+    """Ticks are round: 20 GiB, not 20.00 GiB."""
+    if not num_bytes:
+        return "0"
+    number, unit = format_bytes(round(num_bytes)).split()
+    return f"{float(number):g} {unit}"
+
+
+def _radius(point: Point, fastest: float) -> float:
+    return max(_SMALLEST_RADIUS, _LARGEST_RADIUS * math.sqrt(point.tokens_per_s / max(fastest, 1e-9)))
+
+
+def _drawn(point: Point, x: _Scale, y: _Scale, radius: float, colour: str) -> list[str]:
+    cx, cy = x.at(point.held_bytes), y.at(point.accuracy)
+    high, low = y.at(min(y.high, point.accuracy + point.stderr)), y.at(max(y.low, point.accuracy - point.stderr))
+    return [
+        f'<path d="M{cx:.1f} {high:.1f}V{low:.1f}M{cx - _CAP:.1f} {high:.1f}h{2 * _CAP}M{cx - _CAP:.1f} {low:.1f}'
+        f'h{2 * _CAP}" stroke="{colour}" stroke-width="2"/>',
+        f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="{radius:.1f}" fill="{colour}" stroke="#ffffff" stroke-width="2"/>',
+    ]
+
+
+def _labelled(point: Point, x: _Scale, y: _Scale, radius: float) -> list[str]:
+    left, cy = x.at(point.held_bytes) + radius + _LABEL_GAP, y.at(point.accuracy)
+    figures = f"{100 * point.accuracy:.1f} % · {point.tokens_per_s:,.0f} tok/s"
+    return [
+        _text(left, cy - 3, "start", point.name, f'font-size="14" font-weight="600" fill="{_INK}"'),
+        _text(left, cy + 14, "start", figures),
     ]
