@@ -1,0 +1,144 @@
+"""The real stack (demo chat and reward models, gateway, UI) under a key, and a real browser.
+
+One stack for each test process, started by the first test that needs it; one browser for each file. A browser that is
+driven keeps an event loop running in its thread, which asyncio's own tests in other files would stumble over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from scripts.setup_browser import FLAGS, NONE, of_the_system
+
+KEY = "sk-browser-7d21"
+PATIENCE_MS = 90_000
+"""What takes a moment here may take a minute on a busy machine."""
+
+
+@dataclass
+class Stack:
+    """A running `qserve up`."""
+
+    url: str
+    key: str
+    run_folder: Path
+    process: subprocess.Popen[bytes] = field(repr=False)
+
+    def pid(self, module: str) -> int | None:
+        """The process id of `python -m MODULE`, a worker; None while there is none."""
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if module in child.cmdline():
+                    return child.pid
+            except psutil.Error:  # it ended between being listed and being asked
+                continue
+        return None
+
+    def sign_in(self, context: BrowserContext) -> None:
+        """Gives a browser's profile the cookie of a new session."""
+        form, headers = {"key": self.key}, {"origin": self.url}
+        answer = context.request.post("/sign-in", form=form, headers=headers, max_redirects=0)
+        assert answer.status == 303, answer.text()
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Waits; the bound keeps a broken promise from hanging the test."""
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while not holds():
+            assert time.monotonic() < deadline, "it did not come about"
+            assert self.process.poll() is None, "qserve up ended"
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("browser-stack")
+    ready = folder / "ready.json"
+    command = [
+        str(Path(sys.executable).with_name("qserve")), "up", "--model", "demo", "--reward", "demo", "--port", "0",
+        "--state-dir", str(folder), "--ready-file", str(ready),
+    ]  # fmt: skip
+    with (folder / "up.log").open("wb") as log:
+        environment = {**os.environ, "QSERVE_API_KEY": KEY, "OMP_NUM_THREADS": "2"}
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+    deadline = time.monotonic() + 300
+    try:
+        while not ready.exists():
+            assert process.poll() is None and time.monotonic() < deadline, (folder / "up.log").read_text()
+            time.sleep(0.1)
+        told = json.loads(ready.read_text())
+        yield Stack(told["url"], KEY, Path(told["run_folder"]), process)
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+def _browser_path() -> str:
+    """As `make setup` found it, or else as it lies here; skips where there is none."""
+    told = Path(sys.prefix, "browser")
+    path = told.read_text().strip() if told.exists() else of_the_system() or f"{NONE}make setup looks for one"
+    if path.startswith(NONE):
+        pytest.skip(f"no browser: {path.removeprefix(NONE)}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = _browser_path()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def profile(stack: Stack, browser: Browser) -> Iterator[BrowserContext]:
+    """A fresh browser profile."""
+    context = browser.new_context(base_url=stack.url, locale="en-US")
+    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_navigation_timeout(PATIENCE_MS)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def visitor(stack: Stack, profile: BrowserContext) -> Iterator[BrowserContext]:
+    """The same, but what its pages ask for, they ask of the stack: a request to elsewhere fails the test."""
+    foreign: list[str] = []
+    own = urlsplit(stack.url).netloc
+
+    def look(url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("data", "blob", "about") and parts.netloc != own:
+            foreign.append(url)
+
+    profile.on("request", lambda request: look(request.url))
+    yield profile
+    assert not foreign, "requests that left for elsewhere"
+
+
+@pytest.fixture
+def signed_in(visitor: BrowserContext, stack: Stack) -> BrowserContext:
+    """The same, with the session's cookie."""
+    stack.sign_in(visitor)
+    return visitor
+
+
+@pytest.fixture
+def page(signed_in: BrowserContext) -> Page:
+    """The UI, loaded."""
+    page = signed_in.new_page()
+    page.goto("/")
+    page.wait_for_selector("gradio-app button", state="visible")
+    return page
