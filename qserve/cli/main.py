@@ -23,7 +23,7 @@ COMMANDS = {
     "score": "Rewards for a file of prompts and answers, without a server.",
     "reward": "Are the rewards right? Against plain transformers, per quantization.",
     "eval-reward": "Accuracy of a reward model on preference data.",
-    "report": "Memory planned against measured, start-up and latency of a running service.",
+    "report": "A run's whole story on one page: planned against measured, latency, results, faults.",
     "models": "Known models, their sizes and aliases.",
     "doctor": "What this machine can run, and which command installs the rest.",
 }

@@ -1,136 +1,107 @@
-"""`qserve report`: what a running service promised and what was measured of it."""
+"""`qserve report`: what a run promised and what was measured of it, as a page, as text or JSON; or live."""
 
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
-from typing import Any
+import sys
+from pathlib import Path
+from typing import Any, Literal
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from qserve.cli.state import state_folder
 from qserve.errors import UsageError
-from qserve.units import format_bytes
 
 __all__ = ["command"]
 
-_TIMEOUT_S = 30
-_WORTH_TELLING_S = 0.1
-_TERMS = {
-    "weights": "weights",
-    "kv_cache": "KV cache",
-    "activations": "activations",
-    "cuda_graphs": "CUDA graphs",
-    "runtime": "runtime",
-}
-
 
 @click.command("report")
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Where the service listens.")
+@click.argument("run", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "md", "json"]),
+    help="One self-contained page, Markdown, or JSON [a summary on the terminal].",
+)
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File [standard output].")
+@click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
+@click.option("--url", help="Ask the service that listens here instead of the store.")
 @click.option("--api-key", envvar="QSERVE_API_KEY", help="Its key, where it has one.")
-@click.option("--json", "as_json", is_flag=True, help="Print GET /v1/qserve/report as it is.")
-def command(url: str, api_key: str | None, as_json: bool) -> None:
-    """Memory planned against measured, start-up, and a reward model's latency, of a running service.
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json; with --url, its answer as it is.")
+def command(
+    run: str | None,
+    form: Literal["html", "md", "json"] | None,
+    output: Path | None,
+    state_dir: Path | None,
+    url: str | None,
+    api_key: str | None,
+    as_json: bool,
+) -> None:
+    """Memory planned against measured, start, latency, results and faults of a run: the newest, or RUN.
+
+    RUN is an id of `qserve runs` or the beginning of one. A service that runs shows its page at /report.
 
     \b
     qserve report
-    qserve report --url http://127.0.0.1:9000 --json
+    qserve report --format html --output report.html
+    qserve report 20261121-2240 --format md
+    qserve report --url http://127.0.0.1:9000
 
-    Exit status: 0, or 2 where no qserve answers.
+    Exit status: 0, or 2 where there is no such run, or nothing answers.
     """
-    document = _fetched(url.rstrip("/"), api_key)
-    if as_json:
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    form = "json" if as_json else form
+    if url is not None:
+        if run is not None or output is not None or form in ("html", "md"):
+            raise UsageError(
+                "--url asks a running service and prints to the terminal, or JSON with --json; a page of it is at "
+                f"{url.rstrip('/')}/report, and reports of stored runs need no --url"
+            )
+        from qserve.cli.report_live import show_live
+
+        show_live(url, api_key, as_json=form == "json")
         return
-    console = Console(highlight=False)
-    for worker in document["data"]:
-        _show(console, worker)
+    _write(_written(state_folder(state_dir), run, form or _by_name(output)), output)
 
 
-def _fetched(url: str, api_key: str | None) -> Any:
-    """GET /v1/qserve/report. Raises UsageError with what answered in its place."""
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"--url {url} is no address; write it as http://127.0.0.1:8000")
-    request = urllib.request.Request(f"{url}/v1/qserve/report", headers=headers)  # noqa: S310 - checked above
+def _by_name(output: Path | None) -> str | None:
+    """What a file's name asks for."""
+    kinds = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
+    if output is None:
+        return None
+    if output.suffix not in kinds:
+        raise UsageError(f"--output {output}: say what it is to be with --format, or name it *.html, *.md or *.json")
+    return kinds[output.suffix]
+
+
+def _written(state: Path, name: str | None, form: str | None) -> str:
+    from qserve.report import read_report, to_html, to_json, to_markdown
+    from qserve.runs import RunStore
+
+    store = RunStore.open(state)
+    report = read_report(store, store.run(name))
+    if form == "html":
+        return to_html(report)
+    if form == "md":
+        return to_markdown(report)
+    if form == "json":
+        return json.dumps(to_json(report), indent=2, ensure_ascii=False) + "\n"
+    from qserve.cli.show_report import to_terminal
+
+    return to_terminal(report)
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        _to_stdout(text)
+        return
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310
-            return json.load(reply)
-    except urllib.error.HTTPError as error:
-        if error.code == 401:
-            raise UsageError(f"{url} wants its key: --api-key, or QSERVE_API_KEY") from None
-        raise UsageError(f"{url} answered {error.code} to GET /v1/qserve/report; is it a qserve?") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise UsageError(
-            f"no qserve answers at {url} ({reason}); start one with `qserve up`, or name it: --url"
-        ) from None
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {output} can't be written: {error.strerror}; name another file") from error
+    click.echo(f"written to {output}", err=True)
 
 
-def _show(console: Console, worker: dict[str, Any]) -> None:
-    planned, memory = worker.get("planned") or {}, worker.get("memory") or {}
-    console.print(
-        f"[bold]{worker['worker']}[/bold]  {', '.join(worker['models'])} · {worker['state']} · "
-        f"{worker['num_restarts']} restarts · {planned.get('engine', '')} {planned.get('engine_version', '')}"
-    )
-    if worker.get("error"):
-        console.print(f"  {worker['error']}", markup=False)
-    _show_memory(console, planned, memory)
-    start = " · ".join(
-        f"{name} {seconds:.1f} s" for name, seconds in worker["start_phases_s"].items() if seconds >= 0.1
-    )
-    console.print(f"  start: {start}" if start else "  not started yet")
-    if worker.get("work"):
-        _show_work(console, worker["work"])
-    console.print()
-
-
-def _show_memory(console: Console, planned: dict[str, Any], memory: dict[str, Any]) -> None:
-    table = Table(
-        "memory", "planned", "measured", "difference", "measured by", box=None, pad_edge=False, padding=(0, 2)
-    )
-    for column in table.columns[1:4]:
-        column.justify = "right"
-    sources = memory.get("sources", {})
-    for term, name in _TERMS.items():
-        promised = sum(device[f"{term}_bytes"] for device in planned.get("devices", ()))
-        found = memory.get(f"{term}_bytes")
-        if promised or found:
-            table.add_row(name, format_bytes(promised), *_measured(promised, found), sources.get(f"{term}_bytes", ""))
-    if planned.get("kv_cache_tokens") and memory.get("kv_cache_tokens"):
-        promised, found = planned["kv_cache_tokens"], memory["kv_cache_tokens"]
-        source = sources.get("kv_cache_tokens", "")
-        table.add_row("KV tokens", f"{promised:,}", f"{found:,}", f"{100 * (found / promised - 1):+.1f} %", source)
-    if memory.get("resident_bytes"):
-        table.add_row("resident", "", format_bytes(memory["resident_bytes"]), "", sources.get("resident_bytes", ""))
-    console.print(table)
-
-
-def _table(first: str, *figures: str) -> Table:
-    table = Table(first, box=None, pad_edge=False, padding=(0, 2))
-    for name in figures:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _measured(promised: int, found: int | None) -> tuple[str, str]:
-    if found is None:
-        return "not told", ""
-    return format_bytes(found), f"{100 * (found / promised - 1):+.1f} %" if promised else ""
-
-
-def _show_work(console: Console, work: dict[str, Any]) -> None:
-    console.print(f"  scored {work['texts']:,} texts of {work['tokens']:,} tokens")
-    console.print(
-        f"  while busy: {work['tokens_per_s']:,.0f} tokens/s · {work['texts_per_s']:,.1f} texts/s · "
-        f"{work['pairs_per_s']:,.1f} pairs/s · padding {100 * work['padding_share']:.1f} % · "
-        f"shared beginnings {100 * work['shared_share']:.1f} %"
-    )
-    table = _table("tokens up to", "requests", "p50 ms", "p90 ms", "p99 ms")
-    for row in work["latency_ms"]:
-        bound = "more" if row["max_tokens"] is None else str(row["max_tokens"])
-        table.add_row(bound, f"{row['requests']:,}", *(f"{row[share]:.1f}" for share in ("p50", "p90", "p99")))
-    if work["latency_ms"]:
-        console.print(table)
+def _to_stdout(text: str) -> None:
+    stream: Any = sys.stdout
+    stream.write(text)
+    stream.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from qserve.gateway.limits import read_body, require_json, safe_name, safe_query
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import record_of
 from qserve.gateway.relay import Call, Exchange
+from qserve.gateway.report_pages import HTML, POLICY, ReportPages
 from qserve.gateway.respond import send_body, send_json
 from qserve.gateway.routes import RelayedRoute, Route
 from qserve.gateway.services import Asked, Service
@@ -47,6 +49,7 @@ class Endpoints:
         self._upstreams = upstreams
         self._metrics = metrics
         self._runs = runs
+        self._reports = ReportPages(runs)
         self._large_bodies = LargeBodies()
         self._started_unix_s = int(time.time())
 
@@ -70,6 +73,8 @@ class Endpoints:
             "/v1/qserve/report": self.report,
             "/v1/qserve/runs": self.runs,
             "/v1/qserve/runs/{run}": self.run,
+            "/report": self.report_page,
+            "/report/{run}": self.report_page,
             "/v1/qserve/tokenizer/{model}": self.tokenizer,
         }[route.path]
 
@@ -180,6 +185,13 @@ class Endpoints:
         about = {"object": "list", "version": qserve.__version__, "run": self._runs.run_id}
         await send_json(send, 200, {**about, "data": entries})
 
+    async def report_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = await asyncio.gather(*(self._work_of(upstream) for upstream in self._upstreams))
+        told = {upstream.name: one for upstream, one in zip(self._upstreams, work, strict=True) if one is not None}
+        page = await self._reports.page(scope.get("path_params", {}).get("run"), told)
+        headers = [(b"content-security-policy", POLICY), (b"cache-control", b"no-store")]
+        await send_body(send, 200, page, HTML, headers)
+
     async def runs(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, await self._runs.documents())
 
@@ -222,12 +234,16 @@ class Endpoints:
             "start_phases_s": dict(endpoint.start_phases_s),
             "num_restarts": endpoint.num_restarts,
         }
-        if not endpoint.tells_report:
-            return entry
-        try:
-            return {**entry, "work": json.loads(await upstream.get("/v1/qserve/report"))}
-        except (ApiError, ValueError) as error:
-            return {**entry, "error": str(error)}
+        work = await self._work_of(upstream)
+        return entry if work is None else {**entry, "work": work}
+
+    async def _work_of(self, upstream: Upstream) -> Any:
+        """What the worker tells of its own work; None where it tells nothing, or can't now."""
+        if not upstream.endpoint.tells_report:
+            return None
+        with contextlib.suppress(ApiError, ValueError):
+            return json.loads(await upstream.get("/v1/qserve/report"))
+        return None
 
     def _card(self, upstream: Upstream, name: str) -> dict[str, Any]:
         endpoint = upstream.endpoint

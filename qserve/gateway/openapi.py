@@ -153,6 +153,8 @@ def _name_models(schema: dict[str, Any], served: tuple[str, ...]) -> None:
 def _success(route: Route) -> dict[str, Any]:
     if route.path == "/metrics":
         content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+    elif route.path in ("/report", "/report/{run}"):
+        content = {"text/html": {"schema": {"type": "string"}}}
     elif route.path == "/openapi.json":
         content = {"application/json": {"schema": {"type": "object"}}}
     elif route.path in responses.OF_ROUTE:
@@ -174,10 +176,10 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
             meanings |= _QUEUE_FULL
     elif "{model}" in route.path:
         meanings["404"] = _ERRORS_OF_RELAYED["404"]
-    elif "/v1/qserve/runs" in route.path:
+    elif "/v1/qserve/runs" in route.path or route.path.startswith("/report"):
         meanings["503"] = "the store can't be read"
-        if "{run}" in route.path:
-            meanings["404"] = "no run's id begins so"
+        if "{run}" in route.path or route.path == "/report":
+            meanings["404"] = "no run's id begins so, or none is kept"
     elif route.path == "/ready":
         meanings["503"] = "a worker is not ready; the body tells the state of each beside the error"
     shapes = {Dialect.ANTHROPIC: responses.AnthropicErrorBody, Dialect.TEI: responses.TeiErrorBody}

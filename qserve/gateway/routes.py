@@ -171,6 +171,8 @@ _OWN = (
     Route("GET", "/v1/qserve/report", "The same with each worker's start, restarts and, of a reward model, its work."),
     Route("GET", "/v1/qserve/runs", "The runs of this machine's store, newest first."),
     Route("GET", "/v1/qserve/runs/{run}", "One of them: plan, start, memory over time, events, requests, results."),
+    Route("GET", "/report", "This run's report as a page: planned against measured, latency, results, faults."),
+    Route("GET", "/report/{run}", "The report of another run of this machine's store."),
     Route("GET", "/v1/qserve/tokenizer/{model}", "The files of a model's tokenizer, for clients that count tokens."),
 )
 

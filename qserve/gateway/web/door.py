@@ -50,6 +50,9 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = _name(scope)
+        if not name and _is_report(scope):
+            await self._report(scope, receive, send)
+            return
         if not name:
             await self._api(scope, receive, send)
             return
@@ -72,6 +75,22 @@ class Door:
             await self._welcome(scope, receive, send)
         else:
             raise ApiError(401, "open the page of this server in a browser first, and sign in there", "not_signed_in")
+
+    async def _report(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A page of the API's that browsers open: a session stands for the key there."""
+        if not self._keys or header(scope, b"authorization"):
+            await self._api(scope, receive, send)
+            return
+        check_host(scope, self._settings.allowed_hosts)
+        token = cookies(scope, cookie_name(scope))
+        if token and self._sessions.visitor(token) is not None:
+            check_origin(scope, has_session=True)
+            key = (b"authorization", b"Bearer " + self._settings.keys[0].encode())
+            await self._api({**scope, "headers": [*scope["headers"], key]}, receive, send)
+        elif comes_from_elsewhere(scope):
+            await pages.send_page(scope, _hardened(send), pages.moment(scope))
+        else:
+            await pages.send_page(scope, _hardened(send), pages.sign_in(scope))
 
     async def _welcome(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The first visit: the form where there are keys, else a session at once."""
@@ -112,6 +131,13 @@ def _name(scope: Scope) -> str:
     if route is START and b"text/html" not in header(scope, b"accept"):
         return ""
     return route.path if route is not None else ""
+
+
+def _is_report(scope: Scope) -> bool:
+    """Whether a browser asks for a run's report."""
+    path = scope.get("path", "")
+    is_browser = scope["type"] == "http" and b"text/html" in header(scope, b"accept")
+    return is_browser and scope["method"] == "GET" and (path == "/report" or path.startswith("/report/"))
 
 
 def _with_visitor(scope: Scope, visitor: str) -> Scope:

@@ -1,0 +1,105 @@
+"""What a report is made of, whatever it is written as: sections of tables, figures, texts and commands.
+
+Values stay values (bytes, milliseconds, shares); each column says of what kind, and `figures.py` makes text of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qserve.report.charts.specs import Chart
+
+__all__ = ["Block", "Code", "Column", "Figure", "Kind", "Row", "Section", "Table", "Text", "Tile", "Tiles", "Value"]
+
+Kind = Literal["text", "code", "count", "number", "bytes", "ms", "s", "share", "change", "rate", "time"]
+"""`ms` milliseconds, `s` seconds, `share` and `change` parts of one, `rate` per second, `time` seconds since 1970."""
+Value = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """`key` names it in JSON, `title` for people."""
+
+    key: str
+    title: str
+    kind: Kind = "text"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values, one for each column.
+
+    Attributes:
+        how: how and when the figures were obtained.
+        is_long: shown on demand where a chart tells the same.
+    """
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    how: str = ""
+    is_long: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart, and the table that tells the same."""
+
+    chart: Chart
+    table: Table
+
+
+@dataclass(frozen=True)
+class Row:
+    """Small figures side by side, where there is room."""
+
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True)
+class Text:
+    """Sentences; `is_warning`: something that the reader should not miss."""
+
+    text: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to be copied."""
+
+    key: str
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure large, with what it is and a remark."""
+
+    label: str
+    value: Value
+    kind: Kind
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The figures that a reader looks for first."""
+
+    key: str
+    tiles: tuple[Tile, ...]
+
+
+Block = Table | Figure | Row | Text | Code | Tiles
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with its own place in the list of contents."""
+
+    key: str
+    title: str
+    blocks: tuple[Block, ...]

@@ -1,0 +1,57 @@
+"""The Pareto picture: what is gained in memory against what is lost in accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from markupsafe import Markup
+
+from qserve.report.charts.plot import HEIGHT, WIDTH, frame
+from qserve.report.charts.scale import nice_step, ticks
+from qserve.report.charts.specs import Point, Points
+from qserve.report.figures import mark_of
+
+__all__ = ["draw_points"]
+
+_FRONT = Markup('<path class="line front" d="{}"/>')
+_WHISKER = Markup('<path class="line {}" d="M{:.2f} {:.2f}V{:.2f}"/>')
+_POINT = Markup('<path class="point {}" style="stroke-width:{:.0f}" d="M{:.2f} {:.2f}h0"><title>{}</title></path>')
+_NAME = Markup('<span class="point-name" style="left:{:.2f}%;bottom:{:.2f}%"><b>{}</b><br>{}</span>')
+_AXES = Markup('<p class="axes">{} over {}; size of a point: tokens a second</p>')
+_SMALLEST, _LARGEST = 12, 30
+
+
+def draw_points(chart: Points) -> Markup:
+    """Points that nothing beats in both are joined; the others are grey."""
+    low = min(point.y - point.stderr for point in chart.points)
+    high = max(point.y + point.stderr for point in chart.points)
+    room = max(0.02, 0.45 * (high - low))
+    bottom, top = max(0.0, low - room / 2), high + room
+    marks_x = ticks(1.1 * max(point.x for point in chart.points))
+
+    def x(value: float) -> float:
+        return value / marks_x[-1]
+
+    def y(value: float) -> float:
+        return (value - bottom) / (top - bottom)
+
+    front = sorted((point for point in chart.points if point.is_front), key=lambda point: point.x)
+    path = "M" + "L".join(f"{WIDTH * x(one.x):.2f} {HEIGHT * (1 - y(one.y)):.2f}" for one in front)
+    drawn = [_FRONT.format(path), *(part for point in chart.points for part in _drawn(point, x(point.x), y))]
+    names = [_NAME.format(100 * x(one.x), 100 * y(one.y), one.label, one.text) for one in chart.points]
+    step = nice_step(top - bottom, 4)
+    first = -(-bottom // step) * step
+    marks_y = [first + step * index for index in range(6) if first + step * index <= min(top, 1.0) + 1e-9]
+    plot = frame(
+        drawn, [(y(mark), mark_of(mark, "share")) for mark in marks_y],
+        [(x(mark), mark_of(mark, "bytes")) for mark in marks_x], names, "tall",
+    )  # fmt: skip
+    return plot + _AXES.format(chart.y_title, chart.x_title)
+
+
+def _drawn(point: Point, x: float, y: Callable[[float], float]) -> Iterator[Markup]:
+    kind = "s1" if point.is_front else "behind"
+    top, bottom = HEIGHT * (1 - y(point.y + point.stderr)), HEIGHT * (1 - y(point.y - point.stderr))
+    yield _WHISKER.format(kind, WIDTH * x, top, bottom)
+    size = _SMALLEST + (_LARGEST - _SMALLEST) * point.size**0.5
+    yield _POINT.format(kind, size, WIDTH * x, HEIGHT * (1 - y(point.y)), f"{point.label}: {point.text}")

@@ -1,0 +1,83 @@
+"""Values as people read them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from qserve.report.blocks import Kind, Value
+from qserve.units import format_bytes
+
+__all__ = ["NUMERIC", "clock", "duration", "mark_of", "moment", "text_of"]
+
+NUMERIC = frozenset({"count", "number", "bytes", "ms", "s", "share", "change", "rate"})
+"""Kinds that stand flush right."""
+_EMPTY_DECIMALS = re.compile(r"\.0+(?=\D|$)")
+_MINUTE_S = 60
+_HOUR_S = 3600
+_DAY_S = 86400
+
+
+def text_of(value: Value, kind: Kind) -> str:
+    """`value` as `kind`; an en dash for what is not known."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    return _NUMBERS[kind](value)
+
+
+def mark_of(value: float, kind: Kind) -> str:
+    """`value` on an axis: no zeros that say nothing."""
+    return "0" if value == 0 else _EMPTY_DECIMALS.sub("", text_of(value, kind))
+
+
+def moment(unix_s: float) -> str:
+    """`2026-11-21 22:54:08 UTC`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_s))
+
+
+def clock(unix_s: float, span_s: float) -> str:
+    """A label on a time axis that covers `span_s` seconds."""
+    form = "%H:%M:%S" if span_s < 10 * _MINUTE_S else "%H:%M" if span_s <= 2 * _DAY_S else "%b %d %H:%M"
+    return time.strftime(form, time.gmtime(unix_s))
+
+
+def duration(seconds: float) -> str:
+    """`12.3 s`, `4 min 5 s`, `3 h 12 min`, `2 d 4 h`."""
+    if seconds < _MINUTE_S:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for unit, name, smaller, below in ((_DAY_S, "d", _HOUR_S, "h"), (_HOUR_S, "h", _MINUTE_S, "min")):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // smaller} {below}"
+    return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
+
+
+def _milliseconds(value: float) -> str:
+    if value >= 10_000:
+        return f"{value / 1000:,.1f} s"
+    return f"{value:,.0f} ms" if value >= 1000 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
+
+
+def _number(value: float) -> str:
+    """Four digits that count, and no exponent where people would not write one."""
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+_NUMBERS: dict[Kind, Callable[[float], str]] = {
+    "text": str,
+    "code": str,
+    "count": lambda value: f"{value:,.0f}",
+    "number": _number,
+    "bytes": format_bytes,
+    "ms": _milliseconds,
+    "s": duration,
+    "share": lambda value: f"{100 * value:.1f} %",
+    "change": lambda value: f"{100 * value:+.1f} %",
+    "rate": lambda value: f"{value:,.1f}/s" if value < 100 else f"{value:,.0f}/s",
+    "time": moment,
+}

@@ -1,0 +1,57 @@
+"""The report as one HTML file: no network, no script, light and dark, on paper and on a phone."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+import qserve
+from qserve.report.blocks import Code, Figure, Row, Table, Text, Tiles
+from qserve.report.charts.draw import draw
+from qserve.report.facts import RunReport
+from qserve.report.figures import NUMERIC, duration, moment, text_of
+from qserve.report.sections import sections_of
+
+__all__ = ["to_html"]
+
+_KINDS = {Table: "table", Figure: "figure", Row: "row", Text: "text", Code: "code", Tiles: "tiles"}
+
+
+def to_html(report: RunReport) -> str:
+    """The whole page. Everything in it is escaped, whatever names it holds."""
+    run = report.run
+    return _template().render(
+        title=title_of(report),
+        run=run,
+        when=f"{moment(run.started_unix_s)} · {_state(report)}",
+        made=moment(report.made_unix_s),
+        version=qserve.__version__,
+        sections=sections_of(report),
+        style=Markup(_read("page.css")),  # noqa: S704 - ours
+    )
+
+
+def title_of(report: RunReport) -> str:
+    """The models that were served."""
+    return " and ".join(worker.models[0] for worker in report.run.workers if worker.models) or report.run.id
+
+
+def _state(report: RunReport) -> str:
+    run = report.run
+    words = {"running": "running for", "ended": "ran for", "died": "seen alive for"}
+    return f"{words[run.state]} {duration(run.duration_s)}"
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.globals |= {"draw": draw, "text_of": text_of, "numeric": NUMERIC}
+    environment.filters["kind"] = lambda block: _KINDS[type(block)]
+    return environment.from_string(_read("page.html"))
+
+
+def _read(name: str) -> str:
+    return files("qserve.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,29 @@
+"""One file for each part of a report: from the facts to blocks, or to nothing where there are no facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qserve.report.blocks import Section
+from qserve.report.facts import RunReport
+from qserve.report.sections.bench import bench
+from qserve.report.sections.comparison import comparison
+from qserve.report.sections.evals import evals
+from qserve.report.sections.faults import faults
+from qserve.report.sections.memory import memory
+from qserve.report.sections.overview import overview
+from qserve.report.sections.reproduce import reproduce
+from qserve.report.sections.reward import reward
+from qserve.report.sections.start import start
+from qserve.report.sections.traffic import traffic
+
+__all__ = ["sections_of"]
+
+_ORDER: tuple[Callable[[RunReport], Section | None], ...] = (
+    overview, memory, start, traffic, reward, evals, comparison, bench, faults, reproduce,
+)  # fmt: skip
+
+
+def sections_of(report: RunReport) -> tuple[Section, ...]:
+    """In the order of reading; those without facts are left out."""
+    return tuple(section for make in _ORDER if (section := make(report)) is not None)

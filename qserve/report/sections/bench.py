@@ -1,0 +1,66 @@
+"""Load tests: what the server did when it was asked as users would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qserve.report.blocks import Block, Column, Figure, Section, Table, Text, Value
+from qserve.report.charts.specs import Bar, Bars, Segment
+from qserve.report.facts import RunReport
+from qserve.report.figures import moment, text_of
+from qserve.runs import StoredDocument
+
+__all__ = ["bench"]
+
+_COLUMNS = (
+    Column("load", "load"),
+    Column("completed", "answered", "count"),
+    Column("failed", "failed", "count"),
+    Column("requests_per_s", "requests/s", "number"),
+    Column("output_tokens_per_s", "output tokens/s", "number"),
+    Column("ttft_p50_ms", "TTFT p50", "ms"),
+    Column("ttft_p99_ms", "p99", "ms"),
+    Column("tpot_p50_ms", "TPOT p50", "ms"),
+    Column("tpot_p99_ms", "p99", "ms"),
+    Column("e2e_p50_ms", "E2E p50", "ms"),
+    Column("e2e_p99_ms", "p99", "ms"),
+    Column("goodput_per_s", "goodput/s", "number"),
+)
+_FIELDS = (
+    "name", "completed", "failed", "request_throughput", "output_throughput", "median_ttft_ms", "p99_ttft_ms",
+    "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms", "request_goodput",
+)  # fmt: skip
+
+
+def bench(report: RunReport) -> Section | None:
+    """A figure for each load test of this run."""
+    blocks: list[Block] = []
+    for one in report.benches:
+        stages = list(one.document.get("stages", ()))
+        if stages:
+            blocks += _figure(one, stages)
+    return Section("bench", "Load tests", tuple(blocks)) if blocks else None
+
+
+def _figure(one: StoredDocument, stages: list[Mapping[str, Any]]) -> list[Block]:
+    rows: tuple[tuple[Value, ...], ...] = tuple(tuple(stage.get(name) for name in _FIELDS) for stage in stages)
+    load = one.document.get("load", {})
+    how = f"qserve bench, the client's clock, {moment(one.unix_s)}"
+    title = " · ".join(str(load[name]) for name in ("endpoint", "dataset") if load.get(name)) or "load"
+    table = Table(f"bench_{one.number}", f"{title}: {one.name}", _COLUMNS, rows, how)
+    sentence = (one.document.get("saturation") or {}).get("sentence")
+    notes = [sentence, *one.document.get("notes", ())]
+    return [Figure(_bars(stages), table), *(Text(str(note)) for note in notes if note)]
+
+
+def _bars(stages: list[Mapping[str, Any]]) -> Bars:
+    """Throughput of each stage: output tokens, or requests where nothing is generated."""
+    unit = "output_throughput" if any(stage.get("output_throughput") for stage in stages) else "request_throughput"
+    name = "output tokens a second" if unit == "output_throughput" else "requests a second"
+    bars = []
+    for stage in stages:
+        value = float(stage.get(unit) or 0.0)
+        told = f"{text_of(value, 'rate')}"
+        bars.append(Bar(str(stage.get("name")), (Segment(name, value, told, "2"),), told))
+    return Bars(tuple(bars), max(max(bar.segments[0].value for bar in bars), 1e-9))

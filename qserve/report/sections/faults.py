@@ -1,0 +1,47 @@
+"""What went wrong: requests that failed, workers that ended, records that were lost."""
+
+from __future__ import annotations
+
+from qserve.report.blocks import Block, Column, Section, Table, Text
+from qserve.report.facts import RunReport
+
+__all__ = ["faults"]
+
+_ERRORS = (Column("worker", "worker"), Column("code", "error"), Column("requests", "requests", "count"))
+_EVENTS = (
+    Column("unix_s", "when", "time"), Column("worker", "worker"), Column("event", "what"), Column("details", "details"),
+)  # fmt: skip
+_FAULTS = ("down", "restart", "retry", "lost")
+_MOST_EVENTS = 100
+
+
+def faults(report: RunReport) -> Section | None:
+    """None where nothing went wrong."""
+    run = report.run
+    blocks: list[Block] = []
+    if run.state == "died":
+        blocks.append(Text("The run ended without saying so: killed, or the machine went down.", is_warning=True))
+    if run.exit_status:
+        blocks.append(Text(f"The command ended with exit status {run.exit_status}.", is_warning=True))
+    if run.num_lost:
+        blocks.append(Text(f"{run.num_lost:,} requests could not be kept: full disk or locked store.", is_warning=True))
+    events = [event for event in report.events if event.event in _FAULTS]
+    if events:
+        rows = tuple(
+            (event.unix_s, event.worker, event.event, _told(dict(event.details))) for event in events[-_MOST_EVENTS:]
+        )
+        left_out = len(events) - len(rows)
+        how = "the supervisor" + (f"; {left_out:,} earlier ones are left out" if left_out else "")
+        blocks.append(Table("events", "What happened to workers", _EVENTS, rows, how))
+    errors = tuple(
+        (found.worker or "none reached", code, count)
+        for found in report.traffic.workers
+        for code, count in sorted(found.summary.errors.items(), key=lambda pair: -pair[1])
+    )
+    if errors:
+        blocks.append(Table("errors", "Requests that failed", _ERRORS, errors, "by the error's code in the answer"))
+    return Section("faults", "Faults", tuple(blocks)) if blocks else None
+
+
+def _told(details: dict[str, object]) -> str:
+    return " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in details.items() if value is not None)

@@ -1,0 +1,174 @@
+"""Planned memory against measured, per device and term, and what each worker held over time."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from qserve.report.blocks import Block, Column, Figure, Section, Table, Text, Value
+from qserve.report.charts.specs import Bar, Bars, Line, Lines, Segment
+from qserve.report.facts import RunReport
+from qserve.report.figures import moment
+from qserve.runs import StoredWorker
+from qserve.units import format_bytes
+
+__all__ = ["memory", "token_error", "total_error"]
+
+_TERMS: dict[str, tuple[str, Any]] = {
+    "weights": ("weights", "1"),
+    "kv_cache": ("KV cache", "2"),
+    "activations": ("activations", "3"),
+    "cuda_graphs": ("CUDA graphs", "4"),
+    "runtime": ("runtime", "5"),
+}
+_COLUMNS = (
+    Column("term", "term"),
+    Column("planned_bytes", "planned", "bytes"),
+    Column("measured_bytes", "measured", "bytes"),
+    Column("difference", "difference", "change"),
+    Column("source", "measured by"),
+)
+_LIMITS = (
+    Column("what", "limit"),
+    Column("planned", "planned", "number"),
+    Column("measured", "measured", "number"),
+    Column("difference", "difference", "change"),
+    Column("source", "measured by"),
+)
+_HIGH_WATER = (
+    "Activations are the highest mark so far, planned for the largest batch that the limits allow: short requests "
+    "leave part of them untouched."
+)
+_FEWEST_SAMPLES = 3
+_MOST_SAMPLES = 120
+
+
+def memory(report: RunReport) -> Section | None:
+    """A figure for each worker, then memory over time."""
+    blocks: list[Block] = []
+    for worker in report.run.workers:
+        blocks += _worker(report, worker)
+    if not blocks:
+        return None
+    if any("activations_bytes" in sample.terms for sample in report.memory):
+        blocks.append(Text(_HIGH_WATER))
+    if (over_time := _over_time(report)) is not None:
+        blocks.append(over_time)
+    return Section("memory", "Memory: planned against measured", tuple(blocks))
+
+
+def total_error(report: RunReport, worker: StoredWorker) -> float | None:
+    """Measured over planned, less one, of the terms that have both; None where none has."""
+    both = [(planned, found) for _, planned, found in _terms(report, worker) if planned and found is not None]
+    return sum(found for _, found in both) / sum(planned for planned, _ in both) - 1 if both else None
+
+
+def token_error(report: RunReport, worker: StoredWorker) -> float | None:
+    """The same of the tokens that the KV cache holds."""
+    sample, planned = report.measured(worker), worker.plan.get("kv_cache_tokens")
+    found = sample.terms.get("kv_cache_tokens") if sample else None
+    return found / planned - 1 if planned and found else None
+
+
+def _terms(report: RunReport, worker: StoredWorker) -> list[tuple[str, int, float | None]]:
+    """Term, planned, measured: those that either side has."""
+    sample = report.measured(worker)
+    rows = []
+    for term in _TERMS:
+        planned = sum(device.get(f"{term}_bytes", 0) for device in worker.plan.get("devices", ()))
+        found = sample.terms.get(f"{term}_bytes") if sample else None
+        if planned or found:
+            rows.append((term, planned, found))
+    return rows
+
+
+def _worker(report: RunReport, worker: StoredWorker) -> list[Block]:
+    terms = _terms(report, worker)
+    if not terms:
+        return []
+    sources = report.sources(worker)
+    rows: list[tuple[Value, ...]] = [
+        (_TERMS[term][0], planned, found, _change(planned, found), sources.get(f"{term}_bytes", ""))
+        for term, planned, found in terms
+    ]
+    both = [(planned, found) for _, planned, found in terms if found is not None]
+    if len(both) > 1:
+        planned_sum, found_sum = sum(planned for planned, _ in both), sum(found for _, found in both)
+        rows.append(("terms with both", planned_sum, found_sum, _change(planned_sum, found_sum), ""))
+    title = f"{worker.name}: {', '.join(worker.models)}"
+    table = Table(f"memory_{worker.name}", title, _COLUMNS, tuple(rows), _how(report, worker))
+    return [Figure(_bars(report, worker, terms), table), *_limits(report, worker)]
+
+
+def _change(planned: float, found: float | None) -> float | None:
+    return found / planned - 1 if planned and found is not None else None
+
+
+def _how(report: RunReport, worker: StoredWorker) -> str:
+    sample = report.measured(worker)
+    if sample is None:
+        return "planned; the worker did not come to be measured"
+    when = {"ready": "when it was ready", "serving": "while it served", "end": "before it was ended"}
+    return f"planned before the start; measured {when.get(sample.moment, sample.moment)}, {moment(sample.unix_s)}"
+
+
+def _bars(report: RunReport, worker: StoredWorker, terms: list[tuple[str, int, float | None]]) -> Bars:
+    devices = worker.plan.get("devices", ())
+    bars = [_planned_bar(device, index, len(devices)) for index, device in enumerate(devices)]
+    found = [(term, measured) for term, _, measured in terms if measured is not None]
+    if found:
+        where = " on all devices" if len(devices) > 1 else ""
+        bars.append(_bar(f"measured{where}", found))
+    cards = {str(card.get("name")) for card in report.run.hardware.get("devices", ())}
+    if len(devices) == 1 and devices[0]["name"] in cards:
+        return Bars(tuple(bars), float(devices[0]["total_bytes"]))
+    return Bars(tuple(bars), max(sum(segment.value for segment in bar.segments) for bar in bars))
+
+
+def _planned_bar(device: dict[str, Any], index: int, num_devices: int) -> Bar:
+    where = f", {device['name']} ({index})" if num_devices > 1 else ""
+    return _bar(f"planned{where}", [(term, device.get(f"{term}_bytes", 0)) for term in _TERMS])
+
+
+def _bar(label: str, values: list[tuple[str, float]]) -> Bar:
+    segments = tuple(Segment(_TERMS[term][0], value, format_bytes(value), _TERMS[term][1]) for term, value in values)
+    return Bar(label, segments, format_bytes(sum(value for _, value in values)))
+
+
+def _limits(report: RunReport, worker: StoredWorker) -> list[Block]:
+    sample, sources = report.measured(worker), report.sources(worker)
+    planned = worker.plan.get("kv_cache_tokens")
+    found = sample.terms.get("kv_cache_tokens") if sample else None
+    if not planned or not found:
+        return []
+    row: tuple[Value, ...] = (
+        "tokens in the KV cache", planned, int(found), _change(planned, found), sources.get("kv_cache_tokens", ""),
+    )  # fmt: skip
+    return [Table(f"limits_{worker.name}", f"{worker.name}: what fits into it", _LIMITS, (row,))]
+
+
+def _over_time(report: RunReport) -> Figure | None:
+    """Resident memory of each worker."""
+    by_worker = {
+        worker.name: [one for one in report.memory if one.worker == worker.name and "resident_bytes" in one.terms]
+        for worker in report.run.workers
+    }
+    times = sorted({sample.unix_s for samples in by_worker.values() for sample in samples})
+    times = times[:: -(-len(times) // _MOST_SAMPLES) or 1]
+    if len(times) < _FEWEST_SAMPLES:
+        return None
+    held = {
+        name: {sample.unix_s: sample.terms["resident_bytes"] for sample in samples}
+        for name, samples in by_worker.items() if samples
+    }  # fmt: skip
+    colours: tuple[Any, ...] = ("1", "2", "4", "5")
+    lines = tuple(
+        Line(name, colours[index % len(colours)], tuple(values.get(at) for at in times))
+        for index, (name, values) in enumerate(held.items())
+    )
+    step_s = max(after - before for before, after in itertools.pairwise(times))
+    columns = (Column("unix_s", "time", "time"), *(Column(name, name, "bytes") for name in held))
+    rows = tuple((at, *(values.get(at) for values in held.values())) for at in times)
+    table = Table("memory_over_time", "Resident memory over time", columns, rows, "psutil, of each worker's processes",
+                  is_long=True)  # fmt: skip
+    return Figure(Lines(tuple(times), lines, "bytes", step_s), table)

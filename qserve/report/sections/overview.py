@@ -1,0 +1,103 @@
+"""What runs where, and the figures that one looks for first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from qserve.report.blocks import Block, Column, Section, Table, Tile, Tiles
+from qserve.report.facts import RunReport
+from qserve.report.sections.memory import token_error, total_error
+from qserve.runs import StoredWorker
+
+__all__ = ["overview"]
+
+_MODELS = (
+    Column("worker", "worker"),
+    Column("models", "model"),
+    Column("architecture", "architecture"),
+    Column("parameters", "parameters", "count"),
+    Column("engine", "engine"),
+    Column("weights", "weights"),
+    Column("devices", "on"),
+    Column("max_model_len", "tokens a request", "count"),
+    Column("max_num_seqs", "sequences at once", "count"),
+)
+_DECISIONS = (Column("worker", "worker"), Column("decision", "decision"), Column("why", "why"))
+
+
+def overview(report: RunReport) -> Section:
+    """Always there: a run has a command and a machine."""
+    run = report.run
+    blocks: list[Block] = [Tiles("headline", tuple(_tiles(report)))]
+    if run.workers:
+        rows = tuple(_model(worker) for worker in run.workers)
+        blocks.append(Table("models", "Models", _MODELS, rows, "from the plan of each worker"))
+        whys = tuple((worker.name, *why) for worker in run.workers for why in _whys(worker))
+        if whys:
+            blocks.append(Table("decisions", "Why so", _DECISIONS, whys, "the planner's own words"))
+    machine = _machine(report)
+    if machine.rows:
+        blocks.append(machine)
+    return Section("overview", "What runs where", tuple(blocks))
+
+
+def _tiles(report: RunReport) -> list[Tile]:
+    run = report.run
+    failed = f"{run.num_errors:,} ended with an error" if run.num_errors else "none ended with an error"
+    tiles = [Tile("requests", run.num_requests, "count", failed)] if run.num_requests else []
+    for worker in run.workers:
+        found = report.traffic_of(worker)
+        if found is None:
+            continue
+        latency = found.summary.latency_ms
+        for name, label in (("ttft", "time to first token"), ("tpot", "time per output token")):
+            if name in latency:
+                remark = f"median of {worker.name}; p99 {latency[name].p99:,.1f} ms"
+                tiles.append(Tile(label, latency[name].p50, "ms", remark))
+        if "ttft" not in latency and "e2e" in latency:
+            remark = f"median; p99 {latency['e2e'].p99:,.1f} ms"
+            tiles.append(Tile(f"{worker.name} request", latency["e2e"].p50, "ms", remark))
+    for worker in run.workers:
+        if (error := total_error(report, worker)) is not None:
+            tiles.append(Tile(f"{worker.name} memory", error, "change", "measured against planned"))
+        if (error := token_error(report, worker)) is not None:
+            tiles.append(Tile(f"{worker.name} KV tokens", error, "change", "measured against planned"))
+    return tiles
+
+
+def _model(worker: StoredWorker) -> tuple[Any, ...]:
+    plan = worker.plan
+    model, limits, quant = plan.get("model", {}), plan.get("workload", {}), plan.get("quant", {})
+    devices = Counter(device["name"] for device in plan.get("devices", ()))
+    return (
+        worker.name,
+        ", ".join(worker.models),
+        model.get("architecture"),
+        model.get("parameters"),
+        f"{plan.get('engine', '?')} {plan.get('engine_version', '')}".strip(),
+        f"{quant.get('scheme', '?')}, computed in {plan.get('dtype', '?')}",
+        " + ".join(name if count == 1 else f"{count} × {name}" for name, count in devices.items()),
+        limits.get("max_model_len"),
+        limits.get("max_num_seqs"),
+    )
+
+
+def _whys(worker: StoredWorker) -> list[tuple[str, str]]:
+    quant = worker.plan.get("quant", {})
+    reasons = [(f"weights in {quant.get('scheme')}", str(quant["reason"]))] if quant.get("reason") else []
+    return [*reasons, *(("note", str(note)) for note in worker.plan.get("notes", ()))]
+
+
+def _machine(report: RunReport) -> Table:
+    run, hardware = report.run, report.run.hardware
+    cards = Counter(str(card.get("name")) for card in hardware.get("devices", ()))
+    rows: list[tuple[str, Any]] = [
+        ("CPU", hardware.get("cpu", {}).get("model_name")),
+        ("cores", hardware.get("cpu_cores")),
+        ("cards", " + ".join(f"{count} × {name}" for name, count in cards.items()) or None),
+        *((f"{name} version", version) for name, version in run.versions.items()),
+    ]
+    told = tuple((name, None if value is None else str(value)) for name, value in rows if value)
+    return Table("machine", "Machine and versions", (Column("what", ""), Column("value", "")), told,
+                 "found when the run began")  # fmt: skip

@@ -1,0 +1,134 @@
+"""Requests: how many, how fast, and how that went over time."""
+
+from __future__ import annotations
+
+from qserve.report.blocks import Block, Column, Figure, Row, Section, Table, Value
+from qserve.report.charts.specs import Histogram, HistogramSeries, Line, Lines
+from qserve.report.facts import RunReport
+from qserve.report.figures import duration, moment
+from qserve.runs import SeriesPoint, WorkerTraffic
+
+__all__ = ["traffic"]
+
+_NAMES = {"queued": "wait for a place", "ttft": "time to first token", "tpot": "time per output token",
+          "e2e": "whole answer"}  # fmt: skip
+_PERCENTILES = (
+    Column("latency", "latency"),
+    Column("count", "requests", "count"),
+    Column("mean_ms", "mean", "ms"),
+    Column("p50_ms", "p50", "ms"),
+    Column("p90_ms", "p90", "ms"),
+    Column("p99_ms", "p99", "ms"),
+    Column("max_ms", "longest", "ms"),
+)
+_ROUTES = (
+    Column("route", "route", "code"),
+    Column("model", "model"),
+    Column("requests", "requests", "count"),
+    Column("errors", "errors", "count"),
+)
+_SERIES = (
+    Column("unix_s", "from", "time"),
+    Column("requests", "requests", "count"),
+    Column("errors", "errors", "count"),
+    Column("prompt_tokens", "prompt tokens", "count"),
+    Column("output_tokens", "output tokens", "count"),
+    Column("ttft_p50_ms", "TTFT p50", "ms"),
+    Column("tpot_p50_ms", "TPOT p50", "ms"),
+    Column("e2e_p50_ms", "E2E p50", "ms"),
+    Column("e2e_p99_ms", "E2E p99", "ms"),
+)
+_BINS = (Column("from_ms", "from", "ms"), Column("to_ms", "to", "ms"), Column("requests", "requests", "count"))
+_FEWEST_POINTS = 2
+_CLOCKS = "the gateway's clock: from a request's arrival to the bytes that it sent"
+
+
+def traffic(report: RunReport) -> Section | None:
+    """By worker; requests that reached none stand among the routes."""
+    if not report.traffic.groups:
+        return None
+    rows = tuple((one.route, one.model, one.num_requests, one.num_errors) for one in report.traffic.groups)
+    blocks: list[Block] = [Table("routes", "Requests by route", _ROUTES, rows, "every request that the gateway saw")]
+    for found in report.traffic.workers:
+        if found.worker and found.summary.latency_ms:
+            blocks += _worker(found)
+    return Section("traffic", "Latency and throughput", tuple(blocks))
+
+
+def _worker(found: WorkerTraffic) -> list[Block]:
+    summary = found.summary
+    rows: tuple[tuple[Value, ...], ...] = tuple(
+        (_NAMES[name], one.count, one.mean, one.p50, one.p90, one.p99, one.max)
+        for name, one in summary.latency_ms.items()
+    )
+    window = ""
+    if summary.first_unix_s and summary.last_unix_s:
+        window = f"; {moment(summary.first_unix_s)}, {duration(summary.last_unix_s - summary.first_unix_s)}"
+    how = f"{_CLOCKS}; requests that succeeded{window}. TPOT is (E2E − TTFT) / (tokens − 1), as vllm bench has it"
+    table = Table(f"latency_{found.worker}", f"{found.worker}: latency", _PERCENTILES, rows, how)
+    over_time, histograms = _over_time(found), _histograms(found)
+    rows_of = [over_time, histograms] if len(over_time) % 2 == 0 else [[*over_time, *histograms]]
+    series = [_series(found)] if over_time else []
+    return [table, *(Row(tuple(figures)) for figures in rows_of if figures), *series]
+
+
+def _over_time(found: WorkerTraffic) -> list[Figure]:
+    if len(found.series) < _FEWEST_POINTS:
+        return []
+    name = found.worker
+    requests = Line("requests", "1", tuple(one.num_requests / found.bucket_s for one in found.series))
+    output = Line("output tokens", "2", tuple(one.completion_tokens / found.bucket_s for one in found.series))
+    prompt = Line("prompt tokens", "5", tuple(one.prompt_tokens / found.bucket_s for one in found.series))
+    charts: list[Figure] = [_lines(found, f"{name}: requests a second", (requests,), "rate")]
+    if found.summary.completion_tokens or found.summary.prompt_tokens:
+        chosen = tuple(line for line in (output, prompt) if any(line.values))
+        charts.append(_lines(found, f"{name}: tokens a second", chosen, "rate"))
+    if "ttft" in found.summary.latency_ms:
+        ttft = Line("TTFT p50", "3", tuple(one.ttft_p50_ms for one in found.series))
+        tpot = Line("TPOT p50", "4", tuple(one.tpot_p50_ms for one in found.series))
+        charts.append(_lines(found, f"{name}: first token and each further one, medians", (ttft, tpot), "ms"))
+    p50 = Line("E2E p50", "1", tuple(one.e2e_p50_ms for one in found.series))
+    p99 = Line("E2E p99", "6", tuple(one.e2e_p99_ms for one in found.series))
+    charts.append(_lines(found, f"{name}: whole answers", (p50, p99), "ms"))
+    return charts
+
+
+def _series(found: WorkerTraffic) -> Table:
+    rows = tuple(_row(one) for one in found.series)
+    how = f"each point is the {duration(found.bucket_s)} of arrivals from its time on, and rates are over these"
+    return Table(f"series_{found.worker}", f"{found.worker}: over time", _SERIES, rows, how, is_long=True)
+
+
+def _lines(found: WorkerTraffic, title: str, lines: tuple[Line, ...], kind: str) -> Figure:
+    """Its table holds no rows: the one of the whole series stands below the charts."""
+    times = tuple(one.unix_s for one in found.series)
+    table = Table("", title, (), ())
+    return Figure(Lines(times, lines, "rate" if kind == "rate" else "ms", float(found.bucket_s)), table)
+
+
+def _row(one: SeriesPoint) -> tuple[Value, ...]:
+    return (
+        one.unix_s, one.num_requests, one.num_errors, one.prompt_tokens, one.completion_tokens, one.ttft_p50_ms,
+        one.tpot_p50_ms, one.e2e_p50_ms, one.e2e_p99_ms,
+    )  # fmt: skip
+
+
+def _histograms(found: WorkerTraffic) -> list[Figure]:
+    figures: list[Figure] = []
+    for name in ("ttft", "tpot", "e2e"):
+        one, percentiles = found.histograms.get(name), found.summary.latency_ms.get(name)
+        if one is None or percentiles is None:
+            continue
+        marks = (("p50", percentiles.p50), ("p90", percentiles.p90))
+        rows = [
+            (one.bin_ms * index, one.bin_ms * (index + 1), count) for index, count in enumerate(one.counts) if count
+        ]
+        beyond: list[tuple[Value, ...]] = [(one.bin_ms * len(one.counts), None, one.num_beyond)]
+        table = Table(
+            f"histogram_{name}_{found.worker}", f"{found.worker}: {_NAMES[name]}", _BINS, (*rows, *beyond),
+            f"{percentiles.count:,} requests; drawn up to the 99th percentile", is_long=True,
+        )  # fmt: skip
+        series = HistogramSeries(_NAMES[name], "3" if name == "ttft" else "4" if name == "tpot" else "1", one.counts,
+                                 one.num_beyond)  # fmt: skip
+        figures.append(Figure(Histogram(one.bin_ms, series, marks), table))
+    return figures
