@@ -17,6 +17,7 @@ __all__ = ["cli", "main"]
 COMMANDS = {
     "plan": "Does it fit? With which quantization, placement and limits?",
     "up": "Plan, start, serve, measure.",
+    "ui": "The web UI for a server that runs already.",
     "eval": "lm-eval against a running server; diff compares two results.",
     "compare": "One model at several quantizations: accuracy, memory, latency side by side.",
     "bench": "Load test of chat or reward: TTFT, TPOT, ITL, E2E, goodput, saturation.",

@@ -6,6 +6,7 @@ that the file names and ends with its parent. The file holds a `UISettings`.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from qserve.ui.settings import UISettings
 async def _serve(document: dict[str, Any]) -> None:
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
     from qserve.ui.app import build_app
+    from qserve.ui.visitors import Visitors
 
     settings = UISettings.from_json(document)
     if settings.socket is None:
         raise UsageError("the UI worker was not told which socket to listen on: `socket` is missing in its file")
-    app = build_app(settings)
+    app = Visitors(build_app(settings), Path(os.environ["GRADIO_TEMP_DIR"]))
     guarded = KeyGuard(app, settings.key) if settings.key else app
     await worker_process.listen(guarded, Path(settings.socket), lifespan="on")
 

@@ -15,6 +15,7 @@ __all__ = ["Sampling", "draw_answers", "reward_answers"]
 
 # Pieces come up to hundreds a second; the page is drawn anew at most so often. The first piece never waits.
 _REDRAW_S = 0.05
+_LEAST_PIECES = 4
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ class _Draft:
         """The stream is over: what can be told of its speed."""
         tokens = self.answer.completion_tokens or self._num_pieces
         seconds = time.monotonic() - self._first
-        speed = (tokens - 1) / seconds if self._first and tokens > 1 and seconds > 0 else None
+        # A few tokens that came in one piece would tell of the network, not of the model.
+        speed = (tokens - 1) / seconds if self._num_pieces >= _LEAST_PIECES and seconds > 0 else None
         finish = self.answer.finish_reason or "stop"
         self.answer = replace(self.answer, tokens_per_s=speed, finish_reason=finish)
         self.changed.set()

@@ -165,12 +165,12 @@ def _suggestions(suggestions: list[Mapping[str, Any]], language: str) -> str:
 
 def _terms(plan: Mapping[str, Any], language: str) -> str:
     rows = [
-        (device["name"], term["name"], format_bytes(term["num_bytes"]), term["formula"])
+        (term["name"], format_bytes(term["num_bytes"]), term["formula"])
         for device in plan["devices"][:1]
         for term in device.get("terms") or ()
     ]
-    head = [say(language, f"plan.{key}") for key in ("cards", "term", "size", "formula")]
-    return table(head, rows, numbers=(2,)) if rows else ""
+    head = [say(language, f"plan.{key}") for key in ("term", "size", "formula")]
+    return table(head, rows, numbers=(1,)) if rows else ""
 
 
 def _command(line: str, language: str) -> str:

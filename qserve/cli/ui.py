@@ -1,0 +1,47 @@
+"""`qserve ui`: the web UI for a server that runs already, qserve's or any other that is OpenAI-compatible."""
+
+from __future__ import annotations
+
+import click
+
+from qserve.errors import UsageError
+
+__all__ = ["command"]
+
+
+@click.command("ui")
+@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The server to speak to.")
+@click.option("--api-key", envvar="QSERVE_API_KEY", default="", help="Its key, where it has one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where the page is: this machine only.")
+@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="0 takes a free one.")
+def command(url: str, api_key: str, host: str, port: int) -> None:
+    """Chat, scores, memory and latency in a browser, of a server that runs already.
+
+    \b
+    qserve ui
+    qserve ui --url http://gpu-box:8000 --api-key $KEY --port 7861
+
+    `qserve up` has the same pages at its own address, behind its own sign-in. Pages that the server can't fill are
+    not shown. Exit status: 2 bad input, 4 the port is taken.
+    """
+    from qserve.up.ports import bind, url_host
+
+    _check(url, host)
+    with bind(host, port) as listening:
+        from qserve.ui.serve import serve
+        from qserve.ui.settings import UISettings
+
+        click.echo(f"http://{url_host(host)}:{listening.getsockname()[1]} shows {url}; Ctrl-C ends it")
+        serve(UISettings(url=url, api_key=api_key), listening)
+
+
+def _check(url: str, host: str) -> None:
+    from qserve.up.ports import is_loopback
+
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"--url {url} is no address; give one that begins with http:// or https://")
+    if not is_loopback(host):
+        raise UsageError(
+            f"--host {host}: this page has no sign-in of its own and speaks with --api-key for whoever opens it, so it "
+            f"is for this machine only; `qserve up --host {host} --api-key …` serves the same pages to others"
+        )

@@ -1,0 +1,155 @@
+"""Whose is what: a visitor reaches only the streams that it opened and the files that were made for it, or by it.
+
+Gradio knows sessions by a name that the page makes up, and gives what belongs to one to whoever names it; it gives any
+file in its folder to whoever names that. Here the first visitor that uses a name owns it, and a file may be fetched by
+the visitors that were told its path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from qserve.engine.asgi import to_response
+from qserve.gateway.auth import header
+from qserve.gateway.limits import read_body
+from qserve.gateway.web.door import VISITOR
+from qserve.units import MIB
+from qserve.wire.errors import ApiError
+
+__all__ = ["Visitors"]
+
+_OPEN = "/health"
+_FILE = "/gradio_api/file="
+_HEARTBEAT = "/gradio_api/heartbeat/"
+_WITH_SESSION = frozenset({"/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset"})
+_QUERY_NAMES = ("session_hash", "upload_id")
+_TELLING = (b"application/json", b"text/event-stream", b"text/html")
+# In JSON of Gradio's own: inside a string, what a model wrote above all, these quotes would be escaped.
+_PATH = re.compile(rb'"path":\s?"((?:[^"\\]|\\.)+)"')
+_UPLOADED = re.compile(rb'"((?:[^"\\]|\\.)+)"')
+_MAX_VISITORS = 4096
+_MAX_NAMES = 10_000
+_MAX_BODY_BYTES = 64 * MIB
+_BODY_IDLE_S = 30.0
+
+
+@dataclass
+class _Belongings:
+    names: set[str] = field(default_factory=set)
+    files: set[str] = field(default_factory=set)
+
+
+class Visitors:
+    """ASGI middleware before Gradio. Every request but /health must carry the header of the `Door`."""
+
+    def __init__(self, app: ASGIApp, files: Path) -> None:
+        """`files`: the folder below which Gradio keeps what was uploaded and made."""
+        self._app = app
+        self._files = files
+        self._belongings: OrderedDict[str, _Belongings] = OrderedDict()
+        self._owners: dict[str, str] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] == _OPEN:
+            await self._app(scope, receive, send)
+            return
+        try:
+            visitor = header(scope, VISITOR).decode("latin-1")
+            if not visitor:
+                raise ApiError(401, "this is the web UI's process; ask the gateway instead", "unauthorized")
+            if scope["path"] in _WITH_SESSION:
+                body = await read_body(scope, receive, _MAX_BODY_BYTES, _BODY_IDLE_S)
+                receive = _again(body, receive)
+                self._claim(visitor, _session_of(body))
+            self._check(visitor, scope)
+        except ApiError as error:
+            await to_response(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, self._listening(visitor, scope, send))
+
+    def _check(self, visitor: str, scope: Scope) -> None:
+        path: str = scope["path"]
+        for name in _names(scope):
+            self._claim(visitor, name)
+        if path.startswith(_HEARTBEAT):
+            self._claim(visitor, path.removeprefix(_HEARTBEAT))
+        if path.startswith(_FILE) and not self._may_fetch(visitor, path.removeprefix(_FILE)):
+            raise ApiError(403, "this file was not made for you, or is there no more", "not_yours")
+
+    def _claim(self, visitor: str, name: str) -> None:
+        """Take `name` for one's own, if it is nobody's."""
+        if self._owners.setdefault(name, visitor) != visitor:
+            raise ApiError(403, "this session is another visitor's", "not_yours")
+        names = self._of(visitor).names
+        if len(names) >= _MAX_NAMES:
+            raise ApiError(429, "this browser opened too many pages; sign in again", "too_many_sessions")
+        names.add(name)
+
+    def _may_fetch(self, visitor: str, path: str) -> bool:
+        return path in self._of(visitor).files and Path(path).resolve().is_relative_to(self._files.resolve())
+
+    def _of(self, visitor: str) -> _Belongings:
+        belongings = self._belongings.setdefault(visitor, _Belongings())
+        self._belongings.move_to_end(visitor)
+        if len(self._belongings) > _MAX_VISITORS:
+            _, forgotten = self._belongings.popitem(last=False)
+            for name in forgotten.names:
+                self._owners.pop(name, None)
+        return belongings
+
+    def _listening(self, visitor: str, scope: Scope, send: Send) -> Send:
+        """Hears which files this visitor is told of. An event comes as one piece, and a whole answer too."""
+        pattern = _UPLOADED if scope["path"] == "/gradio_api/upload" else _PATH
+        is_telling = False
+
+        async def send_and_listen(message: Message) -> None:
+            nonlocal is_telling
+            if message["type"] == "http.response.start":
+                kind = dict(message["headers"]).get(b"content-type", b"")
+                is_telling = message["status"] == 200 and kind.startswith(_TELLING)
+            elif is_telling:
+                files = self._of(visitor).files
+                files.update(json.loads(b'"%b"' % path) for path in pattern.findall(message.get("body", b"")))
+            await send(message)
+
+        return send_and_listen
+
+
+def _session_of(body: bytes) -> str:
+    try:
+        value: Any = json.loads(body)
+    except ValueError:
+        value = None
+    name = value.get("session_hash") if isinstance(value, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ApiError(400, "the body must be a JSON object with a session_hash", "no_session")
+    return name
+
+
+def _names(scope: Scope) -> Iterator[str]:
+    query = parse_qs(scope["query_string"].decode("latin-1"))
+    for field_name in _QUERY_NAMES:
+        yield from query.get(field_name, ())
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """The body once more, then what else comes."""
+    is_told = False
+
+    async def receive_again() -> Message:
+        nonlocal is_told
+        if is_told:
+            return await receive()
+        is_told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
