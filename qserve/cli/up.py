@@ -15,6 +15,7 @@ import click
 from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.given import refuse_given
 from qserve.cli.options import hardware_of, plan_options, request_of
+from qserve.cli.recording import recording_of
 from qserve.cli.reward_options import REWARD_FLAGS, reward_options, settings_of
 from qserve.cli.state import state_folder
 from qserve.errors import UsageError
@@ -70,7 +71,21 @@ _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args"
     "--state-dir",
     type=click.Path(path_type=Path),
     envvar="QSERVE_STATE_DIR",
-    help="Where logs are kept [~/.local/state/qserve].",
+    help="Where runs and logs are kept [~/.local/state/qserve].",
+)
+@click.option(
+    "--keep-runs-days",
+    type=click.FloatRange(0, min_open=True),
+    default=90.0,
+    show_default=True,
+    help="Runs that ended longer ago are forgotten, with their logs.",
+)
+@click.option(
+    "--keep-runs-gib",
+    type=click.FloatRange(0.001),
+    default=1.0,
+    show_default=True,
+    help="Above it the oldest runs' requests are forgotten first.",
 )
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Written when ready, for scripts: url, pid (JSON).")
 @click.option(
@@ -117,6 +132,8 @@ def command(
     max_body_mib: int,
     drain_timeout: float,
     state_dir: Path | None,
+    keep_runs_days: float,
+    keep_runs_gib: float,
     ready_file: Path | None,
     log_level: str,
     log_format: Literal["text", "json"],
@@ -167,17 +184,18 @@ def command(
         max_queue=max_queue,
         max_body_bytes=max_body_mib * MIB,
     )
-    run_folder = _run_folder(state_dir)
+    run_folder, hardware = _run_folder(state_dir), hardware_of(gpu)
+    recording = recording_of(run_folder, hardware, keep_runs_days, keep_runs_gib)
     settings = settings_of(values)
     with logs.failures_told(log_format), tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
         wanted = Wanted(model, served_model_name, reward, served_reward_name, settings, load_format, Path(configs))
         hosted = [
             replace(one, engine_args=engine_args, verify_quant=verify_quant) if one.role == "chat" else one
-            for one in what_to_host(wanted, hardware_of(gpu), request_of(values), reward_quant, screen)
+            for one in what_to_host(wanted, hardware, request_of(values), reward_quant, screen)
         ]
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)
-        options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui)
+        options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording)
         sys.exit(uvloop.run(serve(hosted, options, screen)))
 
 

@@ -1,6 +1,6 @@
 """The gateway, put together. From the outside in:
 
-RequestContext   id, metrics, span, log line      middleware.py, tracing.py
+RequestContext   id, metrics, span, log line, run middleware.py, tracing.py, kept_runs.py
 CORSMiddleware   only if origins are named        starlette
 ApiErrors        exceptions → OpenAI's shape      middleware.py
 Door             the web UI: sign-in, sessions    web/, where there is a UI
@@ -38,16 +38,18 @@ def build_gateway(
     workers: Sequence[WorkerEndpoint],
     traces: Traces | None = None,
     ui: UiEndpoint | None = None,
+    runs: KeptRuns | None = None,
 ) -> ASGIApp:
     """The ASGI app. It needs its lifespan run, and reads the workers' `state` and `detail` while they change.
 
-    With `ui`, browsers that ask for `/` get the web UI.
+    With `ui`, browsers that ask for `/` get the web UI. `runs` shows runs, and takes requests that are over.
     """
     assert workers, "a gateway without workers has nothing to serve"
     metrics = GatewayMetrics()
     upstreams = [Upstream(worker, settings) for worker in workers]
     metrics.watch_workers(upstreams)
-    endpoints = Endpoints(settings, upstreams, metrics, KeptRuns())
+    runs = runs or KeptRuns()
+    endpoints = Endpoints(settings, upstreams, metrics, runs)
     app: ASGIApp = Dispatch({route: endpoints.of(route) for route in ROUTES})
     watched = upstreams
     if ui is None:
@@ -64,7 +66,7 @@ def build_gateway(
             expose_headers=("x-request-id", "retry-after"),
         )  # fmt: skip
     return _WithLifespan(
-        RequestContext(app, metrics, traces or NoTraces()), watched, endpoints, settings.watch_interval_s
+        RequestContext(app, metrics, traces or NoTraces(), runs), watched, endpoints, settings.watch_interval_s
     )
 
 

@@ -6,6 +6,7 @@ import logging
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.limits import ClientGone
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import RequestRecord, log_request, record_of
@@ -20,12 +21,13 @@ _log = logging.getLogger("qserve.gateway")
 
 
 class RequestContext:
-    """Outermost: makes the record, puts the request id on the answer, counts, traces and logs at the end."""
+    """Outermost: makes the record, puts the request id on the answer, counts, traces, logs and keeps it at the end."""
 
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, traces: Traces) -> None:
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, traces: Traces, runs: KeptRuns) -> None:
         self._app = app
         self._metrics = metrics
         self._traces = traces
+        self._runs = runs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,6 +48,7 @@ class RequestContext:
             self._metrics.finish(record)
             self._traces.end(record)
             log_request(record)
+            self._runs.keep(record)
 
 
 class ApiErrors:

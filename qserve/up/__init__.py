@@ -3,7 +3,8 @@
 Supervisor and gateway share one process and one event loop.
 
 `service` tells the story; `hosted` is what is to be served and how it starts; `worker` is one supervised child;
-`ports` opens the front door; `screen` talks to the user, `logs` to log collectors; `record` keeps what happened.
+`ports` opens the front door; `screen` talks to the user, `logs` to log collectors; `record` keeps what happened and
+`measure` what is held.
 """
 
 from qserve.up import ports

@@ -59,7 +59,7 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
         engine=hosted.plan.engine, plan=hosted.plan.to_json(), tells_report=hosted.role == "reward",
         tokenizer=hosted.folder if hosted.role == "chat" else None,
     )  # fmt: skip
-    record.plan(hosted.role, hosted.plan)
+    record.plan(hosted.role, hosted.plan, hosted.names)
     launch = _launch(hosted, socket, key, private)
     launch.environment = {**launch.environment, **_seen_by(hosted.cards)}
     worker = SupervisedWorker(endpoint, launch, record.log_file(hosted.role), _teller(record, screen))

@@ -1,27 +1,42 @@
-"""What is kept of a run beside the workers' logs: the plan, what happened, what was measured. One folder per run."""
+"""What is kept of a run: plans, what happened, what was measured and each request in the run store; logs in files."""
 
 from __future__ import annotations
 
-import json
-import logging
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
+from qserve.gateway.kept_runs import KeptRuns
+from qserve.gateway.record import RequestRecord
+from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.planner.plan import Plan
+from qserve.runs import RunStore
+from qserve.runs.retention import Retention
+from qserve.runs.writer import NewRun, RequestLabel, RequestRow, RunWriter
 from qserve.up.logs import log_event
 
-__all__ = ["RunRecord"]
+__all__ = ["Recording", "RunRecord"]
 
-_log = logging.getLogger("qserve.up")
+_RELAYED = frozenset(route.path for route in ROUTES if isinstance(route, RelayedRoute))
+_UNKNOWN_CLIENT = (401, 403)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """That a run is written down: what is known of it, in which state folder, and how much is kept there."""
+
+    state_folder: Path
+    run: NewRun
+    retention: Retention = field(default_factory=Retention)
 
 
 class RunRecord:
-    """`plan-WORKER.json` and `events.jsonl` in the run's folder. A full disk costs the record, never the service."""
+    """The run's folder of logs and its lines in the store. A full disk costs the record, never the service."""
 
-    def __init__(self, folder: Path) -> None:
-        """Makes `folder`. Raises UsageError where that is not allowed."""
+    def __init__(self, folder: Path, recording: Recording | None = None) -> None:
+        """Makes `folder` and begins the run's record; None: nothing but logs. Raises UsageError without a folder."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -30,27 +45,64 @@ class RunRecord:
                 "--state-dir"
             ) from error
         self.folder = folder
-        self._warned = False
+        self._models: dict[str, tuple[str, ...]] = {}
+        self._writer: RunWriter | None = None
+        self.kept = KeptRuns()
+        if recording is not None:
+            self._writer = RunWriter(recording.state_folder, recording.run, recording.retention)
+            self.kept = KeptRuns(RunStore(self._writer.path), recording.run.id, self.request)
 
     def log_file(self, worker: str) -> Path:
         """Where this worker's output goes."""
         return self.folder / f"{worker}.log"
 
-    def plan(self, worker: str, plan: Plan) -> None:
-        """Keep the plan that this worker is started from; a changed one replaces it."""
-        self._write(f"plan-{worker}.json", "w", json.dumps(plan.to_json(), indent=1, ensure_ascii=False))
+    def plan(self, worker: str, plan: Plan, models: tuple[str, ...] = ()) -> None:
+        """Keep the plan that this worker is started from; `models`, its names, stay from call to call."""
+        self._models.setdefault(worker, models)
+        if self._writer is not None:
+            self._writer.plan(worker, self._models[worker], plan.to_json())
 
     def event(self, worker: str, event: str, **details: Any) -> None:
-        """One line: when, who, what, and figures."""
+        """Something that happened: when, to whom, what, and figures."""
         log_event(worker, event, details)
-        line = {"unix_s": round(time.time(), 3), "worker": worker, "event": event, **details}
-        self._write("events.jsonl", "a", json.dumps(line, ensure_ascii=False, default=str) + "\n")
+        if self._writer is not None:
+            self._writer.event(worker, event, details)
 
-    def _write(self, name: str, mode: str, text: str) -> None:
-        try:
-            with (self.folder / name).open(mode) as file:
-                file.write(text)
-        except OSError as error:
-            if not self._warned:
-                _log.warning("the run's record in %s can't be written (%s); serving goes on", self.folder, error)
-            self._warned = True
+    def memory(self, worker: str, moment: str, held: dict[str, Any]) -> None:
+        """What a worker holds now; `moment` as `MemorySample` has it. Nothing where nothing could be measured."""
+        if self._writer is not None and held:
+            self._writer.memory(worker, moment, held)
+
+    def listens_at(self, url: str) -> None:
+        """Keep where the service answers."""
+        if self._writer is not None:
+            self._writer.listens_at(url)
+
+    def request(self, record: RequestRecord) -> None:
+        """Keep a request that is over: those of workers' routes, from clients that may ask."""
+        if self._writer is not None and record.route in _RELAYED and record.status not in _UNKNOWN_CLIENT:
+            self._writer.request(_row(record))
+
+    def end(self, exit_status: int) -> None:
+        """The run is over; waits until that is written, five seconds at most."""
+        if self._writer is not None:
+            self._writer.close(exit_status)
+
+
+def _row(record: RequestRecord) -> RequestRow:
+    elapsed_s = record.elapsed_s
+    is_stream = record.num_events > 0
+    return RequestRow(
+        RequestLabel(
+            record.method, record.route, record.model, record.worker, record.status, record.error_code,
+            record.is_background, record.client_left,
+        ),
+        int((time.time() - elapsed_s) * 1000),
+        int(elapsed_s * 1e6),
+        None if record.queue_wait_s is None else int(record.queue_wait_s * 1e6),
+        None if record.first_byte_s is None or not is_stream else int(record.first_byte_s * 1e6),
+        record.num_prompt_tokens,
+        record.num_generated_tokens,
+        record.num_events,
+        record.request_id,
+    )  # fmt: skip

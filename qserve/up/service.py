@@ -24,8 +24,9 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.tracing import NoTraces, Traces
 from qserve.up import ports
 from qserve.up.hosted import Hosted, supervised
+from qserve.up.measure import held_by, measure_last, measure_on
 from qserve.up.private import private_folder
-from qserve.up.record import RunRecord
+from qserve.up.record import Recording, RunRecord
 from qserve.up.screen import Screen, Shown, ready_rows
 from qserve.up.web_ui import hosted_ui
 from qserve.up.worker import SupervisedWorker
@@ -45,7 +46,8 @@ class UpOptions:
         port: 0 takes a free one.
         gateway: keys, limits and origins.
         drain_timeout_s: how long running requests may take to finish when the service stops.
-        run_folder: where workers' output, plans and events go.
+        run_folder: where workers' output goes.
+        recording: how the run is written down; None: not at all.
         ready_file: written as soon as the service is ready, for programs: url, pid, run_folder.
         traces: what hears of every request's times.
         ui: the web UI at once (True), when `/` is first opened (None), or never (False).
@@ -60,6 +62,7 @@ class UpOptions:
     ready_file: Path | None = None
     traces: Traces = field(default_factory=NoTraces)
     ui: bool | None = None
+    recording: Recording | None = None
 
 
 @dataclass
@@ -107,12 +110,29 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen) ->
     url = f"http://{ports.url_host(options.host)}:{listener.getsockname()[1]}"
     stop = _StopSignal()
     stop.install()
-    record = RunRecord(options.run_folder)
+    record = RunRecord(options.run_folder, options.recording)
+    record.listens_at(url)
+    status = QserveError.exit_status
+    try:
+        status = await _serve(hosted, options, screen, record, listener, url, stop)
+    except QserveError as error:
+        status = error.exit_status
+        record.event("", "failed", reason=str(error))
+        raise
+    finally:
+        await asyncio.to_thread(record.end, status)
+    return status
+
+
+async def _serve(
+    hosted: Sequence[Hosted], options: UpOptions, screen: Screen, record: RunRecord, listener: Any, url: str,
+    stop: _StopSignal,
+) -> int:  # fmt: skip
     with private_folder() as private:
         async with hosted_ui(options.ui, url, options.gateway, private, record) as ui:
             workers = [supervised(one, private, record, screen) for one in hosted]
             endpoints = [worker.endpoint for worker in workers]
-            in_flight = _InFlight(build_gateway(options.gateway, endpoints, options.traces, ui))
+            in_flight = _InFlight(build_gateway(options.gateway, endpoints, options.traces, ui, record.kept))
             server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)
             serving = asyncio.create_task(_run_server(server, listener))
             try:
@@ -121,6 +141,7 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen) ->
                     status = await _drain(workers, in_flight, options, screen, stop)
             finally:
                 screen.end_progress()
+                await measure_last(workers, record)
                 await asyncio.gather(*(worker.stop() for worker in workers))
                 server.should_exit = True
                 await serving
@@ -134,16 +155,22 @@ async def _live(
     """Start the workers and stay with them; None when the user wants to stop, before or after they were ready."""
     if not await _unless_stopped(_start(workers), stop):
         return 0
-    memory = [await _held(worker) for worker in workers]
+    memory = [await held_by(worker) for worker in workers]
     for worker, held in zip(workers, memory, strict=True):
-        record.event(worker.endpoint.name, "measured", memory=held)
+        record.memory(worker.endpoint.name, "ready", held)
     has_key = bool(options.gateway.keys)
     shown = [_shown(worker, held) for worker, held in zip(workers, memory, strict=True)]
     has_ui = options.ui is not False
     screen.ready(ready_rows(url, shown, has_key=has_key, has_ui=has_ui, logs=options.run_folder))
     if options.ready_file is not None:
         _tell_programs(options.ready_file, url, options.run_folder)
-    await _unless_stopped(_watch(workers), stop)
+    measuring = asyncio.create_task(measure_on(workers, record))
+    try:
+        await _unless_stopped(_watch(workers), stop)
+    finally:
+        measuring.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await measuring
     return None
 
 
@@ -151,15 +178,6 @@ def _shown(worker: SupervisedWorker, held: dict[str, Any]) -> Shown:
     endpoint, launch = worker.endpoint, worker.launch
     assert launch.plan is not None, "a model is served by a plan"
     return Shown(endpoint.name, endpoint.models, launch.plan, held, worker.phases_s, launch.notes)
-
-
-async def _held(worker: SupervisedWorker) -> dict[str, Any]:
-    """What it holds; empty where it can't tell now: if it has just died, it is about to be started again."""
-    try:
-        return await worker.memory()
-    except (QserveError, OSError, ValueError) as error:
-        _log.warning("%s worker: what it holds in memory is not known: %s", worker.endpoint.name, error)
-        return {}
 
 
 def _tell_programs(file: Path, url: str, run_folder: Path) -> None:

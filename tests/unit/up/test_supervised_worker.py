@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import os
 import signal
 import sys
@@ -24,10 +23,12 @@ from qserve.engine.launch import Ask, Retry
 from qserve.errors import DoesNotFit, QserveError, UsageError, WorkerFailed
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.runs import RunStore
+from qserve.runs.writer import NewRun
 from qserve.up.hosted import _seen_by, _teller
-from qserve.up.record import RunRecord
+from qserve.up.measure import held_by
+from qserve.up.record import Recording, RunRecord
 from qserve.up.screen import Screen
-from qserve.up.service import _held
 from qserve.up.worker import SupervisedWorker
 
 LIVES = "print('up', flush=True); import time; time.sleep(600)"
@@ -185,17 +186,21 @@ async def test_an_introduction_that_fails_leaves_no_process(plan: Plan, tmp_path
 async def test_a_second_try_shows_and_records_its_own_plan(plan: Plan, tmp_path: Path) -> None:
     smaller = replace(plan, workload=replace(plan.workload, max_model_len=512))
     one, _ = worker(Script(plan, REFUSES, lambda: Retry(Script(smaller, LIVES), "shorter")), tmp_path)
-    record = RunRecord(tmp_path / "run")
-    record.plan("chat", plan)
+    folder = tmp_path / "runs" / "one"
+    record = RunRecord(folder, Recording(tmp_path, NewRun("one", ("qserve", "up"), {}, {}, folder)))
+    record.plan("chat", plan, ("m",))
     one._tell = _teller(record, Screen(Console(file=io.StringIO())))
     await one.start()
     assert one.endpoint.plan == smaller.to_json()
-    assert json.loads((record.folder / "plan-chat.json").read_text()) == json.loads(json.dumps(smaller.to_json()))
-    events = [json.loads(line) for line in (record.folder / "events.jsonl").read_text().splitlines()]
-    (retry,) = [event for event in events if event["event"] == "retry"]
-    assert retry["reason"] == "shorter"
-    assert "plan" not in retry
     await one.stop()
+    record.end(0)
+    store = RunStore.open(tmp_path)
+    (kept,) = store.run("one").workers
+    assert kept.models == ("m",)
+    assert [Plan.from_json(dict(each)) for each in kept.plans] == [plan, smaller]
+    (retry,) = [event for event in store.events(store.run()) if event.event == "retry"]
+    assert retry.details["reason"] == "shorter"
+    assert "plan" not in retry.details
 
 
 async def test_a_worker_that_never_will_be_ready_is_ended(plan: Plan, tmp_path: Path) -> None:
@@ -252,7 +257,7 @@ async def test_a_worker_that_dies_as_it_is_asked_what_it_holds_ends_nothing(
 
     one.launch.memory = fails  # type: ignore[method-assign]
     await one.start()
-    assert await _held(one) == {}
+    assert await held_by(one) == {}
     await one.stop()
 
 

@@ -1,0 +1,48 @@
+"""What is written down of a `qserve up` when it begins."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qserve.core.hardware import Hardware
+from qserve.units import GIB
+
+if TYPE_CHECKING:
+    from qserve.up.record import Recording
+
+__all__ = ["recording_of", "without_secrets"]
+
+_SECRET = re.compile(r"(--[\w-]*(?:key|token|secret|password)(?:=|\s+))(\S+)", re.IGNORECASE)
+
+
+def recording_of(run_folder: Path, hardware: Hardware, keep_days: float, keep_gib: float) -> Recording:
+    """The command and what is installed here. The run's folder lies in the state folder's `runs`, its name is the id.
+
+    Raises UsageError for bounds that make no sense.
+    """
+    import qserve
+    from qserve.detect.engines import Packages
+    from qserve.runs.retention import Retention
+    from qserve.runs.writer import NewRun
+    from qserve.up.record import Recording
+
+    versions = {"qserve": qserve.__version__, "python": platform.python_version(), **Packages.installed().versions}
+    command = without_secrets(["qserve", *sys.argv[1:]])
+    about = {**asdict(hardware), "cpu": hardware.cpu.model_name}  # not its hundred flags
+    run = NewRun(run_folder.name, command, versions, about, run_folder)
+    return Recording(run_folder.parent.parent, run, Retention(keep_days, int(keep_gib * GIB)))
+
+
+def without_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The arguments with the values of --api-key, --hf-token and their like as `***`, also within one argument."""
+    written: list[str] = []
+    for argument in arguments:
+        follows_secret = bool(written) and re.fullmatch(r"--[\w-]*(?:key|token|secret|password)", written[-1], re.I)
+        written.append("***" if follows_secret else _SECRET.sub(r"\1***", argument))
+    return tuple(written)

@@ -1,0 +1,53 @@
+"""Memory over the time of a run: often at first, when it moves, then every five minutes, and once more at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+
+from qserve.engine.base import WorkerState
+from qserve.errors import QserveError
+from qserve.up.record import RunRecord
+from qserve.up.worker import SupervisedWorker
+
+__all__ = ["held_by", "measure_last", "measure_on"]
+
+_log = logging.getLogger("qserve.up")
+_FIRST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 300.0
+_LAST_WAIT_S = 2.0
+
+
+async def held_by(worker: SupervisedWorker) -> dict[str, Any]:
+    """What it holds; empty where it can't tell now: if it has just died, it is about to be started again."""
+    try:
+        return await worker.memory()
+    except (QserveError, OSError, ValueError, psutil.Error) as error:
+        _log.warning("%s worker: what it holds in memory is not known: %s", worker.endpoint.name, error)
+        return {}
+
+
+async def measure_on(workers: Sequence[SupervisedWorker], record: RunRecord) -> None:
+    """Until it is cancelled. A worker that is not ready is left alone."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        for worker in workers:
+            if worker.endpoint.state is WorkerState.READY:
+                record.memory(worker.endpoint.name, "serving", await held_by(worker))
+
+
+async def measure_last(workers: Sequence[SupervisedWorker], record: RunRecord) -> None:
+    """Before they are ended; whoever does not answer within two seconds is not waited for."""
+    alive = [one for one in workers if one.endpoint.state in (WorkerState.READY, WorkerState.DRAINING)]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_WAIT_S):
+            held = await asyncio.gather(*(held_by(worker) for worker in alive))
+            for worker, document in zip(alive, held, strict=True):
+                record.memory(worker.endpoint.name, "end", document)
