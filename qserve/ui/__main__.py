@@ -24,7 +24,9 @@ async def _serve(document: dict[str, Any]) -> None:
     settings = UISettings.from_json(document)
     if settings.socket is None:
         raise UsageError("the UI worker was not told which socket to listen on: `socket` is missing in its file")
-    app = Visitors(build_app(settings), Path(os.environ["GRADIO_TEMP_DIR"]))
+    # Beside the socket, where only this user can enter: Gradio's own choice is open to all and outlives us.
+    files = os.environ["GRADIO_TEMP_DIR"] = f"{settings.socket}.files"
+    app = Visitors(build_app(settings), Path(files))
     guarded = KeyGuard(app, settings.key) if settings.key else app
     await worker_process.listen(guarded, Path(settings.socket), lifespan="on")
 

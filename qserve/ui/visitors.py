@@ -74,7 +74,9 @@ class Visitors:
         except ApiError as error:
             await to_response(error)(scope, receive, send)
             return
-        await self._app(scope, receive, self._listening(visitor, scope, send))
+        # Compressed answers could not be listened to, and between two processes of a machine they gain nothing.
+        plain = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
+        await self._app({**scope, "headers": plain}, receive, self._listening(visitor, scope, send))
 
     def _check(self, visitor: str, scope: Scope) -> None:
         path: str = scope["path"]

@@ -26,6 +26,8 @@ from qserve.up.worker import SupervisedWorker, WorkerEvents
 __all__ = ["check_installed", "hosted_ui"]
 
 _log = logging.getLogger("qserve.up")
+# No card is looked for, no proxy asked, nobody told anything.
+_ENVIRONMENT = {"GRADIO_ANALYTICS_ENABLED": "False", "CUDA_VISIBLE_DEVICES": "", "NO_PROXY": "*", "no_proxy": "*"}
 _INSTALL = "pip install 'qserve[ui]'"
 
 
@@ -70,7 +72,7 @@ class _WebUi:
         self.endpoint = UiEndpoint(worker, api_key, _INSTALL if missing else "")
         settings = UISettings(url, api_key=api_key if gateway.keys else "", socket=str(socket), key=key)
         launch = OwnProcess("qserve.ui", settings.to_json(), private / "ui.json")
-        launch.environment = {**launch.environment, **_environment(private / "ui-files")}
+        launch.environment = {**launch.environment, **_ENVIRONMENT}
         self.worker = SupervisedWorker(worker, launch, record.log_file("ui"), _teller(record))
 
     async def run(self) -> None:
@@ -87,17 +89,6 @@ class _WebUi:
                 self.endpoint.worker.detail = str(error)
                 self.endpoint.worker.state = WorkerState.FAILED
             self.endpoint.wanted.clear()
-
-
-def _environment(files: Path) -> dict[str, str]:
-    """Files of visitors go with the service; no card is looked for, no proxy asked, nobody told anything."""
-    return {
-        "GRADIO_TEMP_DIR": str(files),
-        "GRADIO_ANALYTICS_ENABLED": "False",
-        "CUDA_VISIBLE_DEVICES": "",
-        "NO_PROXY": "*",
-        "no_proxy": "*",
-    }
 
 
 def _teller(record: RunRecord) -> WorkerEvents:
