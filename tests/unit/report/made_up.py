@@ -1,0 +1,138 @@
+"""A run with something to say in every section, and hostile names where they are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qserve.cli.options import hardware_of
+from qserve.hub import resolve
+from qserve.planner import PlanRequest, make_plan
+from qserve.report import RunReport
+from qserve.runs import (
+    Histogram,
+    MemorySample,
+    Percentiles,
+    RequestGroup,
+    RequestSummary,
+    SeriesPoint,
+    StoredDocument,
+    StoredEvent,
+    StoredRun,
+    StoredWorker,
+    Traffic,
+    WorkerTraffic,
+)
+
+BEGAN = 1_795_300_000.0
+MIB = 1024**2
+
+
+def a_worker(name="chat", model="demo"):
+    plan = make_plan(resolve("demo"), hardware_of("none"), PlanRequest()).to_json()
+    return StoredWorker(name, (model,), plan, (plan,), {"importing": 3.0, "loading weights": 1.0}, 1)
+
+
+def a_run(*workers, **changes):
+    values = {
+        "id": "20261121-224000-7", "started_unix_s": BEGAN, "last_seen_unix_s": BEGAN + 600,
+        "ended_unix_s": BEGAN + 600, "exit_status": 0, "state": "ended",
+        "command": ("qserve", "up", "--model", "demo", "--api-key", "***"), "versions": {"qserve": "0.1.0"},
+        "hardware": {"devices": [], "cpu": {"model_name": "A CPU"}, "cpu_cores": 2}, "folder": Path("/state/runs/x"),
+        "url": "http://127.0.0.1:8000", "num_requests": 30, "num_errors": 2, "num_lost": 0, "workers": workers,
+    }  # fmt: skip
+    return StoredRun(**{**values, **changes})
+
+
+def measured(worker):
+    """Twice the weights, half the KV tokens, everything else as planned."""
+    device = worker.plan["devices"][0]
+    terms = {
+        "weights_bytes": 2 * device["weights_bytes"], "kv_cache_bytes": device["kv_cache_bytes"],
+        "activations_bytes": device["activations_bytes"], "runtime_bytes": device["runtime_bytes"],
+        "kv_cache_tokens": worker.plan["kv_cache_tokens"] // 2, "resident_bytes": 700 * MIB,
+    }  # fmt: skip
+    document = {**terms, "sources": {"weights_bytes": "sum of the tensors", "kv_cache_tokens": "the pool's size"}}
+    return [
+        MemorySample(BEGAN + 5, worker.name, "ready", terms, document),
+        MemorySample(BEGAN + 65, worker.name, "serving", {"resident_bytes": 710 * MIB}),
+        MemorySample(BEGAN + 125, worker.name, "serving", {"resident_bytes": 720 * MIB}),
+        MemorySample(BEGAN + 600, worker.name, "end", terms, document),
+    ]
+
+
+def traffic_of(name, model, *, streams):
+    latency = Percentiles(15, 21.0, 10.0, 20.0, 30.0, 40.0, 41.0)
+    names = ("queued", "ttft", "tpot", "e2e") if streams else ("queued", "e2e")
+    summary = RequestSummary(
+        15, 1, 0, BEGAN, BEGAN + 300, 700, 300, {200: 14, 503: 1}, {"queue_full": 1}, dict.fromkeys(names, latency)
+    )
+    series = tuple(
+        SeriesPoint(BEGAN + 60 * index, 5, 0, 200 + index, 100, 20.0 if streams else None, 5.0 if streams else None,
+                    30.0 + index, 44.0)
+        for index in (0, 1, 4)
+    )  # fmt: skip
+    histograms = {each: Histogram(1.0, (0,) * 9 + (5,) * 31, 1) for each in names}
+    return WorkerTraffic(name, 60, summary, series, histograms), RequestGroup(f"/v1/{name}", model, name, 15, 1)
+
+
+def scores(value=0.5, metric="exact_match"):
+    return {
+        "about": {"versions": {"lm-eval": "0.4.13"}, "seed": 1234, "seconds": 12.5},
+        "lm_eval": {
+            "results": {"arithmetic": {f"{metric},none": value, f"{metric}_stderr,none": 0.03, "alias": "x"}},
+            "n-samples": {"arithmetic": {"effective": 200}}, "n-shot": {"arithmetic": 0},
+        },
+    }  # fmt: skip
+
+
+def comparison():
+    def candidate(quant, weights_mib, accuracy, diffs):
+        return {
+            "quant": quant, "about": {"model_id": "demo"}, "memory": {"resident_bytes": 600 * MIB},
+            "weights_bytes": weights_mib * MIB, "start_s": 12.0, "accuracy": accuracy, "against_first": diffs,
+            "load": {"ttft_ms": 20.0, "tpot_ms": 5.0, "tokens_per_s": 300.0, "e2e_ms": 100.0},
+        }  # fmt: skip
+
+    diffs = [{"task": "arithmetic", "flips": [{}, {}], "p_value": 0.5}]
+    candidates = [candidate("bf16", 4, 0.98, []), candidate("int8", 2, 0.97, diffs), candidate("nf4", 3, 0.9, diffs)]
+    return {"title": "demo on offline", "advice": "int8 holds half", "candidates": candidates}
+
+
+def bench():
+    stage = {
+        "name": "8 at once", "completed": 100, "failed": 1, "request_throughput": 12.0, "output_throughput": 400.0,
+        "median_ttft_ms": 20.0, "p99_ttft_ms": 50.0, "median_tpot_ms": 5.0, "p99_tpot_ms": 9.0, "median_e2el_ms": 100.0,
+        "p99_e2el_ms": 200.0, "request_goodput": None,
+    }  # fmt: skip
+    return {"load": {"endpoint": "chat"}, "stages": [stage], "saturation": {"sentence": "Saturated at 8."}, "notes": []}
+
+
+WORK = {
+    "texts": 100, "tokens": 2000, "texts_per_s": 50.0, "tokens_per_s": 1000.0, "padding_share": 0.02,
+    "shared_share": 0.3, "texts_a_row": {"1": 10, "4": 20}, "sources": {"latency_ms": "in the worker"},
+    "latency_ms": [{"max_tokens": 64, "requests": 90, "p50": 10.0, "p90": 20.0, "p99": 30.0},
+                   {"max_tokens": "all", "requests": 90, "p50": 10.0, "p90": 20.0, "p99": 30.0}],
+}  # fmt: skip
+
+
+def a_report(model="demo", **changes):
+    """Every section has something to say."""
+    chat, reward = a_worker("chat", model), a_worker("reward", f"{model}-reward")
+    (of_chat, chat_group), (of_reward, reward_group) = (
+        traffic_of("chat", model, streams=True), traffic_of("reward", f"{model}-reward", streams=False),
+    )  # fmt: skip
+    values = {
+        "run": a_run(chat, reward),
+        "memory": tuple(sorted((*measured(chat), *measured(reward)), key=lambda one: one.unix_s)),
+        "events": (
+            StoredEvent(BEGAN + 1, "chat", "phase", {"name": "loading"}),
+            StoredEvent(BEGAN + 200, "chat", "restart", {"reason": "killed by SIGKILL", "pause_s": 0.25}),
+        ),
+        "traffic": Traffic((chat_group, reward_group), (of_chat, of_reward)),
+        "work": {"reward": WORK},
+        "evals": (StoredDocument(1, "eval", BEGAN + 300, "x", "offline", scores()),),
+        "benches": (StoredDocument(2, "bench", BEGAN + 400, "x", "8 at once", bench()),),
+        "comparisons": (StoredDocument(3, "comparison", BEGAN + 500, None, "bf16, int8, nf4", comparison()),),
+        "made_unix_s": BEGAN + 1000,
+    }  # fmt: skip
+    return RunReport(**{**values, **changes})

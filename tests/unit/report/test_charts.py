@@ -1,0 +1,103 @@
+"""Charts: round numbers, true proportions, gaps where nobody asked."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from qserve.report.charts.draw import draw
+from qserve.report.charts.scale import clock_step, nice_step, ticks
+from qserve.report.charts.specs import (
+    Bar,
+    Bars,
+    Histogram,
+    HistogramSeries,
+    Interval,
+    Intervals,
+    Line,
+    Lines,
+    Point,
+    Points,
+    Segment,
+)
+from qserve.report.figures import duration, mark_of, text_of
+
+
+@pytest.mark.parametrize("high", [1e-6, 0.03, 0.9, 1.0, 3, 7.5, 99, 101, 12345, 3e9])
+def test_ticks_begin_at_nothing_reach_the_top_and_are_few(high):
+    marks = ticks(high)
+    assert marks[0] == 0
+    assert marks[-1] >= high * (1 - 1e-6)
+    assert 2 <= len(marks) <= 6
+    assert marks[-1] <= 2.6 * high
+
+
+def test_steps_are_those_that_people_count_in():
+    assert [nice_step(span, 4) for span in (4, 7, 10, 18, 30)] == [1, 2, 2.5, 5, 10]
+    assert ticks(0.0) == (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert [clock_step(span, 5) for span in (4, 300, 3600, 86400)] == [1, 60, 900, 21600]
+
+
+def test_segments_have_widths_in_proportion():
+    bars = Bars((Bar("a", (Segment("x", 1, "1", "1"), Segment("y", 3, "3", "2"), Segment("z", 0, "0", "3"))),), 8)
+    drawn = str(draw(bars))
+    assert re.findall(r"width:([\d.]+)%", drawn) == ["12.500", "37.500"]
+    assert "z" not in re.findall(r"</i>(\w)</span>", drawn), "what is nowhere needs no place in the legend"
+
+
+def test_a_line_breaks_where_there_are_no_points():
+    lines = Lines((0.0, 60.0, 120.0, 600.0), (Line("x", "1", (1.0, 2.0, 1.0, 2.0)),), "ms", 60.0)
+    path = re.search(r'class="line s1" d="([^"]+)"', str(draw(lines)))[1]
+    assert path.count("M") == 2 and path.count("L") == 2
+    assert path.startswith("M0.0 50.00")
+
+
+def test_one_point_alone_can_be_drawn():
+    drawn = str(draw(Lines((5.0,), (Line("x", "1", (0.0,)),), "count", 10.0)))
+    assert "nan" not in drawn and "inf" not in drawn
+
+
+def test_columns_stand_in_proportion_and_percentiles_where_they_are():
+    chart = Histogram(10.0, HistogramSeries("e2e", "1", (0, 5, 10, 0), 3), (("p50", 20.0), ("p99", 500.0)))
+    drawn = str(draw(chart))
+    heights = [float(one) for one in re.findall(r'height="([\d.]+)"', drawn)]
+    assert len(heights) == 2 and heights[1] == pytest.approx(2 * heights[0])
+    assert 'd="M500.00 0V100"' in drawn
+    assert "p99" not in drawn, "it lies outside"
+
+
+def test_an_interval_stays_within_its_scale():
+    drawn = str(draw(Intervals((Interval("t", 0.99, 0.05, "99 %"),), 0.0, 1.0, "share")))
+    assert "left:94.000%;width:6.000%" in drawn
+    assert "left:99.000%" in drawn
+
+
+def test_the_best_points_are_joined_and_the_beaten_are_grey():
+    points = (Point("bf16", 4e6, 0.98, 0.01, 1, True, ""), Point("int8", 2e6, 0.97, 0.01, 0.5, True, ""),
+              Point("nf4", 3e6, 0.9, 0.0, 0.2, False, ""))  # fmt: skip
+    drawn = str(draw(Points(points, "weights", "accuracy")))
+    front = re.search(r'class="line front" d="([^"]+)"', drawn)[1]
+    assert front.count("L") == 1, "two points, from small to large"
+    assert drawn.count('class="point behind"') == 1
+
+
+def test_one_point_of_full_accuracy_needs_no_room_above_a_hundred_percent():
+    drawn = str(draw(Points((Point("a", 1e6, 1.0, 0.0, 1, True, ""),), "weights", "accuracy")))
+    assert "100 %" in drawn and "nan" not in drawn
+
+
+@pytest.mark.parametrize(("value", "kind", "text"), [
+    (None, "ms", "–"), (1234567, "count", "1,234,567"), (12.345, "ms", "12.3 ms"), (1.2345, "ms", "1.23 ms"),
+    (2345.6, "ms", "2,346 ms"), (23456.0, "ms", "23.5 s"), (0.123, "share", "12.3 %"), (-0.5, "change", "-50.0 %"),
+    (0.0, "change", "+0.0 %"), (3 * 1024**2, "bytes", "3 MiB"), ("x", "bytes", "x"), (0.98765, "number", "0.9877"),
+    (1_700_000_000, "time", "2023-11-14 22:13:20 UTC"),
+])  # fmt: skip
+def test_values_as_people_read_them(value, kind, text):
+    assert text_of(value, kind) == text
+
+
+def test_durations_and_marks():
+    assert [duration(one) for one in (3.21, 61, 3700, 90000)] == ["3.2 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]
+    assert [mark_of(one, "ms") for one in (0.0, 20.0, 2.5)] == ["0", "20 ms", "2.50 ms"]
+    assert mark_of(10.0, "rate") == "10/s"

@@ -1,0 +1,131 @@
+"""From the store's file to the command line: facts of requests against plain arithmetic, formats, files, mistakes."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+
+import pytest
+from click.testing import CliRunner
+
+from qserve.cli.report import command
+from qserve.errors import UsageError
+from qserve.report import read_report
+from qserve.runs import RunStore
+from tests.unit.report.made_up import BEGAN, comparison, scores
+
+LABELS = [
+    ("POST", "/v1/chat/completions", "demo", "chat", 200, "", 0, 0),
+    ("POST", "/v1/chat/completions", "demo", "chat", 503, "queue_full", 0, 0),
+    ("POST", "/v1/reward", "rm", "reward", 200, "", 0, 0),
+    ("GET", "/v1/nope", "", "", 404, "route_not_found", 0, 0),
+]
+
+
+def _requests(num):
+    draw = random.Random(3)
+    for number in range(num):
+        label = draw.choice((1, 1, 1, 2, 3, 4))
+        ttft = draw.randint(1000, 90_000) if label == 1 else None
+        tokens = draw.randint(2, 50) if label == 1 else None
+        e2e = (ttft or 0) + draw.randint(1000, 500_000)
+        yield (1, number, label, int(1000 * BEGAN) + 400 * number, e2e, 10 if label == 1 else None, ttft, 7, tokens,
+               tokens or 0, f"req-{number}")  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = RunStore.open(tmp_path / "qserve")
+    with store.connection() as connection:
+        connection.execute(
+            "INSERT INTO run (number, id, started_unix_s, last_seen_unix_s, ended_unix_s, exit_status, host, pid, "
+            "process_start, command, versions, hardware, folder, num_requests, num_errors) VALUES "
+            "(1, '20261121-1', ?, ?, ?, 0, 'h', 1, 's', '[\"qserve\", \"up\"]', '{}', '{}', '/x', 1000, 5)",
+            [BEGAN, BEGAN + 400, BEGAN + 400],
+        )
+        connection.executemany("INSERT INTO request_label VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                               [(number, *label) for number, label in enumerate(LABELS, 1)])  # fmt: skip
+        connection.executemany("INSERT INTO request VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", _requests(1000))
+    store.add_eval(scores(), name="offline", run="20261121-1")
+    store.add_eval(scores(), name="of another run", run="20261120-1")
+    store.add_comparison(comparison(), name="bf16, int8")
+    return store
+
+
+def test_the_sweep_tells_what_plain_arithmetic_tells(store):
+    report = read_report(store, store.run())
+    rows = list(_requests(1000))
+    chat = next(one for one in report.traffic.workers if one.worker == "chat")
+    answered = [row for row in rows if row[2] == 1]
+    e2e = sorted(row[4] / 1000 for row in answered)
+    tpot = sorted((row[4] - row[6]) / (row[8] - 1) / 1000 for row in answered)
+    told = chat.summary.latency_ms
+    assert told["e2e"].count == len(e2e)
+    assert told["e2e"].p50 == pytest.approx(statistics.median(e2e), abs=1e-3)
+    assert told["e2e"].p90 == pytest.approx(statistics.quantiles(e2e, n=10, method="inclusive")[-1], abs=1e-3)
+    assert told["tpot"].mean == pytest.approx(statistics.fmean(tpot), abs=1e-3)
+    assert (told["e2e"].min, told["e2e"].max) == (e2e[0], e2e[-1])
+    assert chat.summary.errors == {"queue_full": sum(row[2] == 2 for row in rows)}
+    assert chat.summary.completion_tokens == sum(row[8] for row in answered)
+    assert sum(point.num_requests for point in chat.series) == chat.summary.num_requests
+    assert sum(one.num_requests for one in report.traffic.groups) == len(rows)
+
+
+def test_series_and_histograms_cover_what_was_asked(store):
+    chat = next(one for one in read_report(store, store.run()).traffic.workers if one.worker == "chat")
+    assert len(chat.series) <= 121
+    assert chat.bucket_s * len(chat.series) >= 390
+    for name, one in chat.histograms.items():
+        latency = chat.summary.latency_ms[name]
+        assert sum(one.counts) + one.num_beyond == latency.count
+        assert one.bin_ms * len(one.counts) == pytest.approx(latency.p99, rel=1e-3)
+
+
+def test_results_are_those_of_the_run_and_comparisons_those_of_its_model(store):
+    report = read_report(store, store.run())
+    assert [one.name for one in report.evals] == ["offline"]
+    assert report.comparisons == (), "no worker of this run serves that model"
+
+
+def _qserve(tmp_path, *arguments):
+    return CliRunner().invoke(command, [*arguments, "--state-dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize(("form", "begins"), [("html", "<!doctype html>"), ("md", "# "), ("json", "{")])
+def test_each_format_goes_to_standard_output(store, tmp_path, form, begins):
+    done = _qserve(tmp_path, "2026", "--format", form)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.lstrip().startswith(begins)
+    assert "20261121-1" in done.stdout
+
+
+def test_a_file_is_what_its_name_says(store, tmp_path):
+    for name, begins in (("r.html", "<!doctype"), ("r.md", "# "), ("r.json", "{")):
+        assert _qserve(tmp_path, "--output", str(tmp_path / name)).exit_code == 0
+        assert (tmp_path / name).read_text().lstrip().startswith(begins)
+    assert json.loads((tmp_path / "r.json").read_text())["run"]["id"] == "20261121-1"
+
+
+def test_without_a_format_the_terminal_gets_the_tables(store, tmp_path):
+    done = _qserve(tmp_path)
+    assert "time to first token" in done.stdout and "offline" in done.stdout
+    assert "\x1b[" not in done.stdout, "a pipe gets no colours"
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("1999",), "no run's id begins with '1999'"),
+    (("--output", "x.txt"), "say what it is to be with --format"),
+    (("--output", "/nowhere/at/all.html"), "can't be written"),
+    (("--url", "http://127.0.0.1:1", "--format", "html"), "/report"),
+    (("--url", "nonsense"), "is no address"),
+])  # fmt: skip
+def test_a_mistake_is_one_sentence(store, tmp_path, arguments, words):
+    done = _qserve(tmp_path, *arguments)
+    assert isinstance(done.exception, UsageError)
+    assert words in str(done.exception)
+
+
+def test_an_empty_store_says_how_to_begin(tmp_path):
+    done = _qserve(tmp_path)
+    assert "start one with `qserve up`" in str(done.exception)

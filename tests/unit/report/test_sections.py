@@ -1,0 +1,102 @@
+"""What single sections say of the facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qserve.report.charts.specs import Bars
+from qserve.report.sections.faults import faults
+from qserve.report.sections.memory import memory, token_error, total_error
+from qserve.report.sections.overview import overview
+from qserve.report.sections.traffic import traffic
+from qserve.runs import StoredEvent
+from tests.unit.report.made_up import BEGAN, a_report, a_run, a_worker
+
+
+def _rows(section, key):
+    for block in section.blocks:
+        table = getattr(block, "table", block)
+        if getattr(table, "key", "") == key:
+            return {row[0]: row for row in table.rows}
+    raise KeyError(key)
+
+
+def test_the_error_of_the_plan_is_told_for_each_term_and_for_all():
+    report = a_report()
+    chat = report.run.workers[0]
+    rows = _rows(memory(report), "memory_chat")
+    device = chat.plan["devices"][0]
+    assert rows["weights"][1:4] == (device["weights_bytes"], 2 * device["weights_bytes"], 1.0)
+    assert rows["weights"][4] == "sum of the tensors"
+    assert rows["KV cache"][3] == 0.0
+    planned = sum(device[f"{term}_bytes"] for term in ("weights", "kv_cache", "activations", "runtime"))
+    assert total_error(report, chat) == pytest.approx(device["weights_bytes"] / planned)
+    assert rows["terms with both"][3] == total_error(report, chat)
+    assert token_error(report, chat) == -0.5
+
+
+def test_the_last_account_of_the_memory_counts():
+    report = a_report()
+    chat = report.run.workers[0]
+    assert report.measured(chat).moment == "end"
+    running = replace(report, memory=report.memory[:-2])
+    assert running.measured(chat).moment == "serving"
+    assert running.sources(chat)["weights_bytes"] == "sum of the tensors"
+
+
+def test_a_term_that_nobody_measured_is_not_told_as_zero():
+    report = a_report()
+    samples = tuple(replace(one, terms={"weights_bytes": 5.0}) for one in report.memory)
+    rows = _rows(memory(replace(report, memory=samples)), "memory_chat")
+    assert rows["KV cache"][2:4] == (None, None)
+    assert "terms with both" not in rows
+
+
+def test_each_card_has_a_bar_of_its_own():
+    worker = a_worker()
+    device = worker.plan["devices"][0]
+    plan = {**worker.plan, "devices": [{**device, "name": "Card"}, {**device, "name": "Card", "weights_bytes": 0}]}
+    report = a_report(run=a_run(replace(worker, plan=plan)), memory=())
+    bars = next(block.chart for block in memory(report).blocks if isinstance(getattr(block, "chart", None), Bars))
+    assert [bar.label for bar in bars.bars] == ["planned, Card (0)", "planned, Card (1)"]
+
+
+def test_a_single_card_is_drawn_to_its_own_size():
+    worker = a_worker()
+    hardware = {"devices": [{"name": worker.plan["devices"][0]["name"]}]}
+    report = a_report(run=a_run(worker, hardware=hardware))
+    bars = memory(report).blocks[0].chart
+    assert bars.maximum == worker.plan["devices"][0]["total_bytes"]
+
+
+def test_only_faults_are_among_the_faults():
+    rows = _rows(faults(a_report()), "events")
+    assert [row[2] for row in rows.values()] == ["restart"]
+    assert _rows(faults(a_report()), "errors")["chat"][1:] == ("queue_full", 1)
+    quiet = a_report(events=(StoredEvent(BEGAN, "chat", "ready", {}),), traffic=type(a_report().traffic)((), ()))
+    assert faults(quiet) is None
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"state": "died", "ended_unix_s": None}, "ended without saying so"),
+    ({"exit_status": 5}, "exit status 5"),
+    ({"num_lost": 7}, "7 requests could not be kept"),
+])  # fmt: skip
+def test_what_the_reader_must_not_miss_is_a_warning(changes, words):
+    section = faults(a_report(run=a_run(**changes), events=()))
+    assert section.blocks[0].is_warning
+    assert words in section.blocks[0].text
+
+
+def test_streams_have_first_tokens_and_whole_answers_have_none():
+    rows = {key: _rows(traffic(a_report()), f"latency_{key}") for key in ("chat", "reward")}
+    assert "time to first token" in rows["chat"] and "time to first token" not in rows["reward"]
+
+
+def test_the_headline_has_what_one_looks_for_first():
+    tiles = {tile.label: tile for tile in overview(a_report()).blocks[0].tiles}
+    assert tiles["requests"].value == 30
+    assert tiles["time to first token"].value == 20.0
+    assert tiles["chat KV tokens"].value == -0.5
