@@ -109,7 +109,7 @@ class MemorySample(_Json):
 
 @dataclass(frozen=True)
 class StoredEvent(_Json):
-    """Something that happened: `phase`, `ready`, `down`, `restart`, `retry`, `lost`; figures in `details`."""
+    """Something that happened: `phase`, `ready`, `down`, `restart`, `retry`, `work`, `lost`; figures in `details`."""
 
     unix_s: float
     worker: str

@@ -1,4 +1,4 @@
-"""Memory over the time of a run: often at first, when it moves, then every five minutes, and once more at the end."""
+"""Memory and work over the time of a run: often at first, then every five minutes, and once more at the end."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ async def measure_on(workers: Sequence[SupervisedWorker], record: RunRecord) -> 
         for worker in workers:
             if worker.endpoint.state is WorkerState.READY:
                 record.memory(worker.endpoint.name, "serving", await held_by(worker))
+                await _keep_work(worker, record)
 
 
 async def measure_last(workers: Sequence[SupervisedWorker], record: RunRecord) -> None:
@@ -51,3 +52,10 @@ async def measure_last(workers: Sequence[SupervisedWorker], record: RunRecord) -
             held = await asyncio.gather(*(held_by(worker) for worker in alive))
             for worker, document in zip(alive, held, strict=True):
                 record.memory(worker.endpoint.name, "end", document)
+            await asyncio.gather(*(_keep_work(worker, record) for worker in alive))
+
+
+async def _keep_work(worker: SupervisedWorker, record: RunRecord) -> None:
+    """What a reward model tells of its work since its start; the last one counts."""
+    if told := await worker.work():
+        record.event(worker.endpoint.name, "work", **told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 import logging
 import os
 import signal
@@ -111,6 +112,13 @@ class SupervisedWorker:
         """What the worker holds, as it or its engine measured it."""
         assert self.pid is not None
         return await self.launch.memory(self._ask, self.pid)
+
+    async def work(self) -> dict[str, Any]:
+        """What it tells of its own work; empty where it tells nothing, or not now."""
+        if not self.endpoint.tells_report:
+            return {}
+        status, body = await self._ask("GET", "/v1/qserve/report", b"")
+        return dict(json.loads(body)) if status == 200 else {}
 
     async def _start_once(self) -> None:
         await self._spawn()
