@@ -61,6 +61,11 @@ _OPTIONS = (
         "--num-speculative-tokens", type=click.IntRange(min=0), default=0, help="Tokens that the MTP head drafts."
     ),
     click.option("--language-model-only", is_flag=True, help="Leave the vision encoder out."),
+    click.option(
+        "--warm-compile-cache",
+        is_flag=True,
+        help="vLLM kept the compiled code of an earlier start: the profile run copies no embedding.",
+    ),
     click.option("--mamba-ssm-cache-dtype", help="Recurrent state of hybrids, for example bfloat16."),
     click.option("--block-size", type=_POSITIVE, help="Tokens of a KV block."),
     click.option(

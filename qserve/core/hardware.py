@@ -51,6 +51,11 @@ class Device:
         """What is left for us: total less what others hold, never negative."""
         return max(0, self.total_bytes - self.used_by_others_bytes)
 
+    @property
+    def is_integrated(self) -> bool:
+        """Whether the CPU shares its memory: Jetson Orin (8.7) and Thor (11.0), GB10 (12.1)."""
+        return self.compute_capability in ((8, 7), (11, 0), (12, 1))
+
     def supports(self, number_format: str) -> bool:
         """Whether the device computes in `number_format` (fp16, bf16, fp8, fp4, int8) natively."""
         return number_format in self.formats

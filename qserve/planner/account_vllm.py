@@ -127,8 +127,13 @@ class VllmAccount:
             self.max_num_batched_tokens,
             setup.tensor_parallel_size,
             with_encoder=not request.language_model_only,
-            compiles=not request.enforce_eager,
+            compiles=self.compiles,
         )
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the start compiles: not with --enforce-eager, and not where it finds the code of an earlier one."""
+        return not (self.setup.request.enforce_eager or self.setup.request.warm_compile_cache)
 
     @cached_property
     def repacking_bytes(self) -> int:
@@ -143,8 +148,14 @@ class VllmAccount:
         if self.setup.request.enforce_eager or self.setup.on_cpu:
             return 0
         layers = max(stage_layers(self.setup.spec, self.setup.pipeline_parallel_size))
-        steps = self.max_num_seqs, self.max_num_batched_tokens
-        return vllm.cuda_graph_bytes(self.setup.spec, self.version, *steps, layers)
+        return vllm.cuda_graph_bytes(self.setup.spec, self.version, self.captures, layers)
+
+    @property
+    def captures(self) -> vllm.Captures:
+        """Off data-centre cards FlashInfer serves an fp8 cache, and captures no step of several drafted tokens."""
+        drafts, cache = self.setup.request.num_speculative_tokens, self.setup.request.kv_cache_dtype
+        only = drafts > 0 and cache.startswith("fp8") and not _fuses_all_reduce(self.setup)
+        return vllm.Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only)
 
     @cached_property
     def subtracts_cuda_graphs(self) -> bool:
@@ -160,13 +171,16 @@ class VllmAccount:
     def non_torch(self) -> Constant:
         if self.setup.on_cpu:
             return constants.PYTHON_VLLM_CPU
-        spec = self.setup.spec
+        spec, card = self.setup.spec, self.setup.devices[0]
         fuses = _fuses_all_reduce(self.setup)
         kept = self.penalty_bytes
-        if kept and (self.setup.num_ranks == 1 or not (spec.is_hybrid or fuses)):
+        if card.is_integrated:
+            base = constants.NON_TORCH_INTEGRATED
+        elif kept and (self.setup.num_ranks == 1 or not (spec.is_hybrid or fuses)):
             base = constants.non_torch_v2(spec.is_hybrid)
         else:
-            base = constants.non_torch(self.version.release, self.setup.num_ranks, fuses, spec.is_hybrid)
+            ranks, capability = self.setup.num_ranks, card.compute_capability
+            base = constants.non_torch(self.version.release, ranks, fuses, spec.is_hybrid, capability)
         return Constant(base.num_bytes + kept, base.low_bytes + kept, base.high_bytes + kept, base.source)
 
     @property

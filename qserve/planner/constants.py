@@ -12,14 +12,18 @@ from qserve.units import GIB, MIB
 __all__ = [
     "ACTIVATION_BASE",
     "ACTIVATION_MLP_BASE",
+    "ACTIVATION_TOKEN_V2",
     "CUBLAS_WORKSPACE_AMPERE",
     "CUBLAS_WORKSPACE_HOPPER",
     "CUDA_CONTEXT_MULTI",
     "CUDA_CONTEXT_SINGLE",
+    "GRAPH_BYTES_FIRST",
     "GRAPH_BYTES_PER_LAYER",
     "GRAPH_BYTES_PER_LAYER_HYBRID",
+    "GRAPH_BYTES_PER_LAYER_HYBRID_RICH",
     "GRAPH_BYTES_PER_LAYER_RICH",
     "GRAPH_BYTES_PER_LAYER_V2",
+    "NON_TORCH_INTEGRATED",
     "PYTHON_TRANSFORMERS_CPU",
     "PYTHON_VLLM_CPU",
     "SAMPLER_BYTES_GREEDY",
@@ -56,33 +60,49 @@ SAMPLER_BYTES_GREEDY = 2  # second model runner: 16-bit logits, "may skip top_k,
 
 ACTIVATION_BASE = Constant(51 * MIB, 20 * MIB, 100 * MIB, "vLLM 0.11 to 0.19, H100, sampler branch (llm-d-planner)")
 ACTIVATION_MLP_BASE = Constant(143 * MIB, 100 * MIB, 250 * MIB, "vLLM 0.19, H100, MLP branch (llm-d-planner)")
+ACTIVATION_TOKEN_V2 = Constant(8192, 4096, 16384, "a token; vLLM 0.27 and 0.28, later starts, 2048 and 8192 tokens")
 
 CUDA_CONTEXT_SINGLE = Constant(522 * MIB, 300 * MIB, 700 * MIB, "vLLM 0.19, H100, one card: memory before loading")
 CUDA_CONTEXT_MULTI = Constant(1567 * MIB, 500 * MIB, 1800 * MIB, "vLLM 0.19, H100, two cards: memory before loading")
 
-# Per layer and captured graph. Measured: dense bf16 0.20 to 0.22 MiB (7B, 72B), experts or packed weights 0.26 to
-# 0.34 MiB (Qwen1.5-MoE, 30B-A3B, w8a8). vLLM 0.19, H100, log line "Estimated CUDA graph memory".
-GRAPH_BYTES_PER_LAYER = Constant(225_000, 150_000, 330_000, "vLLM 0.19, H100, dense bf16: 7B and 72B")
-GRAPH_BYTES_PER_LAYER_RICH = Constant(310_000, 150_000, 360_000, "vLLM 0.19, H100, experts or packed weights")
-
+# The first graph of a mode takes what every later one shares (the pool, cuBLAS workspaces), a later one so much per
+# layer. Source: vllm gpu_model_runner.profile_cudagraph_memory; the log line "Estimated CUDA graph memory". Memory
+# moves in steps of 2 MiB, so one start differs from the next by 0.1 GiB.
+GRAPH_BYTES_FIRST = Constant(110 * MIB, 40 * MIB, 200 * MIB, "vLLM 0.28, 5 graphs: 0.13 and 0.20 GiB; 7: 0.17")
+GRAPH_BYTES_PER_LAYER = Constant(200_000, 150_000, 330_000, "vLLM 0.19, H100, dense bf16: 193 to 223 kB (7B, 8B, 72B)")
+GRAPH_BYTES_PER_LAYER_RICH = Constant(270_000, 150_000, 360_000, "vLLM 0.19, H100, experts or packed: 231 to 319 kB")
 GRAPH_BYTES_PER_LAYER_HYBRID = Constant(
-    150_000, 100_000, 310_000, "vLLM 0.22 to 0.29, hybrids of 4B and 27B on A100 and RTX PRO 6000: 134 to 156 kB"
+    134_000, 90_000, 290_000, "vLLM 0.22 to 0.29, hybrids of 4B and 27B: 98 to 136 kB; GB10 290"
 )
+GRAPH_BYTES_PER_LAYER_HYBRID_RICH = Constant(200_000, 100_000, 390_000, "vLLM 0.26, L40S, 27B in fp8")
 GRAPH_BYTES_PER_LAYER_V2 = Constant(
-    162_000, 100_000, 200_000, "vLLM 0.29, L40S, second model runner: 158 to 168 kB (Qwen3-14B, bf16 and AWQ)"
+    132_000, 90_000, 200_000, "vLLM 0.29, L40S, second model runner: 129 to 138 kB (Qwen3-14B, bf16 and AWQ)"
+)
+
+# What a machine whose CPU and GPU share the memory charges: free memory is the machine's, so the engine's own
+# processes count. Source: vllm mem_utils.MemorySnapshot (is_integrated_gpu takes psutil's figure).
+NON_TORCH_INTEGRATED = Constant(
+    2048 * MIB, 1800 * MIB, 5800 * MIB, "vLLM 0.14 to 0.27, GB10, four starts: 1.9 to 2.2 GiB; others 3.1 to 5.7"
 )
 
 
-def non_torch(release: tuple[int, ...], num_ranks: int, fuses_all_reduce: bool, is_hybrid: bool = False) -> Constant:
+def non_torch(
+    release: tuple[int, ...],
+    num_ranks: int,
+    fuses_all_reduce: bool,
+    is_hybrid: bool = False,
+    compute_capability: tuple[int, int] | None = None,
+) -> Constant:
     """What vLLM charges beside torch's allocator: NCCL, all-reduce buffers, cuBLAS, Triton modules.
 
     `fuses_all_reduce`: data-centre cards from Hopper on, where vLLM sets up workspaces for fused all-reduce.
     `is_hybrid`: kernels of linear attention, which Triton tunes and loads.
     """
     if num_ranks > 1:
-        return _non_torch_of_many(release, fuses_all_reduce)
-    if release < (0, 9):
-        return Constant(60 * MIB, 30 * MIB, 100 * MIB, "vLLM 0.7 and 0.8: RTX 4060, V100, RTX 2060")
+        return _non_torch_of_many(release, fuses_all_reduce, is_hybrid)
+    is_before_ampere = compute_capability is not None and compute_capability < (8, 0)
+    if release < (0, 9) or is_before_ampere:  # FlashAttention's and FlashInfer's modules are not loaded there
+        return Constant(60 * MIB, 30 * MIB, 100 * MIB, "vLLM 0.7 and 0.8: RTX 4060, V100, RTX 2060; 0.20, T4: 0.05 GiB")
     if release < (0, 18):
         return Constant(138 * MIB, 100 * MIB, 200 * MIB, "vLLM 0.11, 0.16 and 0.17, H100")
     if release < (0, 20) or not is_hybrid:
@@ -99,11 +119,13 @@ def non_torch_v2(is_hybrid: bool) -> Constant:
     return Constant(138 * MIB, 80 * MIB, 250 * MIB, "vLLM 0.28 and 0.29, L40S and RTX 4090: 0.12 to 0.21 GiB")
 
 
-def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool) -> Constant:
+def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool, is_hybrid: bool) -> Constant:
     if release < (0, 9):
         return Constant(230 * MIB, 150 * MIB, 600 * MIB, "vLLM 0.7 and 0.8 on 2 and 4 cards of 22 and 24 GB")
+    if not fuses_all_reduce and is_hybrid and release < (0, 22):
+        return Constant(1300 * MIB, 500 * MIB, 1500 * MIB, "vLLM 0.20, pair of RTX 5090, one start")
     if not fuses_all_reduce:
-        return Constant(890 * MIB, 500 * MIB, 1500 * MIB, "vLLM 0.22 and later, pair of RTX 3090, inferred")
+        return Constant(500 * MIB, 200 * MIB, 900 * MIB, "vLLM 0.28, pairs of RTX 5090 and 3090: 0.37 and 0.57 GiB")
     if release < (0, 18):
         return Constant(1413 * MIB, 200 * MIB, 2200 * MIB, "vLLM 0.10.2, 2 x H200")
     return Constant(2125 * MIB, 1400 * MIB, 2300 * MIB, "vLLM 0.19, 2 x H100")

@@ -133,10 +133,11 @@ def _activations_formula(account: VllmAccount, device: Device) -> str:
         sampler = f"14·{seqs}·{spec.vocab_size} + 4·{device.sm_count} SMs·{spec.vocab_size}"
     else:
         sampler = f"38·{seqs}·{spec.vocab_size}"
-    layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + 2·{spec.hidden_size}) + {51 if is_v2 else 143} MiB"
+    base = f"8 KiB·{tokens}" if is_v2 else "143 MiB"
+    layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + 2·{spec.hidden_size}) + {base}"
     parts = [f"sampler {sampler} + 2·{tokens}·{spec.hidden_size} + 51 MiB", f"widest layer {layer}"]
     compiler = vllm.compile_peak(spec, account.version, tokens, ranks)
-    if compiler and not account.setup.request.enforce_eager:
+    if compiler and account.compiles:
         copied = f"compiler, first start only, 2·{spec.vocab_size}·{spec.hidden_size}/{ranks}"
         parts.append(f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(compiler)}")
     if spec.vision and not account.setup.request.language_model_only:
@@ -158,10 +159,10 @@ def _non_torch_formula(account: VllmAccount) -> str:
 def _graphs_formula(account: VllmAccount) -> str:
     if not account.cuda_graphs_bytes:
         return "none"
-    graphs = vllm.num_cuda_graphs(account.max_num_seqs, account.max_num_batched_tokens)
+    later = max(0, account.captures.num_graphs - account.captures.num_modes)
     layers = max(stage_layers(account.setup.spec, account.setup.pipeline_parallel_size))
-    each = account.cuda_graphs_bytes // (graphs * layers)
-    return f"{graphs} graphs × {layers} layers × {format_bytes(each)}"
+    first, each = constants.GRAPH_BYTES_FIRST, vllm.graph_bytes_per_layer(account.setup.spec, account.version)
+    return f"{format_bytes(first.num_bytes)} + {later} more graphs × {layers} layers × {format_bytes(each.num_bytes)}"
 
 
 def traps(setup: Setup, plan: Plan) -> tuple[str, ...]:

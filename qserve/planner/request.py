@@ -23,7 +23,7 @@ class PlanRequest:
     `engine_version` is a release of the engine ("0.32.0"). `offload` allows layers in RAM, or in RAM and on disk
     (transformers). `device_map` says how layers are laid over devices, or where each lies; `max_memory` what may be
     taken of each device in all, "0=20GiB,cpu=64GiB": cards that it does not name stay free. `prompt_logprobs` asks for
-    room for `echo` with `logprobs` (lm-eval).
+    room for `echo` with `logprobs` (lm-eval). `warm_compile_cache`: vLLM has started this before and kept the code.
     """
 
     quant: str = "auto"
@@ -44,6 +44,7 @@ class PlanRequest:
     enable_prefix_caching: bool | None = None
     num_speculative_tokens: int = 0
     language_model_only: bool = False
+    warm_compile_cache: bool = False
     mamba_ssm_cache_dtype: str | None = None
     block_size: int | None = None
     offload: Offload = "none"
@@ -98,7 +99,7 @@ class PlanRequest:
 VLLM_ONLY = (
     "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager", "block_size",
     "enable_prefix_caching", "num_speculative_tokens", "language_model_only", "mamba_ssm_cache_dtype",
-    "kv_cache_dtype",
+    "kv_cache_dtype", "warm_compile_cache",
 )  # fmt: skip
 """Fields that the transformers engine does not read."""
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from tests.golden.accuracy import HOLDOUT, MEASUREMENTS, SECOND, Comparison, Skipped, compare_all, read_rows
+from tests.golden.accuracy import HOLDOUT, MEASUREMENTS, SECOND, THIRD, Comparison, Skipped, compare_all, read_rows
 
 
 @cache
@@ -93,12 +93,12 @@ def test_the_holdout_is_no_part_of_the_figures_behind_the_constants() -> None:
 
 
 def test_weights_and_pages_hold_on_logs_that_nobody_had_seen() -> None:
-    for part in ("first", SECOND):
+    for part in ("first", SECOND, THIRD):
         weights = pick("weights", part=part)
         assert mean(weights) <= 0.005
         assert max(weights) <= 0.02
-    assert max(pick("concurrency, KV bytes given", part="first")) <= 0.01
-    assert max(pick("KV tokens, KV bytes given", part="first")) <= 0.01
+        assert max(pick("concurrency, KV bytes given", part=part)) <= 0.01
+        assert max(pick("KV tokens, KV bytes given", part=part)) <= 0.01
 
 
 def test_the_cache_holds_on_the_first_hold_out() -> None:
@@ -109,12 +109,13 @@ def test_the_cache_holds_on_the_first_hold_out() -> None:
     assert mean(pick("activations", part="first")) <= 0.05
 
 
-def test_the_second_hold_out_is_reported_as_it_came_out() -> None:
-    """No promise: the bounds are what docs/results/planner.md reports, so that the page stays true."""
-    tokens = pick("KV tokens", "vllm", (0, 17), part=SECOND)
-    assert len(tokens) >= 8
-    assert mean(tokens) <= 0.066
-    assert mean(pick("activations", part=SECOND)) <= 0.05
+@pytest.mark.parametrize(("part", "rows", "limit"), [(SECOND, 8, 0.03), (THIRD, 12, 0.003)])
+def test_later_hold_outs_are_reported_as_they_come_out(part: str, rows: int, limit: float) -> None:
+    """No promise: the bounds are what docs/results/planner.md reports for today, so that the page stays true."""
+    tokens = pick("KV tokens", "vllm", (0, 17), part=part)
+    assert len(tokens) >= rows
+    assert mean(tokens) <= limit
+    assert mean(pick("activations", "vllm", (0, 10), part=part)) <= 0.05
 
 
 def test_every_row_is_compared_or_has_a_reason() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.planner import constants
 from qserve.planner.constants import Constant
 from qserve.planner.versions import VllmVersion
-from qserve.units import GIB
+from qserve.units import GIB, MIB
 
 __all__ = [
+    "Captures",
     "activation_peak",
     "compile_peak",
     "cuda_graph_bytes",
@@ -19,7 +20,6 @@ __all__ = [
     "default_max_num_seqs",
     "encoder_peak",
     "graph_bytes_per_layer",
-    "num_cuda_graphs",
     "penalty_bytes",
     "prompt_logprobs_bytes",
 ]
@@ -30,7 +30,10 @@ _ENCODER_TOKENS = 16384
 
 
 def default_max_num_seqs(device: Device, version: VllmVersion) -> int:
-    """1024 on cards of 70 GiB and more but the A100, else 256. Source: vllm EngineArgs.get_batch_defaults."""
+    """1024 on cards of 70 GiB and more but the A100, else 256. Source: vllm EngineArgs.get_batch_defaults.
+
+    Of a GPU that shares the CPU's memory NVML states no size, and vLLM takes the small defaults.
+    """
     return 1024 if _is_large(device) and not version.is_v0_engine(device.compute_capability) else 256
 
 
@@ -38,9 +41,9 @@ def default_max_num_batched_tokens(device: Device, version: VllmVersion, max_mod
     """Tokens of one step of the API server: 8192 or 2048 by card; a whole prompt in the first engine."""
     if version.is_v0_engine(device.compute_capability):
         return max(max_model_len, 2048)
-    if device.total_bytes >= 160 * GIB:
-        return 16384
-    return 8192 if _is_large(device) else 2048
+    if not _is_large(device):
+        return 2048
+    return 16384 if device.total_bytes >= 160 * GIB else 8192
 
 
 def activation_peak(
@@ -57,7 +60,7 @@ def activation_peak(
 
     sampler: 14·S·V + 4·SMs·V + 2·T·H + base (38·S·V before 0.17, without the SM term; 2·S·V in the second model
     runner, which profiles greedy requests)
-    layer: 2·T·(3I/tp + 2H) + base; fused experts keep two buffers beside it.
+    layer: 2·T·(3I/tp + 2H) + base (8 KiB·T in the second model runner); fused experts keep two buffers beside it.
     compiler: `compile_peak`, where the engine `compiles` (not with --enforce-eager).
     """
     workspace = _moe_workspace(spec, version, max_num_batched_tokens, tensor_parallel_size)
@@ -66,10 +69,12 @@ def activation_peak(
     if spec.vision and with_encoder:
         encoder = encoder_peak(spec, tensor_parallel_size)
         embeddings = _ENCODER_TOKENS * spec.hidden_size * _ACTIVATION_BYTES
-    base = constants.ACTIVATION_BASE if version.runs_model_runner_v2(spec) else constants.ACTIVATION_MLP_BASE
+    base = constants.ACTIVATION_MLP_BASE.num_bytes
+    if version.runs_model_runner_v2(spec):
+        base = constants.ACTIVATION_TOKEN_V2.num_bytes * max_num_batched_tokens
     language = max(
         _sampler_peak(spec, device, version, max_num_seqs, max_num_batched_tokens),
-        _layer_peak(spec, max_num_batched_tokens, tensor_parallel_size) + base.num_bytes,
+        _layer_peak(spec, max_num_batched_tokens, tensor_parallel_size) + base,
         compile_peak(spec, version, max_num_batched_tokens, tensor_parallel_size) if compiles else 0,
     )
     return max(encoder, language + workspace + embeddings)
@@ -103,14 +108,16 @@ def encoder_peak(spec: ModelSpec, tensor_parallel_size: int = 1) -> int:
     """The vision encoder on the largest image: pixels, residual stream twice, and the MLP before and after GELU.
 
     The pixels count three times: fp32 as the processor made them stays beside the 16-bit copy that the encoder reads.
-    Ranks share the MLP's inner width only. Source: vllm qwen3_vl.py, Qwen3_VisionTransformer.forward.
+    Ranks share the MLP's inner width only; where they are several, its output and the sum over the ranks may be wider
+    than what follows GELU. Source: vllm qwen3_vl.py, Qwen3_VisionTransformer.forward; linear.py, RowParallelLinear.
     """
     vision = spec.vision
     if vision is None:
         return 0
     pixels: int = vision.in_channels * vision.temporal_patch_size * vision.patch_size * vision.patch_size
     inner = vision.intermediate_size // tensor_parallel_size
-    widths: int = 3 * pixels + 2 * vision.hidden_size + 2 * inner
+    outputs = vision.hidden_size if tensor_parallel_size == 1 else 2 * vision.hidden_size
+    widths: int = 3 * pixels + 2 * vision.hidden_size + inner + max(inner, outputs)
     patches = _ENCODER_TOKENS * vision.spatial_merge_size * vision.spatial_merge_size
     return patches * widths * _ACTIVATION_BYTES
 
@@ -120,33 +127,48 @@ def prompt_logprobs_bytes(spec: ModelSpec, num_tokens: int) -> int:
     return num_tokens * spec.vocab_size * 4
 
 
-def cuda_graph_bytes(
-    spec: ModelSpec, version: VllmVersion, max_num_seqs: int, max_num_batched_tokens: int, num_layers: int
-) -> int:
-    """Graphs of `num_layers` layers on one rank, at the sizes that vLLM captures."""
-    each = graph_bytes_per_layer(spec, version).num_bytes
-    return num_layers * num_cuda_graphs(max_num_seqs, max_num_batched_tokens) * each
+@dataclass(frozen=True)
+class Captures:
+    """Which graphs vLLM captures: what fixes their sizes, and whether whole decode steps are captured as well."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_speculative_tokens: int = 0
+    piecewise_only: bool = False
+
+    @property
+    def num_modes(self) -> int:
+        return 1 if self.piecewise_only else 2
+
+    @property
+    def num_graphs(self) -> int:
+        """Piecewise graphs up to min(2·S·(1 + k), 512) tokens and full ones up to S·(1 + k), for k drafted tokens.
+
+        Sizes are 1, 2, 4, then steps of 8, of 16 from 256. Source: vllm VllmConfig._set_cudagraph_sizes.
+        """
+        decode = self.max_num_seqs * (1 + self.num_speculative_tokens)
+        largest = min(2 * decode, 512, self.max_num_batched_tokens)
+        steps = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+        full = 0 if self.piecewise_only else min(largest, decode)
+        return sum((size <= largest) + (size <= full) for size in steps)
+
+
+def cuda_graph_bytes(spec: ModelSpec, version: VllmVersion, captures: Captures, num_layers: int) -> int:
+    """Graphs of `num_layers` layers on one rank: what the first ones share, and each later one's layers."""
+    later = max(0, captures.num_graphs - captures.num_modes)
+    each = max(num_layers * graph_bytes_per_layer(spec, version).num_bytes, MIB)
+    return constants.GRAPH_BYTES_FIRST.num_bytes + later * each
 
 
 def graph_bytes_per_layer(spec: ModelSpec, version: VllmVersion) -> Constant:
     """Measured: experts and packed weights launch more kernels a layer, linear attention fewer."""
+    is_rich = spec.moe is not None or spec.quantization is not None
     if spec.is_hybrid:
-        return constants.GRAPH_BYTES_PER_LAYER_HYBRID
+        is_slim = not is_rich or version.runs_model_runner_v2(spec)
+        return constants.GRAPH_BYTES_PER_LAYER_HYBRID if is_slim else constants.GRAPH_BYTES_PER_LAYER_HYBRID_RICH
     if version.runs_model_runner_v2(spec) and spec.moe is None:
         return constants.GRAPH_BYTES_PER_LAYER_V2
-    is_rich = spec.moe is not None or spec.quantization is not None
     return constants.GRAPH_BYTES_PER_LAYER_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER
-
-
-@cache
-def num_cuda_graphs(max_num_seqs: int, max_num_batched_tokens: int) -> int:
-    """Piecewise graphs up to min(2·S, 512) tokens and full ones up to S: 1, 2, 4, then steps of 8, of 16 from 256.
-
-    Source: vllm VllmConfig._set_cudagraph_sizes (mode FULL_AND_PIECEWISE).
-    """
-    largest = min(2 * max_num_seqs, 512, max_num_batched_tokens)
-    steps = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
-    return sum((size <= largest) + (size <= min(largest, max_num_seqs)) for size in steps)
 
 
 def _sampler_peak(spec: ModelSpec, device: Device, version: VllmVersion, num_seqs: int, num_tokens: int) -> int:
@@ -183,4 +205,4 @@ def _moe_workspace(spec: ModelSpec, version: VllmVersion, num_tokens: int, tenso
 
 def _is_large(device: Device) -> bool:
     is_a100 = "a100" in device.name.lower() or device.sm_count == 108
-    return device.total_bytes >= 70 * GIB and not is_a100
+    return device.total_bytes >= 70 * GIB and not is_a100 and not device.is_integrated

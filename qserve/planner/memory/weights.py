@@ -27,6 +27,7 @@ _RULES: tuple[tuple[str, str, _Split], ...] = (
     (r"\.in_proj_[ab]\.", "in_proj_ba", "all"),
     (r"\.o_proj\.bias$", "", "none"),
     (r"\.(o_proj|out_proj|down_proj|c_attn|c_proj|w1|w2)\.", "", "all"),
+    (r"^mtp\.fc\.", "", "all"),
     (r"\.(conv1d|A_log|dt_bias)", "", "all"),
     (r"visual\.blocks\..*(qkv|proj|fc1|fc2)\.", "", "all"),
     (r"visual\..*merger.*\.linear_fc[12]\.weight", "", "all"),

@@ -1,0 +1,94 @@
+"""vLLM's account on cards that differ: graphs as they are captured, shared memory, old cards, several ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qserve.core.dimensions import tensors_of
+from qserve.core.hardware import known_gpus
+from qserve.planner import constants
+from qserve.planner.memory.vllm import (
+    Captures,
+    cuda_graph_bytes,
+    default_max_num_batched_tokens,
+    default_max_num_seqs,
+    encoder_peak,
+)
+from qserve.planner.memory.weights import Loading, rank_weights
+from qserve.planner.plan import Plan
+from qserve.planner.versions import VllmVersion
+from qserve.units import GIB, MIB
+from tests.unit.planner.test_make_plan import plan_of
+from tests.unit.planner.test_weights import VLLM, spec_of
+
+NEWEST = VllmVersion.parse("0.32.0")
+
+
+def term(plan: Plan, name: str) -> int:
+    return next(term.num_bytes for term in plan.devices[0].terms if term.name == name)
+
+
+@pytest.mark.parametrize(("seqs", "drafted", "logged"), [(2, 3, 5), (2, 5, 6), (4, 3, 7)])
+def test_drafted_tokens_count_in_the_sizes_of_graphs(seqs: int, drafted: int, logged: int) -> None:
+    """The logs of three starts with MTP and an fp8 cache: piecewise graphs only."""
+    assert Captures(seqs, 8192, drafted, piecewise_only=True).num_graphs == logged
+
+
+def test_the_default_sizes_are_those_of_the_log() -> None:
+    """51 piecewise and 35 full graphs at 256 sequences; 51 of each from 512 on."""
+    assert Captures(256, 2048).num_graphs == 51 + 35
+    assert Captures(1024, 8192).num_graphs == 51 + 51
+    assert Captures(8, 2048).num_graphs == 5 + 4
+
+
+def test_the_first_graph_of_a_mode_takes_more_than_a_later_one() -> None:
+    spec, version = spec_of("Qwen/Qwen2.5-7B"), VllmVersion.parse("0.19.0")
+    few = cuda_graph_bytes(spec, version, Captures(1, 2048), 28)
+    many = cuda_graph_bytes(spec, version, Captures(1024, 8192), 28)
+    assert few >= constants.GRAPH_BYTES_FIRST.num_bytes
+    assert many / GIB == pytest.approx(0.61, abs=0.05)
+
+
+def test_a_gpu_that_shares_the_cpus_memory_gets_the_small_defaults() -> None:
+    """NVML states no total there, and vLLM falls back; the engine's own processes are charged."""
+    gb10, h200 = known_gpus()["gb10"], known_gpus()["h200"]
+    assert gb10.is_integrated
+    assert not h200.is_integrated
+    assert (default_max_num_seqs(gb10, NEWEST), default_max_num_batched_tokens(gb10, NEWEST, 4096)) == (256, 2048)
+    assert (default_max_num_seqs(h200, NEWEST), default_max_num_batched_tokens(h200, NEWEST, 4096)) == (1024, 8192)
+    assert term(plan_of("Qwen/Qwen3-0.6B", "gb10"), "non-torch") >= 2 * GIB
+
+
+def test_an_old_card_loads_no_flash_attention() -> None:
+    """0.05 GiB beside torch in vLLM 0.20 on a T4, 0.25 on newer ones."""
+    old = term(plan_of("Qwen/Qwen3-0.6B", "t4", engine_version="0.20.0"), "non-torch")
+    new = term(plan_of("Qwen/Qwen3-0.6B", "l4", engine_version="0.20.0"), "non-torch")
+    assert old < 100 * MIB < new
+
+
+def test_several_ranks_split_the_drafters_projection() -> None:
+    spec = spec_of("Qwen/Qwen3.6-27B")
+    fc = tuple(tensor for tensor in tensors_of(spec) if tensor.name.startswith("mtp.fc"))
+    drafting = replace(VLLM, with_mtp=True, round_blocks=False)
+    assert isinstance(drafting, Loading)
+    whole, half = (rank_weights(spec, fc, replace(drafting, tensor_parallel_size=ranks)) for ranks in (1, 2))
+    assert whole == 2 * half == 2 * spec.hidden_size * spec.hidden_size * 2
+
+
+def test_ranks_add_their_vision_outputs_beside_them() -> None:
+    """On 4 ranks the encoder's MLP is narrower than its output and the sum of it over the ranks."""
+    spec = spec_of("Qwen/Qwen3.6-27B")
+    assert spec.vision is not None
+    patches = 16384 * spec.vision.spatial_merge_size**2
+    narrow = spec.vision.intermediate_size // 4
+    difference = encoder_peak(spec, 1) - encoder_peak(spec, 4)
+    assert difference == patches * 2 * (2 * spec.vision.intermediate_size - narrow - 2 * spec.vision.hidden_size)
+
+
+def test_a_kept_compile_cache_leaves_the_copy_of_the_embedding_to_the_kv_cache() -> None:
+    fixed = {"engine_version": "0.27.1", "max_model_len": 4096, "max_num_seqs": 256}
+    cold, warm = (plan_of("Qwen/Qwen3-8B", "rtx-4090", warm_compile_cache=kept, **fixed) for kept in (False, True))
+    gained = warm.devices[0].kv_cache_bytes - cold.devices[0].kv_cache_bytes
+    assert gained / GIB == pytest.approx(0.98, abs=0.05)  # logged: 35,792 and 43,040 tokens of 144 KiB, 0.995 GiB
