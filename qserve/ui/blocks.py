@@ -28,7 +28,16 @@ _HEADER = f"""<header class="qs-header">
     {"".join(f'<option value="{code}">{name}</option>' for code, name in LANGUAGES.items())}
   </select></label>
   <button type="button" class="qs-theme" aria-label="{_THEME}" title="{_THEME}">◐</button>
+  __SIGN_OUT__
 </header>"""
+_SIGN_OUT = """<form class="qs-sign-out" method="post" action="/sign-out">
+    <button type="submit" lang="en" title="Sign out · 退出登录">Sign out</button>
+  </form>"""
+
+
+def _header(settings: UISettings) -> str:
+    """With a way out where there is a way in."""
+    return _HEADER.replace("__SIGN_OUT__", _SIGN_OUT if settings.has_sign_in else "")
 
 
 def build_blocks(settings: UISettings) -> Any:
@@ -36,7 +45,11 @@ def build_blocks(settings: UISettings) -> Any:
     api = Api(settings)
     with gr.Blocks(title="qserve", analytics_enabled=False, fill_width=True) as blocks:
         status = gr.HTML(
-            "", html_template=_HEADER, js_on_load="qserve.header(element);", elem_id="qs-top", apply_default_css=False
+            "",
+            html_template=_header(settings),
+            js_on_load="qserve.header(element);",
+            elem_id="qs-top",
+            apply_default_css=False,
         )
         language = gr.Textbox("en", visible="hidden", elem_id="qs-language", label="language", container=False)
         shared = Shared(api, language)

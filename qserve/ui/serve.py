@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.engine.asgi import to_response
 from qserve.gateway.auth import check_host
-from qserve.gateway.web.door import _hardened as hardened
+from qserve.gateway.web.door import hardened
 from qserve.gateway.web.origin import check_origin
 from qserve.gateway.web.routes import ui_route
 from qserve.ui.app import build_app

@@ -19,6 +19,7 @@ class UISettings:
         root_path: path below which the UI is reached behind a proxy; "" where it is the proxy's root.
         socket: unix socket to listen on (`python -m qserve.ui`); None for `qserve ui`, which listens on a port.
         key: what the gateway presents on that socket; "" lets everybody in.
+        has_sign_in: the gateway signs browsers in, so the pages offer to sign out.
     """
 
     url: str = "http://127.0.0.1:8000"
@@ -27,6 +28,7 @@ class UISettings:
     root_path: str = ""
     socket: str | None = None
     key: str = field(default="", repr=False)
+    has_sign_in: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON for the worker's file."""

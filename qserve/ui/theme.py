@@ -83,7 +83,7 @@ def head() -> str:
         for column, language in enumerate(LANGUAGES)
     }
     script = _read("page.js").replace("__STRINGS__", json.dumps(words, ensure_ascii=False).replace("<", "\\u003c"))
-    return f"<script>{script}</script>"
+    return f"<script>{script}</script><script>{_read('mend.js')}</script>"
 
 
 @cache

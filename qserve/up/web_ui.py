@@ -70,7 +70,10 @@ class _WebUi:
         worker = WorkerEndpoint("ui", ("web interface",), UnixAddress(socket), key, 1, 1)
         missing = importlib.util.find_spec("gradio") is None
         self.endpoint = UiEndpoint(worker, api_key, _INSTALL if missing else "")
-        settings = UISettings(url, api_key=api_key if gateway.keys else "", socket=str(socket), key=key)
+        has_keys = bool(gateway.keys)
+        settings = UISettings(
+            url, api_key=api_key if has_keys else "", socket=str(socket), key=key, has_sign_in=has_keys
+        )
         launch = OwnProcess("qserve.ui", settings.to_json(), private / "ui.json")
         launch.environment = {**launch.environment, **_ENVIRONMENT}
         self.worker = SupervisedWorker(worker, launch, record.log_file("ui"), _teller(record))

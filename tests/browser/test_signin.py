@@ -86,6 +86,13 @@ def trap(profile: BrowserContext, stack) -> Page:
     return page
 
 
+def test_the_page_offers_to_sign_out(page: Page) -> None:
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("API key")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label("API key")).to_be_visible()
+
+
 def test_another_sites_page_can_do_nothing_with_the_session(trap: Page, stack) -> None:
     with trap.expect_response(f"{stack.url}/sign-out") as answer:
         trap.get_by_role("button").click()

@@ -16,7 +16,7 @@ from qserve.gateway.web.session import Sessions, cookie_name, cookies, session_c
 from qserve.gateway.web.sign_in import MAX_FORM_BYTES, Guesses, key_of_form
 from qserve.wire.errors import ApiError
 
-__all__ = ["VISITOR", "Door"]
+__all__ = ["VISITOR", "Door", "hardened"]
 
 VISITOR = b"x-qserve-visitor"
 """Header that tells the UI's process who asks: a name for the session, never its token."""
@@ -58,7 +58,7 @@ class Door:
             return
         check_host(scope, self._settings.allowed_hosts)
         record_of(scope).route = name
-        await self._pass(scope, receive, _hardened(send))
+        await self._pass(scope, receive, hardened(send))
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         token = cookies(scope, cookie_name(scope))
@@ -88,9 +88,9 @@ class Door:
             key = (b"authorization", b"Bearer " + self._settings.keys[0].encode())
             await self._api({**scope, "headers": [*scope["headers"], key]}, receive, send)
         elif comes_from_elsewhere(scope):
-            await pages.send_page(scope, _hardened(send), pages.moment(scope))
+            await pages.send_page(scope, hardened(send), pages.moment(scope))
         else:
-            await pages.send_page(scope, _hardened(send), pages.sign_in(scope))
+            await pages.send_page(scope, hardened(send), pages.sign_in(scope))
 
     async def _welcome(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The first visit: the form where there are keys, else a session at once."""
@@ -158,12 +158,14 @@ def _with_header(send: Send, header: tuple[bytes, bytes]) -> Send:
     return send_with_header
 
 
-def _hardened(send: Send) -> Send:
-    async def send_hardened(message: Message) -> None:
+def hardened(send: Send) -> Send:
+    """With the headers that bind browsers, where an answer does not set its own."""
+
+    async def sendhardened(message: Message) -> None:
         if message["type"] == "http.response.start":
             own = {name for name, _ in message["headers"]}
             more = [*_HEADERS, (b"content-security-policy", _POLICY)]
             message["headers"] = [*message["headers"], *(pair for pair in more if pair[0] not in own)]
         await send(message)
 
-    return send_hardened
+    return sendhardened

@@ -105,6 +105,8 @@
     header(root) {
       const select = root.querySelector("select");
       select.value = language;
+      const signOut = root.querySelector(".qs-sign-out button");
+      if (signOut && language !== "en") Object.assign(signOut, { textContent: "退出登录", lang: language });
       select.onchange = () => { store("qserve.language", select.value); location.reload(); };
       root.querySelector(".qs-theme").onclick = () => {
         const next = document.body.classList.contains("dark") ? "light" : "dark";

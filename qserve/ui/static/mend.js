@@ -1,0 +1,14 @@
+// What screen readers stumble over in Gradio 6.31's own components, as axe-core found it: a list whose children are
+// buttons, a button whose name does not say what stands on it.
+(() => {
+  const mend = () => {
+    for (const one of document.querySelectorAll('.examples[role="list"]')) one.setAttribute("role", "group");
+    for (const one of document.querySelectorAll("button.upload-container[aria-label], button[aria-dropeffect][aria-label]")) {
+      if (one.innerText.trim()) one.removeAttribute("aria-label");
+    }
+  };
+  let waiting = 0;
+  new MutationObserver(() => {
+    waiting ||= requestAnimationFrame(() => { waiting = 0; mend(); });
+  }).observe(document.documentElement, { childList: true, subtree: true });
+})();
