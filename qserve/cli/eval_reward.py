@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qserve.cli.given import refuse_given
+from qserve.cli.keep_reward import keep, state_option
 from qserve.cli.reward_options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
 from qserve.cli.reward_source import Answered, local_rewards, opened_scorer, served_rewards, with_progress
 from qserve.errors import UsageError
@@ -27,6 +28,7 @@ __all__ = ["command"]
 @click.option("--model", help="The name under which --url serves it [the only one].")
 @click.option("--api-key", help="For --url [$QSERVE_API_KEY].")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here.")
+@state_option
 @reward_options
 @loading_options
 def command(
@@ -36,6 +38,7 @@ def command(
     model: str | None,
     api_key: str | None,
     json_file: Path | None,
+    state_dir: Path | None,
     **values: Any,
 ) -> None:
     """Accuracy on preferences (chosen, rejected): by subset, with confidence intervals, ties and margins.
@@ -63,8 +66,10 @@ def command(
     rewards = [[_reward(next(answers), record.line) for _ in record.contents] for record in records]
     report = evaluate(records, rewards)
     _show(report, str(url or reward), file)
+    document = asdict(report)
+    keep(state_dir, "reward preferences", {"file": file.name, "model": url or reward, **document}, url, api_key)
     if json_file is not None:
-        json_file.write_text(json.dumps(asdict(report), indent=2, ensure_ascii=False) + "\n")
+        json_file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def _reward(answer: Answered, line: int) -> float:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
+from qserve.core.model_spec import Head
 from qserve.detect.engines import Packages
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub import resolve
@@ -17,12 +18,15 @@ from qserve.planner.share import make_shared_plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.find import find_reward
 from qserve.reward.settings import RewardSettings
+from qserve.reward.vllm.suits import why_not
 from qserve.up import Hosted
 from qserve.up.choice import check_fits, choose_engine
 from qserve.up.screen import Screen
 
 __all__ = ["Wanted", "what_to_host"]
 
+# Steps whose keys vLLM's cache holds for a reward model: of texts that run, and of prompts that answers share.
+_CACHED_STEPS = 8
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
@@ -37,6 +41,7 @@ class Wanted:
     settings: RewardSettings
     load_format: Literal["auto", "dummy"]
     configs: Path
+    reward_engine: Literal["transformers", "vllm"] = "transformers"
 
 
 def what_to_host(
@@ -51,8 +56,8 @@ def what_to_host(
             "--model and --reward are both missing; each takes a folder, a hub id, an alias, or demo, and one of them "
             "is enough"
         )
-    reward_request = PlanRequest(quant=reward_quant, engine="transformers", max_model_len=wanted.settings.max_length)
     reward = find_reward(wanted.reward, wanted.settings) if wanted.reward is not None else None
+    reward_request = _reward_request(wanted, reward, hardware, reward_quant)
     if wanted.model is None:
         assert reward is not None, "one of the two was named"
         plan = check_fits(make_plan(reward.planned(), hardware, reward_request))
@@ -98,6 +103,30 @@ def _reward(wanted: Wanted, reward: RewardCheckpoint, plan: Plan) -> Hosted:
     """`demo` names a chat model and a reward model; behind one port they need names of their own."""
     name = "demo-reward" if reward.id == "demo" else reward.id
     return Hosted("reward", reward.path, wanted.reward_names or (name,), plan, reward=wanted.settings)
+
+
+def _reward_request(wanted: Wanted, reward: RewardCheckpoint | None, hardware: Hardware, quant: str) -> PlanRequest:
+    """Raises UsageError where --reward-engine vllm can't score this model as it was trained."""
+    request = PlanRequest(quant=quant, engine=wanted.reward_engine, max_model_len=wanted.settings.max_length)
+    if reward is None or wanted.reward_engine != "vllm":
+        return request
+    obstacle = why_not(reward, wanted.settings)
+    if obstacle is not None:
+        raise UsageError(f"--reward-engine vllm: {obstacle}")
+    # Compiling takes a minute on a CPU and gains nothing on texts that are read once, each of another length.
+    request = replace(request, enforce_eager=not hardware.devices)
+    planned = reward.planned()
+    # Whether vLLM scores it was asked above; what else may stand against vLLM is asked as for any model.
+    body = replace(planned, spec=replace(planned.spec, head=Head("lm")))
+    try:
+        request = choose_engine(body, hardware, request, Packages.installed())[0]
+    except UsageError as error:
+        raise UsageError(str(error).replace("--engine vllm", "--reward-engine vllm")) from None
+    plan = make_plan(planned, hardware, request)
+    # A text is read once: room for a few steps is enough, where the plan of a chat model takes all that it can get.
+    tokens = _CACHED_STEPS * max(plan.workload.max_model_len, plan.workload.max_num_batched_tokens)
+    enough_bytes = tokens * plan.model.kv_bytes_per_token
+    return replace(request, kv_cache_memory_bytes=enough_bytes) if plan.kv_cache_tokens > tokens else request
 
 
 def _folder_of(checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Path:

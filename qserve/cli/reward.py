@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qserve.cli.given import refuse_given
+from qserve.cli.keep_reward import keep, state_option
 from qserve.cli.options import hardware_of
 from qserve.cli.reward_options import LOADING_FLAGS, loading_options, reward_options, settings_of
 from qserve.cli.reward_source import Rewards, local_rewards, opened_scorer, served_rewards, with_progress
@@ -40,6 +41,7 @@ def command() -> None:
 @click.option("--api-key", help="For --url [$QSERVE_API_KEY].")
 @click.option("--quants", help="Several quantizations in turn, for example bf16,int8,4bit [--quant].")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here.")
+@state_option
 @reward_options
 @loading_options
 def check(
@@ -50,6 +52,7 @@ def check(
     api_key: str | None,
     quants: str | None,
     json_file: Path | None,
+    state_dir: Path | None,
     **values: Any,
 ) -> None:
     """Compare scores with a plain transformers forward in float32, one text at a time.
@@ -80,8 +83,10 @@ def check(
             raise UsageError(f"{name}: {failed}")
         rows[name] = (agreement([answer["reward"] for answer in answers], true, pairs), meta)
     _show(rows, len(contents) - len(kept))
+    figures = {name: {**vars(row), "meta": meta} for name, (row, meta) in rows.items()}
+    about = {"file": file.name if file else "the built-in set", "model": url or reward, "quantizations": figures}
+    keep(state_dir, "reward check", about, url, api_key)
     if json_file is not None:
-        figures = {name: {**vars(row), "meta": meta} for name, (row, meta) in rows.items()}
         json_file.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
 
 

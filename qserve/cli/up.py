@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_REWARD_FLAGS = ("served_reward_name", "reward_quant", *REWARD_FLAGS)
+_REWARD_FLAGS = ("served_reward_name", "reward_quant", "reward_engine", *REWARD_FLAGS)
 _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args", *PlanRequest.__dataclass_fields__)
 
 
@@ -39,6 +39,13 @@ _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args"
 @click.option("--served-model-name", multiple=True, help="A name that requests may use [the model's]. May be repeated.")
 @click.option("--served-reward-name", multiple=True, help="The same for the reward model.")
 @click.option("--reward-quant", default="auto", show_default=True, help="--quant of the reward model's body.")
+@click.option(
+    "--reward-engine",
+    type=click.Choice(["transformers", "vllm"]),
+    default="transformers",
+    show_default=True,
+    help="What computes rewards: qserve's own scorer, or vLLM's pooling runner where the format allows.",
+)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others than loopback need a key."
 )
@@ -123,6 +130,7 @@ def command(
     served_model_name: tuple[str, ...],
     served_reward_name: tuple[str, ...],
     reward_quant: str,
+    reward_engine: Literal["transformers", "vllm"],
     host: str,
     port: int,
     api_key: tuple[str, ...],
@@ -188,7 +196,9 @@ def command(
     recording = recording_of(run_folder, hardware, keep_runs_days, keep_runs_gib)
     settings = settings_of(values)
     with logs.failures_told(log_format), tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
-        wanted = Wanted(model, served_model_name, reward, served_reward_name, settings, load_format, Path(configs))
+        wanted = Wanted(
+            model, served_model_name, reward, served_reward_name, settings, load_format, Path(configs), reward_engine
+        )
         hosted = [
             replace(one, engine_args=engine_args, verify_quant=verify_quant) if one.role == "chat" else one
             for one in what_to_host(wanted, hardware, request_of(values), reward_quant, screen)
@@ -205,7 +215,7 @@ def _check_roles(model: str | None, reward: str | None) -> None:
         refuse_given(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
     if model is None and reward is not None:
         why = "for a chat model, and none is named; add --model, or leave it out"
-        refuse_given(_CHAT_FLAGS, f"{why} (a reward model takes --served-reward-name, --reward-quant, --max-length, …)")
+        refuse_given(_CHAT_FLAGS, f"{why} (a reward model takes --reward-quant, --reward-engine, --max-length, …)")
 
 
 def _hold_against_file(hosted: list[Hosted], screen: Screen) -> None:

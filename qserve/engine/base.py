@@ -88,6 +88,11 @@ class WorkerEndpoint:
     tokenizer: Path | None = None
 
     @property
+    def speaks_our_errors(self) -> bool:
+        """A worker of our own answers; vLLM itself does so for a chat model alone."""
+        return self.engine == "transformers" or self.name == "reward"
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Every model name that a request for it may hold."""
         return (*self.models, *self.adapters)

@@ -129,7 +129,7 @@ class Exchange:
 
     def _refuse_in_our_words(self, status: int, body: bytes, reply: Reply) -> None:
         """Raises what another engine answered as the error that it is; our own engine's errors pass as they are."""
-        if self._upstream.endpoint.engine == "transformers":
+        if self._upstream.endpoint.speaks_our_errors:
             return
         error = from_engine(status, body)
         if error is None:

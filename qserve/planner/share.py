@@ -49,6 +49,11 @@ def make_shared_plan(
     return next((shared for shared in attempts if shared.fits), attempts[0])
 
 
+def _scored(request: PlanRequest) -> PlanRequest:
+    """qserve's own scorer, unless an engine was asked for."""
+    return replace(request, engine=request.engine or "transformers")
+
+
 def _as_scorer(checkpoint: Checkpoint) -> Checkpoint:
     """A language model in the place of a reward model is planned with a head of one score: it has yet to be trained."""
     if checkpoint.spec.head.kind == "score":
@@ -62,7 +67,7 @@ def _beside(
     chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
 ) -> SharedPlan:
     own = replace(hardware, devices=hardware.devices[:1])
-    reward_plan = make_plan(reward, own, replace(reward_request, engine="transformers"))
+    reward_plan = make_plan(reward, own, _scored(reward_request))
     rest = _without(hardware, _held_bytes(reward_plan))
     place = hardware.devices[0].name if hardware.devices else "the CPU"
     where = f"chat and reward share {place}"
@@ -74,7 +79,7 @@ def _apart(
 ) -> SharedPlan:
     last = replace(hardware, devices=hardware.devices[-1:])
     others = replace(hardware, devices=hardware.devices[:-1])
-    reward_plan = make_plan(reward, last, replace(reward_request, engine="transformers"))
+    reward_plan = make_plan(reward, last, _scored(reward_request))
     where = "the reward model has the last card to itself"
     return SharedPlan(make_plan(chat, others, request), reward_plan, where, others.devices, last.devices)
 
@@ -82,7 +87,7 @@ def _apart(
 def _reward_on_cpu(
     chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, reward_request: PlanRequest
 ) -> SharedPlan:
-    reward_plan = make_plan(reward, replace(hardware, devices=()), replace(reward_request, engine="transformers"))
+    reward_plan = make_plan(reward, replace(hardware, devices=()), _scored(reward_request))
     where = "the reward model runs on the CPU"
     return SharedPlan(make_plan(chat, hardware, request), reward_plan, where, hardware.devices)
 

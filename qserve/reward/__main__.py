@@ -6,11 +6,13 @@ with its parent. The file holds a `WorkerSpec`, and beside it `reward`, a `Rewar
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from typing import TYPE_CHECKING, Any
 
 from qserve.engine import worker_process
 from qserve.engine.process import WorkerSpec, report_phase
+from qserve.errors import WorkerFailed
 from qserve.reward.settings import RewardSettings
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ async def _serve(document: dict[str, Any]) -> None:
     from qserve.reward.memory import measured_memory
 
     spec, settings = WorkerSpec.from_json(document), RewardSettings.from_json(document["reward"])
+    if spec.plan.engine == "vllm":
+        await _serve_on_vllm(spec, settings)
+        return
     scorer = _load(spec, settings)
     scorer.start()
     try:
@@ -31,6 +36,25 @@ async def _serve(document: dict[str, Any]) -> None:
         )
     finally:
         scorer.stop()
+
+
+async def _serve_on_vllm(spec: WorkerSpec, settings: RewardSettings) -> None:
+    """The same app over a vLLM server, which is our child; without it this worker ends, and is started again."""
+    from qserve.reward.app import build_app
+    from qserve.reward.checkpoints import recognise
+    from qserve.reward.memory import with_own
+    from qserve.reward.vllm.scorer import VllmScorer
+    from qserve.reward.vllm.server import VllmServer
+
+    async with VllmServer(spec) as server:
+        scorer = VllmScorer(server, recognise(spec.folder, settings, spec.models[0]), spec.plan, settings)
+        app = build_app(scorer, spec.models, spec.key, lambda: with_own(server.memory()))
+        listening = asyncio.create_task(worker_process.listen(app, spec.socket))
+        gone = asyncio.create_task(server.ended())
+        await asyncio.wait((listening, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not listening.done():
+            raise WorkerFailed(f"vLLM ended with status {gone.result()}; the worker's log holds its last words")
+        gone.cancel()
 
 
 def _load(spec: WorkerSpec, settings: RewardSettings) -> RewardScorer:

@@ -6,9 +6,10 @@ Who sends what does not matter to the scorer: it computes together what all of t
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -29,16 +30,22 @@ from qserve.wire.errors import ApiError, Dialect, from_validation
 
 if TYPE_CHECKING:
     from qserve.reward.scorer import RewardScorer
+    from qserve.reward.vllm.scorer import VllmScorer
 
 __all__ = ["build_app"]
 
 _log = logging.getLogger("qserve.worker")
 
 
-def build_app(scorer: RewardScorer, models: tuple[str, ...], key: str, memory: Callable[[], dict[str, Any]]) -> ASGIApp:
+def build_app(
+    scorer: RewardScorer | VllmScorer,
+    models: tuple[str, ...],
+    key: str,
+    memory: Callable[[], dict[str, Any] | Awaitable[dict[str, Any]]],
+) -> ASGIApp:
     """The ASGI app of a worker that serves `scorer` under the names `models` to whoever knows `key`.
 
-    `memory` tells what the process holds. The scorer's thread runs already.
+    `memory` tells what the worker holds. The scorer runs already.
     """
     created_unix_s = int(time.time())
     metrics = RewardMetrics(scorer)
@@ -58,7 +65,8 @@ def build_app(scorer: RewardScorer, models: tuple[str, ...], key: str, memory: C
         return Response(metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def held(request: Request) -> Response:
-        return JSONResponse(memory())
+        found = memory()
+        return JSONResponse(await found if inspect.isawaitable(found) else found)
 
     async def report(request: Request) -> Response:
         return JSONResponse(report_of(scorer.stats, metrics.recent))
@@ -80,7 +88,7 @@ def build_app(scorer: RewardScorer, models: tuple[str, ...], key: str, memory: C
 class _Host:
     """The story of a request: read, make tokens, score, tell."""
 
-    def __init__(self, scorer: RewardScorer, model: str, metrics: RewardMetrics) -> None:
+    def __init__(self, scorer: RewardScorer | VllmScorer, model: str, metrics: RewardMetrics) -> None:
         self._scorer = scorer
         self._metrics = metrics
         self._meta = {name: value for name, value in scorer.meta.items() if value is not None}

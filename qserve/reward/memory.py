@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
 
 from qserve.reward.scorer import RewardScorer
 
-__all__ = ["measured_memory"]
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+__all__ = ["measured_memory", "with_own"]
 
 
 def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
@@ -29,3 +32,12 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
         document["device_peak_bytes"] = torch.cuda.max_memory_allocated()
         sources["device_peak_bytes"] = "torch.cuda.max_memory_allocated, the most since the start"
     return {**document, "sources": sources}
+
+
+async def with_own(of_engine: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    """What an engine's processes hold, and beside it this one, which speaks for them."""
+    document, memory = await of_engine, psutil.Process().memory_full_info()
+    for name, own in (("resident_bytes", memory.pss), ("unique_bytes", memory.uss)):
+        document[name] += own
+        document["sources"][name] += ", and the worker before them"
+    return document

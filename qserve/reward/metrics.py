@@ -14,6 +14,7 @@ from qserve.reward.report import LENGTHS, RecentRequests
 
 if TYPE_CHECKING:
     from qserve.reward.scorer import RewardScorer, ScorerStats
+    from qserve.reward.vllm.scorer import VllmScorer
 
 __all__ = ["RewardMetrics"]
 
@@ -26,7 +27,7 @@ _LATENCIES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 class RewardMetrics:
     """Requests as they are answered, and the scorer's books at the time of the scrape."""
 
-    def __init__(self, scorer: RewardScorer) -> None:
+    def __init__(self, scorer: RewardScorer | VllmScorer) -> None:
         self.recent = RecentRequests()
         self._registry = CollectorRegistry()
         self._latency = Histogram(
@@ -60,7 +61,7 @@ class RewardMetrics:
 
 
 class _ScorerCollector(Collector):
-    def __init__(self, scorer: RewardScorer) -> None:
+    def __init__(self, scorer: RewardScorer | VllmScorer) -> None:
         self._scorer = scorer
 
     def collect(self) -> list[Metric]:

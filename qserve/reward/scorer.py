@@ -11,6 +11,7 @@ import torch
 
 from qserve.engine.transformers.batching import SequenceFailed
 from qserve.errors import BrokenCheckpoint
+from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.compute import Output, RowComputer, ScorerStats
 from qserve.reward.forward import TextToRead
 from qserve.reward.items import Score, ScoreItem, TokenizedText
@@ -21,7 +22,7 @@ from qserve.reward.settings import RewardSettings
 from qserve.reward.template import RewardTemplate
 from qserve.wire.errors import ApiError
 
-__all__ = ["RewardScorer", "Score", "ScoreItem", "ScorerStats", "TokenizedText"]
+__all__ = ["RewardScorer", "Score", "ScoreItem", "ScorerStats", "TokenizedText", "check_length", "how_scored"]
 
 # Rows on a CPU: long enough for its matrix kernels, short enough that a row's activations stay in the caches and that
 # one waits only so long for a place in the next.
@@ -64,19 +65,12 @@ class RewardScorer:
     @property
     def meta(self) -> dict[str, Any]:
         """How scores come about, for people and for records."""
-        checkpoint = self.loaded.checkpoint
+        checkpoint, loaded = self.loaded.checkpoint, self.loaded
         return {
-            "format": checkpoint.format,
-            "head": checkpoint.head.describe(),
-            "pooling": self.rule.name,
-            "step_token": _text_of(self.loaded.tokenizer, checkpoint.step_token_id),
-            "template_hash": self.template.template_hash,
-            "max_length": self.max_length,
-            "truncate": self.template.truncate,
-            "dtype": self.loaded.dtype,
-            "quant": self.loaded.quant,
-            "mean": checkpoint.mean,
-            "std": checkpoint.std,
+            **how_scored(checkpoint, self.template, self.rule, self.max_length),
+            "step_token": _text_of(loaded.tokenizer, checkpoint.step_token_id),
+            "dtype": loaded.dtype,
+            "quant": loaded.quant,
         }
 
     def start(self) -> None:
@@ -139,15 +133,7 @@ class RewardScorer:
 
     def _checked(self, item: ScoreItem) -> TextToRead:
         """Raises ApiError (400) for an item that can't be scored."""
-        if not item.token_ids:
-            raise ApiError(400, "the text is empty: it has no tokens to score", "empty_input", "input")
-        if len(item.token_ids) > self.max_length:
-            raise ApiError(
-                400,
-                f"the text has {len(item.token_ids)} tokens, the model takes {self.max_length} (max_length)",
-                "context_length_exceeded",
-                "input",
-            )
+        check_length(item, self.max_length)
         return TextToRead(item.token_ids, self.rule.reading(item))
 
     def _job(self, item: ScoreItem, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Outcome]) -> Job:
@@ -168,6 +154,35 @@ class RewardScorer:
         position = -1 if text.reading.mean else text.reading.positions[-1]
         self._computer.count_item(len(item.token_ids), item.truncated)
         return Score(values[-1], tuple(values) if many else None, len(item.token_ids), item.truncated, position)
+
+
+def check_length(item: ScoreItem, max_length: int) -> None:
+    """Raises ApiError (400) for a text that is empty or too long."""
+    if not item.token_ids:
+        raise ApiError(400, "the text is empty: it has no tokens to score", "empty_input", "input")
+    if len(item.token_ids) > max_length:
+        raise ApiError(
+            400,
+            f"the text has {len(item.token_ids)} tokens, the model takes {max_length} (max_length)",
+            "context_length_exceeded",
+            "input",
+        )
+
+
+def how_scored(
+    checkpoint: RewardCheckpoint, template: RewardTemplate, rule: PoolingRule, max_length: int
+) -> dict[str, Any]:
+    """What `meta` says of a score that does not depend on where the body runs."""
+    return {
+        "format": checkpoint.format,
+        "head": checkpoint.head.describe(),
+        "pooling": rule.name,
+        "template_hash": template.template_hash,
+        "max_length": max_length,
+        "truncate": template.truncate,
+        "mean": checkpoint.mean,
+        "std": checkpoint.std,
+    }
 
 
 def _rules(loaded: LoadedReward, max_num_batched_tokens: int, share_prefixes: bool, rows_at_once: int) -> RowRules:

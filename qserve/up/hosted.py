@@ -70,7 +70,7 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
 def _launch(hosted: Hosted, socket: Path, key: str, private: Path) -> Launch:
     folder, names, plan = hosted.folder.resolve(), hosted.names, hosted.plan
     spec = WorkerSpec(folder, names, plan, socket, key, hosted.load_format, hosted.verify_quant)
-    if hosted.plan.engine == "vllm":
+    if hosted.plan.engine == "vllm" and hosted.role == "chat":
         return VllmLaunch(spec, hosted.engine_args)
     file = private / f"{hosted.role}.json"
     if hosted.role == "reward":

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.dashboard import METRICS, samples_of
 from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import CASES, MODEL, Caller
 from tests.tiny.reward.plain_transformers import Plain
@@ -70,6 +71,27 @@ def test_both_workers_are_listed_and_measured(service: Service) -> None:
     assert memory["reward"]["memory"]["weights_bytes"] > 0
     assert 'worker="reward"' in service.get("/metrics").text
     assert service.gauge("qserve_reward_texts_total") > 0
+
+
+def test_the_dashboard_asks_only_for_what_is_told(service: Service, caller: Caller) -> None:
+    caller.post("/v1/reward", model=MODEL, prompt=PROMPT, responses=list(ANSWERS))
+    body = {"model": "demo", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 4, "stream": True}
+    caller.client.post("/v1/chat/completions", json=body).read()
+    told = samples_of(service.get("/metrics").text)
+    assert {name for name in METRICS if name.startswith("qserve_")} <= told
+
+
+def test_the_report_of_what_runs_is_a_page(service: Service, caller: Caller) -> None:
+    caller.post("/v1/reward", model=MODEL, prompt=PROMPT, responses=list(ANSWERS))
+    reply = service.get("/report")
+    assert reply.status_code == 200 and reply.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    for words in ("What runs where", "Memory: planned against measured", "Reward model", "texts scored", MODEL):
+        assert words in reply.text
+    run = service.get("/v1/qserve/report").json()["run"]
+    assert f"<code>{run}</code>" in service.get(f"/report/{run[:-1]}").text, "the beginning of an id will do"
+    missing = service.get("/report/1999")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "run_not_found")
 
 
 def test_the_document_of_the_api_has_the_routes_of_both(service: Service) -> None:

@@ -1,0 +1,89 @@
+"""`RewardScorer`'s place over a vLLM server: the same texts, positions, errors and books; the batching is vLLM's."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+
+from qserve.engine.transformers.batching import NOT_A_NUMBER
+from qserve.engine.transformers.load import load_tokenizer
+from qserve.planner.plan import Plan
+from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.items import Score, ScoreItem
+from qserve.reward.pooling import PoolingRule
+from qserve.reward.scorer import ScorerStats, check_length, how_scored
+from qserve.reward.settings import RewardSettings
+from qserve.reward.template import RewardTemplate
+from qserve.reward.vllm.server import VllmServer
+from qserve.wire.errors import ApiError
+
+__all__ = ["VllmScorer"]
+
+
+class VllmScorer:
+    """Scores at the last token only: what asks for other places is refused by name."""
+
+    def __init__(self, server: VllmServer, checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettings) -> None:
+        self.stats = ScorerStats()
+        self.max_length = min(plan.workload.max_model_len, settings.max_length or plan.workload.max_model_len)
+        tokenizer = load_tokenizer(checkpoint.tokenizer)
+        self.template = RewardTemplate(tokenizer, checkpoint, settings, self.max_length)
+        self.rule = PoolingRule.of(checkpoint, settings, tokenizer.eos_token_id)
+        self.meta: dict[str, Any] = {
+            **how_scored(checkpoint, self.template, self.rule, self.max_length),
+            "step_token": None,
+            "dtype": plan.dtype,
+            "quant": plan.quant.scheme if plan.quant.in_flight else "none",
+            "engine": f"vllm {plan.engine_version}",
+        }
+        self._server = server
+        self._num_asking, self._busy_since_s = 0, 0.0
+
+    async def score(self, items: Sequence[ScoreItem]) -> list[Score]:
+        """As `RewardScorer.score`. Raises ApiError: 400 for an item that can't be read at its last token, 503 where
+        the server is gone, 500 for a reward that is no number."""
+        places = [self._place(item) for item in items]
+        if not items:
+            return []
+        self._begin()
+        try:
+            status, rewards = await self._server.rewards([list(item.token_ids) for item in items])
+        except aiohttp.ClientError as error:
+            raise ApiError(503, f"vLLM can't be reached: {error}", "worker_unreachable", retry_after_s=5) from error
+        finally:
+            self._end()
+        if status != 200:
+            raise ApiError(502, f"vLLM answered {status} to what was checked: {rewards}", "worker_error")
+        return [self._score(item, place, value) for item, place, value in zip(items, places, rewards, strict=True)]
+
+    def _place(self, item: ScoreItem) -> int:
+        check_length(item, self.max_length)
+        place = self.rule.reading(item).positions[-1]
+        if item.positions not in (None, (place,)) or place != len(item.token_ids) - 1:
+            message = "on vLLM a text is read at its last token alone; serve the model without --reward-engine vllm"
+            raise ApiError(400, message, "position_not_served", "positions")
+        return place
+
+    def _score(self, item: ScoreItem, place: int, value: float | None) -> Score:
+        if value is None or not math.isfinite(value):
+            raise ApiError(500, NOT_A_NUMBER, "not_a_number")
+        self.stats.num_items += 1
+        self.stats.num_tokens += len(item.token_ids)
+        self.stats.num_computed_tokens += len(item.token_ids)
+        self.stats.num_truncated += item.truncated
+        steps = (value,) if item.positions is not None else None
+        return Score(value, steps, len(item.token_ids), item.truncated, place)
+
+    def _begin(self) -> None:
+        if not self._num_asking:
+            self._busy_since_s = time.perf_counter()
+        self._num_asking += 1
+
+    def _end(self) -> None:
+        self._num_asking -= 1
+        if not self._num_asking:
+            self.stats.busy_s += time.perf_counter() - self._busy_since_s

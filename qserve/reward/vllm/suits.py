@@ -1,0 +1,29 @@
+"""Which reward models vLLM's pooling runner scores as they were trained, and why it would not the others."""
+
+from __future__ import annotations
+
+from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.settings import RewardSettings
+
+__all__ = ["why_not"]
+
+
+def why_not(checkpoint: RewardCheckpoint, settings: RewardSettings) -> str | None:
+    """In a sentence, what stands against it; None where nothing does.
+
+    vLLM recognises a classifier of one label by its class and `score.weight`, and reads it at the last token.
+    """
+    own = f"{checkpoint.id} is served by qserve's own scorer; leave --reward-engine vllm out"
+    if checkpoint.format != "sequence-classification":
+        return (
+            f"vLLM would not score a {checkpoint.format} checkpoint as it was trained: it knows heads that are called "
+            f"score, of one label, in a whole sequence-classification checkpoint. {own}"
+        )
+    if checkpoint.head.has_bias:
+        return f"vLLM's classifiers have no bias, and {checkpoint.head.prefix} has one. {own}"
+    if not checkpoint.path.is_dir() or checkpoint.body_prefix != "model.":
+        return f"vLLM wants a folder with config, weights (model.*) and tokenizer. {own}"
+    pooling = settings.pooling or checkpoint.pooling
+    if pooling != "last":
+        return f"vLLM reads a classifier at the last token, and --pooling {pooling} at another place. {own}"
+    return None

@@ -1,0 +1,72 @@
+"""`qserve up --reward … --reward-engine vllm`: the same protocols and scores over a real vLLM server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from qserve.detect.engines import Packages
+from tests.tiny.reward.conftest import Opener
+from tests.tiny.reward.host import CASES, MODEL, Caller
+from tests.tiny.reward.plain_transformers import Plain
+from tests.tiny.reward.test_served import ANSWERS, PROMPT, SIMPLE
+from tests.tiny.serving.served import Service
+
+pytestmark = pytest.mark.skipif(Packages.installed().vllm is None, reason="vLLM is not installed")
+
+# Those that read every token; vLLM reads the last one.
+ELSEWHERE = {"vllm pooling"}
+
+
+@pytest.fixture(scope="module")
+def service(made: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    flags = ("--reward", str(made(SIMPLE)), "--served-reward-name", MODEL, "--reward-engine", "vllm")
+    started = Service((*flags, "--max-length", "512"), tmp_path_factory.mktemp("reward-on-vllm"))
+    try:
+        yield started.until_ready()
+    finally:
+        assert started.end() == 0, started.output
+
+
+@pytest.fixture(scope="module")
+def caller(service: Service, opened: Opener) -> Iterator[Caller]:
+    one = Caller(service.url, opened(SIMPLE))
+    with one.client:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def expected(made: Callable[[str], Path], opened: Opener) -> list[float]:
+    """float32, one text at a time; the server computes in float32 too, since the checkpoint is."""
+    plain, template = Plain(SIMPLE, made(SIMPLE)), opened(SIMPLE).template
+    turns = [[{"role": "user", "content": PROMPT}, {"role": "assistant", "content": answer}] for answer in ANSWERS]
+    return [float(plain.values(template.encode(one).token_ids)[-1, 0]) for one in turns]
+
+
+@pytest.mark.parametrize("case", sorted(set(CASES) - ELSEWHERE))
+def test_every_protocol_scores_as_plain_transformers(case: str, caller: Caller, expected: list[float]) -> None:
+    assert CASES[case](caller, PROMPT, ANSWERS) == pytest.approx(expected, abs=2e-2)
+
+
+def test_what_vllm_would_read_elsewhere_is_refused_by_name(caller: Caller) -> None:
+    refused = caller.client.post("/pooling", json={"input": "one two", "task": "token_classify"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "position_not_served")
+    assert "--reward-engine vllm" in refused.json()["error"]["message"]
+
+
+def test_bad_input_is_refused_before_vllm_sees_it(caller: Caller) -> None:
+    long = caller.client.post("/v1/reward", json={"texts": ["one two " * 2000]})
+    assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
+    empty = caller.client.post("/v1/reward", json={"prompt": PROMPT, "responses": [""]})
+    assert (empty.status_code, empty.json()["error"]["code"]) == (400, "empty_input")
+
+
+def test_the_answer_says_who_computed_and_the_report_what_it_holds(service: Service, caller: Caller) -> None:
+    meta = caller.post("/v1/reward", texts=["one two"])["meta"]
+    assert meta["engine"].startswith("vllm ")
+    assert {"template_hash", "pooling", "max_length", "truncated", "dtype", "quant"} <= set(meta)
+    (entry,) = service.get("/v1/qserve/memory").json()["data"]
+    assert entry["memory"]["resident_bytes"] > entry["memory"]["kv_cache_bytes"] > 0
+    assert service.gauge("qserve_reward_texts_total") > 0
