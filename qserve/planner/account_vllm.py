@@ -130,6 +130,13 @@ class VllmAccount:
             compiles=self.compiles,
         )
 
+    @cached_property
+    def deepstack_bytes(self) -> int:
+        """Features of the vision encoder's inner layers, for every token of a step; logged among the weights."""
+        if self.setup.request.language_model_only:
+            return 0
+        return vllm.deepstack_bytes(self.setup.spec, self.max_num_batched_tokens)
+
     @property
     def compiles(self) -> bool:
         """Whether the start compiles: not with --enforce-eager, and not where it finds the code of an earlier one."""
@@ -250,11 +257,11 @@ class VllmAccount:
         return tuple(self._device(device, weights) for device, weights in self._ranks())
 
     def _ranks(self) -> list[tuple[Device, int]]:
-        """Card and weights of every rank, stage by stage."""
-        ranks = self.setup.tensor_parallel_size
+        """Card and weights of every rank, stage by stage, with what the model allocates for a step when it loads."""
+        ranks, buffers = self.setup.tensor_parallel_size, self.deepstack_bytes
         stages = [self.setup.devices[i * ranks : (i + 1) * ranks] for i in range(self.setup.pipeline_parallel_size)]
         pairs = zip(stages, self.stage_weights, strict=True)
-        return [(device, weights) for devices, weights in pairs for device in devices]
+        return [(device, weights + buffers) for devices, weights in pairs for device in devices]
 
     @property
     def _runtime_bytes(self) -> int:

@@ -33,7 +33,7 @@ def vllm_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tupl
     non_torch, context, setup = account.non_torch, account.context, account.setup
     graph_source = vllm.graph_bytes_per_layer(setup.spec, account.version)
     return (
-        _weights_term(setup, weights_bytes, ", in the blocks of torch's CUDA allocator"),
+        _weights_term(account, weights_bytes, ", in the blocks of torch's CUDA allocator"),
         Term(
             "KV cache", cache, _cache_formula(account, device), f"vLLM {setup.engine_version}, gpu_worker.py",
             max(0, int(cache * 0.97) - 200 * MIB), int(cache * 1.02) + 100 * MIB,
@@ -54,11 +54,13 @@ def vllm_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tupl
     )  # fmt: skip
 
 
-def _weights_term(setup: Setup, weights_bytes: int, suffix: str = "") -> Term:
+def _weights_term(account: VllmAccount, weights_bytes: int, suffix: str = "") -> Term:
+    setup, buffers = account.setup, account.deepstack_bytes
     is_from_headers = setup.checkpoint.tensors and setup.spec is setup.checkpoint.spec
     source = ("safetensors headers" if is_from_headers else "dimensions") + suffix
     low, high = int(weights_bytes * 0.995), int(weights_bytes * 1.01)
-    return Term("weights", weights_bytes, weights_formula(setup), source, low, high)
+    formula = weights_formula(setup) + (f" + {format_bytes(buffers)} deepstack buffers of a step" if buffers else "")
+    return Term("weights", weights_bytes, formula, source, low, high)
 
 
 def _cpu_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tuple[Term, ...]:
@@ -70,7 +72,7 @@ def _cpu_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tupl
     layer = f"{element}·{steps}·(3·{spec.intermediate_size} + 2·{spec.hidden_size})"
     sampler = f"14·{account.max_num_seqs}·{spec.vocab_size}"
     return (
-        _weights_term(setup, weights_bytes),
+        _weights_term(account, weights_bytes),
         Term(
             "KV cache", cache, _cache_formula(account, device), "all of it is touched at start-up: vllm cpu_worker.py",
             cache, cache,

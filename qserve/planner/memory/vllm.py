@@ -16,6 +16,7 @@ __all__ = [
     "activation_peak",
     "compile_peak",
     "cuda_graph_bytes",
+    "deepstack_bytes",
     "default_max_num_batched_tokens",
     "default_max_num_seqs",
     "encoder_peak",
@@ -120,6 +121,12 @@ def encoder_peak(spec: ModelSpec, tensor_parallel_size: int = 1) -> int:
     widths: int = 3 * pixels + 2 * vision.hidden_size + inner + max(inner, outputs)
     patches = _ENCODER_TOKENS * vision.spatial_merge_size * vision.spatial_merge_size
     return patches * widths * _ACTIVATION_BYTES
+
+
+def deepstack_bytes(spec: ModelSpec, num_tokens: int) -> int:
+    """Qwen3-VL's buffers, one per deepstack layer: T·H·2. Source: vllm qwen3_vl.py, deepstack_input_embeds."""
+    layers = spec.vision.deepstack_layers if spec.vision else 0
+    return layers * num_tokens * spec.hidden_size * _ACTIVATION_BYTES
 
 
 def prompt_logprobs_bytes(spec: ModelSpec, num_tokens: int) -> int:
