@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -38,11 +37,7 @@ def picture_of(title: str, candidates: Sequence[Candidate]) -> str:
     """The Pareto picture as SVG."""
     from qserve.evaluation.picture import Point, pareto_svg
 
-    points = []
-    for one in candidates:
-        scores = [score for score in one.result.scores() if score.metric in ("acc", "exact_match", "acc_norm")]
-        stderr = math.sqrt(sum((score.stderr or 0.0) ** 2 for score in scores)) / max(1, len(scores))
-        points.append(Point(one.quant, one.held_bytes, one.accuracy, stderr, one.load.tokens_per_s))
+    points = [Point(one.quant, one.held_bytes, one.accuracy, one.stderr, one.load.tokens_per_s) for one in candidates]
     return pareto_svg(points, title)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from qserve.evaluation.diff import TaskDiff
 from qserve.evaluation.harness import Progress
 from qserve.evaluation.load import LoadFigures
 from qserve.evaluation.questions import Questions
-from qserve.evaluation.results import EvalResult
+from qserve.evaluation.results import EvalResult, Score
 
 __all__ = ["Candidate", "advice", "candidates_of", "is_complete", "main_score", "measure", "summary_of"]
 
@@ -49,6 +50,12 @@ class Candidate:
         """Mean of the tasks' main figures."""
         scores = main_score(self.result)
         return sum(scores.values()) / max(1, len(scores))
+
+    @property
+    def stderr(self) -> float:
+        """Standard error of `accuracy`: tasks are independent of each other, and each one's comes from lm-eval."""
+        scores = main_scores(self.result)
+        return math.sqrt(sum((score.stderr or 0.0) ** 2 for score in scores)) / max(1, len(scores))
 
 
 def measure(
@@ -91,6 +98,7 @@ def summary_of(one: Candidate) -> dict[str, Any]:
         "start_s": one.start_s,
         "load": asdict(one.load),
         "accuracy": round(one.accuracy, 6),
+        "stderr": round(one.stderr, 6),
         "scores": main_score(one.result),
         "against_first": [asdict(task) for task in one.diffs],
     }
@@ -98,11 +106,16 @@ def summary_of(one: Candidate) -> dict[str, Any]:
 
 def main_score(result: EvalResult) -> dict[str, float]:
     """One figure a task, between 0 and 1: what is right. Perplexities are no shares and are left out."""
-    scores: dict[str, float] = {}
+    return {score.task: score.value for score in main_scores(result)}
+
+
+def main_scores(result: EvalResult) -> list[Score]:
+    """The same with all that is known of each."""
+    scores: dict[str, Score] = {}
     for score in result.scores():
-        if score.metric in ("exact_match", "acc_norm", "acc") and score.task not in scores:
-            scores[score.task] = score.value
-    return scores
+        if score.metric in ("exact_match", "acc_norm", "acc"):
+            scores.setdefault(score.task, score)
+    return list(scores.values())
 
 
 def advice(candidates: Sequence[Candidate]) -> str:
