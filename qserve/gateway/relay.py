@@ -212,5 +212,4 @@ def _died(why: str) -> ApiError:
 
 
 def _passed_on(reply: Reply) -> list[tuple[bytes, bytes]]:
-    value = reply.headers.get(b"retry-after")
-    return [] if value is None else [(b"retry-after", value)]
+    return [(name, value) for name in (b"retry-after", b"x-qserve-meta") if (value := reply.headers.get(name))]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -106,7 +107,11 @@ class _Host:
                 return Response(status_code=CLIENT_CLOSED)
             latency_s = time.perf_counter() - began_s
             self._metrics.observe(scores, latency_s)
-            return JSONResponse(job.tell(self._scored(scores, latency_s)))
+            scored = self._scored(scores, latency_s)
+            body = job.tell(scored)
+            # A list has no room for how its scores came about; a header has.
+            headers = {"x-qserve-meta": json.dumps(dict(scored.meta))} if isinstance(body, list) else None
+            return JSONResponse(body, headers=headers)
 
         return endpoint
 

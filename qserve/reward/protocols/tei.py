@@ -1,6 +1,7 @@
 """text-embeddings-inference on a classifier: POST /predict, and POST /rerank told from vLLM's by `texts`.
 
-Its answers are lists, with no room for `meta`. A pair of strings is a prompt and its answer.
+Its answers are lists, with no room for `meta`: a header holds it (`qserve.reward.app`). A pair of strings is a prompt
+and its answer.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 from qserve.cli.eval_reward import command as eval_reward
 from qserve.cli.reward import command as reward
 from qserve.cli.score import command as score
+from qserve.cli.state import state_folder
 from qserve.reward.items import ScoreItem
+from qserve.runs import RunStore
 from tests.tiny.reward.conftest import Opener
 
 USER = {"role": "user", "content": "What is 1+1?"}
@@ -30,6 +32,19 @@ LINES: list[dict[str, Any]] = [
     {"prompt": "What is 1+1?", "responses": ["2", "3", "eleven"]},
     {"prompt": "What is 1+1?", "chosen": "2", "rejected": "3", "subset": "sums"},
 ]
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run store of the test's own."""
+    monkeypatch.setenv("QSERVE_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def kept(state: Path) -> dict[str, Any]:
+    """The one result in the store."""
+    (found,) = RunStore.open(state_folder(state)).evals()
+    return dict(found.document)
 
 
 @pytest.fixture
@@ -93,7 +108,9 @@ def test_normalize_is_for_checkpoints_that_record_mean_and_deviation(file: Path,
 
 
 @pytest.mark.parametrize("kind", ["sequence-classification", "process-reward-model"])
-def test_check_holds_scores_against_plain_transformers(kind: str, tmp_path: Path, made: Callable[[str], Path]) -> None:
+def test_check_holds_scores_against_plain_transformers(
+    kind: str, tmp_path: Path, state: Path, made: Callable[[str], Path]
+) -> None:
     file = tmp_path / "pairs.jsonl"
     steps = "1+1<extra_0> is {}<extra_0>"
     lines = [{"prompt": "q", "chosen": steps.format(n), "rejected": steps.format(-n)} for n in range(6)]
@@ -108,9 +125,13 @@ def test_check_holds_scores_against_plain_transformers(kind: str, tmp_path: Path
     assert found["rank_correlation"] == pytest.approx(1.0)
     assert found["meta"]["template_hash"]
     assert "12 texts against plain transformers" in done.output
+    assert kept(state)["kind"] == "reward check"
+    assert kept(state)["quantizations"]["fp32"] == found
 
 
-def test_eval_reward_reports_by_subset(tmp_path: Path, made: Callable[[str], Path], opened: Opener) -> None:
+def test_eval_reward_reports_by_subset(
+    tmp_path: Path, state: Path, made: Callable[[str], Path], opened: Opener
+) -> None:
     file = tmp_path / "pairs.jsonl"
     answers = [("2", "3"), ("3", "2"), ("eleven", "2"), ("2", "2")]
     lines = [
@@ -128,5 +149,7 @@ def test_eval_reward_reports_by_subset(tmp_path: Path, made: Callable[[str], Pat
     found = json.loads(figures.read_text())
     assert (found["overall"]["num_asked"], found["overall"]["num_right"]) == (4, right)
     assert found["overall"]["num_tied"] == 1
+    assert kept(state)["kind"] == "reward preferences"
+    assert kept(state)["overall"] == found["overall"]
     assert "margins" in done.output
     assert "s1" in done.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -61,6 +62,13 @@ def test_bad_input_is_refused_at_the_door(caller: Caller) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_field")
     refused = caller.client.post("/v1/reward", json={"prompt": PROMPT, "responses": [""]})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "empty_input")
+
+
+def test_a_list_s_meta_is_in_a_header(caller: Caller) -> None:
+    reply = caller.client.post("/predict", json={"inputs": "one two"})
+    assert isinstance(reply.json(), list)
+    said = caller.post("/v1/reward", texts=["one two"])["meta"]
+    assert json.loads(reply.headers["x-qserve-meta"]) == said
 
 
 def test_both_workers_are_listed_and_measured(service: Service) -> None:
