@@ -83,11 +83,16 @@ def check(
             raise UsageError(f"{name}: {failed}")
         rows[name] = (agreement([answer["reward"] for answer in answers], true, pairs), meta)
     _show(rows, len(contents) - len(kept))
-    figures = {name: {**vars(row), "meta": meta} for name, (row, meta) in rows.items()}
+    figures = {name: {**_figures(row), "meta": meta} for name, (row, meta) in rows.items()}
     about = {"file": file.name if file else "the built-in set", "model": url or reward, "quantizations": figures}
     keep(state_dir, "reward check", about, url, api_key)
     if json_file is not None:
         json_file.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
+
+
+def _figures(row: Agreement) -> dict[str, float | None]:
+    """JSON has no NaN: the correlation of texts that all score the same."""
+    return {name: value if value == value else None for name, value in vars(row).items()}
 
 
 def _texts(file: Path | None) -> tuple[list[Content], list[tuple[int, int]]]:

@@ -14,13 +14,14 @@ from qserve.report.sections.memory import memory
 from qserve.report.sections.overview import overview
 from qserve.report.sections.reproduce import reproduce
 from qserve.report.sections.reward import reward
+from qserve.report.sections.reward_truth import reward_truth
 from qserve.report.sections.start import start
 from qserve.report.sections.traffic import traffic
 
 __all__ = ["sections_of"]
 
 _ORDER: tuple[Callable[[RunReport], Section | None], ...] = (
-    overview, memory, start, traffic, reward, evals, comparison, bench, faults, reproduce,
+    overview, memory, start, traffic, reward, reward_truth, evals, comparison, bench, faults, reproduce,
 )  # fmt: skip
 
 

@@ -99,5 +99,5 @@ def _machine(report: RunReport) -> Table:
         *((f"{name} version", version) for name, version in run.versions.items()),
     ]
     told = tuple((name, None if value is None else str(value)) for name, value in rows if value)
-    return Table("machine", "Machine and versions", (Column("what", ""), Column("value", "")), told,
+    return Table("machine", "Machine and versions", (Column("what", "what"), Column("value", "value")), told,
                  "found when the run began")  # fmt: skip

@@ -10,8 +10,9 @@ from qserve.report.charts.specs import Bars
 from qserve.report.sections.faults import faults
 from qserve.report.sections.memory import memory, token_error, total_error
 from qserve.report.sections.overview import overview
+from qserve.report.sections.reward_truth import reward_truth
 from qserve.report.sections.traffic import traffic
-from qserve.runs import StoredEvent
+from qserve.runs import StoredDocument, StoredEvent
 from tests.unit.report.made_up import BEGAN, a_report, a_run, a_worker
 
 
@@ -100,3 +101,20 @@ def test_the_headline_has_what_one_looks_for_first():
     assert tiles["requests"].value == 30
     assert tiles["time to first token"].value == 20.0
     assert tiles["chat KV tokens"].value == -0.5
+
+
+def test_what_was_found_of_the_rewards_stands_in_the_report():
+    checked = {"num_texts": 208, "largest_difference": 0.26, "mean_difference": 0.04, "rank_correlation": None,
+               "num_flipped": 1, "num_pairs": 104}  # fmt: skip
+    right = {"name": "sums", "num_right": 96, "num_asked": 100, "accuracy": 0.96, "low": 0.9, "high": 0.98,
+             "mean_margin": 3.5}  # fmt: skip
+    documents = (
+        {"kind": "reward check", "file": "the built-in set", "quantizations": {"int8": checked}},
+        {"kind": "reward preferences", "file": "pairs.jsonl", "subsets": [right], "overall": {**right, "name": "all"}},
+    )
+    evals = tuple(StoredDocument(n, "eval", BEGAN, None, "", document) for n, document in enumerate(documents))
+    section = reward_truth(a_report(evals=evals))
+    assert _rows(section, "reward_check_0")["int8"] == ("int8", 208, 0.26, 0.04, None, 1, 104)
+    assert _rows(section, "reward_preferences_1")["sums"] == ("sums", 96, 100, 0.96, 0.9, 0.98, 3.5)
+    assert set(_rows(section, "reward_preferences_1")) == {"sums", "all"}
+    assert reward_truth(a_report()) is None

@@ -1,0 +1,67 @@
+"""What a reward model is worth: scores held against plain transformers, and accuracy on preferences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qserve.report.blocks import Block, Column, Section, Table, Value
+from qserve.report.facts import RunReport
+from qserve.report.figures import moment
+from qserve.runs import StoredDocument
+
+__all__ = ["reward_truth"]
+
+_CHECKED = (
+    Column("quantization", "body"),
+    Column("num_texts", "texts", "count"),
+    Column("largest_difference", "largest difference", "number"),
+    Column("mean_difference", "mean", "number"),
+    Column("rank_correlation", "rank correlation", "number"),
+    Column("num_flipped", "pairs turned around", "count"),
+    Column("num_pairs", "of", "count"),
+)
+_RIGHT = (
+    Column("subset", "subset"),
+    Column("num_right", "right", "count"),
+    Column("num_asked", "asked", "count"),
+    Column("accuracy", "accuracy", "share"),
+    Column("low", "from", "share"),
+    Column("high", "to (95 %)", "share"),
+    Column("mean_margin", "mean margin", "number"),
+)
+
+
+def reward_truth(report: RunReport) -> Section | None:
+    """What `qserve reward check` and `qserve eval-reward` kept of this run; None where nobody asked."""
+    blocks: list[Block] = []
+    for one in report.evals:
+        if one.document.get("kind") == "reward check":
+            blocks.append(_checked(one))
+        elif one.document.get("kind") == "reward preferences":
+            blocks.append(_right(one))
+    return Section("reward_truth", "Rewards against the truth", tuple(blocks)) if blocks else None
+
+
+def _checked(one: StoredDocument) -> Table:
+    rows = tuple(
+        (name, *(found.get(column.key) for column in _CHECKED[1:]))
+        for name, found in one.document.get("quantizations", {}).items()
+    )
+    how = f"against plain transformers in float32, one text at a time; {_about(one)}"
+    return Table(f"reward_check_{one.number}", "Scores as served", _CHECKED, rows, how)
+
+
+def _right(one: StoredDocument) -> Table:
+    document = one.document
+    asked = [*document.get("subsets", ()), *document.get("levels", ()), document.get("overall", {})]
+    rows: tuple[tuple[Value, ...], ...] = tuple(_accuracy(row) for row in asked)
+    return Table(f"reward_preferences_{one.number}", "Preferences", _RIGHT, rows, f"Wilson's intervals; {_about(one)}")
+
+
+def _accuracy(row: Mapping[str, Any]) -> tuple[Value, ...]:
+    return (row.get("name"), *(row.get(column.key) for column in _RIGHT[1:]))
+
+
+def _about(one: StoredDocument) -> str:
+    return f"{one.document.get('file', 'a file')}, {moment(one.unix_s)}"
