@@ -20,6 +20,8 @@ _FRAME = Markup(
 )
 _Y = Markup('<span style="bottom:{:.2f}%">{}</span>')
 _X = Markup('<span style="left:{:.2f}%">{}</span>')
+_LAST_X = Markup('<span class="last">{}</span>')
+_AT_THE_END = 0.95
 _GRID = Markup('<path class="grid" d="M0 {0:.2f}H1000"/>')
 _KEY = Markup('<span class="key"><i class="c{}"></i>{}</span>')
 _DOT = Markup('<path class="dot s{}" d="M{:.2f} {:.2f}h0"><title>{}</title></path>')
@@ -39,7 +41,9 @@ def frame(
         Markup().join(_GRID.format(HEIGHT * (1 - share)) for share, _ in y_labels),
         Markup().join(drawn),
         Markup().join(over),
-        Markup().join(_X.format(100 * share, text) for share, text in x_labels),
+        Markup().join(
+            _LAST_X.format(text) if share > _AT_THE_END else _X.format(100 * share, text) for share, text in x_labels
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from qserve.gateway.routes import CLOSED
 from qserve.wire import vllm
+from tests.dashboard import METRICS, samples_of
 from tests.tiny.serving.served import Service, until
 from tests.tiny.vllm_served.conftest import KEY, MAX_MODEL_LEN, NUM_PLACES
 
@@ -189,6 +190,8 @@ def test_metrics_and_memory(http):
         for sample in one.samples:
             assert one.name.startswith("qserve_gateway") or sample.labels["worker"] == "chat"
     assert _gauge(http, "vllm:generation_tokens_total") > 0
+    told = samples_of(http.get("/metrics").text)
+    assert {name for name in METRICS if name.startswith("vllm:")} <= told, "the dashboard asks for them"
     (entry,) = http.get("/v1/qserve/memory").json()["data"]
     assert entry["worker"] == "chat" and entry["state"] == "ready"
     assert entry["planned"]["workload"]["max_num_seqs"] == NUM_PLACES
