@@ -15,6 +15,7 @@ import asyncio
 import dataclasses
 import json
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -170,6 +171,8 @@ def main() -> None:
         for endpoint in arguments.endpoint
         for concurrency in arguments.concurrency
     ]
+    # A benchmark that is told to stop must not leave its server behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.gettempdir()) / f"qserve-bench-{arguments.shape.replace('.', '-')}"
     write_checkpoint(folder, arguments.shape)
     with tempfile.TemporaryDirectory() as temporary:

@@ -27,12 +27,14 @@ class Counter:
         source: for people.
         is_exact: false for a guess.
         is_remote: counting is a question to the server, a millisecond or more.
+        close: for when no more is to be counted.
     """
 
     count: Callable[[str], int]
     source: str
     is_exact: bool = True
     is_remote: bool = False
+    close: Callable[[], None] = lambda: None
 
 
 def counter_of(address: Address, api_key: str, model: str, tokenizer: Path | None) -> Counter:
@@ -45,10 +47,14 @@ def counter_of(address: Address, api_key: str, model: str, tokenizer: Path | Non
     server = _Server(address, api_key)
     status, given = server.ask("GET", f"/v1/qserve/tokenizer/{model}")
     if status == 200 and "tokenizer.json" in given.get("files", {}):
+        server.close()
         return Counter(_of_text(given["files"]["tokenizer.json"]), "the server's tokenizer")
     status, given = server.ask("POST", "/tokenize", {"model": model, "prompt": "a", "add_special_tokens": False})
     if status == 200 and "tokens" in given:
-        return Counter(lambda text: server.tokens(model, text), "the server's /tokenize", is_remote=True)
+        return Counter(
+            lambda text: server.tokens(model, text), "the server's /tokenize", is_remote=True, close=server.close
+        )
+    server.close()
     return Counter(_guess, "a guess: a common English word for a token", is_exact=False)
 
 
@@ -103,6 +109,9 @@ class _Server:
                 continue
             return reply.status, answer if isinstance(answer, dict) else {}
         return 0, {}
+
+    def close(self) -> None:
+        self._connection.close()
 
     def tokens(self, model: str, text: str) -> int:
         status, given = self.ask("POST", "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})

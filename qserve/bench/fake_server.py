@@ -44,6 +44,7 @@ class FakeServer(ThreadingHTTPServer):
         super().__init__((host, port), _Connection)
         self.ttft_s = ttft_ms / 1e3
         self.itl_s = itl_ms / 1e3
+        self.num_answered = 0
 
     @property
     def url(self) -> str:
@@ -76,6 +77,7 @@ class _Connection(BaseHTTPRequestHandler):
             self._tell(404, {"error": {"message": f"no route {self.path}"}})
 
     def do_POST(self) -> None:
+        self.server.num_answered += 1
         request = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)))
         if self.path == "/tokenize":
             words = str(request["prompt"]).split()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -46,29 +47,36 @@ class TextMaker:
     def __init__(self, counter: Counter) -> None:
         self._count = counter.count
         self._num_to_check = _TRUSTED_AFTER if counter.is_remote else math.inf
-        self._words = _single_tokens(counter)
+        self._words, self._between = _single_tokens(counter)
 
     def text(self, num_tokens: int, rng: random.Random) -> str:
         """Raises UsageError where no text of that length could be made."""
         words = rng.choices(self._words, k=num_tokens)
         if self._num_to_check <= 0:
-            return " ".join(words)
+            return self.joined(*words)
         for tried in range(_MOST_TRIES):
-            over = self._count(" ".join(words)) - num_tokens
+            over = self._count(self.joined(*words)) - num_tokens
             if not over:
                 self._num_to_check = self._num_to_check - 1 if tried == 0 else math.inf
-                return " ".join(words)
+                return self.joined(*words)
             words = words[:-over] if over > 0 else words + rng.choices(self._words, k=-over)
             words = words or rng.choices(self._words, k=num_tokens)
         raise UsageError(f"no text of exactly {num_tokens} tokens could be made with this tokenizer; use --dataset")
 
+    def joined(self, *texts: str) -> str:
+        """One after another, so that tokens add up."""
+        return self._between.join(texts)
 
-def _single_tokens(counter: Counter) -> list[str]:
+
+def _single_tokens(counter: Counter) -> tuple[list[str], str]:
+    """(words, what stands between them)."""
     if counter.count(" ".join(_WORDS)) == len(_WORDS):
-        return _WORDS  # as every large vocabulary has it, one question instead of hundreds
+        return _WORDS, " "  # as every large vocabulary has it: one question instead of hundreds
     base = counter.count("a")
-    found = [word for word in _WORDS if counter.count(word) == 1 and counter.count(f"a {word}") == base + 1]
-    return found or list("abcdefghijklmnopqrstuvwxyz")
+    found = [word for word in _WORDS if counter.count(word) == base and counter.count(f"a {word}") == base + 1]
+    if found:
+        return found, " "
+    return list(string.ascii_lowercase), ""  # a space is a token of its own, as where bytes are tokens
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,9 @@ class Synthetic:
         """The same ones for the same seed."""
         while True:
             input_len, output_len = self._length(self.input_len, rng), self._length(self.output_len, rng)
-            text = " ".join(part for part in (self.prefix, self.maker.text(input_len, rng)) if part)
+            text = self.maker.text(input_len, rng)
+            if self.prefix:
+                text = self.maker.joined(self.prefix, text)
             answers = tuple(self.maker.text(self._length(self.output_len, rng), rng) for _ in range(self.best_of))
             yield Prompt(text, output_len, self.prefix_len + input_len, answers=answers)
 

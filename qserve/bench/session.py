@@ -79,8 +79,8 @@ async def run_session(
     """Every stage, until the server is gone or `stop` is set. Raises UsageError where the first request fails."""
     session = Session()
     warm = source.prompts(_rng(asked.seed, "warm-up"))
-    session.first, session.notes = await first_request(client, next(warm))
     try:
+        session.first, session.notes = await first_request(client, next(warm))
         if asked.num_warmups:
             most = max((stage.concurrency or 1) for stage in asked.stages)
             at_once = Stage(concurrency=min(asked.num_warmups, most), num_prompts=asked.num_warmups)

@@ -196,8 +196,6 @@ def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[B
     target = look_at(address, values["api_key"], values["model"], scores)
     counter = counter_of(address, values["api_key"], target.model, values["tokenizer"])
     client = _client(target, values, counter)
-    source = _source(values, counter)
-    console.print(header(target, values, counter), soft_wrap=True)
     stopped: list[bool] = []
 
     async def run() -> Session:
@@ -205,7 +203,10 @@ def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[B
         async with progress_on(console) as show:
             return await run_session(client, asked, source, stop, show)
 
-    session = _on_uvloop(run())
+    with contextlib.closing(counter):
+        source = _source(values, counter)
+        console.print(header(target, values, counter), soft_wrap=True)
+        session = _on_uvloop(run())
     saturation = saturation_of(session.figures, "tokens/s" if scores else "output tokens/s")
     cpu_s = sum(run.cpu_s for run in session.runs)
     result = BenchResult(

@@ -67,6 +67,13 @@ def test_best_of_gives_answers_of_the_output_length(maker, counter):
     assert len(set(prompt.answers)) == 4
 
 
+def test_where_bytes_are_tokens_letters_are_taken():
+    maker = TextMaker(Counter(lambda text: len(text.encode()), "bytes"))
+    prefix = maker.text(5, random.Random(1))
+    assert len(maker.text(50, random.Random(0))) == 50
+    assert [len(prompt.text) for prompt in taken(Synthetic(maker, 20, 8, prefix, 5), 3)] == [25] * 3
+
+
 def test_a_tokenizer_that_adds_to_itself_is_still_met_exactly():
     """One more token a text than its words, as a tokenizer with a BOS of its own would count."""
     maker = TextMaker(Counter(lambda text: 1 + len(text.split()), "a test"))
