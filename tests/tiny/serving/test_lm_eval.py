@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from qserve.errors import UsageError, WorkerFailed
+from qserve.evaluation import tasks as tasks_module
+from qserve.evaluation.diff import compare
 from qserve.evaluation.harness import Asked, evaluate
 from qserve.evaluation.preflight import check
+from qserve.evaluation.results import EvalResult
 from qserve.evaluation.server import ServedModel, look_at
+from qserve.evaluation.tasks import load_tasks
 from tests.tiny.serving.served import Service
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'qserve[eval]'")
@@ -31,24 +37,30 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield
 
 
-@pytest.fixture(scope="module")
-def own(demo: Path) -> dict[str, Any]:
+def _in_process(demo: Path, dtype: str, tasks: list[str], limit: int) -> dict[str, Any]:
+    """lm-eval's own transformers model. Its softmax in float32: else it rounds log-probabilities to the dtype."""
     import torch
     from lm_eval.tasks import TaskManager
 
     torch.set_num_threads(1)
+    arguments = {"pretrained": str(demo), "dtype": dtype, "device": "cpu", "batch_size": 8}
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         results = lm_eval.simple_evaluate(
             model="hf",
-            model_args={"pretrained": str(demo), "dtype": "float32", "device": "cpu", "batch_size": 8},
-            tasks=list(TASKS),
+            model_args={**arguments, "softmax_dtype": "float32"},
+            tasks=tasks,
             task_manager=TaskManager(include_path=str(EVALS), include_defaults=False),
-            limit=LIMIT,
+            limit=limit,
             bootstrap_iters=0,
         )
     assert results is not None
     return results
+
+
+@pytest.fixture(scope="module")
+def own(demo: Path) -> dict[str, Any]:
+    return _in_process(demo, "float32", list(TASKS), LIMIT)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +101,45 @@ def test_an_evaluation_that_is_repeated_asks_nothing_again(seen: ServedModel, ev
     assert again["results"] == evaluation.result["results"]
 
 
+def test_the_same_seed_gives_the_same_answers(seen: ServedModel, served: dict[str, Any]) -> None:
+    """Bit for bit in float32, though requests arrive, and are packed, in another order each time."""
+    again = evaluate(seen, Asked(TASKS, limit=LIMIT), None, lambda answered, wanted: None)
+    assert again["results"] == served["results"]
+    for task in TASKS:
+        one, other = (_by_doc(of["samples"][task]) for of in (again, served))
+        assert [sample["filtered_resps"] for sample in one] == [sample["filtered_resps"] for sample in other], task
+
+
+def test_a_server_that_goes_away_is_one_sentence(seen: ServedModel, tmp_path: Path) -> None:
+    gone = replace(seen, url="http://127.0.0.1:1")
+    with pytest.raises(WorkerFailed, match=r"stopped answering .* goes on where it stopped"):
+        evaluate(gone, Asked(TASKS[:1], limit=1), tmp_path, lambda answered, wanted: None)
+
+
+def test_what_cannot_be_asked_is_one_sentence(
+    seen: ServedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "away.yaml").write_text(
+        "task: away\ndataset_path: nobody/nothing\noutput_type: multiple_choice\ntest_split: test\n"
+        'doc_to_text: "{{q}}"\ndoc_to_choice: c\ndoc_to_target: t\n'
+    )
+
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Couldn't reach 'nobody/nothing' on the Hub")  # as datasets does, after many tries
+
+    monkeypatch.setattr("qserve.evaluation.tasks.task_folders", lambda: [tmp_path])
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    with pytest.raises(UsageError, match=r"data of away can't be had.*--suite offline"):
+        load_tasks(("away",))
+    monkeypatch.undo()
+    real = tasks_module._manager
+    monkeypatch.setattr(tasks_module, "_manager", lambda include_defaults: real(False))  # listing all takes seconds
+    with pytest.raises(UsageError, match="--tasks nothing_of_that_name"):
+        load_tasks(("qserve_demo_choice", "nothing_of_that_name"))
+    with pytest.raises(UsageError, match="--tokenizer /nowhere"):
+        evaluate(replace(seen, tokenizer="/nowhere"), Asked(TASKS[:1]), None, lambda answered, wanted: None)
+
+
 def test_perplexities_agree(own: dict[str, Any], served: dict[str, Any]) -> None:
     for metric in ("bits_per_byte,none", "byte_perplexity,none"):
         mine, theirs = (of["results"]["qserve_demo_text"][metric] for of in (served, own))
@@ -118,6 +169,17 @@ def test_log_likelihoods_agree_to_1e_4(own: dict[str, Any], served: dict[str, An
 def test_generated_answers_are_equal(own: dict[str, Any], served: dict[str, Any]) -> None:
     mine, theirs = (_by_doc(of["samples"]["qserve_demo_generate"]) for of in (served, own))
     assert [one["filtered_resps"] for one in mine] == [one["filtered_resps"] for one in theirs]
+
+
+def test_bf16_is_within_one_flipped_answer_in_200(bf16_service: Service, demo: Path, tmp_path: Path) -> None:
+    """Two ways through a 16-bit model may round near ties apart; more than one in 200 is a mistake."""
+    own = _in_process(demo, "bfloat16", ["qserve_demo_choice"], 200)
+    seen = look_at(bf16_service.url, "", None, None, tmp_path)
+    served = evaluate(seen, Asked(("qserve_demo_choice",), limit=200), None, lambda answered, wanted: None)
+    (diff,) = compare(EvalResult({}, own), EvalResult({}, served))
+    print(f"bf16: {len(diff.flips)} of {diff.num_items} flipped, {diff.drift}")
+    assert diff.num_items == 200
+    assert len(diff.flips) <= 1
 
 
 def _by_doc(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:

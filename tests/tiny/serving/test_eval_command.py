@@ -1,0 +1,163 @@
+"""`qserve eval` as a user runs it, against the served demo in float32: kept, interrupted, and with its own server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from qserve.evaluation.results import EvalResult
+from qserve.runs import RunStore
+from tests.tiny.serving.held_up import HeldUp
+from tests.tiny.serving.served import START_LIMIT_S, Service, until
+
+pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'qserve[eval]'")
+
+LIMIT = 24
+TASKS = ("qserve_demo_choice", "qserve_demo_generate", "qserve_demo_text")
+NUM_PASSING = 5
+"""POSTs that come through before the interruption: the preflight's two, and some answers."""
+
+
+def command(*arguments: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("qserve")), *arguments]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "datasets")}
+
+
+def said(folder: Path, *arguments: str, status: int = 0) -> str:
+    done = subprocess.run(
+        command(*arguments), env=environment(folder), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert done.returncode == status, done.stdout
+    assert "Traceback" not in done.stdout
+    return done.stdout
+
+
+def evaluated(folder: Path, name: str, *arguments: str) -> tuple[EvalResult, str]:
+    text = said(
+        folder, "eval", "--suite", "offline", "--limit", str(LIMIT), "--state-dir", str(folder / "state"),
+        "--out", str(folder / name), *arguments,
+    )  # fmt: skip
+    return EvalResult.load(folder / name), text
+
+
+def answers(result: EvalResult) -> dict[str, list[Any]]:
+    return {task: [one["filtered_resps"] for _, one in sorted(result.samples(task).items())] for task in TASKS}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("eval")
+
+
+@pytest.fixture(scope="module")
+def first(service: Service, folder: Path) -> tuple[EvalResult, str]:
+    return evaluated(folder, "first", "--url", service.url)
+
+
+@pytest.fixture
+def held_up(service: Service) -> Iterator[HeldUp]:
+    proxy = HeldUp(service.url, NUM_PASSING)
+    yield proxy
+    proxy.close()
+
+
+def test_the_table_has_standard_errors_and_the_result_all_of_lm_eval(first: tuple[EvalResult, str]) -> None:
+    result, text = first
+    assert "± stderr" in text and "qserve_demo_choice" in text
+    assert {"results", "samples", "configs", "versions", "n-shot", "higher_is_better"} <= set(result.lm_eval)
+    assert {task: len(result.samples(task)) for task in TASKS} == dict.fromkeys(TASKS, LIMIT)
+    about = result.about
+    assert (about["model"], about["engine"], about["scheme"], about["dtype"]) == (
+        "demo", "transformers", "bf16", "float32",
+    )  # fmt: skip
+    assert about["seed"] == 1234 and about["versions"]["lm-eval"] and about["devices"] and about["template_hash"]
+
+
+def test_the_result_is_in_the_run_store(first: tuple[EvalResult, str], folder: Path) -> None:
+    stored = RunStore.open(folder / "state" / "qserve").evals()[0]
+    assert stored.name == "offline"
+    assert stored.document["lm_eval"]["results"] == first[0].lm_eval["results"]
+    assert stored.run == first[0].about["run"]
+
+
+def test_interrupted_in_the_middle_it_goes_on(
+    first: tuple[EvalResult, str], service: Service, held_up: HeldUp, folder: Path
+) -> None:
+    state = folder / "interrupted"
+    arguments = ("eval", "--suite", "offline", "--limit", str(LIMIT), "--state-dir", str(state))
+    process = subprocess.Popen(
+        command(*arguments, "--url", held_up.url), env=environment(folder), text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        until(lambda: held_up.num_held > 0 and kept(state) > 0, START_LIMIT_S, "no answer is kept as it comes")
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=START_LIMIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, output
+    assert "the same command goes on" in output and "Traceback" not in output
+    num_kept = kept(state)
+    text = said(folder, *arguments, "--url", service.url, "--out", str(folder / "resumed"))
+    assert f"going on: {num_kept} answers" in text
+    resumed = EvalResult.load(folder / "resumed")
+    assert resumed.about["num_answers_kept"] == num_kept
+    assert answers(resumed) == answers(first[0])
+    assert resumed.lm_eval["results"] == first[0].lm_eval["results"]
+    shown = said(folder, "eval", "diff", str(folder / "first"), str(folder / "resumed"))
+    assert shown.count("0 flipped") == 2 and shown.count("scores differ by 0 in the mean, 0 at most") == 2, shown
+    assert kept(state) == 0  # a finished evaluation leaves no answers behind: the next one asks anew
+
+
+def kept(state: Path) -> int:
+    """Answers in the cache of the state folder's only evaluation."""
+    for file in (state / "qserve" / "eval-cache").glob("*.db"):
+        try:
+            with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as connection:
+                count = connection.execute("SELECT COUNT(*) FROM unnamed").fetchone()[0]
+            connection.close()
+            return int(count)
+        except sqlite3.OperationalError:  # not yet made
+            return 0
+    return 0
+
+
+def test_a_server_of_its_own_is_planned_for_it_and_ends_with_it(folder: Path) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    result, text = evaluated(
+        folder, "own", "--model", "demo", "--tasks", "qserve_demo_choice", "--up-args", "--dtype float32"
+    )
+    assert "ready after" in text
+    run = RunStore.open(folder / "state" / "qserve").run(result.about["run"])
+    assert "--prompt-logprobs" in run.command and run.exit_status == 0
+    assert run.state == "ended"
+    assert set(psutil.Process().children(recursive=True)) <= before
+    assert answers(result)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--url", "http://127.0.0.1:1", "--model", "demo"), "give one of them"),
+        (("--quant", "4bit"), "name its model with --model"),
+        (("--url", "http://127.0.0.1:1"), "no server answers"),
+        (("--model", "/nowhere/at/all"), "there is no folder"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: tuple[str, ...], words: str, folder: Path) -> None:
+    status = 5 if "/nowhere/at/all" in arguments else 2
+    text = said(folder, "eval", "--suite", "offline", "--state-dir", str(folder / "bad"), *arguments, status=status)
+    assert words in text
