@@ -7,6 +7,7 @@ that the file names and ends with its parent. The file holds a `UISettings`.
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ async def _serve(document: dict[str, Any]) -> None:
     settings = UISettings.from_json(document)
     if settings.socket is None:
         raise UsageError("the UI worker was not told which socket to listen on: `socket` is missing in its file")
+    # A line for each message of its queue, about pandas' next release.
+    warnings.filterwarnings("ignore", module=r"gradio\.")
     # Beside the socket, where only this user can enter: Gradio's own choice is open to all and outlives us.
     files = os.environ["GRADIO_TEMP_DIR"] = f"{settings.socket}.files"
     app = Visitors(build_app(settings), Path(files))
