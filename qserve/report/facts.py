@@ -23,6 +23,7 @@ __all__ = ["RunReport", "read_report"]
 _MOST_POINTS = 120
 _BUCKETS_S = (5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400)
 _MOST_RESULTS = 8
+_MARK = "activations_bytes"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,13 @@ class RunReport:
     def measured(self, worker: StoredWorker) -> MemorySample | None:
         """Its newest account of its memory; None where there is none."""
         return next((one for one in reversed(self.memory) if one.worker == worker.name and one.terms), None)
+
+    def held(self, worker: StoredWorker) -> dict[str, float]:
+        """What it holds by that account; of activations the highest mark of all of them, which is what is planned."""
+        sample = self.measured(worker)
+        terms = dict(sample.terms) if sample else {}
+        marks = [one.terms.get(_MARK, 0) for one in self.memory if one.worker == worker.name]
+        return {**terms, _MARK: max(marks)} if _MARK in terms else terms
 
     def sources(self, worker: StoredWorker) -> Mapping[str, str]:
         """How each term was measured."""

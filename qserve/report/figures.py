@@ -77,7 +77,7 @@ _NUMBERS: dict[Kind, Callable[[float], str]] = {
     "ms": _milliseconds,
     "s": duration,
     "share": lambda value: f"{100 * value:.1f} %",
-    "change": lambda value: f"{100 * value:+.1f} %",
+    "change": lambda value: f"{100 * value:+.1f} %".replace("-", "−"),
     "rate": lambda value: f"{value:,.1f}/s" if value < 100 else f"{value:,.0f}/s",
     "time": moment,
 }

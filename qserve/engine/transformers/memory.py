@@ -52,6 +52,7 @@ def measured_memory(engine: Engine) -> dict[str, Any]:
 _SOURCES = {
     "weights_bytes": "sum of the parameters, buffers and scales in memory, shared ones once",
     "kv_cache_bytes": "size of the KV pool's tensor",
+    "kv_cache_tokens": "pages of the KV pool and the tokens of a page",
     "resident_bytes": "psutil rss (the KV pool counts once its pages were written)",
     "unique_bytes": "psutil uss",
     "proportional_bytes": "psutil pss",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from markupsafe import Markup
 
 from qserve.report.charts.plot import HEIGHT, WIDTH, dot, frame, legend
-from qserve.report.charts.scale import clock_step, ticks
+from qserve.report.charts.scale import byte_ticks, clock_step, ticks
 from qserve.report.charts.specs import Line, Lines
 from qserve.report.figures import clock, mark_of, text_of
 
@@ -22,7 +22,8 @@ _GAP_STEPS = 1.5
 
 def draw_lines(chart: Lines) -> Markup:
     """Legend, if there is more than one line, and plot."""
-    marks = ticks(max((value for line in chart.lines for value in line.values if value is not None), default=0.0))
+    high = max((value for line in chart.lines for value in line.values if value is not None), default=0.0)
+    marks = byte_ticks(high) if chart.kind == "bytes" else ticks(high)
     first, last = chart.unix_s[0], max(chart.unix_s[-1], chart.unix_s[0] + chart.step_s)
     drawn = [part for line in chart.lines for part in _line(chart, line, marks[-1], first, last)]
     keys = [(line.colour, line.name) for line in chart.lines]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from markupsafe import Markup
 
 from qserve.report.charts.plot import HEIGHT, WIDTH, frame
-from qserve.report.charts.scale import nice_step, ticks
+from qserve.report.charts.scale import byte_ticks, nice_step
 from qserve.report.charts.specs import Point, Points
 from qserve.report.figures import mark_of
 
@@ -27,7 +27,7 @@ def draw_points(chart: Points) -> Markup:
     high = max(point.y + point.stderr for point in chart.points)
     room = max(0.02, 0.45 * (high - low))
     bottom, top = max(0.0, low - room / 2), high + room
-    marks_x = ticks(1.1 * max(point.x for point in chart.points))
+    marks_x = byte_ticks(1.1 * max(point.x for point in chart.points))
 
     def x(value: float) -> float:
         return value / marks_x[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["clock_step", "nice_step", "ticks"]
+__all__ = ["byte_ticks", "clock_step", "nice_step", "ticks"]
 
 _ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 _CLOCK_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
@@ -22,6 +22,12 @@ def ticks(high: float, most: int = 4) -> tuple[float, ...]:
     """From 0 to the first round number that is not below `high`."""
     step = nice_step(high or 1.0, most)
     return tuple(step * index for index in range(math.ceil((high or 1.0) / step - 1e-9) + 1))
+
+
+def byte_ticks(high: float, most: int = 4) -> tuple[float, ...]:
+    """The same in the units that bytes are counted in."""
+    unit = 1024.0 ** max(0, math.floor(math.log(max(high, 1.0), 1024) + 1e-9))
+    return tuple(unit * mark for mark in ticks(high / unit, most))
 
 
 def clock_step(span_s: float, most: int) -> int:

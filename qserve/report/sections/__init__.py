@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qserve.report.blocks import Section
+import qserve
+from qserve.report.blocks import Section, Text
 from qserve.report.facts import RunReport
 from qserve.report.sections.bench import bench
 from qserve.report.sections.comparison import comparison
@@ -27,4 +28,13 @@ _ORDER: tuple[Callable[[RunReport], Section | None], ...] = (
 
 def sections_of(report: RunReport) -> tuple[Section, ...]:
     """In the order of reading; those without facts are left out."""
-    return tuple(section for make in _ORDER if (section := make(report)) is not None)
+    return tuple(section for make in _ORDER if (section := _made(make, report)) is not None)
+
+
+def _made(make: Callable[[RunReport], Section | None], report: RunReport) -> Section | None:
+    """A document that another release stored in another shape costs its own section, not the report."""
+    try:
+        return make(report)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        told = f"What is stored of this can't be read by qserve {qserve.__version__} ({type(error).__name__}: {error})."
+        return Section(make.__name__, make.__name__.capitalize(), (Text(told, is_warning=True),))

@@ -18,13 +18,13 @@ _COLUMNS = (
     Column("completed", "answered", "count"),
     Column("failed", "failed", "count"),
     Column("requests_per_s", "requests/s", "number"),
-    Column("output_tokens_per_s", "output tokens/s", "number"),
+    Column("output_tokens_per_s", "tokens/s", "number"),
     Column("ttft_p50_ms", "TTFT p50", "ms"),
-    Column("ttft_p99_ms", "p99", "ms"),
+    Column("ttft_p99_ms", "TTFT p99", "ms"),
     Column("tpot_p50_ms", "TPOT p50", "ms"),
-    Column("tpot_p99_ms", "p99", "ms"),
+    Column("tpot_p99_ms", "TPOT p99", "ms"),
     Column("e2e_p50_ms", "E2E p50", "ms"),
-    Column("e2e_p99_ms", "p99", "ms"),
+    Column("e2e_p99_ms", "E2E p99", "ms"),
     Column("goodput_per_s", "goodput/s", "number"),
 )
 _FIELDS = (
@@ -44,11 +44,17 @@ def bench(report: RunReport) -> Section | None:
 
 
 def _figure(one: StoredDocument, stages: list[Mapping[str, Any]]) -> list[Block]:
-    rows: tuple[tuple[Value, ...], ...] = tuple(tuple(stage.get(name) for name in _FIELDS) for stage in stages)
+    told = [
+        (column, name)
+        for column, name in zip(_COLUMNS, _FIELDS, strict=True)
+        if any(stage.get(name) is not None for stage in stages)
+    ]
+    columns = tuple(column for column, _ in told)
+    rows: tuple[tuple[Value, ...], ...] = tuple(tuple(stage.get(name) for _, name in told) for stage in stages)
     load = one.document.get("load", {})
     how = f"qserve bench, the client's clock, {moment(one.unix_s)}"
     title = " · ".join(str(load[name]) for name in ("endpoint", "dataset") if load.get(name)) or "load"
-    table = Table(f"bench_{one.number}", f"{title}: {one.name}", _COLUMNS, rows, how)
+    table = Table(f"bench_{one.number}", f"{title}: {one.name}", columns, rows, how)
     sentence = (one.document.get("saturation") or {}).get("sentence")
     notes = [sentence, *one.document.get("notes", ())]
     return [Figure(_bars(stages), table), *(Text(str(note)) for note in notes if note)]

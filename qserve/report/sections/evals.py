@@ -52,7 +52,9 @@ def _figure(one: StoredDocument, scores: Sequence[Mapping[str, Any]]) -> Block:
         (score["task"], score["metric"], score["value"], score.get("stderr"), score.get("num_items"),
          score.get("num_fewshot")) for score in scores
     )  # fmt: skip
-    table = Table(f"eval_{one.number}", one.name or "evaluation", _COLUMNS, rows, _how(one))
+    model = one.document.get("about", {}).get("model")
+    title = f"{one.name or 'evaluation'}{f' on {model}' if model else ''}"
+    table = Table(f"eval_{one.number}", title, _COLUMNS, rows, _how(one))
     shares = [score for score in scores if 0 <= score["value"] <= 1]
     if not shares:
         return table

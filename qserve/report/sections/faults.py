@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from qserve.report.blocks import Block, Column, Section, Table, Text
 from qserve.report.facts import RunReport
+from qserve.report.figures import duration
+from qserve.runs import StoredEvent
 
 __all__ = ["faults"]
 
@@ -25,10 +29,10 @@ def faults(report: RunReport) -> Section | None:
         blocks.append(Text(f"The command ended with exit status {run.exit_status}.", is_warning=True))
     if run.num_lost:
         blocks.append(Text(f"{run.num_lost:,} requests could not be kept: full disk or locked store.", is_warning=True))
-    events = [event for event in report.events if event.event in _FAULTS]
+    events = _of_faults(report.events)
     if events:
         rows = tuple(
-            (event.unix_s, event.worker, event.event, _told(dict(event.details))) for event in events[-_MOST_EVENTS:]
+            (event.unix_s, event.worker, event.event, _told(event.details)) for event in events[-_MOST_EVENTS:]
         )
         left_out = len(events) - len(rows)
         how = "the supervisor" + (f"; {left_out:,} earlier ones are left out" if left_out else "")
@@ -43,5 +47,29 @@ def faults(report: RunReport) -> Section | None:
     return Section("faults", "Faults", tuple(blocks)) if blocks else None
 
 
-def _told(details: dict[str, object]) -> str:
-    return " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in details.items() if value is not None)
+def _of_faults(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Faults, and when a worker that had gone down was ready again."""
+    found: list[StoredEvent] = []
+    down: set[str] = set()
+    for event in events:
+        if event.event in _FAULTS:
+            down.add(event.worker)
+            found.append(event)
+        elif event.event == "ready" and event.worker in down:
+            down.remove(event.worker)
+            found.append(event)
+    return found
+
+
+def _told(details: Mapping[str, object]) -> str:
+    said = []
+    for name, value in details.items():
+        if name == "phases_s" and isinstance(value, dict):
+            said.append(f"after {duration(sum(value.values()))}")
+        elif name == "pause_s":
+            said.append(f"tried again after {value} s")
+        elif name == "returncode":
+            said.append(f"exit status {value}")
+        elif value is not None:
+            said.append(str(value) if name == "reason" else f"{name.replace('_', ' ')}: {value}")
+    return " · ".join(said)

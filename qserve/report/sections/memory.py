@@ -65,18 +65,17 @@ def total_error(report: RunReport, worker: StoredWorker) -> float | None:
 
 def token_error(report: RunReport, worker: StoredWorker) -> float | None:
     """The same of the tokens that the KV cache holds."""
-    sample, planned = report.measured(worker), worker.plan.get("kv_cache_tokens")
-    found = sample.terms.get("kv_cache_tokens") if sample else None
+    planned, found = worker.plan.get("kv_cache_tokens"), report.held(worker).get("kv_cache_tokens")
     return found / planned - 1 if planned and found else None
 
 
 def _terms(report: RunReport, worker: StoredWorker) -> list[tuple[str, int, float | None]]:
     """Term, planned, measured: those that either side has."""
-    sample = report.measured(worker)
+    held = report.held(worker)
     rows = []
     for term in _TERMS:
         planned = sum(device.get(f"{term}_bytes", 0) for device in worker.plan.get("devices", ()))
-        found = sample.terms.get(f"{term}_bytes") if sample else None
+        found = held.get(f"{term}_bytes")
         if planned or found:
             rows.append((term, planned, found))
     return rows
@@ -136,9 +135,8 @@ def _bar(label: str, values: list[tuple[str, float]]) -> Bar:
 
 
 def _limits(report: RunReport, worker: StoredWorker) -> list[Block]:
-    sample, sources = report.measured(worker), report.sources(worker)
+    sources, found = report.sources(worker), report.held(worker).get("kv_cache_tokens")
     planned = worker.plan.get("kv_cache_tokens")
-    found = sample.terms.get("kv_cache_tokens") if sample else None
     if not planned or not found:
         return []
     row: tuple[Value, ...] = (

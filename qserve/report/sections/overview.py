@@ -19,9 +19,16 @@ _MODELS = (
     Column("parameters", "parameters", "count"),
     Column("engine", "engine"),
     Column("weights", "weights"),
+    Column("dtype", "computed in"),
     Column("devices", "on"),
-    Column("max_model_len", "tokens a request", "count"),
-    Column("max_num_seqs", "sequences at once", "count"),
+    Column("max_model_len", "most tokens", "count"),
+    Column("max_num_seqs", "at once", "count"),
+)
+_MACHINE = (
+    Column("cpu", "CPU"),
+    Column("cpu_cores", "cores", "count"),
+    Column("ram_total_bytes", "memory", "bytes"),
+    Column("cards", "cards"),
 )
 _DECISIONS = (Column("worker", "worker"), Column("decision", "decision"), Column("why", "why"))
 
@@ -32,7 +39,15 @@ def overview(report: RunReport) -> Section:
     blocks: list[Block] = [Tiles("headline", tuple(_tiles(report)))]
     if run.workers:
         rows = tuple(_model(worker) for worker in run.workers)
-        blocks.append(Table("models", "Models", _MODELS, rows, "from the plan of each worker"))
+        blocks.append(
+            Table(
+                "models",
+                "Models",
+                _MODELS,
+                rows,
+                "from the plan of each worker: the longest request in tokens, and how many sequences run at once",
+            )
+        )
         whys = tuple((worker.name, *why) for worker in run.workers for why in _whys(worker))
         if whys:
             blocks.append(Table("decisions", "Why so", _DECISIONS, whys, "the planner's own words"))
@@ -76,7 +91,8 @@ def _model(worker: StoredWorker) -> tuple[Any, ...]:
         model.get("architecture"),
         model.get("parameters"),
         f"{plan.get('engine', '?')} {plan.get('engine_version', '')}".strip(),
-        f"{quant.get('scheme', '?')}, computed in {plan.get('dtype', '?')}",
+        quant.get("scheme"),
+        plan.get("dtype"),
         " + ".join(name if count == 1 else f"{count} × {name}" for name, count in devices.items()),
         limits.get("max_model_len"),
         limits.get("max_num_seqs"),
@@ -90,14 +106,9 @@ def _whys(worker: StoredWorker) -> list[tuple[str, str]]:
 
 
 def _machine(report: RunReport) -> Table:
-    run, hardware = report.run, report.run.hardware
+    hardware = report.run.hardware
     cards = Counter(str(card.get("name")) for card in hardware.get("devices", ()))
-    rows: list[tuple[str, Any]] = [
-        ("CPU", hardware.get("cpu", {}).get("model_name")),
-        ("cores", hardware.get("cpu_cores")),
-        ("cards", " + ".join(f"{count} × {name}" for name, count in cards.items()) or None),
-        *((f"{name} version", version) for name, version in run.versions.items()),
-    ]
-    told = tuple((name, None if value is None else str(value)) for name, value in rows if value)
-    return Table("machine", "Machine and versions", (Column("what", "what"), Column("value", "value")), told,
-                 "found when the run began")  # fmt: skip
+    named = " + ".join(name if count == 1 else f"{count} × {name}" for name, count in cards.items())
+    row = (hardware.get("cpu"), hardware.get("cpu_cores"), hardware.get("ram_total_bytes"), named or "none")
+    rows = (row,) if hardware else ()
+    return Table("machine", "Machine", _MACHINE, rows, "found when the run began, within its container's limits")

@@ -37,7 +37,8 @@ def a_run(*workers, **changes):
         "id": "20261121-224000-7", "started_unix_s": BEGAN, "last_seen_unix_s": BEGAN + 600,
         "ended_unix_s": BEGAN + 600, "exit_status": 0, "state": "ended",
         "command": ("qserve", "up", "--model", "demo", "--api-key", "***"), "versions": {"qserve": "0.1.0"},
-        "hardware": {"devices": [], "cpu": {"model_name": "A CPU"}, "cpu_cores": 2}, "folder": Path("/state/runs/x"),
+        "hardware": {"devices": [], "cpu": "A CPU", "cpu_cores": 2, "ram_total_bytes": 8192 * MIB},
+        "folder": Path("/state/runs/x"),
         "url": "http://127.0.0.1:8000", "num_requests": 30, "num_errors": 2, "num_lost": 0, "workers": workers,
     }  # fmt: skip
     return StoredRun(**{**values, **changes})

@@ -89,7 +89,7 @@ def test_one_point_of_full_accuracy_needs_no_room_above_a_hundred_percent():
 
 @pytest.mark.parametrize(("value", "kind", "text"), [
     (None, "ms", "–"), (1234567, "count", "1,234,567"), (12.345, "ms", "12.3 ms"), (1.2345, "ms", "1.23 ms"),
-    (2345.6, "ms", "2,346 ms"), (23456.0, "ms", "23.5 s"), (0.123, "share", "12.3 %"), (-0.5, "change", "-50.0 %"),
+    (2345.6, "ms", "2,346 ms"), (23456.0, "ms", "23.5 s"), (0.123, "share", "12.3 %"), (-0.5, "change", "−50.0 %"),
     (0.0, "change", "+0.0 %"), (3 * 1024**2, "bytes", "3 MiB"), ("x", "bytes", "x"), (0.98765, "number", "0.9877"),
     (1_700_000_000, "time", "2023-11-14 22:13:20 UTC"),
 ])  # fmt: skip

@@ -64,6 +64,6 @@ def test_no_name_becomes_markup_in_markdown(name):
     report = a_report()
     told = to_markdown(replace(report, run=a_run(a_worker("chat", name)), memory=(), traffic=report.traffic))
     row = next(line for line in told.splitlines() if line.startswith("| chat"))
-    assert len(re.findall(r"(?<!\\)\|", row)) == 10, "as many cells as columns"
+    assert len(re.findall(r"(?<!\\)\|", row)) == 11, "as many cells as columns"
     for special in "<`[":
         assert not re.search(rf"(?<!\\){re.escape(special)}", row)

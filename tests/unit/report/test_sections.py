@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from qserve.report.charts.specs import Bars
+from qserve.report.sections import sections_of
 from qserve.report.sections.faults import faults
 from qserve.report.sections.memory import memory, token_error, total_error
 from qserve.report.sections.overview import overview
@@ -118,3 +119,20 @@ def test_what_was_found_of_the_rewards_stands_in_the_report():
     assert _rows(section, "reward_preferences_1")["sums"] == ("sums", 96, 100, 0.96, 0.9, 0.98, 3.5)
     assert set(_rows(section, "reward_preferences_1")) == {"sums", "all"}
     assert reward_truth(a_report()) is None
+
+
+def test_activations_are_the_highest_mark_of_all_samples():
+    report = a_report()
+    chat = report.run.workers[0]
+    first, *rest = report.memory
+    higher = replace(first, worker="chat", terms={**first.terms, "activations_bytes": 1e12})
+    assert replace(report, memory=(higher, *rest)).held(chat)["activations_bytes"] == 1e12
+
+
+def test_a_document_of_another_shape_costs_its_own_section_only():
+    report = a_report()
+    assert not any(getattr(block, "is_warning", False) for one in sections_of(report) for block in one.blocks)
+    odd = replace(report.evals[0], document={"lm_eval": {"results": {"t": 7}}})
+    sections = {one.key: one for one in sections_of(replace(report, evals=(odd,)))}
+    assert sections["evals"].blocks[0].is_warning and "can't be read" in sections["evals"].blocks[0].text
+    assert len(sections) == 10
