@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import os
+
 from hypothesis import settings
+
+# What one test's run measured must not move another test's plan. A test of learning takes it away.
+os.environ["QSERVE_NO_LEARN"] = "1"
 
 # The same examples each time, and no deadline: a busy machine is no failure.
 settings.register_profile("qserve", deadline=None, derandomize=True, database=None)

@@ -82,6 +82,12 @@ _OPTIONS = (
         "of modules and devices.",
     ),
     click.option(
+        "--no-learn",
+        is_flag=True,
+        envvar="QSERVE_NO_LEARN",
+        help="Plan without what earlier runs on this machine measured (qserve runs residuals).",
+    ),
+    click.option(
         "--max-memory",
         help="What the transformers engine may take of each device: 0=20GiB,1=20GiB,cpu=64GiB [all that is free].",
     ),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from qserve.cli.deployment import config_option, deployment_of
+from qserve.cli.learning import with_learned
 from qserve.cli.options import hardware_of, plan_options, request_of
+from qserve.cli.state import state_folder
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.planner.share import SharedPlan, make_shared_plan
@@ -41,6 +44,12 @@ class _WithTraining(click.Group):
 @plan_options
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 @click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    envvar="QSERVE_STATE_DIR",
+    help="Where the runs are that it learns from [~/.local/state/qserve].",
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -50,6 +59,7 @@ def command(
     gpu: str | None,
     as_json: bool,
     explain: bool,
+    state_dir: Path | None,
     **values: Any,
 ) -> None:
     """Does it fit? With which quantization, placement and limits?
@@ -67,7 +77,8 @@ def command(
         return
     if model is None:
         raise click.UsageError("--model is missing: a folder, a hub id, an alias, or demo")
-    hardware, request = hardware_of(gpu), request_of(values)
+    hardware = hardware_of(gpu)
+    request = with_learned(request_of(values), state_folder(state_dir), model, gpu, is_off=values["no_learn"])
     if reward is None:
         plan = make_plan(resolve(model), hardware, request)
         _print(plan, as_json, explain)

@@ -14,6 +14,7 @@ import click
 
 from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.given import refuse_given
+from qserve.cli.learning import with_learned
 from qserve.cli.options import hardware_of, plan_options, request_of
 from qserve.cli.recording import recording_of
 from qserve.cli.reward_options import REWARD_FLAGS, reward_options, settings_of
@@ -195,13 +196,14 @@ def command(
     run_folder, hardware = _run_folder(state_dir), hardware_of(gpu)
     recording = recording_of(run_folder, hardware, keep_runs_days, keep_runs_gib)
     settings = settings_of(values)
+    request = with_learned(request_of(values), run_folder.parent.parent, model, gpu, is_off=values["no_learn"])
     with logs.failures_told(log_format), tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
         wanted = Wanted(
             model, served_model_name, reward, served_reward_name, settings, load_format, Path(configs), reward_engine
         )
         hosted = [
             replace(one, engine_args=engine_args, verify_quant=verify_quant) if one.role == "chat" else one
-            for one in what_to_host(wanted, hardware, request_of(values), reward_quant, screen)
+            for one in what_to_host(wanted, hardware, request, reward_quant, screen)
         ]
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)

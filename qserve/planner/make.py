@@ -9,6 +9,7 @@ from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
 from qserve.errors import UsageError
 from qserve.planner.candidates import candidates
+from qserve.planner.corrected import with_corrections
 from qserve.planner.engine_args import engine_args
 from qserve.planner.explain import traps
 from qserve.planner.notes import notes_on
@@ -30,7 +31,7 @@ def make_plan(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) 
     setups = list(candidates(checkpoint, hardware, request))
     plan, setup = _first_that_fits(setups) or _nearest(setups)
     notes = (*checkpoint.messages, *hardware.notes, *_passed_over(setups, setup, plan), *notes_on(setup, plan))
-    plan = replace(plan, notes=notes, explanations=traps(setup, plan))
+    plan = with_corrections(setup, replace(plan, notes=notes, explanations=traps(setup, plan)))
     if plan.fits:
         return replace(plan, engine_args=engine_args(setup, plan))
     return replace(plan, suggestions=suggestions(setup, _fits))

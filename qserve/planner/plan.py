@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from qserve.core.workload import Workload
+from qserve.planner.learned import Correction
 from qserve.planner.request import EngineName
 
 __all__ = ["DevicePlan", "ModelSummary", "Placement", "Plan", "QuantChoice", "Suggestion", "Term"]
@@ -118,6 +119,13 @@ class Plan:
     """What people get wrong, with this plan's numbers; printed by --explain."""
     engine_args: tuple[str, ...] = field(default=())
     """vLLM's command-line arguments that put this plan into effect."""
+    shape: str = ""
+    step: str = ""
+    """What a measurement of this plan holds for: the same model and layout, the same step (`planner/learned.py`)."""
+    on_cpu: bool = False
+    """Whether the devices of the account are RAM."""
+    corrections: tuple[Correction, ...] = ()
+    """Terms that stand where earlier runs measured them; the account holds the corrected figures."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `qserve plan --json` prints: plain dicts, lists, numbers, strings."""
@@ -140,6 +148,7 @@ class Plan:
                 "notes": tuple(data.get("notes", ())),
                 "explanations": tuple(data.get("explanations", ())),
                 "engine_args": tuple(data.get("engine_args", ())),
+                "corrections": tuple(Correction(**item) for item in data.get("corrections", ())),
             }
         )
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from qserve.core.tensors import DTYPE_BYTES
 from qserve.errors import UsageError
 from qserve.planner.device_map import Mode, Place
+from qserve.planner.learned import Residual
 from qserve.planner.module_map import ModuleMap, parse_limits
 
 __all__ = ["VLLM_ONLY", "EngineName", "Offload", "PlanRequest"]
@@ -50,6 +51,8 @@ class PlanRequest:
     offload: Offload = "none"
     device_map: Mode | ModuleMap | None = None
     max_memory: str | None = None
+    learned: tuple[Residual, ...] = ()
+    """What earlier runs measured, from which `planner/learned.py` takes what holds here; no flag sets it."""
 
     def __post_init__(self) -> None:
         """Raises UsageError for a dtype that nobody knows, and for limits that can't be read."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from qserve.core.workload import Workload
 from qserve.planner.account_transformers import TransformersAccount
+from qserve.planner.corrected import CorrectedTransformersAccount
 from qserve.planner.device_map import Spread
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import DeviceMap, DevicePlan, Placement, Plan
@@ -94,9 +95,9 @@ def _account(setup: Setup) -> TransformersAccount:
     request = setup.request
     default_batched = _CPU_BATCHED_TOKENS if setup.on_cpu else _CUDA_BATCHED_TOKENS
     default_seqs = _CPU_MAX_NUM_SEQS if setup.on_cpu else _CUDA_MAX_NUM_SEQS
-    account = TransformersAccount(setup, default_seqs, request.max_num_batched_tokens or default_batched)
+    account = CorrectedTransformersAccount(setup, default_seqs, request.max_num_batched_tokens or default_batched)
     seqs = request.max_num_seqs or (default_seqs if account.has_pool else 1)
-    return TransformersAccount(setup, seqs, account.max_num_batched_tokens)
+    return CorrectedTransformersAccount(setup, seqs, account.max_num_batched_tokens)
 
 
 def _pool(account: TransformersAccount, left: int, need: int) -> tuple[int, int]:
@@ -176,7 +177,7 @@ def _scorer(setup: Setup) -> Plan:
     request = setup.request
     length = request.max_model_len or min(setup.spec.max_position_embeddings, _SCORER_LENGTH)
     batched = request.max_num_batched_tokens or max(length, _CPU_BATCHED_TOKENS)
-    account = TransformersAccount(setup, request.max_num_seqs or _CPU_MAX_NUM_SEQS, batched)
+    account = CorrectedTransformersAccount(setup, request.max_num_seqs or _CPU_MAX_NUM_SEQS, batched)
     activations = account.activations_bytes(length, length)[0]
     device = account.device(setup.devices[0], account.weights_bytes, 0, activations)
     workload = Workload(length, account.max_num_seqs, batched, length)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from qserve.core.workload import Workload
 from qserve.planner.account_vllm import VllmAccount, cuda_context, stage_weights
+from qserve.planner.corrected import CorrectedVllmAccount, corrected_weights
 from qserve.planner.memory import vllm
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import Placement, Plan
@@ -74,7 +75,7 @@ def _vllm_accounts(setup: Setup) -> Iterator[list[VllmAccount]]:
 
     A step holds a token of every sequence: vLLM refuses fewer tokens than sequences.
     """
-    request, device, weights = setup.request, setup.devices[0], stage_weights(setup)
+    request, device, weights = setup.request, setup.devices[0], corrected_weights(setup, stage_weights(setup))
     version = VllmVersion.parse(setup.engine_version)
     seqs = request.max_num_seqs or vllm.default_max_num_seqs(device, version)
     batched = request.max_num_batched_tokens or vllm.default_max_num_batched_tokens(
@@ -89,7 +90,7 @@ def _vllm_accounts(setup: Setup) -> Iterator[list[VllmAccount]]:
     steps = [tokens for tokens in batched_ladder if tokens >= least] or [least]
     for share in shares:
         yield [
-            VllmAccount(setup, weights, count, tokens, share)
+            CorrectedVllmAccount(setup, weights, count, tokens, share)
             for tokens in steps
             for count in sorted({min(count, tokens) for count in seqs_ladder}, reverse=True)
         ]

@@ -54,7 +54,7 @@ def trim(connection: sqlite3.Connection, retention: Retention, path: Path, own: 
 
 
 def forget(connection: sqlite3.Connection, path: Path, name: str) -> None:
-    """Takes a run away: its rows, its results, its folder of logs (where that lies in the store's own)."""
+    """Takes a run away: its rows, results and residuals, and its logs where they lie in the store's own folder."""
     found = connection.execute("SELECT number, folder FROM run WHERE id = ?", [name]).fetchone()
     if found is None:
         return
@@ -63,6 +63,7 @@ def forget(connection: sqlite3.Connection, path: Path, name: str) -> None:
         pass
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("DELETE FROM result WHERE run_id = ?", [name])
+    connection.execute("DELETE FROM residual WHERE run_id = ?", [name])
     connection.execute("DELETE FROM run WHERE number = ?", [number])
     connection.execute("COMMIT")
     if Path(folder).resolve().parent == (path.parent / "runs").resolve():

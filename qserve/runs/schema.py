@@ -91,4 +91,23 @@ CREATE TABLE result (
 CREATE INDEX result_of_run ON result (run_id, kind);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+# What plans may learn: one row for each term that a worker of a run was measured on; a later sample replaces it.
+_RESIDUALS = """
+CREATE TABLE residual (
+    run_id TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    term TEXT NOT NULL,
+    unix_s REAL NOT NULL,
+    engine TEXT NOT NULL,
+    engine_version TEXT NOT NULL,
+    device TEXT NOT NULL,
+    on_cpu INTEGER NOT NULL,
+    shape TEXT NOT NULL,
+    step TEXT NOT NULL,
+    planned INTEGER NOT NULL,
+    measured INTEGER NOT NULL,
+    PRIMARY KEY (run_id, worker, term)
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _RESIDUALS)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qserve.errors import UsageError
+from qserve.planner.learned import Residual
 from qserve.runs.database import FILE_NAME, connect, unusable
 from qserve.runs.process import here, is_gone
 from qserve.runs.records import (
@@ -25,6 +26,7 @@ from qserve.runs.records import (
     Traffic,
 )
 from qserve.runs.request_queries import RequestFilter, requests_of
+from qserve.runs.residuals import residuals_in
 from qserve.runs.traffic import traffic_of
 
 __all__ = ["RunStore"]
@@ -105,6 +107,11 @@ class RunStore:
         """All requests by worker: summary, series and histograms, in one sweep of two seconds a million."""
         with self.connection() as connection:
             return traffic_of(connection, self._row(connection, run.id)[0], bucket_s)
+
+    def residuals(self) -> tuple[Residual, ...]:
+        """What every run measured beside what was planned for it, oldest first: for `PlanRequest.learned`."""
+        with self.connection() as connection:
+            return residuals_in(connection)
 
     def evals(self, run: StoredRun | str | None = None) -> tuple[StoredDocument, ...]:
         """Evaluations of this run, in order of time; None: all there are."""

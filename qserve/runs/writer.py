@@ -15,11 +15,12 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from qserve.planner.learned import Residual
 from qserve.runs.database import FILE_NAME, StoreUnusable, connect, unusable
 from qserve.runs.process import here, start_of
 from qserve.runs.retention import Retention, trim
@@ -42,6 +43,10 @@ _INSERT_RUN = """INSERT INTO run (id, started_unix_s, last_seen_unix_s, host, pi
 _INSERT_PLAN = "INSERT INTO plan (run, worker, unix_s, models, document) VALUES (?, ?, ?, ?, ?)"
 _INSERT_MEMORY = "INSERT INTO memory (run, worker, unix_s, moment, document) VALUES (?, ?, ?, ?, ?)"
 _INSERT_EVENT = "INSERT INTO event (run, unix_s, worker, event, details) VALUES (?, ?, ?, ?, ?)"
+# A fact's first value is the run's number; this one has no use for it.
+_REPLACE_RESIDUAL = """INSERT OR REPLACE INTO residual
+    (run_id, worker, term, unix_s, engine, engine_version, device, on_cpu, shape, step, planned, measured)
+    SELECT ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 WHERE ?1"""
 # One step for a whole batch: Python's lock is free while SQLite works, and is not fought for at every row.
 _INSERT_REQUESTS = """
 INSERT INTO request (run, number, label, began_unix_ms, e2e_us, queued_us, ttft_us, prompt_tokens, completion_tokens,
@@ -137,6 +142,13 @@ class RunWriter:
     def event(self, worker: str, event: str, details: Mapping[str, Any]) -> None:
         """Keep something that happened."""
         self._facts.append((_INSERT_EVENT, (time.time(), worker, event, _text(details))))
+
+    def learn(self, worker: str, residuals: Iterable[Residual]) -> None:
+        """Keep what the next plan may learn; a term that was measured before is replaced."""
+        for one in residuals:
+            about = (one.engine, one.engine_version, one.device, one.on_cpu, one.shape, one.step)
+            values = (self.run.id, worker, one.term, time.time(), *about, one.planned, one.measured)
+            self._facts.append((_REPLACE_RESIDUAL, values))
 
     def listens_at(self, url: str) -> None:
         """Keep where the service answers."""

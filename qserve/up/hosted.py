@@ -60,6 +60,8 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
         tokenizer=hosted.folder if hosted.role == "chat" else None,
     )  # fmt: skip
     record.plan(hosted.role, hosted.plan, hosted.names)
+    if hosted.engine_args or hosted.verify_quant:
+        record.teaches_nothing(hosted.role)
     launch = _launch(hosted, socket, key, private)
     launch.environment = {**launch.environment, **_seen_by(hosted.cards)}
     worker = SupervisedWorker(endpoint, launch, record.log_file(hosted.role), _teller(record, screen))

@@ -13,6 +13,7 @@ from qserve.gateway.record import RequestRecord
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.planner.plan import Plan
 from qserve.runs import RunStore
+from qserve.runs.residuals import residuals_of
 from qserve.runs.retention import Retention
 from qserve.runs.writer import NewRun, RequestLabel, RequestRow, RunWriter
 from qserve.up.logs import log_event
@@ -46,6 +47,8 @@ class RunRecord:
             ) from error
         self.folder = folder
         self._models: dict[str, tuple[str, ...]] = {}
+        self._plans: dict[str, Plan] = {}
+        self._teaches_nothing: set[str] = set()
         self._writer: RunWriter | None = None
         self.kept = KeptRuns()
         if recording is not None:
@@ -59,8 +62,13 @@ class RunRecord:
     def plan(self, worker: str, plan: Plan, models: tuple[str, ...] = ()) -> None:
         """Keep the plan that this worker is started from; `models`, its names, stay from call to call."""
         self._models.setdefault(worker, models)
+        self._plans[worker] = plan
         if self._writer is not None:
             self._writer.plan(worker, self._models[worker], plan.to_json())
+
+    def teaches_nothing(self, worker: str) -> None:
+        """It runs with what its plan knows nothing of: what it holds says nothing about the next plan."""
+        self._teaches_nothing.add(worker)
 
     def event(self, worker: str, event: str, **details: Any) -> None:
         """Something that happened: when, to whom, what, and figures."""
@@ -70,8 +78,11 @@ class RunRecord:
 
     def memory(self, worker: str, moment: str, held: dict[str, Any]) -> None:
         """What a worker holds now; `moment` as `MemorySample` has it. Nothing where nothing could be measured."""
-        if self._writer is not None and held:
-            self._writer.memory(worker, moment, held)
+        if self._writer is None or not held:
+            return
+        self._writer.memory(worker, moment, held)
+        if moment != "serving" and worker in self._plans and worker not in self._teaches_nothing:
+            self._writer.learn(worker, residuals_of(self._plans[worker], held, self._writer.run.id))
 
     def listens_at(self, url: str) -> None:
         """Keep where the service answers."""
