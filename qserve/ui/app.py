@@ -31,6 +31,7 @@ def build_app(settings: UISettings) -> ASGIApp:
 
     from qserve.ui import theme
     from qserve.ui.blocks import build_blocks
+    from qserve.ui.early import EarlyScript
     from qserve.ui.strings import i18n
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -42,7 +43,6 @@ def build_app(settings: UISettings) -> ASGIApp:
         root_path=settings.root_path or None,
         theme=theme.theme(),
         css=theme.css(),
-        head=theme.head(),
         i18n=i18n,
         max_file_size=_MOST_UPLOADED,
         footer_links=[],
@@ -53,4 +53,4 @@ def build_app(settings: UISettings) -> ASGIApp:
         enable_monitoring=False,
         show_error=True,
     )
-    return app
+    return EarlyScript(app, theme.script())

@@ -20,6 +20,7 @@ from qserve.ui.strings import LANGUAGES, marked, say
 __all__ = ["build_blocks"]
 
 _MOST_WAITING = 256
+_LOOK_EVERY_S = 10
 _THEME = "Light or dark · 浅色或深色"
 _HEADER = f"""<header class="qs-header">
   <h1 class="qs-name">qserve</h1>
@@ -77,6 +78,10 @@ def build_blocks(settings: UISettings) -> Any:
                 **score.show(served),
             }
 
+        async def looked_again(wanted: str) -> str:
+            return _status(await look_at(api), wanted)
+
+        gr.Timer(_LOOK_EVERY_S).tick(looked_again, language, status, **PRIVATE)
         blocks.load(opened, language, outputs, js="() => [qserve.language]", **PRIVATE)
     # One listener answers many readers at once; Gradio's own default is one at a time.
     blocks.queue(default_concurrency_limit=None, max_size=_MOST_WAITING, api_open=False)

@@ -11,7 +11,7 @@ import gradio as gr
 
 from qserve.ui.strings import LANGUAGES, STRINGS
 
-__all__ = ["css", "head", "theme"]
+__all__ = ["css", "script", "theme"]
 
 _STATIC = Path(__file__).parent / "static"
 _SANS = ("system-ui", "-apple-system", "Segoe UI", "Noto Sans", "PingFang SC", "Microsoft YaHei", "Noto Sans CJK SC")
@@ -76,14 +76,14 @@ def css() -> str:
     return _read("style.css")
 
 
-def head() -> str:
-    """What stands in the page's head: the scripts, with the words that they show."""
+def script() -> str:
+    """What the page runs before all else, with the words that it shows."""
     words = {
         language: {key: row[column] for key, row in STRINGS.items() if key.startswith("chat.")}
         for column, language in enumerate(LANGUAGES)
     }
-    script = _read("page.js").replace("__STRINGS__", json.dumps(words, ensure_ascii=False).replace("<", "\\u003c"))
-    return f"<script>{script}</script><script>{_read('mend.js')}</script>"
+    page = _read("page.js").replace("__STRINGS__", json.dumps(words, ensure_ascii=False).replace("<", "\\u003c"))
+    return page + _read("mend.js") + _read("alive.js")
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from typing import Any
 
 from qserve.ui.conversation import Answer, Conversation
@@ -11,13 +12,14 @@ from qserve.ui.strings import say
 __all__ = ["messages_of", "turn_of"]
 
 _FENCE = "```"
+_CODE = re.compile(r"(```.*?(?:```|$)|`[^`\n]+`)", re.DOTALL)
 
 
 def messages_of(conversation: Conversation, side: int, language: str) -> list[dict[str, Any]]:
     """Messages for the Chatbot of one side: per turn one of the user and, once answers began, one of the model."""
     messages = []
     for number, turn in enumerate(conversation.turns):
-        messages.append({"role": "user", "content": [_text(turn.question)]})
+        messages.append({"role": "user", "content": [_text(_literal(turn.question))]})
         answers = turn.sides[side] if side < len(turn.sides) else ()
         if answers:
             parts = [
@@ -48,7 +50,7 @@ def _parts(answer: Answer, rank: int, count: int, anchor: str, language: str) ->
     if answer.error:
         parts.append(f'<div class="qs-error" role="alert">{html.escape(answer.error)}</div>')
     figures = f'<div class="qs-figures">{_figures(answer, rank, count, anchor, language)}</div>'
-    if rank == 0 or not answer.finish_reason:
+    if rank == 0:
         return [*parts, figures]
     summary = say(language, "chat.other", rank=rank + 1, count=count)
     if answer.reward is not None:
@@ -96,6 +98,12 @@ def _figures(answer: Answer, rank: int, count: int, anchor: str, language: str) 
         told.append(html.escape(answer.model))
     copy = f'<button class="qs-copy {anchor}">{say(language, "chat.copy")}</button>' if answer.text else ""
     return " ".join(f"<span>{one}</span>" for one in told) + copy
+
+
+def _literal(question: str) -> str:
+    """What a user wrote is Markdown, but never HTML. Code shows what stands in it anyway."""
+    pieces = _CODE.split(question)
+    return "".join(piece if index % 2 else html.escape(piece, quote=False) for index, piece in enumerate(pieces))
 
 
 def _text(text: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import gradio as gr
@@ -13,7 +14,7 @@ from qserve.ui.api import ApiFailure
 from qserve.ui.conversation import Conversation
 from qserve.ui.pages.chat_form import ChatForm, Wish, chat_form
 from qserve.ui.pages.page import PRIVATE, Shared
-from qserve.ui.server import Served
+from qserve.ui.server import Served, look_at
 from qserve.ui.strings import marked, say
 from qserve.ui.transcript import messages_of, turn_of
 
@@ -175,7 +176,9 @@ class ChatPage:
             return
         index = event.index if isinstance(event.index, int) else event.index[0]
         cut = conversation.cut(turn_of(conversation, side, index))
-        async for update in self._answer(cut, str(event.value).strip(), language, self._form.read(form, language)):
+        async for update in self._answer(
+            cut, unescape(str(event.value)).strip(), language, self._form.read(form, language)
+        ):
             yield update
 
     async def _go_on(self, _question: str, kept: Any, language: str, *form: Any) -> AsyncIterator[Update]:
@@ -193,12 +196,21 @@ class ChatPage:
         self, conversation: Conversation, question: str, language: str, wish: Wish
     ) -> AsyncIterator[Update]:
         if not wish.sides[0].model:
-            raise gr.Error(say(language, "chat.no_model", why=""), print_exception=False)
+            wish = await self._with_models(wish, language)
         if wish.sides[0].temperature == 0 and wish.sides[0].num_answers > 1:
             gr.Info(say(language, "chat.equal"))
         asked = replace(conversation, system=wish.system).asked(question, len(wish.sides))
         async for update in self._drawn(asked, wish, language):
             yield update
+
+    async def _with_models(self, wish: Wish, language: str) -> Wish:
+        """For a page that was opened when nothing was served yet. Raises gr.Error where that is so still."""
+        served = await look_at(self._shared.api)
+        if not served.chat:
+            why = served.problem or "; ".join(served.waiting)
+            raise gr.Error(say(language, "chat.no_model", why=why), print_exception=False)
+        sides = tuple(replace(side, model=side.model or served.chat[0]) for side in wish.sides)
+        return replace(wish, sides=sides, reward_model=wish.reward_model or next(iter(served.reward), ""))
 
     async def _drawn(
         self, asked: Conversation, wish: Wish, language: str, begin_with: str = ""

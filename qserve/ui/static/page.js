@@ -58,12 +58,15 @@
 
   window.qserve = {
     language,
+    shown: () => current,
     // The keeper: an invisible component whose value is the conversation.
     keep(props, trigger, watch) {
       watch("value", () => {
         current = props.value;
         clearTimeout(saving);
-        saving = setTimeout(save, 300);
+        // While answers grow, a few times a second is enough; what is finished is kept at once.
+        const finished = current?.turns?.at(-1)?.sides?.flat().every((one) => one.finish_reason);
+        if (finished) save(); else saving = setTimeout(save, 300);
       });
       const id = sessionStorage.getItem("qserve.current");
       const found = id && stored(PREFIX + id);

@@ -1,0 +1,214 @@
+"""The chat page in a browser: answers stream and stop, are scored and ranked, and the browser keeps what was said."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+from tests.browser.conftest import PATIENCE_MS
+
+COUNTING = "Count from 1 to 30"
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture
+def page(page: Page) -> Page:
+    """Once it is known which models are served."""
+    expect(page.locator("#qs-model input")).to_have_value("demo")
+    return page
+
+
+def ask(page: Page, question: str) -> None:
+    page.locator("#qs-question textarea").fill(question)
+    page.locator("#qs-question textarea").press("Enter")
+
+
+def bot(page: Page, side: int = 0) -> Locator:
+    return page.locator(f"#qs-bot-{side} [data-testid=bot]")
+
+
+def rested(page: Page) -> None:
+    """The last answer is whole, scored and drawn."""
+    expect(page.locator("#qs-send")).to_be_visible()
+    expect(page.locator(".qs-writing")).to_have_count(0)
+
+
+def say(page: Page, question: str) -> None:
+    ask(page, question)
+    expect(page.locator("#qs-bot-0 [data-testid=user]").last).to_have_text(question)
+    rested(page)
+
+
+def kept(page: Page) -> dict:
+    """The conversation as the browser keeps it."""
+    found = """() => {
+        const told = localStorage.getItem("qserve.chat." + sessionStorage.getItem("qserve.current"));
+        return told === JSON.stringify(qserve.shown()) && told;
+    }"""
+    return json.loads(page.wait_for_function(found).json_value())
+
+
+def test_an_answer_has_its_figures_and_its_reward(page: Page) -> None:
+    say(page, "What is 17 + 25?")
+    expect(bot(page).first).to_contain_text("42")
+    figures = page.locator("#qs-bot-0 .qs-figures")
+    expect(figures).to_contain_text(re.compile(r"reward -?\d+\.\d{3}.*first token after \d+ ms.*18 \+ 3 tokens.*demo"))
+    answer = kept(page)["turns"][0]["sides"][0][0]
+    assert answer["content"] == "42" and answer["finish_reason"] == "stop"
+    say(page, COUNTING)
+    expect(figures.last).to_contain_text("tokens/s")
+
+
+def test_an_answer_streams_and_stops(page: Page, stack) -> None:
+    seen = []
+    page.expose_function("qserveSeen", lambda text: seen.append(text))
+    page.evaluate(
+        """() => new MutationObserver(() => {
+            const all = [...document.querySelectorAll("#qs-bot-0 [data-testid=bot]")];
+            window.qserveSeen(all.map((one) => one.textContent).join(""));
+        }).observe(document.querySelector("#qs-bot-0"), { childList: true, subtree: true, characterData: true })"""
+    )
+    # Sixteen answers at once take long enough to be stopped.
+    page.locator("#qs-best-of input[type=number]").fill("16")
+    page.locator("#qs-best-of input[type=number]").press("Tab")
+    ask(page, COUNTING)
+    expect(page.locator("#qs-stop")).to_be_visible()
+    expect(bot(page).first).to_contain_text("1, 2, 3")
+    page.locator("#qs-stop").click()
+    rested(page)
+    assert len({text for text in seen if text}) > 2, "it came at once"
+    answers = kept(page)["turns"][0]["sides"][0]
+    assert "stopped" in {one["finish_reason"] for one in answers}
+    expect(page.locator("#qs-bot-0 .qs-figures").first).to_contain_text("stopped")
+    # It is the request that ends, not only what is shown of it.
+    headers = {"authorization": f"Bearer {stack.key}"}
+    idle = 'qserve_gateway_sequences_running{worker="chat"} 0.0'
+    stack.until(lambda: idle in page.context.request.get("/metrics", headers=headers).text())
+
+
+def test_best_of_n_shows_all_and_the_best_first(page: Page) -> None:
+    page.locator("#qs-best-of input[type=number]").fill("6")
+    page.locator("#qs-best-of input[type=number]").press("Tab")
+    page.locator("#qs-settings > button").click()
+    page.locator("#qs-temperature input").fill("2")
+    page.locator("#qs-seed input").fill("7")
+    say(page, "What is 48 + 77?")
+    answers = kept(page)["turns"][0]["sides"][0]
+    rewards = [one["reward"] for one in answers]
+    assert len(rewards) == 6 and rewards == sorted(rewards, reverse=True)
+    assert rewards[0] > rewards[-1], "six answers at temperature 2 that are all the same show nothing"
+    expect(page.locator("#qs-bot-0 details.qs-other")).to_have_count(5)
+    expect(page.locator("#qs-bot-0 .qs-figures").first).to_contain_text(f"reward {rewards[0]:.3f}")
+    expect(page.locator("#qs-bot-0 details.qs-other summary").last).to_contain_text(f"reward {rewards[-1]:.3f}")
+
+
+def test_two_settings_answer_side_by_side(page: Page) -> None:
+    page.locator("#qs-compare > button").click()
+    page.locator("#qs-compare input[type=checkbox]").check()
+    expect(page.locator("#qs-bot-1")).to_be_visible()
+    say(page, "What is 30 - 12?")
+    expect(bot(page, 0).first).to_contain_text("18")
+    expect(bot(page, 1).first).to_contain_text("18")
+    assert len(kept(page)["turns"][0]["sides"]) == 2
+
+
+def test_a_reload_keeps_the_conversation_and_a_new_one_leaves_it_in_the_list(page: Page) -> None:
+    say(page, "你好，你是谁？")
+    expect(bot(page).first).to_contain_text("你好！我是 qserve 演示模型。")
+    kept(page)
+    page.reload()
+    expect(bot(page).first).to_contain_text("你好！我是 qserve 演示模型。")
+    say(page, "What is 3 + 4?")
+    assert [turn["question"] for turn in kept(page)["turns"]] == ["你好，你是谁？", "What is 3 + 4?"]
+    page.locator("#qs-new").click()
+    expect(page.locator("#qs-bot-0 [data-testid=user]")).to_have_count(0)
+    page.locator("#qs-history .qs-open").click()
+    expect(page.locator("#qs-bot-0 [data-testid=user]")).to_have_count(2)
+    page.locator("#qs-history .qs-delete").click()
+    expect(page.locator("#qs-history .qs-none")).to_be_visible()
+    assert page.evaluate("Object.keys(localStorage).filter((key) => key.startsWith('qserve.chat.'))") == []
+
+
+def test_a_question_can_be_edited_and_asked_again(page: Page) -> None:
+    say(page, "What is 2 + 3?")
+    say(page, "What is 5 + 5?")
+    page.locator("#qs-bot-0 button[aria-label=Edit]").first.click()
+    page.locator("#qs-bot-0 textarea").first.fill("What is 20 + 30?")
+    page.locator("#qs-bot-0 button[aria-label=Submit]").click()
+    expect(bot(page).first).to_contain_text("50")
+    rested(page)
+    assert [turn["question"] for turn in kept(page)["turns"]] == ["What is 20 + 30?"]
+    page.locator("#qs-again").click()
+    expect(page.locator("#qs-stop")).to_be_visible()
+    rested(page)
+    expect(bot(page).first).to_contain_text("50")
+    assert len(kept(page)["turns"]) == 1
+
+
+def test_an_answer_that_was_cut_is_continued(page: Page) -> None:
+    page.locator("#qs-settings > button").click()
+    page.locator("#qs-max-tokens input").fill("12")
+    page.locator("#qs-temperature input").fill("0")
+    say(page, COUNTING)
+    expect(page.locator("#qs-bot-0 .qs-figures")).to_contain_text("cut at the length limit")
+    before = kept(page)["turns"][0]["sides"][0][0]["content"]
+    page.locator("#qs-max-tokens input").fill("")
+    page.locator("#qs-continue").click()
+    expect(bot(page).first).to_contain_text("29, 30")
+    rested(page)
+    after = kept(page)["turns"][0]["sides"][0][0]["content"]
+    assert after.startswith(before) and after == ", ".join(str(number) for number in range(1, 31))
+
+
+def test_the_export_is_the_conversation(page: Page, tmp_path: Path) -> None:
+    say(page, "What is 1 + 1?")
+    conversation = kept(page)
+    with page.expect_download() as waited:
+        page.locator("#qs-export").click()
+    waited.value.save_as(tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_text()) == conversation
+
+
+def test_two_tabs_talk_at_once(signed_in: BrowserContext) -> None:
+    tabs = [signed_in.new_page() for _ in range(2)]
+    for tab in tabs:
+        tab.goto("/")
+        expect(tab.locator("#qs-model input")).to_have_value("demo")
+    for tab, question in zip(tabs, ("What is 6 + 6?", "What is 40 + 2?"), strict=True):
+        ask(tab, question)
+    for tab, answer in zip(tabs, ("12", "42"), strict=True):
+        expect(bot(tab).first).to_contain_text(answer)
+        rested(tab)
+        assert len(kept(tab)["turns"]) == 1
+    assert len(tabs[0].evaluate("Object.keys(localStorage).filter((key) => key.startsWith('qserve.chat.'))")) == 2
+
+
+def test_the_language_can_be_switched(page: Page) -> None:
+    expect(page.get_by_role("tab", name="Score")).to_be_visible()
+    page.locator(".qs-language select").select_option("zh-CN")
+    expect(page.get_by_role("tab", name="评分")).to_be_visible()
+    expect(page.locator("#qs-send")).to_have_text("发送")
+    assert page.locator("html").get_attribute("lang") == "zh-CN"
+    say(page, "What is 17 + 25?")
+    expect(page.locator("#qs-bot-0 .qs-figures")).to_contain_text("奖励")
+    page.reload()
+    expect(page.get_by_role("tab", name="评分")).to_be_visible()
+
+
+def test_what_a_model_or_a_user_writes_is_no_html(page: Page) -> None:
+    say(page, '<img src=x onerror="window.broken = true"><script>window.broken = true</script>')
+    assert page.evaluate("window.broken") is None
+
+
+def test_a_number_that_is_none_is_told(page: Page) -> None:
+    page.locator("#qs-settings > button").click()
+    page.locator("#qs-temperature input").fill("warm")
+    ask(page, "Hello")
+    expect(page.get_by_text("Temperature: “warm” is no number")).to_be_visible()
+    page.locator("#qs-temperature input").fill("9")
+    ask(page, "Hello")
+    expect(page.locator("#qs-bot-0 .qs-error")).to_contain_text("temperature")

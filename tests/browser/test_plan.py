@@ -1,0 +1,54 @@
+"""The plan page in a browser: the planner's own answer as a picture, and the line to copy."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import PATIENCE_MS
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture
+def page(page: Page) -> Page:
+    page.get_by_role("tab", name="Plan").click()
+    expect(page.locator("#qs-plan-button")).to_be_visible()
+    return page
+
+
+def choose(page: Page, field: str, value: str) -> None:
+    page.locator(f"#qs-plan-{field} input").fill(value)
+    page.locator(f"#qs-plan-{field} input").press("Enter")
+
+
+def test_what_fits_is_drawn_with_its_command(page: Page) -> None:
+    choose(page, "quant", "4bit")
+    page.locator("#qs-plan-button").click()
+    plan = page.locator("#qs-plan")
+    expect(plan.locator(".qs-verdict.qs-yes")).to_contain_text("It fits")
+    expect(plan.locator("svg.qs-bar")).to_have_attribute("aria-label", re.compile("NVIDIA GeForce RTX 4090: weights"))
+    command = "qserve plan --model Qwen/Qwen3-32B --quant 4bit --gpu rtx-4090"
+    expect(plan.locator(".qs-command code").last).to_have_text(command)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    plan.locator(".qs-copy-text").last.click()
+    expect(plan.locator(".qs-copy-text").last).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == command
+
+
+def test_what_does_not_fit_comes_with_ways_out(page: Page) -> None:
+    choose(page, "quant", "bf16")
+    page.locator("#qs-plan-context input").fill("32,768")
+    page.locator("#qs-plan-button").click()
+    expect(page.locator("#qs-plan .qs-verdict.qs-no")).to_contain_text("It does not fit")
+    expect(page.locator("#qs-plan .qs-suggestions li").first).to_contain_text("qserve")
+
+
+def test_the_planners_refusal_is_a_sentence(page: Page) -> None:
+    page.locator("#qs-plan-context input").fill("9999999")
+    page.locator("#qs-plan-button").click()
+    failure = page.locator("#qs-plan .qs-error")
+    expect(failure).to_contain_text("--max-model-len 9999999")
+    expect(failure).not_to_contain_text("Traceback")
