@@ -30,7 +30,7 @@ def _literals(node):
 def _codes_in_the_source():
     """What stands as the third argument of an ApiError(…), or in the variable that does."""
     codes = set()
-    for path in [*SOURCES.glob("*.py"), *(SOURCES.parent / "wire").glob("*.py")]:
+    for path in [*SOURCES.rglob("*.py"), *(SOURCES.parent / "wire").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ApiError" and node.args:
                 codes |= _literals(node.args[2])

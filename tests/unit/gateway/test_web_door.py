@@ -1,0 +1,273 @@
+"""The door of the web UI: whose request it is, who passes, what is slowed and what is refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.gateway.app import build_gateway
+from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.web import UiEndpoint
+from qserve.gateway.web.origin import check_origin
+from qserve.gateway.web.routes import UI_ROUTES, ui_route
+from qserve.gateway.web.session import SESSION_S, Sessions
+from qserve.gateway.web.sign_in import Guesses, key_of_form
+from qserve.gateway.web.texts import TEXTS, language
+from qserve.wire.errors import ApiError
+
+PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
+KEY = "sk-door-19f2"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Answer:
+    def __init__(self, messages) -> None:
+        self.status = messages[0]["status"]
+        self.pairs = messages[0]["headers"]
+        self.headers = {name.decode(): value.decode() for name, value in self.pairs}
+        self.text = b"".join(one.get("body", b"") for one in messages[1:]).decode()
+
+
+class Client:
+    """A browser of sorts before a gateway: it keeps its cookie, and says where its requests come from."""
+
+    def __init__(self, keys=(KEY,), state=WorkerState.STARTING, install="", **settings) -> None:
+        worker = WorkerEndpoint("chat", ("m",), UnixAddress(Path("/nowhere")), "k", 1, 1)
+        self.ui = UiEndpoint(replace(worker, name="ui", state=state), "internal", install)
+        self.app = build_gateway(GatewaySettings(keys=keys, **settings), [worker], ui=self.ui)
+        self.cookie = ""
+
+    async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+        given = {"host": "h:1", "accept": "text/html", "cookie": self.cookie, **headers}
+        pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items() if value]
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(),
+            "headers": pairs, "client": ("10.0.0.9", 4), "server": ("h", 8000), "scheme": "http",
+        }  # fmt: skip
+        messages = []
+
+        async def receive():
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message):
+            messages.append(message)
+
+        await self.app(scope, receive, send)
+        answer = Answer(messages)
+        if "set-cookie" in answer.headers:
+            self.cookie = answer.headers["set-cookie"].partition(";")[0]
+        return answer
+
+    async def sign_in(self, key: str = KEY, **headers: str) -> Answer:
+        return await self.ask("POST", "/sign-in", f"key={key}".encode(), **{"origin": "http://h:1", **headers})
+
+
+async def test_only_browsers_get_the_page_and_the_api_keeps_its_routes():
+    client = Client()
+    page = await client.ask("GET", "/")
+    assert (page.status, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    for path, accept in (("/", "*/*"), ("/v1/models", "text/html"), ("/gradio_api/info", "text/html")):
+        refused = await client.ask("GET", path, accept=accept)
+        assert (refused.status, refused.headers["content-type"]) == (401, "application/json"), path
+    assert (await client.ask("GET", "/health")).status == 200
+
+
+async def test_the_right_key_gives_a_cookie_that_is_no_key():
+    client = Client()
+    answer = await client.sign_in()
+    assert (answer.status, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=Strict", "Path=/", f"Max-Age={SESSION_S}"} <= set(cookie.split("; "))
+    assert "Secure" not in cookie and KEY not in cookie
+    assert "starting" in (await client.ask("GET", "/")).text
+    assert client.ui.wanted.is_set()
+
+
+@pytest.mark.parametrize("headers", [{"x_forwarded_proto": "https"}, {"origin": "https://h:1"}])
+async def test_behind_tls_the_cookie_is_secure(headers):
+    assert "; Secure" in (await Client().sign_in(**headers)).headers["set-cookie"]
+
+
+async def test_a_wrong_key_gives_nothing_and_stands_nowhere():
+    answer = await Client().sign_in("sk-wrong<b>")
+    assert answer.status == 401
+    assert "set-cookie" not in answer.headers
+    assert "sk-wrong" not in answer.text
+
+
+async def test_the_internal_key_opens_the_api_but_no_page():
+    client = Client()
+    assert (await client.sign_in("internal")).status == 401
+    listed = await client.ask("GET", "/v1/models", authorization="Bearer internal")
+    assert listed.status == 200
+
+
+async def test_guessing_is_slowed_even_for_the_right_key():
+    client = Client()
+    statuses = [(await client.sign_in(f"guess-{number}")).status for number in range(4)]
+    assert statuses == [401, 401, 401, 429]
+    answer = await client.sign_in()
+    assert answer.status == 429
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_the_wait_doubles_up_to_a_minute_and_is_forgiven():
+    clock = Clock()
+    guesses = Guesses(clock)
+    waits = []
+    for _ in range(12):
+        guesses.count("10.0.0.1")
+        waits.append(guesses.wait_s("10.0.0.1"))
+        clock.now_s += waits[-1]
+    assert waits[:6] == [0, 0, 1, 2, 4, 8] and waits[-1] == 60
+    assert guesses.wait_s("10.0.0.2") == 0
+    clock.now_s += 3601
+    guesses.count("10.0.0.1")
+    assert guesses.wait_s("10.0.0.1") == 0
+    for number in range(4):
+        guesses.count(f"2001:db8::{number}")
+    assert guesses.wait_s("2001:db8::ffff") > 0, "one network of IPv6 is one guesser"
+
+
+def test_sessions_end_by_time_and_by_hand():
+    clock = Clock()
+    sessions = Sessions(clock)
+    one, two = sessions.begin(), sessions.begin()
+    assert sessions.visitor(one) not in (None, sessions.visitor(two))
+    assert one not in repr(vars(sessions))
+    sessions.end(one)
+    assert sessions.visitor(one) is None and sessions.visitor(two)
+    clock.now_s += SESSION_S
+    assert sessions.visitor(two) is None
+    assert sessions.visitor("made-up") is None
+
+
+async def test_without_keys_a_visit_is_a_session_and_other_hosts_are_refused():
+    client = Client(keys=(), allowed_hosts=("h",))
+    assert (await client.ask("GET", "/assets/x.js")).status == 401
+    assert (await client.ask("GET", "/")).status == 503
+    assert client.cookie
+    assert (await client.ask("GET", "/", host="evil.example")).status == 421
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"}, {"origin": "http://h:2"}, {"origin": "null"},
+        {"origin": "http://h:1", "sec_fetch_site": "cross-site"}, {"sec_fetch_site": "same-site"}, {},
+    ],
+)  # fmt: skip
+async def test_a_post_that_may_be_forged_is_refused(headers):
+    client = Client(state=WorkerState.READY)
+    await client.sign_in()
+    for path in ("/gradio_api/queue/join", "/sign-out"):
+        answer = await client.ask("POST", path, b"{}", **headers)
+        assert (answer.status, "cross_site" in answer.text) == (403, True), path
+    assert (await client.ask("POST", "/sign-out", origin="http://h:1")).status == 303
+
+
+def test_a_get_may_be_a_link_and_no_more():
+    def scope(**headers):
+        pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        return {"method": "GET", "headers": pairs}
+
+    check_origin(
+        scope(sec_fetch_site="cross-site", sec_fetch_mode="navigate", sec_fetch_dest="document"), has_session=True
+    )
+    for dest in ("image", "script", "iframe", "empty"):
+        with pytest.raises(ApiError):
+            check_origin(
+                scope(sec_fetch_site="cross-site", sec_fetch_mode="no-cors", sec_fetch_dest=dest), has_session=True
+            )
+
+
+async def test_a_link_from_elsewhere_is_asked_again_from_here():
+    answer = await Client().ask(
+        "GET", "/", sec_fetch_site="cross-site", sec_fetch_mode="navigate", sec_fetch_dest="document"
+    )
+    assert '<meta http-equiv="refresh" content="0;url=/">' in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (WorkerState.RESTARTING, "starting again"),
+        (WorkerState.FAILED, "could not be started"),
+        (WorkerState.DRAINING, "is stopping"),
+    ],
+)
+async def test_while_it_is_away_a_page_says_so_and_the_rest_is_503(state, said):
+    client = Client(state=state)
+    client.ui.worker.detail = "killed by <SIGKILL>"
+    await client.sign_in()
+    page = await client.ask("GET", "/")
+    assert page.status == 503 and said in page.text
+    assert "<SIGKILL>" not in page.text
+    assert (await client.ask("GET", "/theme.css")).status == 503
+
+
+async def test_without_gradio_the_page_names_the_command():
+    client = Client(install="pip install 'qserve[ui]'")
+    await client.sign_in()
+    page = await client.ask("GET", "/")
+    assert page.status == 501 and "pip install &#x27;qserve[ui]&#x27;" in page.text
+    assert not client.ui.wanted.is_set()
+
+
+async def test_every_page_binds_the_browser():
+    client = Client()
+    for page in (await client.ask("GET", "/"), await client.sign_in(), await client.ask("GET", "/")):
+        assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+        assert page.headers["x-content-type-options"] == "nosniff"
+    hashed = re.search(r"<style>(.*?)</style>", (await Client().ask("GET", "/")).text, re.DOTALL)
+    assert hashed and "script" not in hashed[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "spoken"),
+    [("zh-CN,zh;q=0.9,en;q=0.8", "zh"), ("en,zh;q=0.5", "en"), ("fr, zh;q=0.1", "zh"), ("", "en"), ("zh;q=x", "en")],
+)
+def test_the_language_is_the_browsers(asked, spoken):
+    assert language({"headers": [(b"accept-language", asked.encode())]}) == spoken
+
+
+def test_both_languages_say_everything():
+    assert TEXTS["en"].keys() == TEXTS["zh"].keys()
+    for name, text in TEXTS["en"].items():
+        assert set(re.findall(r"{\w+}", text)) == set(re.findall(r"{\w+}", TEXTS["zh"][name]))
+
+
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [(b"key=a%2Bb+", b"a+b"), (b"key=%E5%AF%86", "密".encode()), (b"other=1", b""), (b"\xff\xfe", b""), (b"", b"")],
+)
+def test_the_forms_key(body, key):
+    assert key_of_form(body) == key
+
+
+def test_no_route_of_the_ui_is_one_of_the_apis():
+    from qserve.gateway.routes import CLOSED, ROUTES
+
+    taken = {(route.method, route.path) for route in ROUTES}
+    assert not taken & {(route.method, route.path) for route in UI_ROUTES}
+    for method, path in [*taken, *(("GET", path) for path in CLOSED)]:
+        assert ui_route(method, path) is None, path
+
+
+def test_the_page_of_the_api_lists_what_a_browser_may_ask():
+    section = PAGE[PAGE.index("## The web UI") :]
+    told = set(re.findall(r"^\| (\w+) \| `(/\S*)` \|", section, re.MULTILINE))
+    assert told == {(route.method, route.path) for route in UI_ROUTES} | {("POST", "/sign-in"), ("POST", "/sign-out")}
