@@ -2,6 +2,7 @@
 
     python bench/against_vllm_bench.py                  # about 4 minutes on 2 cores
     python bench/against_vllm_bench.py --rounds 5 --concurrency 16
+    python bench/against_vllm_bench.py --fake           # a server of set latencies: are the definitions the same?
 
 Both send the same prompts from one file; the server caches no prefixes, so that it does not matter who asks first.
 They take turns, round by round in another order. Prints medians over rounds of each one's medians, and their
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import json
 import random
@@ -20,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from bench.random_checkpoint import write_checkpoint
 from bench.servers import Server, running, vllm_cpu, wait_ready
 from qserve.bench.counting import local_counter
 from qserve.bench.prompts import TextMaker
+from qserve.bench.self_test import fake_server
 
 NAMES = {"median_ttft_ms": "TTFT ms", "median_tpot_ms": "TPOT ms", "output_throughput": "output tokens/s"}
 LIMIT = 0.05
@@ -64,7 +68,7 @@ def by_vllm(child: subprocess.Popen[str], server: Server, load: Load, prompts: P
     """One `vllm bench serve`."""
     backend, path = ROUTES[load.endpoint]
     arguments = [
-        "--backend", backend, "--endpoint", path, "--base-url", server.url, "--model", "bench",
+        "--backend", backend, "--endpoint", path, "--base-url", server.url, "--model", server.model,
         "--tokenizer", str(folder), "--dataset-name", "custom", "--dataset-path", str(prompts),
         "--custom-output-len", str(load.output_len), "--skip-chat-template", "--num-prompts", str(load.num_prompts),
         "--max-concurrency", str(load.concurrency), "--num-warmups", "2", "--ignore-eos", "--temperature", "0",
@@ -114,36 +118,47 @@ def compare(load: Load, rounds: list[tuple[dict[str, Any], dict[str, Any]]]) -> 
     return good
 
 
-async def measure(arguments: argparse.Namespace, folder: Path, logs: Path) -> bool:
-    """The server, then every load in turns."""
+@contextlib.asynccontextmanager
+async def served(arguments: argparse.Namespace, folder: Path, log: Path) -> AsyncIterator[Server]:
+    """The server that both load, ready."""
+    if arguments.fake:
+        with fake_server(60.0, 15.0) as url:
+            yield Server("fake", [], int(url.rpartition(":")[2]), "fake", "/v1/models")
+        return
     server = vllm_cpu(folder, "bfloat16", eager=True)
     server = dataclasses.replace(server, command=[*server.command, "--no-enable-prefix-caching"])
-    prompts, log = logs / "prompts.jsonl", logs / "server.log"
+    with running(server, log) as process:
+        await wait_ready(server, process, log)
+        yield server
+
+
+async def measure(arguments: argparse.Namespace, folder: Path, logs: Path) -> bool:
+    """Every load in turns."""
+    prompts = logs / "prompts.jsonl"
     good = True
-    with running(server, log) as process, (logs / "vllm.log").open("w") as vllm_log:
+    with (logs / "vllm.log").open("w") as vllm_log:
         child = subprocess.Popen(
             [sys.executable, __file__, "--vllm-worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=vllm_log, text=True,
         )  # fmt: skip
         try:
-            await wait_ready(server, process, log)
             assert child.stdout is not None
             if child.stdout.readline().strip() != "ready":
                 sys.exit(f"vLLM's benchmark did not start; its log is {logs / 'vllm.log'}")
-            print("server and clients are ready", flush=True)
-            for endpoint, concurrency, number in arguments.loads:
-                load = Load(endpoint, concurrency, number, arguments.input_len, arguments.output_len)
-                rounds = []
-                for turn in range(arguments.rounds):
-                    write_prompts(folder, load, 100 * concurrency + turn, prompts)
-                    if turn % 2:
-                        theirs = by_vllm(child, server, load, prompts, folder)
-                        ours = by_qserve(server, load, prompts)
-                    else:
-                        ours = by_qserve(server, load, prompts)
-                        theirs = by_vllm(child, server, load, prompts, folder)
-                    rounds.append((ours, theirs))
-                good = compare(load, rounds) and good
+            async with served(arguments, folder, logs / "server.log") as server:
+                print(f"{server.name} and clients are ready", flush=True)
+                for load in arguments.loads:
+                    rounds = []
+                    for turn in range(arguments.rounds):
+                        write_prompts(folder, load, 100 * load.concurrency + turn, prompts)
+                        if turn % 2:
+                            theirs = by_vllm(child, server, load, prompts, folder)
+                            ours = by_qserve(server, load, prompts)
+                        else:
+                            ours = by_qserve(server, load, prompts)
+                            theirs = by_vllm(child, server, load, prompts, folder)
+                        rounds.append((ours, theirs))
+                    good = compare(load, rounds) and good
         finally:
             child.kill()
             child.wait()
@@ -160,6 +175,7 @@ def main() -> None:
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=32)
     parser.add_argument("--prompts-per-stream", type=int, default=4)
+    parser.add_argument("--fake", action="store_true", help="load qserve's fake server: 60 ms, then 15 ms a token")
     parser.add_argument("--keep", type=Path, help="keep logs and results here")
     parser.add_argument("--vllm-worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -167,7 +183,13 @@ def main() -> None:
         vllm_worker()
         return
     arguments.loads = [
-        (endpoint, concurrency, max(6, arguments.prompts_per_stream * concurrency))
+        Load(
+            endpoint,
+            concurrency,
+            max(6, arguments.prompts_per_stream * concurrency),
+            arguments.input_len,
+            arguments.output_len,
+        )
         for endpoint in arguments.endpoint
         for concurrency in arguments.concurrency
     ]

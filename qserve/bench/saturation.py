@@ -16,6 +16,7 @@ _WORTH_DOUBLING = 1.05
 _KEEPS_UP = 0.9
 _MOSTLY = 0.6
 _NO_LONGER = 0.05
+_ALIKE = 1.2
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ def _why(first: StageFigures, last: StageFigures, share: float | None) -> str:
         return "A request takes no longer than at the lightest load."
     longer = f"A request takes {longer_ms:,.0f} ms longer than at {first.stage.name}"
     if share is None:
-        return f"{longer}."
+        queued = last.rate < _ALIKE * first.rate
+        return f"{longer}{', and no more gets done: it waits in a queue' if queued else ''}."
     waiting = f"TTFT {first.ttft.p50:,.0f} to {last.ttft.p50:,.0f} ms"
     slower = f"TPOT {first.tpot.p50:,.1f} to {last.tpot.p50:,.1f} ms"
     if share >= _MOSTLY:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -86,8 +87,6 @@ async def progress_on(console: Console) -> AsyncIterator[Callable[[Running], Non
 
 
 def _progress(running: Running) -> dict[str, Any]:
-    import time
-
     run, stage = running.run, running.run.stage
     records = run.records
     elapsed_s = max(1e-9, time.time() - run.began_unix_s)
@@ -153,14 +152,14 @@ def _show_stages(console: Console, figures: Sequence[StageFigures]) -> None:
         spreads = [name for name in spreads if name != "ITL"]
     has_goodput = any(one.request_goodput is not None for one in figures)
     has_failed = any(one.failed for one in figures)
-    columns = [f"{name} ms {' / '.join(shares)}" for name in spreads]
-    unit = "output tokens/s" if figures[0].total_output_tokens else "tokens/s"
+    columns = [f"{name} ms\n{' / '.join(shares)}" for name in spreads]
+    unit = "output\ntokens/s" if figures[0].total_output_tokens else "tokens/s"
     table = _table(
         "load",
-        "requests/s",
+        "req/s",
         unit,
         *columns,
-        *(["goodput/s"] if has_goodput else []),
+        *(["good\nreq/s"] if has_goodput else []),
         *(["failed"] if has_failed else []),
     )
     best = max(one.rate for one in figures)
