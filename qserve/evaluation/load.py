@@ -66,7 +66,7 @@ def chat_load(served: ServedModel, prompts: Sequence[str], *, num_streams: int, 
 
 
 def reward_load(served: ServedModel, batches: Sequence[Sequence[Any]], *, num_streams: int) -> LoadFigures:
-    """Score every batch of texts or conversations, one request each, `num_streams` at a time.
+    """Score every batch of conversations, one request each, `num_streams` at a time.
 
     Raises WorkerFailed likewise.
     """
@@ -132,8 +132,7 @@ async def _chat(session: aiohttp.ClientSession, served: ServedModel, prompt: str
 
 
 async def _reward(session: aiohttp.ClientSession, served: ServedModel, batch: Sequence[Any]) -> _Timed:
-    kind = "texts" if isinstance(batch[0], str) else "conversations"
-    body = {"model": served.model, kind: list(batch)}
+    body = {"model": served.model, "conversations": list(batch)}
     began = time.perf_counter()
     async with session.post(f"{served.url}/v1/reward", json=body) as response:
         await _check(served, response)

@@ -18,7 +18,7 @@ from qserve.evaluation.server import ServedModel, post_json
 from qserve.evaluation.suites import task_folders
 from qserve.reward.files import Record, read_records
 
-__all__ = ["contents_of", "demo_preferences", "evaluate_preferences", "read_preferences"]
+__all__ = ["conversations_of", "demo_preferences", "evaluate_preferences", "read_preferences"]
 
 _ITEMS_A_REQUEST = 32
 
@@ -40,7 +40,7 @@ def read_preferences(file: Path, limit: int | None) -> list[Record]:
     return records
 
 
-def contents_of(records: Sequence[Record]) -> list[Any]:
+def conversations_of(records: Sequence[Record]) -> list[Any]:
     """Every answer of every preference in its whole conversation, in order."""
     return [content for record in records for content in record.contents]
 
@@ -88,18 +88,8 @@ def _stderr(share: float, num: int) -> float:
     return math.sqrt(share * (1 - share) / max(1, num - 1))
 
 
-def _rewards(served: ServedModel, contents: Sequence[Any]) -> list[float]:
-    """A request holds texts or conversations, not both."""
-    rewards: dict[int, float] = {}
-    for kind, is_text in (("texts", True), ("conversations", False)):
-        indices = [index for index, content in enumerate(contents) if isinstance(content, str) is is_text]
-        if indices:
-            asked = _ask(served, {"model": served.model, kind: [contents[index] for index in indices]})
-            rewards.update(zip(indices, asked, strict=True))
-    return [rewards[index] for index in range(len(contents))]
-
-
-def _ask(served: ServedModel, body: Mapping[str, Any]) -> list[float]:
+def _rewards(served: ServedModel, conversations: Sequence[Any]) -> list[float]:
+    body: Mapping[str, Any] = {"model": served.model, "conversations": list(conversations)}
     answer = post_json(f"{served.url}/v1/reward", served.api_key, body)
     try:
         return [float(row["reward"]) for row in answer["data"]]

@@ -84,8 +84,7 @@ class RewardQuestions:
 
     def load(self, served: ServedModel) -> LoadFigures:
         """Requests of several conversations each, over and over the same."""
-        contents = preferences.contents_of(self.records)
-        several = [one for one in contents if type(one) is type(contents[0])]  # a request holds one kind
+        several = preferences.conversations_of(self.records)
         batches = [
             [several[(index + offset) % len(several)] for offset in range(_CONVERSATIONS_A_REQUEST)]
             for index in range(0, _NUM_REQUESTS * _CONVERSATIONS_A_REQUEST, _CONVERSATIONS_A_REQUEST)

@@ -145,9 +145,10 @@ def _asked(request: urllib.request.Request, api_key: str) -> Any:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310
             return json.load(reply)
     except urllib.error.HTTPError as error:
-        if error.code == 401:
-            raise UsageError(f"{request.full_url} wants a key: --api-key, or QSERVE_API_KEY") from None
-        raise UsageError(f"{request.full_url} answered {error.code}: {_words(error)}") from None
+        with error:
+            if error.code == 401:
+                raise UsageError(f"{request.full_url} wants a key: --api-key, or QSERVE_API_KEY") from None
+            raise UsageError(f"{request.full_url} answered {error.code}: {_words(error)}") from None
     except ValueError:
         raise UsageError(f"{request.full_url} answered something that is no JSON; is it an OpenAI server?") from None
     except (OSError, HTTPException) as error:
