@@ -21,7 +21,7 @@ from qserve.errors import QserveError
 from qserve.hub.bundled import bundled_config, known_ids
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.planner.constants import VLLM_VERSION
-from qserve.planner.memory.vllm import default_max_num_seqs
+from qserve.planner.memory.vllm import default_max_num_batched_tokens, default_max_num_seqs
 from qserve.planner.versions import VllmVersion
 from qserve.units import GIB, MIB
 
@@ -254,7 +254,8 @@ def request_of(row: Row) -> PlanRequest:
         "max_model_len": config.get("max_model_len"),
         # The log's engine ran with its own default where the row names none; the planner would lower it to fit.
         "max_num_seqs": config.get("max_num_seqs") or default_max_num_seqs(devices[0], version),
-        "max_num_batched_tokens": config.get("max_num_batched_tokens"),
+        "max_num_batched_tokens": config.get("max_num_batched_tokens")
+        or default_max_num_batched_tokens(devices[0], version, config.get("max_model_len") or _max_length(row)),
     }
     dtype = {"torch.bfloat16": "bfloat16", "fp16": "float16", "half": "float16", "bf16": "bfloat16"}.get(
         str(config.get("dtype")), config.get("dtype")
@@ -286,6 +287,11 @@ def request_of(row: Row) -> PlanRequest:
         language_model_only=bool(config.get("language_model_only")),
         warm_compile_cache=config.get("compile_cache") == "warm",
     )
+
+
+def _max_length(row: Row) -> int:
+    checkpoint = _checkpoint_for(row)
+    return checkpoint.spec.max_position_embeddings if checkpoint else 2048
 
 
 def _prefix_caching(config: dict[str, Any]) -> bool | None:

@@ -39,9 +39,12 @@ def default_max_num_seqs(device: Device, version: VllmVersion) -> int:
 
 
 def default_max_num_batched_tokens(device: Device, version: VllmVersion, max_model_len: int) -> int:
-    """Tokens of one step of the API server: 8192 or 2048 by card; a whole prompt in the first engine."""
+    """Tokens of one step of the API server: 8192 or 2048 by card; a whole prompt in the first engine.
+
+    That one cut prompts into steps of 2048 where they may be longer than 32768. Source: vllm 0.7 arg_utils.py.
+    """
     if version.is_v0_engine(device.compute_capability):
-        return max(max_model_len, 2048)
+        return max(max_model_len, 2048) if max_model_len <= 32768 else 2048
     if not _is_large(device):
         return 2048
     return 16384 if device.total_bytes >= 160 * GIB else 8192

@@ -61,6 +61,12 @@ def test_a_gpu_that_shares_the_cpus_memory_gets_the_small_defaults() -> None:
     assert term(plan_of("Qwen/Qwen3-0.6B", "gb10"), "non-torch") >= 2 * GIB
 
 
+def test_the_first_engine_takes_a_whole_prompt_up_to_32768_tokens() -> None:
+    card, version = known_gpus()["rtx-4090"], VllmVersion.parse("0.7.3")
+    lengths = 1024, 10000, 32768, 32769, 131072
+    assert [default_max_num_batched_tokens(card, version, n) for n in lengths] == [2048, 10000, 32768, 2048, 2048]
+
+
 def test_an_old_card_loads_no_flash_attention() -> None:
     """0.05 GiB beside torch in vLLM 0.20 on a T4, 0.25 on newer ones."""
     old = term(plan_of("Qwen/Qwen3-0.6B", "t4", engine_version="0.20.0"), "non-torch")
