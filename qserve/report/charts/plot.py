@@ -12,7 +12,8 @@ from markupsafe import Markup
 
 __all__ = ["HEIGHT", "WIDTH", "dot", "frame", "legend"]
 
-WIDTH, HEIGHT = 1000, 100
+WIDTH = 1000
+HEIGHT = 100
 _FRAME = Markup(
     '<div class="plot {}"><div class="ys">{}</div>'
     '<svg viewBox="0 0 1000 100" preserveAspectRatio="none" aria-hidden="true">{}{}</svg>'
