@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import os
 
+import pytest
 from hypothesis import settings
 
 # What one test's run measured must not move another test's plan. A test of learning takes it away.

@@ -25,6 +25,7 @@ COMMANDS = {
     "reward": "Are the rewards right? Against plain transformers, per quantization.",
     "eval-reward": "Accuracy of a reward model on preference data.",
     "report": "A run's whole story on one page: planned against measured, latency, results, faults.",
+    "runs": "What ran on this machine: list, show, compare, delete.",
     "models": "Known models, their sizes and aliases.",
     "doctor": "What this machine can run, and which command installs the rest.",
 }

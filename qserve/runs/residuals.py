@@ -55,9 +55,8 @@ def _uncorrected(plan: Plan, term: LearnedTerm, made: Mapping[LearnedTerm, int])
 
 def _measured(plan: Plan, document: Mapping[str, Any]) -> dict[LearnedTerm, int]:
     found: dict[LearnedTerm, int] = dict(_terms(plan, document))
-    tokens = _tokens(plan, document)
-    if tokens:
-        found["kv_cache_tokens"] = tokens
+    if document.get("kv_cache_tokens") and plan.kv_cache_tokens:
+        found["kv_cache_tokens"] = int(document["kv_cache_tokens"])
     missing = _missing(plan, document)
     if missing > 0 and "runtime" not in found:
         found["runtime"] = (_planned(plan, "runtime") + missing) // len(plan.devices)
@@ -72,15 +71,6 @@ def _terms(plan: Plan, document: Mapping[str, Any]) -> Iterator[tuple[LearnedTer
     activations = document.get("activations_bytes")
     if activations and (plan.engine == "vllm" or activations > _planned(plan, "activations")):
         yield "activations", activations // count
-
-
-def _tokens(plan: Plan, document: Mapping[str, Any]) -> int | None:
-    """KV tokens for the bytes of the plan, from those that the engine has for its bytes."""
-    tokens, given = document.get("kv_cache_tokens"), document.get("kv_cache_bytes")
-    planned = _planned(plan, "kv_cache")
-    if not tokens or not given or not planned or not plan.kv_cache_tokens:
-        return None
-    return round(int(tokens) * planned / int(given))
 
 
 def _missing(plan: Plan, document: Mapping[str, Any]) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from qserve.runs.records import (
 )
 from qserve.runs.request_queries import RequestFilter, requests_of
 from qserve.runs.residuals import residuals_in
+from qserve.runs.retention import forget
 from qserve.runs.traffic import traffic_of
 
 __all__ = ["RunStore"]
@@ -142,6 +143,21 @@ class RunStore:
     ) -> StoredDocument:
         """Keep a comparison's result."""
         return self._add("comparison", document, name, run)
+
+    def delete(self, runs: Iterable[StoredRun]) -> tuple[str, ...]:
+        """Forget these runs, their results, residuals and logs; the ids. Raises UsageError for one that is running."""
+        chosen = tuple({run.id: run for run in runs}.values())
+        for run in chosen:
+            if run.state == "running":
+                raise UsageError(f"{run.id} is running; stop it first, then delete it")
+        try:
+            with contextlib.closing(connect(self.path)) as connection:
+                for run in chosen:
+                    forget(connection, self.path, run.id)
+                connection.execute("PRAGMA incremental_vacuum").fetchall()
+        except sqlite3.Error as error:
+            raise unusable(self.path, error) from error
+        return tuple(run.id for run in chosen)
 
     def _add(
         self,

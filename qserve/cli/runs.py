@@ -1,0 +1,153 @@
+"""`qserve runs`: what ran on this machine, one run in full, two side by side, and taking them away."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from qserve.cli.state import state_folder
+from qserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qserve.runs import RunStore, StoredRun
+
+__all__ = ["command"]
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([hdw])")
+_SECONDS = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def _shared(function: Function) -> Function:
+    function = click.option("--json", "as_json", is_flag=True, help="Print JSON, as GET /v1/qserve/runs answers it.")(
+        function
+    )
+    return click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path),
+        envvar="QSERVE_STATE_DIR",
+        help="Where the runs are kept [~/.local/state/qserve].",
+    )(function)
+
+
+@click.group("runs", invoke_without_command=True)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Newest runs to list.")
+@_shared
+@click.pass_context
+def command(ctx: click.Context, /, limit: int, state_dir: Path | None, as_json: bool) -> None:
+    """What ran: each `qserve up` with its models, requests, errors and how it ended.
+
+    \b
+    qserve runs
+    qserve runs show                       the newest; or by its id, or the beginning of one
+    qserve runs compare 20261120 20261121
+    qserve runs delete --older-than 30d
+    qserve runs residuals                  what the next plan learns from them
+
+    Exit status: 0, or 2 where there is no such run.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    store = _store(state_dir)
+    if as_json:
+        from qserve.runs.document import runs_document
+
+        _print_json(runs_document(store, limit))
+        return
+    from qserve.cli.show_runs import show_list
+
+    show_list(store.runs(limit), store.path)
+
+
+@command.command("show")
+@click.argument("run", required=False)
+@_shared
+def show(run: str | None, state_dir: Path | None, as_json: bool) -> None:
+    """One run: its start, memory planned and measured, requests, faults, results."""
+    store = _store(state_dir)
+    found = store.run(run)
+    if as_json:
+        from qserve.runs.document import run_document
+
+        _print_json(run_document(store, found))
+        return
+    from qserve.cli.show_runs import show_run
+
+    show_run(store, found)
+
+
+@command.command("compare")
+@click.argument("first")
+@click.argument("second")
+@_shared
+def compare(first: str, second: str, state_dir: Path | None, as_json: bool) -> None:
+    """Two runs side by side: what was started differently, and what came of it."""
+    from qserve.cli.compare_runs import compared, show_compared
+
+    store = _store(state_dir)
+    rows = compared(store, store.run(first), store.run(second))
+    if as_json:
+        _print_json([row.to_json() for row in rows])
+    else:
+        show_compared(rows)
+
+
+@command.command("delete")
+@click.argument("runs", nargs=-1)
+@click.option("--older-than", metavar="AGE", help="Runs that ended longer ago: 12h, 30d, 8w.")
+@_shared
+def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None, as_json: bool) -> None:
+    """Forget runs: records, results and logs. One that is running is refused."""
+    if bool(runs) == (older_than is not None):
+        raise UsageError("name the runs to delete (`qserve runs` lists them), or give --older-than 30d; one of the two")
+    store = _store(state_dir)
+    chosen = [store.run(name) for name in runs] if runs else _older(store, older_than or "")
+    gone = store.delete(chosen)
+    if as_json:
+        _print_json({"deleted": list(gone)})
+    else:
+        click.echo(f"deleted {len(gone)} runs{': ' if gone else ''}{', '.join(gone)}")
+
+
+@command.command("residuals")
+@_shared
+def residuals(state_dir: Path | None, as_json: bool) -> None:
+    """What runs measured beside what was planned, and so what the next plan is corrected by."""
+    found = _store(state_dir).residuals()
+    if as_json:
+        from dataclasses import asdict
+
+        _print_json([asdict(one) for one in found])
+        return
+    from qserve.cli.show_runs import show_residuals
+
+    show_residuals(found)
+
+
+def _store(state_dir: Path | None) -> RunStore:
+    from qserve.runs import RunStore
+    from qserve.runs.database import FILE_NAME
+
+    folder = state_folder(state_dir)
+    if not (folder / FILE_NAME).exists():
+        raise UsageError(f"no run is stored in {folder}; start one with `qserve up`, or name the place: --state-dir")
+    return RunStore.open(folder)
+
+
+def _older(store: RunStore, age: str) -> list[StoredRun]:
+    found = _AGE.fullmatch(age.strip())
+    if found is None:
+        raise UsageError(f"--older-than {age!r} is no age; write a number and h, d or w: 12h, 30d, 8w")
+    before = time.time() - float(found[1]) * _SECONDS[found[2]]
+    return [run for run in store.runs() if run.state != "running" and run.last_seen_unix_s < before]
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

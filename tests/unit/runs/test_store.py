@@ -1,0 +1,156 @@
+"""What was written comes back, by the id or the beginning of it, and as the JSON that the API answers."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+
+from qserve.errors import UsageError
+from qserve.runs import RunStore, StoreUnusable
+from qserve.runs.database import FILE_NAME
+from qserve.runs.document import run_document, runs_document
+from qserve.runs.schema import MIGRATIONS
+from tests.unit.runs.kept import stored, writer
+
+
+def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    run = store.run()
+    assert (run.id, run.state, run.exit_status) == ("20261121-120000-1", "ended", 0)
+    assert run.command == ("qserve", "up", "--model", "demo")
+    assert (run.num_requests, run.num_errors, run.num_lost) == (101, 1, 0)
+    assert run.url == "http://127.0.0.1:8000"
+    (worker,) = run.workers
+    assert worker.models == ("demo",)
+    assert worker.plan["engine"] == "vllm"
+    assert worker.start_phases_s == {"loading weights": 1.5}
+    assert worker.num_restarts == 1
+    (sample,) = store.memory(run)
+    assert sample.terms == {"weights_bytes": 99, "kv_cache_tokens": 1000}
+    assert sample.document["sources"] == {"weights_bytes": "counted"}
+    assert [event.event for event in store.events(run)] == ["ready", "restart"]
+
+
+def test_requests_come_newest_first_and_filtered(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    run = store.run()
+    newest, before = store.requests(run, limit=2)
+    assert (newest.request_id, newest.status, newest.error_code) == ("req-100", 502, "worker_died")
+    assert before.e2e_ms == 100.0
+    assert before.ttft_ms == 50.0
+    assert before.tpot_ms == pytest.approx(5.0), "(E2E - TTFT) over all tokens but the first"
+    assert [one.request_id for one in store.requests(run, only_errors=True)] == ["req-100"]
+    assert store.requests(run, route="/nowhere") == ()
+    assert len(store.requests(run, worker="chat", offset=100)) == 1
+
+
+def test_percentiles_are_of_what_succeeded(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    (chat,) = store.traffic(store.run()).workers
+    e2e = chat.summary.latency_ms["e2e"]
+    assert (e2e.count, e2e.min, e2e.max) == (100, 1.0, 100.0)
+    assert e2e.p50 == pytest.approx(50.5), "between two values on a straight line"
+    assert e2e.p99 == pytest.approx(99.01)
+    assert chat.summary.errors == {"worker_died": 1}
+
+
+def test_ids_may_be_cut_short_but_not_ambiguous(tmp_path: Path) -> None:
+    stored(tmp_path, 1, "20261121-120000-1")
+    store = stored(tmp_path, 1, "20261121-130000-2")
+    assert store.run("20261121-13").id == "20261121-130000-2"
+    assert store.run().id == "20261121-130000-2"
+    with pytest.raises(UsageError, match="several"):
+        store.run("20261121")
+    with pytest.raises(UsageError, match="qserve runs"):
+        store.run("1999")
+    assert store.find("20261121") is None
+    assert [run.id for run in store.runs()] == ["20261121-130000-2", "20261121-120000-1"]
+
+
+def test_an_id_that_begins_another_is_still_one(tmp_path: Path) -> None:
+    stored(tmp_path, 1, "20261121-120000-1")
+    store = stored(tmp_path, 1, "20261121-120000-12")
+    assert store.run("20261121-120000-1").id == "20261121-120000-1"
+
+
+def test_results_are_kept_beside_a_run_or_without_one(tmp_path: Path) -> None:
+    store = stored(tmp_path, 1)
+    run = store.run()
+    kept = store.add_eval({"acc": 0.5}, name="gsm8k", run=run)
+    store.add_bench({"p50": 3}, name="load", run=run.id)
+    store.add_comparison({"rows": []}, name="bf16, nf4")
+    assert store.evals(run) == (kept,)
+    assert store.benches(run)[0].document == {"p50": 3}
+    assert store.comparisons(run) == ()
+    assert store.comparisons()[0].run is None
+
+
+def test_the_documents_are_json_as_they_are(tmp_path: Path) -> None:
+    store = stored(tmp_path, 3)
+    document = json.loads(json.dumps(run_document(store, store.run())))
+    assert document["workers"][0]["plan"]["engine_version"] == "0.32.0"
+    assert document["requests"]["workers"][0]["summary"]["num_requests"] == 4
+    (brief,) = json.loads(json.dumps(runs_document(store)))["data"]
+    assert brief["workers"][0]["quant"] == "bf16"
+    assert "plan" not in brief["workers"][0]
+
+
+def test_a_run_that_is_running_can_not_be_deleted_and_one_that_ended_goes_whole(tmp_path: Path) -> None:
+    running = writer(tmp_path, "20261121-140000-3")
+    store = stored(tmp_path, 5)
+    try:
+        ended = store.run("20261121-12")
+        store.add_eval({}, run=ended)
+        assert store.delete([ended, ended]) == (ended.id,)
+        assert not ended.folder.exists()
+        assert store.evals() == ()
+        with pytest.raises(UsageError, match="is running"):
+            store.delete([store.run("20261121-14")])
+    finally:
+        running.close(0)
+    assert store.run().state == "ended"
+
+
+def test_nobody_else_may_read_the_store(tmp_path: Path) -> None:
+    stored(tmp_path, 1)
+    assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
+
+
+def test_a_store_of_an_older_qserve_is_brought_up_to_date(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / FILE_NAME)
+    old.executescript(MIGRATIONS[0] + "PRAGMA user_version = 1;")
+    old.execute("INSERT INTO run VALUES (1, 'old', 1, 1, 2, 0, 'h', 1, '', '[]', '{}', '{}', '/x', NULL, 0, 0, 0)")
+    old.commit()
+    old.close()
+    store = RunStore.open(tmp_path)
+    assert store.run().id == "old"
+    assert store.residuals() == ()
+
+
+def test_a_store_of_a_newer_qserve_is_refused_and_left_alone(tmp_path: Path) -> None:
+    newer = sqlite3.connect(tmp_path / FILE_NAME)
+    newer.executescript("CREATE TABLE run (id TEXT); PRAGMA user_version = 999;")
+    newer.close()
+    before = (tmp_path / FILE_NAME).read_bytes()
+    with pytest.raises(StoreUnusable, match="newer qserve"):
+        RunStore.open(tmp_path)
+    assert (tmp_path / FILE_NAME).read_bytes()[100:] == before[100:]
+
+
+def test_a_broken_store_is_set_aside_with_a_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"no database " * 100)
+    store = RunStore.open(tmp_path)
+    assert store.runs() == ()
+    (kept,) = tmp_path.glob(f"{FILE_NAME}.broken-*")
+    assert kept.read_bytes().startswith(b"no database")
+    assert kept.name in caplog.text
+
+
+def test_a_folder_that_can_not_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnusable, match="--state-dir"):
+        RunStore.open(tmp_path / "file" / "state")
