@@ -1,6 +1,6 @@
 """Long prompts with echo, as an evaluation sends them, against the memory that the plan leaves for them.
 
-    python bench/eval_memory.py                      # Qwen3-0.6B's shape, random weights, prompts of 8192 tokens
+    python -m bench.eval_memory                      # Qwen3-0.6B's shape, random weights, prompts of 8192 tokens
 
 The server is planned with --prompt-logprobs, which is what `qserve eval --model` does. Then a harness's requests come:
 several prompts each, several at once, log-probabilities of every token. Held against the plan is the worker's peak of

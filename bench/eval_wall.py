@@ -1,7 +1,7 @@
 """`qserve eval` against a served demo and lm-eval's own `hf` in one process: wall time, accuracies, log-likelihoods.
 
-    python bench/eval_wall.py                        # float32 and the suite offline, `hf` at batch sizes 8, 32, 64
-    python bench/eval_wall.py --dtype bfloat16 --engine vllm
+    python -m bench.eval_wall                        # float32 and the suite offline, `hf` at batch sizes 8, 32, 64
+    python -m bench.eval_wall --dtype bfloat16 --engine vllm
 
 Whole commands are timed, imports and all, one after the other on the same machine in one run; the server runs already,
 as it does for a user who evaluates what is served. `hf` is taken at the batch size at which it is fastest.
