@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from qserve.core.model_spec import ModelSpec
@@ -98,6 +99,7 @@ def _share_bytes(tensor: Tensor, spec: ModelSpec, loading: Loading) -> int:
     return nbytes if split == "none" else -(-nbytes // ranks)
 
 
+@cache
 def _rule(name: str) -> tuple[str, _Split]:
     return next(((fused, split) for pattern, fused, split in _COMPILED if pattern.search(name)), ("", "none"))
 
