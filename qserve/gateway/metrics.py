@@ -24,6 +24,7 @@ _USAGE = re.compile(rb'.*"usage"\s*:\s*\{(.*)', re.DOTALL)
 _PROMPT_TOKENS = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
 _COMPLETION_TOKENS = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
 
+_PHASES = ("reading", "queued", "waiting", "streaming")
 _QUEUE_BUCKETS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -42,6 +43,8 @@ class GatewayMetrics:
         self._requests = counter("requests", "Requests answered", "route", "model", "status")
         self._errors = counter("errors", "Errors by their code, those inside streams included", "code")
         self._disconnects = counter("disconnects", "Clients that left before their answer was complete", "phase")
+        for phase in _PHASES:
+            self._disconnects.labels(phase)  # a rate over what is not there yet is no zero
         self.stream_events = counter("stream_events", "Server-sent events relayed", "model")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, from the usage that workers report", "model")
         self._generation_tokens = counter("generation_tokens", "Tokens generated, from the same usage", "model")

@@ -85,6 +85,7 @@ def test_the_dashboard_asks_only_for_what_is_told(service: Service, caller: Call
     caller.post("/v1/reward", model=MODEL, prompt=PROMPT, responses=list(ANSWERS))
     body = {"model": "demo", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 4, "stream": True}
     caller.client.post("/v1/chat/completions", json=body).read()
+    caller.client.post("/v1/reward", json={"nonsense": 1})
     told = samples_of(service.get("/metrics").text)
     assert {name for name in METRICS if name.startswith("qserve_")} <= told
 
