@@ -62,7 +62,17 @@ class Stack:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def browser_path() -> str:
+    """As `make setup` found it, or else as it lies here; without one everything that asks for it is skipped."""
+    told = Path(sys.prefix, "browser")
+    path = told.read_text().strip() if told.exists() else of_the_system() or f"{NONE}make setup looks for one"
+    if path.startswith(NONE):
+        pytest.skip(f"no browser: {path.removeprefix(NONE)}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def stack(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("browser-stack")
     ready = folder / "ready.json"
     command = [
@@ -84,20 +94,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         process.wait(120)
 
 
-def _browser_path() -> str:
-    """As `make setup` found it, or else as it lies here; skips where there is none."""
-    told = Path(sys.prefix, "browser")
-    path = told.read_text().strip() if told.exists() else of_the_system() or f"{NONE}make setup looks for one"
-    if path.startswith(NONE):
-        pytest.skip(f"no browser: {path.removeprefix(NONE)}")
-    return path
-
-
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = _browser_path()
+def browser(browser_path: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+        browser = playwright.chromium.launch(executable_path=browser_path, args=list(FLAGS))
         yield browser
         browser.close()
 
