@@ -12,13 +12,23 @@ from qserve.ui.pictures import Bar, Part, histogram, stacked_bars, table, tiles
 from qserve.ui.strings import say
 from qserve.units import format_bytes
 
-__all__ = ["TERMS", "evals_view", "latency_view", "live_view", "memory_view", "plan_bars", "runs_view"]
+__all__ = [
+    "TERMS",
+    "comparisons_view",
+    "evals_view",
+    "latency_view",
+    "live_view",
+    "memory_view",
+    "plan_bars",
+    "runs_view",
+]
 
 TERMS = ("weights", "kv_cache", "activations", "cuda_graphs", "runtime")
 _LATENCIES = {
-    "ttft": "qserve_gateway_time_to_first_token_seconds",
-    "itl": "qserve_gateway_inter_token_latency_seconds",
-    "e2e": "qserve_gateway_e2e_request_latency_seconds",
+    "ttft": ("qserve_gateway_time_to_first_token_seconds", "model"),
+    "itl": ("qserve_gateway_inter_token_latency_seconds", "model"),
+    "e2e": ("qserve_gateway_e2e_request_latency_seconds", "model"),
+    "queue": ("qserve_gateway_queue_wait_seconds", "worker"),
 }
 _PERCENTILES = (0.5, 0.9, 0.99)
 _MOST_RUNS = 20
@@ -73,8 +83,8 @@ def live_view(samples: Sequence[Sample], earlier: Sequence[Sample], seconds: flo
 def latency_view(samples: Sequence[Sample], language: str) -> str:
     """A histogram for each kind of latency and model, and their percentiles in a table."""
     pictures, rows = [], []
-    for key, name in _LATENCIES.items():
-        for model, one in histograms(samples, name, "model").items():
+    for key, (name, by) in _LATENCIES.items():
+        for model, one in histograms(samples, name, by).items():
             if one.count:
                 title = f"{say(language, f'memory.{key}')} · {model}"
                 edges, counts = one.trimmed()
@@ -127,6 +137,28 @@ def evals_view(evals: Sequence[Mapping[str, Any]], language: str) -> str:
     return table([say(language, f"memory.{key}") for key in keys], rows, numbers=(3,)) if rows else ""
 
 
+def comparisons_view(comparisons: Sequence[Mapping[str, Any]], language: str) -> str:
+    """Quantizations side by side, as `qserve compare` kept them: accuracy, weights, speed, and its advice."""
+    return "".join(_comparison(one.get("document") or {}, language) for one in comparisons)
+
+
+def _comparison(document: Mapping[str, Any], language: str) -> str:
+    rows = [
+        (
+            one["quant"],
+            f"{one['accuracy']:.4f} ± {one['stderr']:.4f}",
+            _size(one["weights_bytes"]),
+            f"{(one.get('load') or {}).get('tokens_per_s') or 0:.1f}",
+        )
+        for one in document.get("candidates") or ()
+    ]
+    if not rows:
+        return ""
+    keys = ("memory.comparisons", "score.accuracy", "term.weights", "memory.tokens_per_s")
+    advice = html.escape(str(document.get("advice") or ""))
+    return f'{table([say(language, key) for key in keys], rows, numbers=(1, 2, 3))}<p class="qs-small">{advice}</p>'
+
+
 def _results(one: Mapping[str, Any]) -> Mapping[str, Any]:
     document = one.get("document") or {}
     results = document.get("results") or (document.get("lm_eval") or {}).get("results") or {}
@@ -158,6 +190,9 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
         why = say(language, "memory.failed", why=_sentence(worker["error"]))
         inside += f'<div class="qs-error">{html.escape(why)}</div>'
     inside += _terms_table(devices, measured, language)
+    if phases := worker.get("start_phases_s"):
+        told = " · ".join(f"{phase} {seconds:.1f} s" for phase, seconds in phases.items())
+        inside += f'<p class="qs-small">{say(language, "memory.start")}: {html.escape(told)}</p>'
     return f'<section class="qs-worker"><h3>{html.escape(name)}</h3>{inside}</section>'
 
 

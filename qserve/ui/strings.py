@@ -20,7 +20,6 @@ STRINGS: dict[str, tuple[str, str]] = {
     "tab.score": ("Score", "评分"),
     "tab.memory": ("Memory & latency", "显存与延迟"),
     "tab.plan": ("Plan", "规划"),
-    "status.ready": ("ready", "就绪"),
     "status.none": ("no model is served", "没有已部署的模型"),
     # Chat
     "chat.question": ("Your message", "你的消息"),
@@ -95,7 +94,6 @@ STRINGS: dict[str, tuple[str, str]] = {
     "score.score": ("Score", "评分"),
     "score.model": ("Reward model", "奖励模型"),
     "score.clear": ("Clear", "清空"),
-    "score.add": ("Add an answer", "增加回答"),
     "score.examples": ("Examples", "示例"),
     "score.steps": ("The answers are steps, one a line (process reward model)", "回答按行分步（过程奖励模型）"),
     "score.needs": (
@@ -145,8 +143,6 @@ STRINGS: dict[str, tuple[str, str]] = {
     "memory.itl": ("Time between tokens", "词元间隔"),
     "memory.e2e": ("Whole request", "整个请求"),
     "memory.queue": ("Time in the queue", "排队时间"),
-    "memory.requests": ("{count} requests", "{count} 个请求"),
-    "memory.route": ("Route", "路由"),
     "memory.status": ("Status", "状态"),
     "memory.count": ("Requests", "请求数"),
     "memory.start": ("Start-up", "启动耗时"),
@@ -171,7 +167,6 @@ STRINGS: dict[str, tuple[str, str]] = {
     "term.runtime": ("runtime", "运行时"),
     "term.used_by_others": ("other programs", "其他程序"),
     "term.resident": ("resident, whole process", "进程常驻内存"),
-    "term.free": ("free", "空闲"),
     # Plan
     "plan.intro": (
         "Will it fit? Nothing is downloaded but config.json and safetensors headers.",
@@ -201,7 +196,6 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.context_is": ("context", "上下文"),
     "plan.at_once": ("requests at once at full length", "满长度并发请求"),
     "plan.kv_tokens": ("tokens in the KV cache", "KV 缓存词元数"),
-    "plan.cards": ("Card", "显卡"),
     "plan.suggestions": ("What would help", "可行的改法"),
     "plan.notes": ("Worth knowing", "须知"),
     "plan.command": ("Command line", "命令行"),

@@ -73,6 +73,7 @@ def score_file(page: Page, file: Path) -> None:
 
 def test_a_file_of_pairs_is_scored_drawn_and_given_back(page: Page, tmp_path: Path) -> None:
     pairs = [json.loads(line) for line in PREFERENCES.read_text().splitlines()[:70]]
+    pairs = [{**pair, "prompt": pair["prompt"][-1]["content"]} for pair in pairs]
     file = tmp_path / "pairs.csv"
     with file.open("w", newline="") as out:
         writer = csv.DictWriter(out, ["prompt", "chosen", "rejected"], extrasaction="ignore")

@@ -11,7 +11,7 @@ import gradio as gr
 from qserve.ui.api import ApiFailure
 from qserve.ui.exposition import Sample, read
 from qserve.ui.pages.page import PRIVATE, Shared
-from qserve.ui.report_view import evals_view, latency_view, live_view, memory_view, runs_view
+from qserve.ui.report_view import comparisons_view, evals_view, latency_view, live_view, memory_view, runs_view
 from qserve.ui.strings import marked, say
 
 __all__ = ["MemoryPage"]
@@ -86,13 +86,15 @@ class MemoryPage:
         }
 
     async def _runs(self, language: str) -> str:
-        """The history, and of the newest run its evaluations; nothing where the server keeps none."""
+        """The history, and what was evaluated and compared in the newest run."""
         try:
             runs = (await self._shared.api.get("/v1/qserve/runs"))["data"]
             newest = await self._shared.api.get(f"/v1/qserve/runs/{runs[0]['id']}") if runs else {}
         except ApiFailure as failure:
             return f'<p class="qs-small">{html.escape(say(language, "memory.failed", why=str(failure)))}</p>'
-        return runs_view(runs, language) + evals_view(newest.get("evals") or (), language)
+        kept = evals_view(newest.get("evals") or (), language)
+        compared = comparisons_view(newest.get("comparisons") or (), language)
+        return runs_view(runs, language) + kept + compared
 
 
 def _failure(failure: ApiFailure) -> str:

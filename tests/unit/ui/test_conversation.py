@@ -1,0 +1,110 @@
+"""What the browser keeps, what the API is sent, and what is shown of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.ui.conversation import Answer, Conversation, split_thinking
+from qserve.ui.transcript import messages_of, turn_of
+
+DONE = {"finish_reason": "stop", "model": "m"}
+
+
+def talk(*pairs: tuple[str, str]) -> Conversation:
+    conversation = Conversation(system="Be brief.")
+    for question, answer in pairs:
+        conversation = conversation.asked(question, 1).answered([[Answer(content=answer, **DONE)]])
+    return conversation
+
+
+def shown(conversation: Conversation, side: int = 0, language: str = "en") -> list[str]:
+    return [
+        " ".join(part["text"] for part in message["content"]) for message in messages_of(conversation, side, language)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "thinking", "answer"),
+    [
+        ("42", "", "42"),
+        ("<think>\nadd\n</think>\n\n42", "add", "42"),
+        ("<think>still at it", "still at it", ""),
+        ("the template opened it\n</think>\n42", "the template opened it", "42"),
+        ("use the <think> tag", "", "use the <think> tag"),
+        ("  indented", "", "  indented"),
+    ],
+)
+def test_thinking_is_told_from_the_answer(content: str, thinking: str, answer: str) -> None:
+    assert split_thinking(content) == (thinking, answer)
+
+
+def test_json_gives_the_same_conversation_back() -> None:
+    conversation = talk(("你好 👋", "<think>x</think>42")).asked("again", 2)
+    assert Conversation.from_json(conversation.to_json()) == conversation
+    assert conversation.to_json()["title"] == "你好 👋"
+
+
+@pytest.mark.parametrize(
+    "data", [None, "", {}, {"version": 2}, {"version": 1, "turns": 3}, {"version": 1, "turns": [{}]}]
+)
+def test_anything_else_is_a_new_conversation(data: object) -> None:
+    assert Conversation.from_json(data).turns == ()
+
+
+def test_the_api_is_sent_answers_without_thinking_and_none_that_failed() -> None:
+    conversation = talk(("a", "<think>x</think>b")).asked("c", 1).answered([[Answer(error="broken")]])
+    assert conversation.messages(0) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
+
+
+def test_each_side_goes_on_from_its_own_first_answer() -> None:
+    conversation = (
+        Conversation().asked("a", 2).answered([[Answer(content="l"), Answer(content="no")], [Answer(content="r")]])
+    )
+    assert [conversation.messages(side)[-1]["content"] for side in (0, 1)] == ["l", "r"]
+
+
+def test_stopped_marks_what_was_not_finished() -> None:
+    conversation = Conversation().asked("a", 1).answered([[Answer(content="l"), Answer(content="x", **DONE)]]).stopped()
+    assert [one.finish_reason for one in conversation.turns[0].sides[0]] == ["stopped", "stop"]
+
+
+def test_a_message_knows_its_turn() -> None:
+    conversation = talk(("a", "1"), ("b", "2")).asked("c", 1)
+    assert [turn_of(conversation, 0, index) for index in range(5)] == [0, 0, 1, 1, 2]
+    assert [turn_of(conversation, 1, index) for index in range(3)] == [0, 1, 2], "the second side has questions only"
+
+
+def test_the_best_is_shown_and_the_others_are_folded_with_their_rewards() -> None:
+    answers = [Answer(content=text, reward=reward, **DONE) for text, reward in (("good", 1.5), ("bad", -2.0))]
+    answer = shown(Conversation().asked("q", 1).answered([answers]))[1]
+    head, folded = answer.split("<details")
+    assert "good" in head and "reward 1.500" in head and "best of 2" in head
+    assert "bad" in folded and "2. of 2 · reward -2.000" in folded
+
+
+def test_an_open_fence_swallows_nothing_that_is_folded() -> None:
+    thinking = shown(Conversation().asked("q", 1).answered([[Answer(content="<think>```py\nx")]]))[1]
+    assert thinking.index("```\n\n</details>") > thinking.index("```py")
+    assert '<details class="qs-thought" open>' in thinking and "Thinking …" in thinking
+
+
+def test_what_a_user_writes_is_no_html_outside_of_code() -> None:
+    first = shown(Conversation().asked("<b>x</b> `<i>`\n```\n<u>\n```", 1))[0]
+    assert first == "&lt;b&gt;x&lt;/b&gt; `<i>`\n```\n<u>\n```"
+
+
+def test_an_error_is_told_and_escaped() -> None:
+    answer = shown(Conversation().asked("q", 1).answered([[Answer(error="<b>no</b>", finish_reason="error")]]))[1]
+    assert "&lt;b&gt;no&lt;/b&gt;" in answer and "qs-copy" not in answer
+
+
+def test_figures_speak_the_readers_language() -> None:
+    answer = Answer(content="x", ttft_ms=12.4, tokens_per_s=30.04, prompt_tokens=3, completion_tokens=5, **DONE)
+    conversation = Conversation().asked("q", 1).answered([[answer]])
+    assert "30.0 tokens/s" in shown(conversation)[1] and "first token after 12 ms" in shown(conversation)[1]
+    assert "首词元 12 毫秒" in shown(conversation, language="zh-CN")[1]

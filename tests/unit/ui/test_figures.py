@@ -1,0 +1,102 @@
+"""Arithmetic and pictures: percentiles, rates, histograms, bars."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qserve.ui.exposition import histograms, read, total
+from qserve.ui.pictures import Bar, Part, histogram, probability_of, score_bars, stacked_bars, table
+from qserve.ui.report_view import comparisons_view, evals_view, latency_view, live_view, memory_view, runs_view
+
+METRICS = """# TYPE a_seconds histogram
+qserve_gateway_time_to_first_token_seconds_bucket{le="0.1",model="m"} 2.0
+qserve_gateway_time_to_first_token_seconds_bucket{le="0.2",model="m"} 6.0
+qserve_gateway_time_to_first_token_seconds_bucket{le="+Inf",model="m"} 8.0
+qserve_gateway_time_to_first_token_seconds_count{model="m"} 8.0
+qserve_gateway_time_to_first_token_seconds_sum{model="m"} 2.4
+qserve_worker_generated_tokens_total{worker="chat"} 300.0
+qserve_worker_kv_cache_usage_ratio{worker="chat"} 0.25
+qserve_gateway_requests_running{worker="chat"} 3.0
+strange{label="a \\" b, c=\\"d\\""} 1e3
+no sample here
+"""
+
+
+def test_prometheus_text_is_read() -> None:
+    samples = read(METRICS)
+    assert samples[-1].labels == {"label": 'a \\" b, c=\\"d\\"'} and samples[-1].value == 1000
+    assert total(samples, "qserve_gateway_requests_running") == 3
+    assert total(samples, "nothing") is None
+
+
+def test_percentiles_lie_where_the_counts_say() -> None:
+    one = histograms(read(METRICS), "qserve_gateway_time_to_first_token_seconds", "model")["m"]
+    assert one.counts == (2, 4, 2) and one.count == 8
+    assert one.percentile_s(0.25) == pytest.approx(0.1)
+    assert one.percentile_s(0.5) == pytest.approx(0.15)
+    assert one.percentile_s(0.99) == pytest.approx(0.2), "beyond the last bound nobody knows"
+    assert one.trimmed() == ([0.0, 0.1, 0.2, math.inf], [2, 4, 2])
+
+
+def test_latencies_are_drawn_and_told() -> None:
+    page = latency_view(read(METRICS), "en")
+    assert page.count("<rect") == 3 and "150 ms" in page and "300 ms" in page
+    assert "No requests yet." in latency_view([], "en")
+
+
+def test_rates_are_differences_and_never_negative() -> None:
+    now, before = read(METRICS), read('qserve_worker_generated_tokens_total{worker="chat"} 100.0')
+    assert "<b>100.0</b><span>tokens/s" in live_view(now, before, 2.0, "en")
+    assert "<b>0.0</b><span>tokens/s" in live_view(before, now, 2.0, "en"), "a worker that was started anew"
+    assert "<b>25.0 %</b>" in live_view(now, [], 0.0, "en")
+
+
+def test_memory_is_drawn_for_a_worker_that_can_not_be_asked() -> None:
+    worker = {"worker": "chat", "models": ["m"], "error": {"message": "it is <starting>"}, "planned": None}
+    assert "it is &lt;starting&gt;" in memory_view([worker], "en")
+
+
+def test_runs_and_evals_are_tables() -> None:
+    run = {"id": "r1", "started_unix_s": 0, "duration_s": 7300, "state": "ended", "num_requests": 1234, "num_errors": 2,
+           "workers": [{"models": ["demo", "alias"], "quant": "bf16"}]}  # fmt: skip
+    page = runs_view([run], "en")
+    assert "demo bf16" in page and "1,234" in page and "2.0 h" in page
+    results = {"arc": {"acc,none": 0.5, "acc_stderr,none": 0.1, "alias": "arc"}}
+    page = evals_view([{"name": "quick", "document": {"lm_eval": {"results": results}}}], "en")
+    assert "0.5000" in page and "stderr" not in page
+    assert evals_view([], "en") == ""
+
+
+def test_quantizations_are_compared_in_a_table() -> None:
+    candidate = {"quant": "bnb-nf4", "accuracy": 0.5, "stderr": 0.01, "weights_bytes": 1024, "load": {}}
+    page = comparisons_view([{"document": {"advice": "take <it>", "candidates": [candidate]}}], "en")
+    assert "bnb-nf4" in page and "0.5000 ± 0.0100" in page and "take &lt;it&gt;" in page
+    assert comparisons_view([{"document": {}}], "en") == ""
+
+
+def test_stretches_of_a_bar_are_shares_of_its_total() -> None:
+    bars = [Bar("card", (Part("weights", "weights", 25), Part("runtime", "runtime", 50)), total=100)]
+    page = stacked_bars(bars, lambda value: f"{value:.0f} B")
+    assert 'x="0.000%" width="25.000%"' in page and 'x="25.000%" width="50.000%"' in page
+    assert 'aria-label="card: weights 25 B, runtime 50 B"' in page
+
+
+def test_negative_rewards_reach_to_the_left_of_zero() -> None:
+    page = score_bars(["a", "b"], [1.0, -3.0], 0)
+    assert 'x="75.00%" width="25.00%"' in page and 'x="0.00%" width="75.00%"' in page
+    assert score_bars(["a"], [0.0], 0), "no division by nothing"
+
+
+def test_names_from_elsewhere_are_escaped() -> None:
+    evil = "<script>"
+    bar = stacked_bars([Bar(evil, (Part("weights", evil, 1),))], str)
+    pages = [bar, score_bars([evil], [1.0], 0), histogram([evil, evil], [1], evil), table([evil], [[evil]])]
+    assert all(evil not in page for page in pages)
+
+
+def test_probability_of_a_margin() -> None:
+    assert probability_of(0) == 0.5
+    assert probability_of(2) == pytest.approx(0.880797) and probability_of(-2) == pytest.approx(1 - 0.880797)
+    assert probability_of(-1000) == 0.0 and probability_of(1000) == 1.0
