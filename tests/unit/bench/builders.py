@@ -18,7 +18,7 @@ def record(start_s=0.0, chunk_s=(0.1, 0.2, 0.3), output_tokens=3, prompt_tokens=
 
 
 def failed(kind="HTTP 500", **fields):
-    return record(chunk_s=(), failure=Failure(kind, f"{kind}: a sentence"), **fields)
+    return record(**{"chunk_s": (), **fields}, failure=Failure(kind, f"{kind}: a sentence"))
 
 
 def run_of(records, stage=None, duration_s=1.0):

@@ -37,12 +37,13 @@ def test_percentiles_are_numpys(values, share):
 
 
 def test_failed_requests_count_in_no_figure_but_their_own():
-    seen = figures_of(run_of([record(), record(), failed("HTTP 500"), failed("timed out"), failed("timed out")]), {})
+    half = failed("timed out", chunk_s=(0.1, 0.9), output_tokens=2)  # it had tokens before it failed
+    seen = figures_of(run_of([record(), record(), failed("HTTP 500"), failed("timed out"), half]), {})
     assert (seen.completed, seen.failed) == (2, 3)
     assert seen.errors == {"timed out": 2, "HTTP 500": 1}
     assert seen.error_sentences["timed out"] == "timed out: a sentence"
     assert seen.total_output_tokens == 6
-    assert seen.ttft.num_values == 2
+    assert (seen.ttft.num_values, seen.tpot.num_values, seen.itl.num_values, seen.e2el.num_values) == (2, 2, 4, 2)
 
 
 def test_throughput_is_over_the_whole_stage():
