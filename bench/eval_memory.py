@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,8 @@ def main() -> None:
         checkpoint = write_checkpoint(args.checkpoint or folder / "model", args.shape)
         ready = folder / "ready.json"
         command = [
-            sys.executable, "-m", "qserve.cli.child", "up", "--model", str(checkpoint), "--served-model-name", "random",
+            sys.executable, "-m", "qserve.cli.child", str(os.getpid()), "up",
+            "--model", str(checkpoint), "--served-model-name", "random",
             "--engine", "transformers", "--prompt-logprobs", "--max-model-len", str(args.prompt_tokens + 64),
             "--max-num-seqs", "4", "--port", "0", "--state-dir", str(folder), "--ready-file", str(ready),
         ]  # fmt: skip

@@ -34,7 +34,8 @@ def served(folder: Path, dtype: str, engine: str) -> Iterator[str]:
     """`qserve up --model demo`: its URL."""
     ready = folder / "ready.json"
     command = [
-        sys.executable, "-m", "qserve.cli.child", "up", "--model", "demo", "--engine", engine, "--dtype", dtype,
+        sys.executable, "-m", "qserve.cli.child", str(os.getpid()), "up",
+        "--model", "demo", "--engine", engine, "--dtype", dtype,
         "--prompt-logprobs", "--port", "0", "--state-dir", str(folder), "--ready-file", str(ready),
         *(["--enforce-eager", "--kv-cache-memory-bytes", "128MiB"] if engine == "vllm" else []),
     ]  # fmt: skip
@@ -119,7 +120,7 @@ def main() -> None:
         theirs = {int(size): in_process(folder, args.dtype, int(size)) for size in args.batch_sizes.split(",")}
     best = min(theirs, key=lambda size: theirs[size][0])
     inside = ours[1].about["seconds"]
-    print(f"{args.engine}, {args.dtype}: `qserve eval --suite offline` {ours[0]:.1f} s ({inside:.1f} s of it asking)")
+    print(f"{args.engine}, {args.dtype}: `qserve eval --suite offline` {ours[0]:.1f} s ({inside:.1f} s in lm-eval)")
     for size, (seconds, _) in theirs.items():
         print(f"lm-eval's hf, batch size {size}: {seconds:.1f} s")
     print(f"ratio to hf at its best, batch size {best}: {ours[0] / theirs[best][0]:.2f}")

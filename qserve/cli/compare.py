@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from qserve.cli.own_server import own_server, up_arguments
-from qserve.cli.progress import request_progress
+from qserve.cli.progress import request_progress, resumable
 from qserve.cli.show_compare import picture_of, show_candidates
 from qserve.cli.state import state_folder
 from qserve.errors import UsageError
@@ -61,8 +61,9 @@ def command(
     questions, title, asked = _questions(model, reward, suite, preferences, limit, seed)
     state, console = state_folder(state_dir), Console(highlight=False, soft_wrap=True)
     folder = out or state / "compare" / _folder_name(model or f"reward-{reward}", title)
-    for name in names:
-        _measure(console, questions, name, serve, {**asked, "up": [*serve, up_args]}, folder / name, state_dir)
+    with resumable(console):
+        for name in names:
+            _measure(console, questions, name, serve, {**asked, "up": [*serve, up_args]}, folder / name, state_dir)
     document = _finish(console, f"{model or reward} on {title}", folder, names)
     _keep_in_store(console, state, ", ".join(names), document)
 

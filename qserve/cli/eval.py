@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from qserve.cli.own_server import own_server, up_arguments
-from qserve.cli.progress import request_progress
+from qserve.cli.progress import request_progress, resumable
 from qserve.cli.show_eval import show_diff, show_result
 from qserve.cli.state import state_folder
 from qserve.errors import UsageError
@@ -130,7 +130,7 @@ def _evaluate(console: Console, url: str, api_key: str, asked: Asked, tasks: Tas
     if num_kept:
         console.print(f"going on: {num_kept:,} answers are there from an interrupted run (--no-resume asks anew)")
     began = time.monotonic()
-    with request_progress() as progress, _interruptions(console):
+    with request_progress() as progress, resumable(console):
         told = harness.evaluate(served, asked, cache, progress, tasks)
     result = results.EvalResult.of(served, asked, told, time.monotonic() - began, num_kept)
     folder = values["out"] or state / "evals" / f"{time.strftime('%Y%m%d-%H%M%S')}-{served.fingerprint()}"
@@ -139,15 +139,6 @@ def _evaluate(console: Console, url: str, api_key: str, asked: Asked, tasks: Tas
     _keep_in_run(console, state, values["suite"] or ",".join(asked.tasks), result)
     show_result(console, result)
     console.print(f"kept in {file}")
-
-
-@contextlib.contextmanager
-def _interruptions(console: Console) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.print("interrupted; the answers so far are kept, and the same command goes on from there")
-        raise
 
 
 def _keep_in_run(console: Console, state: Path, name: str, result: EvalResult) -> None:

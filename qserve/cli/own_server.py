@@ -52,8 +52,8 @@ def own_server(arguments: Sequence[str], log: Path, state_dir: Path | None) -> I
         ready = Path(private) / "ready.json"
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "qserve.cli.child", "up", *arguments, "--port", "0", "--ready-file", str(ready),
-             *state],
+            [sys.executable, "-m", "qserve.cli.child", str(os.getpid()), "up", *arguments, "--port", "0",
+             "--ready-file", str(ready), *state],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             env={**os.environ, "QSERVE_API_KEY": key},
             start_new_session=True,  # Ctrl-C is ours: the server must still answer while an evaluation winds up

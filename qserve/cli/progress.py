@@ -1,4 +1,4 @@
-"""A bar of requests for commands that ask many."""
+"""A bar of requests for commands that ask many, and a word when they are interrupted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-__all__ = ["request_progress"]
+from rich.console import Console
+
+__all__ = ["request_progress", "resumable"]
 
 
 @contextlib.contextmanager
@@ -17,3 +19,13 @@ def request_progress() -> Iterator[Callable[[int, int], None]]:
     with Progress(transient=True, disable=not sys.stdout.isatty()) as bar:
         line = bar.add_task("asking", total=None)
         yield lambda answered, wanted: bar.update(line, completed=answered, total=wanted)
+
+
+@contextlib.contextmanager
+def resumable(console: Console) -> Iterator[None]:
+    """Ctrl-C in here says that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("interrupted; the answers so far are kept, and the same command goes on from there")
+        raise

@@ -108,9 +108,12 @@ def _tell(line: str) -> None:
     sys.stderr.flush()
 
 
-def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send `number` to this process when its parent dies, even by SIGKILL (Linux)."""
-    parent = os.getppid()
+def end_with_parent(number: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
+    """Have the kernel send `number` to this process when its parent dies, even by SIGKILL (Linux).
+
+    `parent` is the parent's process id where this process was told it: then one that died before this call is noticed.
+    """
+    parent = parent or os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it died between the two lines
         sys.exit(1)

@@ -1,0 +1,104 @@
+"""`qserve compare` killed in the middle and given again gives what it would have given; reward models alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from qserve.evaluation.results import EvalResult
+from qserve.runs import RunStore
+from tests.tiny.serving.served import START_LIMIT_S, until
+
+pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'qserve[eval]'")
+
+# `auto` is bf16 for the demo; in float32 both give the same answers bit for bit, so that one is the measure of the
+# other, which was killed and went on.
+QUANTS = "bf16,auto"
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [
+        str(Path(sys.executable).with_name("qserve")), "compare", *arguments, "--out", str(folder / "out"),
+        "--state-dir", str(folder / "state"),
+    ]  # fmt: skip
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "datasets")}
+    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finished(folder: Path, *arguments: str) -> str:
+    process = started(folder, *arguments)
+    try:
+        output, _ = process.communicate(timeout=2 * START_LIMIT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+    return output
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """One that nobody waits for any more may stay as a zombie, where process 1 does not care."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def answers(folder: Path) -> dict[str, Any]:
+    result = EvalResult.load(folder)
+    return {
+        task: [one["filtered_resps"] for _, one in sorted(result.samples(task).items())]
+        for task in result.lm_eval["samples"]
+    }
+
+
+def test_killed_and_given_again_it_goes_on(tmp_path: Path) -> None:
+    arguments = ("--model", "demo", "--quants", QUANTS, "--limit", "12", "--up-args", "--dtype float32")
+    killed = started(tmp_path, *arguments)
+    second = tmp_path / "out" / "auto"
+    servers: list[psutil.Process] = []
+
+    def second_has_a_worker() -> bool:
+        servers[:] = psutil.Process(killed.pid).children(recursive=True) if (second / "up.log").is_file() else []
+        return len(servers) > 1  # the gateway's process, and the engine's
+
+    try:
+        until(second_has_a_worker, 2 * START_LIMIT_S, "the second is never started")
+    finally:
+        killed.kill()  # SIGKILL: nothing of ours can tidy up
+        killed.communicate()
+    until(lambda: not any(is_alive(one) for one in servers), START_LIMIT_S, f"left behind: {servers}")
+    before = (tmp_path / "out" / "bf16" / "measured.json").read_bytes()
+
+    output = finished(tmp_path, *arguments)
+    assert "bf16: measured before" in output and "auto: ready after" in output
+    assert (tmp_path / "out" / "bf16" / "measured.json").read_bytes() == before
+    assert answers(second) == answers(tmp_path / "out" / "bf16")
+    assert output.count("0 flipped") == 2 and "p = 1.000" in output and "scores differ by 0 in the mean" in output
+    document = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert [one["quant"] for one in document["candidates"]] == ["bf16", "auto"]
+    for one in document["candidates"]:
+        assert one["weights_bytes"] > 0 and one["memory"]["resident_bytes"] > 0 and one["start_s"] > 0
+        assert one["load"]["ttft_ms"] > 0 and one["load"]["tpot_ms"] > 0 and one["load"]["tokens_per_s"] > 0
+    assert "stay with bf16" in document["advice"] and document["advice"] in output
+    assert ET.parse(tmp_path / "out" / "pareto.svg").getroot().tag.endswith("svg")
+    (stored,) = RunStore.open(tmp_path / "state" / "qserve").comparisons()
+    assert stored.document == document
+
+
+def test_a_reward_model_at_two_quantizations(tmp_path: Path) -> None:
+    output = finished(tmp_path, "--reward", "demo", "--quants", "bf16,4bit", "--limit", "60")
+    assert "4bit against bf16, preferences: acc" in output and "flipped" in output
+    document = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    bf16, int4 = document["candidates"]
+    assert bf16["scores"]["preferences"] > 0.9 and bf16["load"]["tokens_per_s"] > 0
+    assert int4["weights_bytes"] < 0.5 * bf16["weights_bytes"]
+    (pairs,) = int4["against_first"]
+    assert pairs["num_items"] == 60 and pairs["drift"]["largest"] > 0
