@@ -28,9 +28,9 @@ def check_origin(scope: Scope, *, has_session: bool) -> None:
             raise _refused()
         return
     site, origin = header(scope, b"sec-fetch-site"), header(scope, b"origin")
-    if site not in (b"", b"same-origin") or (origin and not _is_own(origin, scope)):
-        raise _refused()
-    if has_session and not site and not origin:
+    # Browsers leave the first out where a page came over plain HTTP from another machine.
+    is_own = site == b"same-origin" if site else _is_own(origin, scope) if origin else not has_session
+    if not is_own:
         raise _refused()
 
 

@@ -161,6 +161,8 @@ def _passed_in(scope: Scope) -> list[tuple[str, str]]:
 
 def _passed_out(scope: Scope, reply: Reply) -> list[tuple[bytes, bytes]]:
     passed = [(name, value) for name, value in reply.headers.items() if name in _PASSED_OUT]
+    if reply.content_type == b"text/event-stream":
+        passed.append((b"x-accel-buffering", b"no"))
     if scope["path"].startswith("/assets/") and reply.status == 200:
         return [*(pair for pair in passed if pair[0] != b"cache-control"), _FOR_EVER]
     if scope["path"] == START.path:
