@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,7 @@ class FromFile:
     output_len: int | None
     prefix: str = ""
     best_of: int = 0
+    _lengths: dict[str, int] = field(default_factory=dict, repr=False)
 
     def prompts(self, rng: random.Random) -> Iterator[Prompt]:
         """The same ones for the same seed."""
@@ -115,12 +116,19 @@ class FromFile:
         messages = entry.messages
         if messages and self.prefix:
             messages = (*messages[:-1], {"role": "user", "content": text})
-        return Prompt(text, self._output_len(entry), self.counter.count(text), messages, self._answers(entry, rng))
+        # Asking the server while it is under load would be a load of its own, and it tells the count by itself.
+        num_tokens = 0 if self.counter.is_remote else self.counter.count(text)
+        return Prompt(text, self._output_len(entry), num_tokens, messages, self._answers(entry, rng))
 
     def _output_len(self, entry: Entry) -> int:
         if self.output_len or entry.output_len:
             return self.output_len or entry.output_len
-        return self.counter.count(entry.answers[0]) if entry.answers else _DEFAULT_OUTPUT_LEN
+        return self._counted(entry.answers[0]) if entry.answers else _DEFAULT_OUTPUT_LEN
+
+    def _counted(self, answer: str) -> int:
+        if answer not in self._lengths:
+            self._lengths[answer] = max(1, self.counter.count(answer))
+        return self._lengths[answer]
 
     def _answers(self, entry: Entry, rng: random.Random) -> tuple[str, ...]:
         """Best of N from a file with fewer answers takes those of other entries as well."""

@@ -44,7 +44,7 @@ class FakeServer(ThreadingHTTPServer):
         super().__init__((host, port), _Connection)
         self.ttft_s = ttft_ms / 1e3
         self.itl_s = itl_ms / 1e3
-        self.num_answered = 0
+        self.num_generations = 0
 
     @property
     def url(self) -> str:
@@ -77,7 +77,6 @@ class _Connection(BaseHTTPRequestHandler):
             self._tell(404, {"error": {"message": f"no route {self.path}"}})
 
     def do_POST(self) -> None:
-        self.server.num_answered += 1
         request = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)))
         if self.path == "/tokenize":
             words = str(request["prompt"]).split()
@@ -94,6 +93,7 @@ class _Connection(BaseHTTPRequestHandler):
             self._tell(404, {"error": {"message": f"no route {self.path}"}})
 
     def _generate(self, request: dict[str, Any]) -> None:
+        self.server.num_generations += 1
         num_tokens = int(request.get("max_tokens") or request.get("max_completion_tokens") or 16)
         is_chat = self.path == "/v1/chat/completions"
         prompt = request["messages"][-1]["content"] if is_chat else request["prompt"]

@@ -61,24 +61,33 @@ async def run_stage(
     stop: asyncio.Event,
     show: Callable[[Running], None] = lambda running: None,
 ) -> StageRun:
-    """Runs it to its end, or until `stop` is set or the server is gone; `show` is called once, when it begins."""
-    given = stage.num_prompts
+    """Runs it to its end, or until `stop` is set or the server is gone; `show` is called once, when it begins.
+
+    Raises UsageError where `prompts` does.
+    """
+    due_s = arrivals(stage, random.Random(seed)) if stage.request_rate is not None else []  # noqa: S311
+    given = stage.num_prompts if stage.request_rate is None else len(due_s)
     encoded: Iterator[tuple[Prompt, bytes]] = ((prompt, client.encoded(prompt)) for prompt in prompts)
     if given is not None:  # made before the clock starts
         encoded = iter([next(encoded) for _ in range(given)])
-    loop = _Loop(client, stage, encoded, seed, stop)
+    loop = _Loop(client, stage, encoded, due_s, stop)
     show(loop.running)
     return await loop.run()
 
 
 class _Loop:
     def __init__(
-        self, client: LoadClient, stage: Stage, encoded: Iterator[tuple[Prompt, bytes]], seed: int, stop: asyncio.Event
+        self,
+        client: LoadClient,
+        stage: Stage,
+        encoded: Iterator[tuple[Prompt, bytes]],
+        due_s: list[float],
+        stop: asyncio.Event,
     ) -> None:
         self._client = client
         self._stage = stage
         self._encoded = encoded
-        self._due_s = arrivals(stage, random.Random(seed)) if stage.request_rate is not None else []  # noqa: S311
+        self._due_s = due_s
         self._stop = stop
         self._run = StageRun(stage, time.time())
         self._num_unreachable = 0
@@ -103,8 +112,9 @@ class _Loop:
                 self._run.num_cut_off = self.running.num_in_flight
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-        if not work.cancelled():
-            work.result()
+        error = None if work.cancelled() else work.exception()
+        if error is not None:
+            raise error.exceptions[0] if isinstance(error, ExceptionGroup) else error
         return self._run
 
     async def _closed(self) -> None:

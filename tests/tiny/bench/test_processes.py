@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
 import sys
 
 import psutil
+import pytest
 
 from qserve.bench import self_test
+from qserve.bench.client import LoadClient
+from qserve.bench.connection import Address
+from qserve.bench.endpoints import ENDPOINTS, Endpoint, Prompt
 from qserve.bench.load import Stage
+from qserve.bench.run import run_stage
+from qserve.errors import UsageError
 from tests.tiny.bench.conftest import until
 
 
@@ -23,7 +30,7 @@ def test_ctrl_c_prints_what_there_is(fake, tmp_path):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
-        until(lambda: server.num_answered > 20 or process.poll() is not None)
+        until(lambda: server.num_generations > 20 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=60)
     finally:
@@ -37,11 +44,33 @@ def test_ctrl_c_prints_what_there_is(fake, tmp_path):
     assert stage["failed"] == 0
 
 
+def fake_servers():
+    """Children that are fake servers; a process may vanish between being listed and being asked."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if "qserve.bench.fake_server" in child.cmdline():
+                found.append(child)
+    return found
+
+
 def test_the_fake_server_is_a_process_of_its_own_and_ends():
     with self_test.fake_server(0.0, 0.0) as url:
-        (child,) = [one for one in psutil.Process().children() if "qserve.bench.fake_server" in " ".join(one.cmdline())]
+        (child,) = fake_servers()
         assert url.startswith("http://127.0.0.1:")
     assert not child.is_running()
+
+
+@pytest.mark.parametrize("stage", [Stage(concurrency=2, duration_s=60.0), Stage(request_rate=50.0, num_prompts=9)])
+async def test_prompts_that_can_not_be_made_are_the_users_error(fake, stage):
+    def prompts():
+        yield Prompt("one", 1)
+        raise UsageError("no more")
+
+    client = LoadClient(Address.of(fake().url), Endpoint("chat", ENDPOINTS["chat"], "fake"))
+    with pytest.raises(UsageError, match="no more"):
+        await run_stage(client, stage, prompts(), 0, asyncio.Event())
+    client.close()
 
 
 async def test_the_self_test_measures_every_chunk(fake):

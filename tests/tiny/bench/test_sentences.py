@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 
@@ -112,13 +113,12 @@ def test_a_role_that_comes_ahead_of_the_token_is_no_token(canned, bench):
 
 
 def test_a_server_that_dies_midway_is_one_sentence(canned, bench):
-    seen = []
+    numbers = itertools.count(1)
 
     def answer(path, body):
         if not path.startswith("/v1/chat"):
             return whole(404, {})
-        seen.append(path)
-        if len(seen) == 40:
+        if next(numbers) == 40:
             server.die()
         return stream(token(), token(), "[DONE]")
 
@@ -133,13 +133,13 @@ def test_a_server_that_dies_midway_is_one_sentence(canned, bench):
 
 
 def test_a_server_with_faults_is_measured_and_they_are_told_by_kind(canned, bench):
-    seen = []
+    numbers = itertools.count(1)
 
     def answer(path, body):
         if not path.startswith("/v1/chat"):
             return whole(404, {})
-        seen.append(path)
-        every_third = len(seen) > 3 and len(seen) % 3 == 0
+        number = next(numbers)
+        every_third = number > 3 and number % 3 == 0
         return whole(503, {"error": {"message": "full"}}) if every_third else stream(token(), token(), "[DONE]")
 
     status, said, result = bench(canned(answer).url, "--num-prompts", "30")
