@@ -19,10 +19,12 @@ NUM_PLACES = 4
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """In float32, so that equality with lm-eval's own transformers model can be exact."""
     one = Service(
         (
-            "--model", "demo", "--engine", "vllm", "--max-model-len", str(MAX_MODEL_LEN), "--enforce-eager",
-            "--max-num-seqs", str(NUM_PLACES), "--kv-cache-memory-bytes", "64MiB", "--api-key", KEY,
+            "--model", "demo", "--engine", "vllm", "--dtype", "float32", "--enforce-eager",
+            "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(NUM_PLACES),
+            "--kv-cache-memory-bytes", "64MiB", "--api-key", KEY,
         ),
         tmp_path_factory.mktemp("vllm-served"),
         # Log-probabilities are compiled at their first use, for half a minute on a CPU, unless they were before.

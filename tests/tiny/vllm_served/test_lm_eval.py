@@ -1,8 +1,7 @@
-"""lm-eval through the gateway gives what it gives when it asks vLLM itself, and what our own engine gives."""
+"""lm-eval through the gateway gives what it gives when it asks vLLM itself, and what transformers gives in process."""
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import threading
@@ -22,7 +21,11 @@ lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip i
 
 EVALS = Path(__file__).parents[3] / "evals"
 LIMIT = 40
-TASKS = {"qserve_demo_choice": "acc,none", "qserve_demo_generate": "exact_match,none"}
+TASKS = {
+    "qserve_demo_choice": "acc,none",
+    "qserve_demo_generate": "exact_match,none",
+    "qserve_demo_text": "bits_per_byte,none",
+}
 # What lm-eval, datasets and their dependencies warn of is theirs.
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -64,17 +67,23 @@ class Forwarder:
 
 
 def evaluate(url: str, key: str) -> dict[str, Any]:
+    arguments = {
+        "model": "demo", "base_url": f"{url}/v1/completions", "tokenizer": str(chat_model_path()),
+        "tokenizer_backend": "huggingface", "num_concurrent": 1, "max_length": 1023,
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", key)
+        return answered("local-completions", arguments)
+
+
+def answered(model: str, arguments: dict[str, Any]) -> dict[str, Any]:
     from lm_eval.tasks import TaskManager
 
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+    with warnings.catch_warnings():
         warnings.simplefilter("default")
-        patch.setenv("OPENAI_API_KEY", key)
         results = lm_eval.simple_evaluate(
-            model="local-completions",
-            model_args={
-                "model": "demo", "base_url": f"{url}/v1/completions", "tokenizer": str(chat_model_path()),
-                "tokenizer_backend": "huggingface", "num_concurrent": 1, "max_length": 1023,
-            },
+            model=model,
+            model_args=arguments,
             tasks=list(TASKS),
             task_manager=TaskManager(include_path=str(EVALS), include_defaults=False),
             limit=LIMIT,
@@ -111,10 +120,9 @@ def direct(service: Service) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    one = Service(("--model", "demo", "--api-key", KEY), tmp_path_factory.mktemp("own")).until_ready()
-    yield evaluate(one.url, KEY)
-    one.end()
+def in_process() -> dict[str, Any]:
+    arguments = {"pretrained": str(chat_model_path()), "dtype": "float32", "device": "cpu", "batch_size": 8}
+    return answered("hf", arguments)
 
 
 @pytest.mark.parametrize(("task", "metric"), TASKS.items())
@@ -124,15 +132,25 @@ def test_the_gateway_changes_no_answer(through: dict[str, Any], direct: dict[str
         assert one["filtered_resps"] == other["filtered_resps"]
 
 
-@pytest.mark.parametrize(("task", "metric"), TASKS.items())
-def test_both_engines_are_as_good(
-    through: dict[str, Any], transformers: dict[str, Any], task: str, metric: str
-) -> None:
-    one, other = through["results"][task][metric], transformers["results"][task][metric]
-    share = (one + other) / 2
-    error = math.sqrt(2 * max(share * (1 - share), 1 / LIMIT) / LIMIT)
-    print(f"{task}: vLLM {one:.3f}, transformers {other:.3f}, standard error of the difference {error:.3f}")
-    assert abs(one - other) <= 2 * error
+def test_accuracies_are_those_of_transformers(through: dict[str, Any], in_process: dict[str, Any]) -> None:
+    for task in ("qserve_demo_choice", "qserve_demo_generate"):
+        assert through["results"][task][TASKS[task]] == in_process["results"][task][TASKS[task]], task
+    generated = (samples(of, "qserve_demo_generate") for of in (through, in_process))
+    assert all(one["filtered_resps"] == other["filtered_resps"] for one, other in zip(*generated, strict=True))
+
+
+def test_log_likelihoods_are_those_of_transformers(through: dict[str, Any], in_process: dict[str, Any]) -> None:
+    worst = 0.0
+    for one, other in zip(*(samples(of, "qserve_demo_choice") for of in (through, in_process)), strict=True):
+        for (logprob, is_greedy), (meant, meant_greedy) in zip(
+            one["filtered_resps"], other["filtered_resps"], strict=True
+        ):
+            worst = max(worst, abs(logprob - meant))
+            assert is_greedy == meant_greedy
+    print(f"largest difference of a log-likelihood: {worst:.2e}")
+    assert worst < 1e-4
+    bits = [of["results"]["qserve_demo_text"][TASKS["qserve_demo_text"]] for of in (through, in_process)]
+    assert bits[0] == pytest.approx(bits[1], rel=1e-4)
 
 
 def samples(results: dict[str, Any], task: str) -> list[dict[str, Any]]:
