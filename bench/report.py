@@ -77,12 +77,13 @@ def main() -> None:
         store = RunStore.open(Path(folder))
         fill(store, parser.parse_args().requests)
         print(f"store   {store.path.stat().st_size / 1e6:,.0f} MB")
-        began_s = time.perf_counter()
+        began_s, cpu_s = time.perf_counter(), time.process_time()
         report = read_report(store, store.run())
         read_s = time.perf_counter() - began_s
         page = to_html(report)
+        made_s, used_s = time.perf_counter() - began_s - read_s, time.process_time() - cpu_s
         print(
-            f"reading {read_s:.2f} s · page {time.perf_counter() - began_s - read_s:.2f} s · {len(page) / 1e3:,.0f} kB"
+            f"reading {read_s:.2f} s · page {made_s:.2f} s · together {used_s:.2f} s of CPU · {len(page) / 1e3:,.0f} kB"
         )
 
 
