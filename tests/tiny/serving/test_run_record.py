@@ -1,0 +1,60 @@
+"""A real `qserve up` is written down as it runs: what it was, held and answered is known after kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+
+import httpx
+
+from qserve.runs import RunStore
+from tests.tiny.serving.served import QSERVE, START_LIMIT_S, Service, until
+
+
+def test_what_was_served_is_known_after_kill_9_and_the_next_plan_learns_it(start: Callable[..., Service]) -> None:
+    service = start("--api-key", "secret-of-this-test").until_ready()
+    headers = {"authorization": "Bearer secret-of-this-test"}
+    body = {"model": "demo", "messages": [{"role": "user", "content": "What is 12+30?"}], "max_tokens": 8}
+    with httpx.Client(base_url=service.url, headers=headers, timeout=120) as client:
+        told = client.get("/v1/qserve/report").json()
+        answers = [client.post("/v1/chat/completions", json={**body, "stream": n == 0}) for n in range(3)]
+        answered = [answer.json()["usage"]["completion_tokens"] for answer in answers[1:]]
+        assert client.post("/v1/chat/completions", json={**body, "model": "nobody"}).status_code == 404
+        httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=30)  # without the key: not kept
+        state = service.state / "qserve"
+        store = RunStore.open(state)
+        until(lambda: store.run().num_requests == 4, START_LIMIT_S, lambda: str(store.run()))
+        shown = client.get(f"/v1/qserve/runs/{told['run']}").json()
+        assert client.get("/v1/qserve/runs").json()["data"][0]["id"] == told["run"]
+        assert client.get("/v1/qserve/runs/nothing").json()["error"]["code"] == "run_not_found"
+    assert httpx.get(f"{service.url}/v1/qserve/runs", timeout=30).status_code == 401
+    assert shown["state"] == "running"
+    assert shown["requests"]["workers"], "percentiles of what was answered"
+
+    service.process.kill()
+    service.process.wait()
+    run = store.run()
+    assert (run.id, run.state, run.num_requests, run.num_errors) == (told["run"], "died", 4, 1)
+    assert "secret-of-this-test" not in json.dumps(run.to_json(), default=str)
+    requests = store.requests(run)
+    assert [one.status for one in requests] == [404, 200, 200, 200]
+    assert [one.ttft_ms is not None for one in requests] == [False, False, False, True], "only the stream has a TTFT"
+    assert [one.completion_tokens for one in requests[1:3]] == answered[::-1], "as the worker's usage told"
+    (worker,) = run.workers
+    assert worker.models == ("demo",)
+    assert "loading weights" in worker.start_phases_s
+    ready = store.memory(run)[0]
+    assert ready.moment == "ready"
+    assert ready.terms["kv_cache_tokens"] == worker.plan["kv_cache_tokens"]
+
+    command = [str(QSERVE), "plan", "--model", "demo", "--engine", "transformers", "--engine-version"]
+    command += [worker.plan["engine_version"], "--gpu", "none", "--state-dir", str(service.state), "--json"]
+    environment = {name: value for name, value in os.environ.items() if name != "QSERVE_NO_LEARN"}
+    plan = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout)
+    corrected = {one["term"]: one["measured"] for one in plan["corrections"]}
+    assert corrected["weights"] == ready.terms["weights_bytes"]
+    assert corrected["runtime"] == ready.terms["runtime_bytes"]
+    assert plan["devices"][0]["runtime_bytes"] == ready.terms["runtime_bytes"]
+    assert abs(plan["kv_cache_tokens"] / ready.terms["kv_cache_tokens"] - 1) < 0.01
