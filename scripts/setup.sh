@@ -24,7 +24,7 @@ accelerator() {
 }
 
 # What the environment is made from: the files that say so, the place (a venv holds absolute paths), the accelerator.
-fingerprint() { { cat pyproject.toml constraints.txt scripts/setup* tests/browser/package-lock.json; pwd; accelerator; } | sha256sum; }
+fingerprint() { { cat tests/browser/package-lock.json 2>/dev/null; cat pyproject.toml constraints.txt scripts/setup*; pwd; accelerator; } | sha256sum; }
 
 find_python() {
     local name
@@ -85,8 +85,10 @@ install_cuda() {
     pip_install --constraint constraints.txt --editable ".[vllm,$EXTRAS]"
 }
 
-# What tests/browser needs. No browser is no failure: those tests say that they did not run.
+# What tests/browser needs, where there are tests (an image has none). No browser is no failure: the tests say that they
+# did not run.
 install_browser() {
+    [ -d tests/browser ] || return 0
     "$VENV/bin/python" scripts/setup_browser.py "$VENV" >>"$LOG" 2>&1 || true
     case $(cat "$VENV/browser" 2>/dev/null) in
         /*) say "browser tests will use $(cat "$VENV/browser")" ;;
