@@ -24,7 +24,7 @@ accelerator() {
 }
 
 # What the environment is made from: the files that say so, the place (a venv holds absolute paths), the accelerator.
-fingerprint() { { cat tests/browser/package-lock.json 2>/dev/null; cat pyproject.toml constraints.txt scripts/setup*; pwd; accelerator; } | sha256sum; }
+fingerprint() { { cat tests/browser/package-lock.json 2>/dev/null || true; cat pyproject.toml constraints.txt scripts/setup*; pwd; accelerator; } | sha256sum; }
 
 find_python() {
     local name
