@@ -126,7 +126,7 @@ def _cache_file(cache: Path, served: ServedModel, asked: Asked) -> Path:
 
 def _is_of_the_server(error: Exception) -> bool:
     packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return isinstance(error, OSError) or bool(packages & {"aiohttp", "requests"})
+    return isinstance(error, ConnectionError | TimeoutError) or bool(packages & {"aiohttp", "requests"})
 
 
 def _model_args(served: ServedModel, asked: Asked, generates: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -66,8 +67,9 @@ class ChatQuestions:
     def result(self, served: ServedModel, cache: Path, progress: Progress) -> EvalResult:
         """lm-eval's."""
         kept = harness.kept_answers(cache, served, self.asked)
+        began = time.monotonic()
         told = harness.evaluate(served, self.asked, cache, progress, self.tasks)
-        return EvalResult.of(served, self.asked, told, 0.0, kept)
+        return EvalResult.of(served, self.asked, told, time.monotonic() - began, kept)
 
 
 @dataclass(frozen=True)
@@ -93,5 +95,6 @@ class RewardQuestions:
 
     def result(self, served: ServedModel, cache: Path, progress: Progress) -> EvalResult:
         """Chosen over rejected is right."""
+        began = time.monotonic()
         told = preferences.evaluate_preferences(served, self.name, self.records, progress)
-        return EvalResult.of(served, Asked((self.name,)), told, 0.0)
+        return EvalResult.of(served, Asked((self.name,)), told, time.monotonic() - began)
