@@ -11,7 +11,7 @@ __all__ = ["Saturation", "is_saturated", "saturation_of"]
 
 # A stage that does so much of the best stage's work is as good as it.
 _AS_GOOD = 0.95
-# Twice the load that brings less than this is the end of a sweep.
+# Doublings of the load that bring less than this end a sweep.
 _WORTH_DOUBLING = 1.05
 _KEEPS_UP = 0.9
 _MOSTLY = 0.6
@@ -38,13 +38,13 @@ class Saturation:
 
 
 def is_saturated(figures: Sequence[StageFigures]) -> bool:
-    """Whether a sweep can end: the last doubling brought next to nothing, or most requests fail."""
+    """Whether a sweep can end: two doublings in a row brought next to nothing (one may be chance), or most fails."""
     if not figures:
         return False
-    last = figures[-1]
-    if last.failed > last.completed:
+    if figures[-1].failed > figures[-1].completed:
         return True
-    return len(figures) > 1 and last.rate < _WORTH_DOUBLING * max(one.rate for one in figures[:-1])
+    rates = [one.rate for one in figures]
+    return len(rates) > 2 and max(rates[-2:]) < _WORTH_DOUBLING * max(rates[:-2])
 
 
 def saturation_of(figures: Sequence[StageFigures], unit: str) -> Saturation | None:

@@ -174,8 +174,7 @@ def test_completions_open_loop_and_csv(fake, bench, tmp_path):
 
 def test_a_sweep_doubles_until_its_bound(fake, bench):
     _, _, result = bench(fake(20.0).url, "--sweep", "--max-concurrency", "4")
-    assert [stage["max_concurrency"] for stage in result["stages"]] == [1, 2, 4][: len(result["stages"])]
-    assert len(result["stages"]) >= 2
+    assert [stage["max_concurrency"] for stage in result["stages"]] == [1, 2, 4]
 
 
 def test_prompts_have_the_length_that_the_server_counts(fake, bench):
