@@ -115,7 +115,7 @@ def non_torch(
 def non_torch_v2(is_hybrid: bool) -> Constant:
     """One card under the second model runner, without its buffers for penalties."""
     if is_hybrid:
-        return Constant(312 * MIB, 200 * MIB, 500 * MIB, "vLLM 0.29, RTX PRO 6000: 0.55 GiB less the penalties' 0.25")
+        return Constant(236 * MIB, 150 * MIB, 500 * MIB, "vLLM 0.29, without penalties: RTX PRO 6000 0.30 GiB, L4 0.16")
     return Constant(138 * MIB, 80 * MIB, 250 * MIB, "vLLM 0.28 and 0.29, L40S and RTX 4090: 0.12 to 0.21 GiB")
 
 

@@ -31,16 +31,17 @@ def vllm_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tupl
         return _cpu_terms(account, device, weights_bytes)
     activations, graphs, cache = account.activations_bytes, account.cuda_graphs_bytes, max(0, account.cache_bytes)
     non_torch, context, setup = account.non_torch, account.context, account.setup
-    graph_source = vllm.graph_bytes_per_layer(setup.spec, account.version)
+    graph_source, second = vllm.graph_bytes_per_layer(setup.spec, account.version), _compiler_bytes(account)
     return (
         _weights_term(account, weights_bytes, ", in the blocks of torch's CUDA allocator"),
         Term(
             "KV cache", cache, _cache_formula(account, device), f"vLLM {setup.engine_version}, gpu_worker.py",
-            max(0, int(cache * 0.97) - 200 * MIB), int(cache * 1.02) + 100 * MIB,
+            max(0, int(cache * 0.97) - 200 * MIB - second), int(cache * 1.02) + 100 * MIB,
         ),
         Term(
             "activations", activations, _activations_formula(account, device),
-            "vLLM's profile run; start-up logs of 0.10 to 0.28", int(activations * 0.93), int(activations * 1.15),
+            "vLLM's profile run; start-up logs of 0.10 to 0.29", int(activations * 0.93),
+            int(activations * 1.15) + second,
         ),
         Term("CUDA graphs", graphs, _graphs_formula(account), graph_source.source, graphs // 2, graphs * 3 // 2),
         Term(
@@ -125,6 +126,14 @@ def _cache_formula(account: VllmAccount, device: Device) -> str:
     return f"{share} − weights − activations − non-torch{graphs}; {sizes}; {pages}{state}"
 
 
+def _compiler_bytes(account: VllmAccount) -> int:
+    """What compiling takes inside the profile run; some first starts keep as much once more (docs/memory.md)."""
+    if not account.compiles:
+        return 0
+    tokens, ranks = account.max_num_batched_tokens, account.setup.tensor_parallel_size
+    return vllm.compile_peak(account.setup.spec, account.version, tokens, ranks)
+
+
 def _activations_formula(account: VllmAccount, device: Device) -> str:
     spec, tokens = account.setup.spec, account.max_num_batched_tokens
     seqs, ranks = account.max_num_seqs, account.setup.tensor_parallel_size
@@ -138,10 +147,9 @@ def _activations_formula(account: VllmAccount, device: Device) -> str:
     base = f"8 KiB·{tokens}" if is_v2 else "143 MiB"
     layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + 2·{spec.hidden_size}) + {base}"
     parts = [f"sampler {sampler} + 2·{tokens}·{spec.hidden_size} + 51 MiB", f"widest layer {layer}"]
-    compiler = vllm.compile_peak(spec, account.version, tokens, ranks)
-    if compiler and account.compiles:
+    if compiler := _compiler_bytes(account):
         copied = f"compiler, first start only, 2·{spec.vocab_size}·{spec.hidden_size}/{ranks}"
-        parts.append(f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(compiler)}")
+        parts.append(f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(compiler)} (some starts keep two)")
     if spec.vision and not account.setup.request.language_model_only:
         parts.append(f"vision encoder on the largest image {format_bytes(vllm.encoder_peak(spec, ranks))}")
     extra = " + two buffers of the fused experts" if spec.moe else ""

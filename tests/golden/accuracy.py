@@ -25,7 +25,7 @@ from qserve.planner.memory.vllm import default_max_num_batched_tokens, default_m
 from qserve.planner.versions import VllmVersion
 from qserve.units import GIB, MIB
 
-__all__ = ["HOLDOUT", "MEASUREMENTS", "SECOND", "THIRD", "Comparison", "Skipped", "compare_all", "read_rows"]
+__all__ = ["FOURTH", "HOLDOUT", "MEASUREMENTS", "SECOND", "THIRD", "Comparison", "Skipped", "compare_all", "read_rows"]
 
 FOLDER = Path(__file__).parent
 MEASUREMENTS = "measurements.csv"
@@ -35,6 +35,7 @@ changed; the rows marked `second` were collected after that, those marked `third
 changed. docs/results/planner.md has the errors of the first look at each, and what was changed after it."""
 SECOND = "second"
 THIRD = "third"
+FOURTH = "fourth"
 _RAM_BYTES = 512 * GIB
 
 # Rows that contradict physics or their own neighbours. They are planned and shown, but not averaged.
