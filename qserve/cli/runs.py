@@ -70,7 +70,12 @@ def command(ctx: click.Context, /, limit: int, state_dir: Path | None, as_json: 
 @click.argument("run", required=False)
 @_shared
 def show(run: str | None, state_dir: Path | None, as_json: bool) -> None:
-    """One run: its start, memory planned and measured, requests, faults, results."""
+    """One run: its start, memory planned and measured, requests, faults, results.
+
+    \b
+    qserve runs show
+    qserve runs show 20261121-2240 --json
+    """
     store = _store(state_dir)
     found = store.run(run)
     if as_json:
@@ -88,7 +93,11 @@ def show(run: str | None, state_dir: Path | None, as_json: bool) -> None:
 @click.argument("second")
 @_shared
 def compare(first: str, second: str, state_dir: Path | None, as_json: bool) -> None:
-    """Two runs side by side: what was started differently, and what came of it."""
+    """Two runs side by side: what was started differently, and what came of it.
+
+    \b
+    qserve runs compare 20261120 20261121
+    """
     from qserve.cli.compare_runs import compared, show_compared
 
     store = _store(state_dir)
@@ -104,7 +113,12 @@ def compare(first: str, second: str, state_dir: Path | None, as_json: bool) -> N
 @click.option("--older-than", metavar="AGE", help="Runs that ended longer ago: 12h, 30d, 8w.")
 @_shared
 def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None, as_json: bool) -> None:
-    """Forget runs: records, results and logs. One that is running is refused."""
+    """Forget runs: records, results and logs. One that is running is refused.
+
+    \b
+    qserve runs delete 20261120-0913
+    qserve runs delete --older-than 30d
+    """
     if bool(runs) == (older_than is not None):
         raise UsageError("name the runs to delete (`qserve runs` lists them), or give --older-than 30d; one of the two")
     store = _store(state_dir)
@@ -119,7 +133,11 @@ def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None
 @command.command("residuals")
 @_shared
 def residuals(state_dir: Path | None, as_json: bool) -> None:
-    """What runs measured beside what was planned, and so what the next plan is corrected by."""
+    """What runs measured beside what was planned, and so what the next plan is corrected by.
+
+    \b
+    qserve runs residuals
+    """
     found = _store(state_dir).residuals()
     if as_json:
         from dataclasses import asdict
