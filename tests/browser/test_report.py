@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, Page
 
 from qserve.report import to_html
 from tests.unit.report.made_up import a_report
@@ -66,13 +66,3 @@ def test_on_paper_it_is_light_and_what_only_a_screen_can_use_is_gone(shown: Page
     assert not shown.locator("nav").is_visible()
     assert shown.pdf(format="A4").startswith(b"%PDF")
     shown.emulate_media(media="screen")
-
-
-def test_who_has_signed_in_sees_the_run_that_runs(visitor: BrowserContext, stack) -> None:  # type: ignore[no-untyped-def]
-    page = visitor.new_page()
-    answer = page.goto("/report")
-    assert answer is not None and answer.status == 401
-    stack.sign_in(visitor)
-    answer = page.goto("/report")
-    assert answer is not None and answer.status == 200
-    assert page.get_by_role("heading", level=1).text_content() == "demo and demo-reward"

@@ -121,3 +121,13 @@ def test_a_link_from_elsewhere_finds_the_session(trap: Page, stack) -> None:
     trap.get_by_role("link").click()
     usable(trap)
     assert trap.url.startswith(f"{stack.url}/")
+
+
+def test_the_report_of_the_run_opens_for_who_has_signed_in(visitor: BrowserContext, stack) -> None:
+    page = visitor.new_page()
+    answer = page.goto("/report")
+    assert answer is not None and answer.status == 401
+    stack.sign_in(visitor)
+    answer = page.goto("/report")
+    assert answer is not None and answer.status == 200
+    assert page.get_by_role("heading", level=1).text_content() == "demo and demo-reward"
