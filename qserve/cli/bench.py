@@ -15,23 +15,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qserve.cli.bench_request import asked_of, client_of, source_of
 from qserve.cli.state import state_folder
-from qserve.errors import QserveError, UsageError
+from qserve.errors import QserveError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from qserve.bench.client import LoadClient
     from qserve.bench.counting import Counter
-    from qserve.bench.load import Stage
     from qserve.bench.result import BenchResult
-    from qserve.bench.session import Asked, PromptSource, Session
-    from qserve.bench.target import Target
+    from qserve.bench.session import Asked, Session
 
 __all__ = ["command"]
 
 _T = TypeVar("_T")
-_DEFAULT_OUTPUT_LEN = 128
 _INTERRUPTED = 130
 
 
@@ -120,7 +117,7 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     """
     if self_test:
         sys.exit(0 if _self_test() else 1)
-    asked = _asked(values)
+    asked = asked_of(values)
     state = state_folder(state_dir)
     output = values["output"] or state / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     from qserve.bench.result import check_writable
@@ -143,44 +140,6 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     sys.exit(status)
 
 
-def _asked(values: dict[str, Any]) -> Asked:
-    """Stages and limits of the flags. Raises UsageError for what does not go together."""
-    from qserve.bench.metrics import parse_goodput
-    from qserve.bench.session import Asked
-
-    limits = [*values["goodput"], *values["more_limits"]]
-    if values["more_limits"] and not values["goodput"]:
-        raise UsageError(f"{values['more_limits'][0]!r} belongs to no option; limits come after --goodput")
-    given = [name for name in ("concurrency", "request_rate", "sweep") if values[name]]
-    if len(given) > 1:
-        named = " and ".join("--" + name.replace("_", "-") for name in given)
-        raise UsageError(f"{named} are different loads; take one of them")
-    if not values["request_rate"] and (values["burstiness"] != 1 or values["burst_size"] != 1):
-        raise UsageError("--burstiness and --burst-size are about arrivals; they go with --request-rate")
-    if values["best_of"] and values["endpoint"] not in ("reward", "classify"):
-        raise UsageError("--best-of is for --endpoint reward and classify: the answers that a request scores")
-    goodput = parse_goodput(limits)
-    if goodput and (values["endpoint"] in ("reward", "classify") or not values["stream"]) and set(goodput) != {"e2el"}:
-        raise UsageError("--goodput: where no tokens are streamed there is only e2el to limit")
-    return Asked(
-        stages=_stages(values),
-        sweep=values["max_concurrency"] if values["sweep"] else 0,
-        num_warmups=values["num_warmups"],
-        seed=values["seed"],
-        goodput=goodput,
-    )
-
-
-def _stages(values: dict[str, Any]) -> tuple[Stage, ...]:
-    from qserve.bench.load import Stage
-
-    ends = {"num_prompts": values["num_prompts"], "duration_s": values["duration"]}
-    arrivals = {"burstiness": values["burstiness"], "burst_size": values["burst_size"]}
-    if values["request_rate"]:
-        return tuple(Stage(request_rate=rate, **arrivals, **ends) for rate in values["request_rate"])
-    return tuple(Stage(concurrency=int(one), **ends) for one in values["concurrency"] or (8,))
-
-
 def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[BenchResult, int]:
     """The result, and the exit status that it means."""
     from qserve.bench.connection import Address
@@ -195,7 +154,7 @@ def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[B
     scores = values["endpoint"] in ("reward", "classify")
     target = look_at(address, values["api_key"], values["model"], scores)
     counter = counter_of(address, values["api_key"], target.model, values["tokenizer"])
-    client = _client(target, values, counter)
+    client = client_of(target, values, counter)
     stopped: list[bool] = []
 
     async def run() -> Session:
@@ -204,7 +163,7 @@ def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[B
             return await run_session(client, asked, source, stop, show)
 
     with contextlib.closing(counter):
-        source = _source(values, counter)
+        source = source_of(values, counter)
         console.print(header(target, values, counter), soft_wrap=True)
         session = _on_uvloop(run())
     saturation = saturation_of(session.figures, "tokens/s" if scores else "output tokens/s")
@@ -222,62 +181,6 @@ def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[B
     if stopped:
         return result, _INTERRUPTED
     return result, int(bool(session.gone) or not any(one.completed for one in session.figures))
-
-
-def _client(target: Target, values: dict[str, Any], counter: Counter) -> LoadClient:
-    from qserve.bench.client import LoadClient
-    from qserve.bench.endpoints import ENDPOINTS, Endpoint
-
-    name = values["endpoint"]
-    generates = name in ("chat", "completions")
-    ignore_eos = values["dataset"] is None if values["ignore_eos"] is None else values["ignore_eos"]
-    endpoint = Endpoint(
-        name,
-        ENDPOINTS[name],
-        target.model,
-        streams=values["stream"] and generates,
-        ignore_eos=ignore_eos and generates,
-        temperature=values["temperature"],
-        extra=_extra_body(values["extra_body"]),
-    )
-    return LoadClient(target.address, endpoint, values["api_key"], values["timeout"], counter.count)
-
-
-def _extra_body(text: str) -> dict[str, Any]:
-    try:
-        fields = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"--extra-body {text!r} is no JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise UsageError(f"--extra-body {text!r} is no JSON object; write it as '{{\"top_p\": 0.9}}'")
-    return fields
-
-
-def _source(values: dict[str, Any], counter: Counter) -> PromptSource:
-    import random
-
-    from qserve.bench.dataset import FromFile, read_dataset
-    from qserve.bench.prompts import Synthetic, TextMaker
-
-    scores = values["endpoint"] in ("reward", "classify")
-    prefix_len = values["shared_prefix_len"]
-    entries = None if values["dataset"] is None else read_dataset(values["dataset"])
-    prefix, maker = "", None
-    if entries is None or prefix_len:
-        maker = TextMaker(counter)
-        prefix = maker.text(prefix_len, random.Random(f"{values['seed']} prefix")) if prefix_len else ""  # noqa: S311
-    if entries is not None:
-        return FromFile(entries, counter, values["output_len"], prefix, values["best_of"] or 0)
-    assert maker is not None
-    return Synthetic(
-        maker,
-        values["input_len"],
-        values["output_len"] or _DEFAULT_OUTPUT_LEN,
-        prefix,
-        prefix_len,
-        values["range_ratio"],
-        (values["best_of"] or 1) if scores else 0,
-    )
 
 
 def _told(values: dict[str, Any], counter: Counter, session: Session) -> dict[str, Any]:

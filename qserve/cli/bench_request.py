@@ -1,0 +1,114 @@
+"""From the flags of `qserve bench` to what is asked: stages, limits, the endpoint, prompts."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+from qserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from qserve.bench.client import LoadClient
+    from qserve.bench.counting import Counter
+    from qserve.bench.load import Stage
+    from qserve.bench.session import Asked, PromptSource
+    from qserve.bench.target import Target
+
+__all__ = ["asked_of", "client_of", "source_of"]
+
+_DEFAULT_OUTPUT_LEN = 128
+
+
+def asked_of(values: dict[str, Any]) -> Asked:
+    """Stages and limits of the flags. Raises UsageError for what does not go together."""
+    from qserve.bench.metrics import parse_goodput
+    from qserve.bench.session import Asked
+
+    limits = [*values["goodput"], *values["more_limits"]]
+    if values["more_limits"] and not values["goodput"]:
+        raise UsageError(f"{values['more_limits'][0]!r} belongs to no option; limits come after --goodput")
+    given = [name for name in ("concurrency", "request_rate", "sweep") if values[name]]
+    if len(given) > 1:
+        named = " and ".join("--" + name.replace("_", "-") for name in given)
+        raise UsageError(f"{named} are different loads; take one of them")
+    if not values["request_rate"] and (values["burstiness"] != 1 or values["burst_size"] != 1):
+        raise UsageError("--burstiness and --burst-size are about arrivals; they go with --request-rate")
+    if values["best_of"] and values["endpoint"] not in ("reward", "classify"):
+        raise UsageError("--best-of is for --endpoint reward and classify: the answers that a request scores")
+    goodput = parse_goodput(limits)
+    if goodput and (values["endpoint"] in ("reward", "classify") or not values["stream"]) and set(goodput) != {"e2el"}:
+        raise UsageError("--goodput: where no tokens are streamed there is only e2el to limit")
+    return Asked(
+        stages=_stages(values),
+        sweep=values["max_concurrency"] if values["sweep"] else 0,
+        num_warmups=values["num_warmups"],
+        seed=values["seed"],
+        goodput=goodput,
+    )
+
+
+def _stages(values: dict[str, Any]) -> tuple[Stage, ...]:
+    from qserve.bench.load import Stage
+
+    ends = {"num_prompts": values["num_prompts"], "duration_s": values["duration"]}
+    arrivals = {"burstiness": values["burstiness"], "burst_size": values["burst_size"]}
+    if values["request_rate"]:
+        return tuple(Stage(request_rate=rate, **arrivals, **ends) for rate in values["request_rate"])
+    return tuple(Stage(concurrency=int(one), **ends) for one in values["concurrency"] or (8,))
+
+
+def client_of(target: Target, values: dict[str, Any], counter: Counter) -> LoadClient:
+    """Asks that endpoint of that model. Raises UsageError for --extra-body that is no object."""
+    from qserve.bench.client import LoadClient
+    from qserve.bench.endpoints import ENDPOINTS, Endpoint
+
+    name = values["endpoint"]
+    generates = name in ("chat", "completions")
+    ignore_eos = values["dataset"] is None if values["ignore_eos"] is None else values["ignore_eos"]
+    endpoint = Endpoint(
+        name,
+        ENDPOINTS[name],
+        target.model,
+        streams=values["stream"] and generates,
+        ignore_eos=ignore_eos and generates,
+        temperature=values["temperature"],
+        extra=_extra_body(values["extra_body"]),
+    )
+    return LoadClient(target.address, endpoint, values["api_key"], values["timeout"], counter.count)
+
+
+def _extra_body(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--extra-body {text!r} is no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise UsageError(f"--extra-body {text!r} is no JSON object; write it as '{{\"top_p\": 0.9}}'")
+    return fields
+
+
+def source_of(values: dict[str, Any], counter: Counter) -> PromptSource:
+    """Synthetic prompts, or those of --dataset. Raises UsageError where they can't be made or read."""
+    from qserve.bench.dataset import FromFile, read_dataset
+    from qserve.bench.prompts import Synthetic, TextMaker
+
+    scores = values["endpoint"] in ("reward", "classify")
+    prefix_len = values["shared_prefix_len"]
+    entries = None if values["dataset"] is None else read_dataset(values["dataset"])
+    prefix, maker = "", None
+    if entries is None or prefix_len:
+        maker = TextMaker(counter)
+        prefix = maker.text(prefix_len, random.Random(f"{values['seed']} prefix")) if prefix_len else ""  # noqa: S311
+    if entries is not None:
+        return FromFile(entries, counter, values["output_len"], prefix, values["best_of"] or 0)
+    assert maker is not None
+    return Synthetic(
+        maker,
+        values["input_len"],
+        values["output_len"] or _DEFAULT_OUTPUT_LEN,
+        prefix,
+        prefix_len,
+        values["range_ratio"],
+        (values["best_of"] or 1) if scores else 0,
+    )
