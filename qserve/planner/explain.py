@@ -31,7 +31,8 @@ def vllm_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tupl
         return _cpu_terms(account, device, weights_bytes)
     activations, graphs, cache = account.activations_bytes, account.cuda_graphs_bytes, max(0, account.cache_bytes)
     non_torch, context, setup = account.non_torch, account.context, account.setup
-    graph_source, second = vllm.graph_bytes_per_layer(setup.spec, account.version), _compiler_bytes(account)
+    graph_source = vllm.graph_bytes_per_layer(setup.spec, account.version)
+    second = _compiler_bytes(account) if account.version.may_pin_freed_segments else 0
     return (
         _weights_term(account, weights_bytes, ", in the blocks of torch's CUDA allocator"),
         Term(
@@ -127,7 +128,7 @@ def _cache_formula(account: VllmAccount, device: Device) -> str:
 
 
 def _compiler_bytes(account: VllmAccount) -> int:
-    """What compiling takes inside the profile run; some first starts keep as much once more (docs/memory.md)."""
+    """What compiling takes inside the profile run of a first start."""
     if not account.compiles:
         return 0
     tokens, ranks = account.max_num_batched_tokens, account.setup.tensor_parallel_size
@@ -148,8 +149,9 @@ def _activations_formula(account: VllmAccount, device: Device) -> str:
     layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + 2·{spec.hidden_size}) + {base}"
     parts = [f"sampler {sampler} + 2·{tokens}·{spec.hidden_size} + 51 MiB", f"widest layer {layer}"]
     if compiler := _compiler_bytes(account):
+        twice = " (some starts keep it twice)" if account.version.may_pin_freed_segments else ""
         copied = f"compiler, first start only, 2·{spec.vocab_size}·{spec.hidden_size}/{ranks}"
-        parts.append(f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(compiler)} (some starts keep two)")
+        parts.append(f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(compiler)}" + twice)
     if spec.vision and not account.setup.request.language_model_only:
         parts.append(f"vision encoder on the largest image {format_bytes(vllm.encoder_peak(spec, ranks))}")
     extra = " + two buffers of the fused experts" if spec.moe else ""

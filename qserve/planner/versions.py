@@ -86,6 +86,15 @@ class VllmVersion:
         return self.release >= (0, 22)
 
     @property
+    def may_pin_freed_segments(self) -> bool:
+        """Whether a segment that the profile run freed may stay, and be charged, as something small lies in it.
+
+        From 0.27 on what is gone from the card is charged (the log's "consumed memory"); 0.32 limits splits in the
+        profile run, and says why. Source: vllm gpu_worker.py, determine_available_memory.
+        """
+        return (0, 27) <= self.release < (0, 32)
+
+    @property
     def default_utilization(self) -> float:
         return 0.92 if self.release >= (0, 22) else 0.9
 
