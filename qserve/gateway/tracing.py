@@ -7,6 +7,7 @@ OpenTelemetry is imported here alone, and only when a collector was named (`--ot
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -24,6 +25,9 @@ _PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _STATE = re.compile(r"[\x20-\x7e]{1,512}")
 # What is polled would drown the rest.
 _UNTRACED = frozenset({"/health", "/ready", "/metrics", "/version"})
+# The library's own 10 s are how long a service would wait at its end for a collector that is gone.
+_COLLECTOR_TIMEOUT_S = 3.0
+_TIMEOUT_VARIABLES = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
 _NS_PER_S = 1_000_000_000
 
 
@@ -117,7 +121,9 @@ def to_collector(endpoint: str) -> OpenTelemetry:
         raise MissingExtra(package, "otel", "--otlp-traces-endpoint") from error
     about = resources.Resource.create({"service.name": "qserve", "service.version": qserve.__version__})
     provider = sdk.TracerProvider(resource=about)
-    provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter(endpoint=endpoint)))
+    has_own_timeout = any(name in os.environ for name in _TIMEOUT_VARIABLES)
+    exporter = otlp.OTLPSpanExporter(endpoint=endpoint, timeout=None if has_own_timeout else _COLLECTOR_TIMEOUT_S)
+    provider.add_span_processor(export.BatchSpanProcessor(exporter))
     return OpenTelemetry(provider)
 
 

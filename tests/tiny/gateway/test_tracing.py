@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import http.server
 import sys
+import threading
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from qserve.errors import MissingExtra, UsageError
+from qserve.gateway.record import RequestRecord
 from qserve.gateway.tracing import OpenTelemetry, to_collector
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -99,6 +104,40 @@ async def test_without_a_collector_the_context_is_handed_on_as_it_came(running, 
             f"{stack.url}/v1/chat/completions", json=request_chat(stream=False), headers={"traceparent": "nonsense"}
         ):
             assert "traceparent" not in (await stack.debug())["last_headers"]
+
+
+def test_spans_reach_the_collector_at_the_latest_when_the_service_ends():
+    received = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Collector) as server:
+        listening = threading.Thread(target=server.serve_forever)
+        listening.start()
+        traces = to_collector(f"http://127.0.0.1:{server.server_port}/v1/traces")
+        record = RequestRecord("req-7", "POST", "/v1/chat/completions", model="demo")
+        traces.begin({"headers": [(b"traceparent", CONTEXT["traceparent"].encode())]}, record)
+        traces.end(record)
+        traces.close()
+        server.shutdown()
+        listening.join()
+    ((path, body),) = received
+    assert path == "/v1/traces"
+    (spans,) = ExportTraceServiceRequest.FromString(gunzipped(body)).resource_spans
+    assert {"service.name", "service.version"} <= {one.key for one in spans.resource.attributes}
+    (span,) = spans.scope_spans[0].spans
+    assert (span.name, span.trace_id.hex()) == ("POST /v1/chat/completions", TRACE)
+
+
+def gunzipped(body):
+    return gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
 
 
 def test_a_collector_is_named_by_its_whole_address():
