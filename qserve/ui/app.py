@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from qserve.errors import MissingExtra
+from qserve.ui.lean_import import lean_import
 from qserve.ui.settings import UISettings
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def build_app(settings: UISettings) -> ASGIApp:
     # Before the import: Gradio reads it then. It must call nobody but the API.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     try:
-        import gradio as gr
+        with lean_import():
+            import gradio as gr
     except ImportError as error:
         raise MissingExtra("gradio", "ui", "the web UI") from error
     from fastapi import FastAPI
