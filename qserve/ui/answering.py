@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,8 +69,9 @@ class _Draft:
             delta = choice.get("delta") or {}
             reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
             content = delta.get("content") or ""
-            if content or reasoning:
+            if content or reasoning:  # not for the role alone: the page would be drawn without a word, and wait then
                 self._count()
+                self.changed.set()
             self.answer = replace(
                 self.answer,
                 content=self.answer.content + content,
@@ -83,7 +84,6 @@ class _Draft:
                 prompt_tokens=usage.get("prompt_tokens"),
                 completion_tokens=usage.get("completion_tokens"),
             )
-        self.changed.set()
 
     def end(self) -> None:
         """The stream is over: what can be told of its speed."""
@@ -109,7 +109,7 @@ class _Draft:
 
 async def draw_answers(
     api: Api, conversation: Conversation, sides: Sequence[Sampling], systems: Sequence[str], begin_with: str = ""
-) -> AsyncIterator[Conversation]:
+) -> AsyncGenerator[Conversation, None]:
     """The conversation with answers to its last question, again and again as they grow; at last with all of them.
 
     `systems` are the sides' system prompts. `begin_with`: go on writing this answer (one side, one answer).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from html import unescape
@@ -216,14 +217,20 @@ class ChatPage:
         self, asked: Conversation, wish: Wish, language: str, begin_with: str = ""
     ) -> AsyncIterator[Update]:
         """Answers as they are written, then their rewards."""
-        yield {**self._shown(asked, language), self._question: "", **self._busy(True)}
         told = asked
         drawing = draw_answers(self._shared.api, asked, wish.sides, wish.systems, begin_with)
+        # The request is on its way while the question is being drawn.
+        begun = asyncio.ensure_future(anext(drawing, asked))
         try:
+            yield {**self._shown(asked, language), self._question: "", **self._busy(True)}
+            told = await begun
+            yield self._shown(told, language)
             async for told in drawing:
                 yield self._shown(told, language)
         finally:
-            await drawing.aclose()  # type: ignore[attr-defined]
+            begun.cancel()
+            await asyncio.gather(begun, return_exceptions=True)
+            await drawing.aclose()
         if wish.reward_model:
             try:
                 told = await reward_answers(self._shared.api, told, wish.reward_model)
