@@ -21,8 +21,10 @@ from qserve.gateway.record import RequestRecord
 
 __all__ = ["NoTraces", "OpenTelemetry", "Traces", "to_collector"]
 
-_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_STATE = re.compile(r"[\x20-\x7e]{1,512}")
+_SHAPES = {
+    b"traceparent": re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
+    b"tracestate": re.compile(rb"[\x20-\x7e]{1,512}"),
+}
 # What is polled would drown the rest.
 _UNTRACED = frozenset({"/health", "/ready", "/metrics", "/version"})
 # The library's own 10 s are how long a service would wait at its end for a collector that is gone.
@@ -131,9 +133,9 @@ def _context_of(scope: Scope) -> dict[str, str]:
     """traceparent and tracestate as the client sent them; nothing where they are not well-formed."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
-        text = value.decode("latin-1")
-        if (name == b"traceparent" and _PARENT.fullmatch(text)) or (name == b"tracestate" and _STATE.fullmatch(text)):
-            found[name.decode()] = text
+        shape = _SHAPES.get(name)
+        if shape is not None and shape.fullmatch(value):
+            found[name.decode()] = value.decode()
     return found if "traceparent" in found else {}
 
 

@@ -66,7 +66,7 @@ def log_event(worker: str, event: str, details: Mapping[str, Any]) -> None:
     if _events.isEnabledFor(logging.INFO):
         plain = " ".join(f"{name}={value}" for name, value in details.items() if isinstance(value, str | int | float))
         fields = {"worker": worker, "event": event, **details}
-        _events.info("%s worker: %s %s", worker, event, plain, extra={"event": fields})
+        _events.info("%s", f"{worker} worker: {event} {plain}".rstrip(), extra={"event": fields})
 
 
 def set_up(level: str, log_format: Literal["text", "json"]) -> Screen:

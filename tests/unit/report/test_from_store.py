@@ -13,7 +13,7 @@ from qserve.cli.report import command
 from qserve.errors import UsageError
 from qserve.report import read_report
 from qserve.runs import RunStore
-from tests.unit.report.made_up import BEGAN, comparison, scores
+from tests.unit.report.made_up import BEGAN, WORK, comparison, scores
 
 LABELS = [
     ("POST", "/v1/chat/completions", "demo", "chat", 200, "", 0, 0),
@@ -47,6 +47,8 @@ def store(tmp_path):
         connection.executemany("INSERT INTO request_label VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                                [(number, *label) for number, label in enumerate(LABELS, 1)])  # fmt: skip
         connection.executemany("INSERT INTO request VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", _requests(1000))
+        connection.executemany("INSERT INTO event VALUES (1, ?, 'reward', 'work', ?)",
+                               [(BEGAN + texts, json.dumps({**WORK, "texts": texts})) for texts in (7, 9)])  # fmt: skip
     store.add_eval(scores(), name="offline", run="20261121-1")
     store.add_eval(scores(), name="of another run", run="20261120-1")
     store.add_comparison(comparison(), name="bf16, int8")
@@ -86,6 +88,13 @@ def test_results_are_those_of_the_run_and_comparisons_those_of_its_model(store):
     report = read_report(store, store.run())
     assert [one.name for one in report.evals] == ["offline"]
     assert report.comparisons == (), "no worker of this run serves that model"
+
+
+def test_what_a_worker_told_last_of_its_work_counts_and_what_it_tells_now_counts_more(store):
+    report = read_report(store, store.run())
+    assert report.work["reward"]["texts"] == 9
+    assert not [event for event in report.events if event.event == "work"]
+    assert read_report(store, store.run(), {"reward": {"texts": 11}}).work["reward"]["texts"] == 11
 
 
 def _qserve(tmp_path, *arguments):
