@@ -158,6 +158,8 @@ async def measure(arguments: argparse.Namespace, folder: Path, logs: Path) -> bo
                             ours = by_qserve(server, load, prompts)
                             theirs = by_vllm(child, server, load, prompts, folder)
                         rounds.append((ours, theirs))
+                        told = ", ".join(f"{name} {ours[key]:.1f} and {theirs[key]:.1f}" for key, name in NAMES.items())
+                        print(f"{load.endpoint}, {load.concurrency} at once, round {turn + 1}: {told}", flush=True)
                     good = compare(load, rounds) and good
         finally:
             child.kill()
