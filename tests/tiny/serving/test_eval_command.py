@@ -10,10 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from qserve.evaluation.diff import compare
 from qserve.evaluation.results import EvalResult
 from qserve.runs import RunStore
 from tests.tiny.serving.held_up import HeldUp
@@ -52,8 +52,15 @@ def evaluated(folder: Path, name: str, *arguments: str) -> tuple[EvalResult, str
     return EvalResult.load(folder / name), text
 
 
-def answers(result: EvalResult) -> dict[str, list[Any]]:
-    return {task: [one["filtered_resps"] for _, one in sorted(result.samples(task).items())] for task in TASKS}
+def assert_same(one: EvalResult, other: EvalResult) -> None:
+    """Every answer the same, every score but for what a BLAS may make of rows in another order."""
+    for diff in compare(one, other):
+        assert diff.num_items == LIMIT and not diff.flips, diff
+        assert diff.drift is None or diff.drift.largest < 1e-4, diff
+    texts = ([sample["filtered_resps"] for _, sample in sorted(of.samples(TASKS[1]).items())] for of in (one, other))
+    assert next(texts) == next(texts)
+    values = [[score.value for score in of.scores()] for of in (one, other)]
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +122,9 @@ def test_interrupted_in_the_middle_it_goes_on(
     assert f"going on: {num_kept} answers" in text
     resumed = EvalResult.load(folder / "resumed")
     assert resumed.about["num_answers_kept"] == num_kept
-    assert answers(resumed) == answers(first[0])
-    assert resumed.lm_eval["results"] == first[0].lm_eval["results"]
+    assert_same(resumed, first[0])
     shown = said(folder, "eval", "diff", str(folder / "first"), str(folder / "resumed"))
-    assert shown.count("0 flipped") == 2 and shown.count("scores differ by 0 in the mean, 0 at most") == 2, shown
+    assert shown.count(" 0 flipped") == 2 and shown.count("scores differ by") == 2, shown
     assert kept(state) == 0  # a finished evaluation leaves no answers behind: the next one asks anew
 
 
