@@ -120,6 +120,15 @@ def test_activations_that_nobody_asked_for_yet_are_not_taken_away() -> None:
     assert second.devices[0].activations_bytes - first.devices[0].activations_bytes == 50 * MIB
 
 
+def test_the_runtime_of_a_card_holds_for_any_model_on_it_and_of_a_cpu_for_the_same_one() -> None:
+    for hardware, holds in ((CARD, True), (CPU, False)):
+        first = planned(TRANSFORMERS, hardware, "Qwen/Qwen3-0.6B")
+        more = residuals_of(first, measured(first, runtime_bytes=80 * MIB), "run-1")
+        other = planned(replace(TRANSFORMERS, learned=more), hardware, "Qwen/Qwen3-1.7B").devices[0].runtime_bytes
+        moved = other - planned(TRANSFORMERS, hardware, "Qwen/Qwen3-1.7B").devices[0].runtime_bytes
+        assert moved == (80 * MIB if holds else 0)
+
+
 def test_the_runtime_of_a_cpu_worker_moves_both_ways() -> None:
     first = planned(TRANSFORMERS, CPU, "Qwen/Qwen3-0.6B")
     less = residuals_of(first, measured(first, runtime_bytes=-50 * MIB), "run-1")
