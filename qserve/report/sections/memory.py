@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from qserve.report.blocks import Block, Column, Figure, Section, Table, Text, Value
@@ -12,7 +13,7 @@ from qserve.report.figures import moment
 from qserve.runs import StoredWorker
 from qserve.units import format_bytes
 
-__all__ = ["memory", "token_error", "total_error"]
+__all__ = ["memory", "token_error", "total_error", "total_terms"]
 
 _TERMS: dict[str, tuple[str, Any]] = {
     "weights": ("weights", "1"),
@@ -61,6 +62,13 @@ def total_error(report: RunReport, worker: StoredWorker) -> float | None:
     """Measured over planned, less one, of the terms that have both; None where none has."""
     both = [(planned, found) for _, planned, found in _terms(report, worker) if planned and found is not None]
     return sum(found for _, found in both) / sum(planned for planned, _ in both) - 1 if both else None
+
+
+def total_terms(report: RunReport, worker: StoredWorker) -> str:
+    """What `total_error` is over: empty where that is all that was planned."""
+    terms = _terms(report, worker)
+    both = [_TERMS[term][0] for term, planned, found in terms if planned and found is not None]
+    return "" if len(both) == len([1 for _, planned, _ in terms if planned]) else ", ".join(both)
 
 
 def token_error(report: RunReport, worker: StoredWorker) -> float | None:
@@ -117,7 +125,9 @@ def _bars(report: RunReport, worker: StoredWorker, terms: list[tuple[str, int, f
     found = [(term, measured) for term, _, measured in terms if measured is not None]
     if found:
         where = " on all devices" if len(devices) > 1 else ""
-        bars.append(_bar(f"measured{where}", found))
+        bar = _bar(f"measured{where}", found)
+        is_whole = len(found) == len(terms)
+        bars.append(bar if is_whole else replace(bar, remark=f"{bar.remark}, the rest not told"))
     cards = {str(card.get("name")) for card in report.run.hardware.get("devices", ())}
     if len(devices) == 1 and devices[0]["name"] in cards:
         return Bars(tuple(bars), float(devices[0]["total_bytes"]))

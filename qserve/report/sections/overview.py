@@ -7,7 +7,7 @@ from typing import Any
 
 from qserve.report.blocks import Block, Column, Section, Table, Tile, Tiles
 from qserve.report.facts import RunReport
-from qserve.report.sections.memory import token_error, total_error
+from qserve.report.sections.memory import token_error, total_error, total_terms
 from qserve.runs import StoredWorker
 
 __all__ = ["overview"]
@@ -75,7 +75,9 @@ def _tiles(report: RunReport) -> list[Tile]:
             tiles.append(Tile(f"{worker.name} request", latency["e2e"].p50, "ms", remark))
     for worker in run.workers:
         if (error := total_error(report, worker)) is not None:
-            tiles.append(Tile(f"{worker.name} memory", error, "change", "measured against planned"))
+            only = total_terms(report, worker)
+            remark = f"measured against planned{f': {only} only' if only else ''}"
+            tiles.append(Tile(f"{worker.name} memory", error, "change", remark))
         if (error := token_error(report, worker)) is not None:
             tiles.append(Tile(f"{worker.name} KV tokens", error, "change", "measured against planned"))
     return tiles

@@ -54,6 +54,10 @@ def test_a_term_that_nobody_measured_is_not_told_as_zero():
     rows = _rows(memory(replace(report, memory=samples)), "memory_chat")
     assert rows["KV cache"][2:4] == (None, None)
     assert "terms with both" not in rows
+    bars = memory(replace(report, memory=samples)).blocks[0].chart.bars
+    assert bars[-1].remark == "5 B, the rest not told"
+    tiles = {tile.label: tile for tile in overview(replace(report, memory=samples)).blocks[0].tiles}
+    assert tiles["chat memory"].remark == "measured against planned: weights only"
 
 
 def test_each_card_has_a_bar_of_its_own():
