@@ -235,8 +235,8 @@ def _state(ended: float | None, last_seen: float, host: str, pid: int, process_s
     """Where the process can be looked up it is; else (another host's, a container's) its last sign of life counts."""
     if ended is not None:
         return "ended"
-    if host == here() and is_gone(pid, process_start):
-        return "died"
+    if host == here() and process_start:
+        return "died" if is_gone(pid, process_start) else "running"
     return "running" if time.time() - last_seen < _SILENT_S else "died"
 
 

@@ -14,7 +14,7 @@ from qserve.runs import RunStore, StoreUnusable
 from qserve.runs.database import FILE_NAME
 from qserve.runs.document import run_document, runs_document
 from qserve.runs.schema import MIGRATIONS
-from tests.unit.runs.kept import stored, writer
+from tests.unit.runs.kept import stored, until, writer
 
 
 def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -113,6 +113,24 @@ def test_a_run_that_is_running_can_not_be_deleted_and_one_that_ended_goes_whole(
     finally:
         running.close(0)
     assert store.run().state == "ended"
+
+
+def test_a_run_that_could_not_write_for_long_still_runs_where_its_process_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qserve.runs.writer._SIGN_OF_LIFE_S", 1e9)
+    running = writer(tmp_path)
+    store = RunStore.open(tmp_path)
+    until(lambda: store.runs() != ())
+    with store.connection() as connection:
+        connection.execute("UPDATE run SET last_seen_unix_s = 1")
+    try:
+        assert store.run().state == "running"
+        with store.connection() as connection:
+            connection.execute("UPDATE run SET last_seen_unix_s = 1, host = 'another machine'")
+        assert store.run().state == "died"
+    finally:
+        running.close(0)
 
 
 def test_nobody_else_may_read_the_store(tmp_path: Path) -> None:
