@@ -203,8 +203,10 @@ def test_the_language_can_be_switched(page: Page) -> None:
     assert page.locator("html").get_attribute("lang") == "zh-CN"
     say(page, "What is 17 + 25?")
     expect(page.locator("#qs-bot-0 .qs-figures")).to_contain_text("奖励")
+    kept(page)
     page.reload()
     expect(page.get_by_role("tab", name="评分")).to_be_visible()
+    expect(page.locator("#qs-bot-0 .qs-figures")).to_contain_text("奖励")
 
 
 def test_what_a_model_or_a_user_writes_is_no_html(page: Page) -> None:

@@ -126,7 +126,9 @@ class ChatPage:
         )
         self._history.clear(self._fresh, None, drawn, cancels=asks, **PRIVATE)
         self._history.select(self._opened, language, drawn, cancels=asks, **PRIVATE)
-        keeper.load(self._reopened, [keeper, language], drawn, **PRIVATE)
+        # The component of the language may not have its value yet.
+        spoken = "(kept) => [kept, qserve.language]"
+        keeper.load(self._reopened, [keeper, language], drawn, js=spoken, **PRIVATE)
         self._export.click(None, keeper, None, js="(c) => { qserve.exportConversation(c); return []; }")
         self._form.compare.change(
             lambda wanted: gr.update(visible=wanted), self._form.compare, self._bots[1], **PRIVATE
