@@ -75,9 +75,10 @@ class _Wire(BaseModel):
 
 
 class StreamOptions(_Wire):
-    """`include_usage`: one more event before [DONE] with the token counts."""
+    """`include_usage`: one more event before [DONE] with the token counts; with `continuous_usage_stats` each event."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = Field(False, description="vLLM's: only with include_usage")
 
 
 class SamplingFields(_Wire):

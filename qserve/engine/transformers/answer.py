@@ -24,9 +24,11 @@ class Answer(ABC):
     def __init__(self, engine: Engine, request: SamplingFields, id_prefix: str) -> None:
         self._engine = engine
         self._head = {"id": f"{id_prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
-        self._with_usage = request.stream_options is not None and request.stream_options.include_usage
+        options = request.stream_options
+        self._with_usage = options is not None and options.include_usage
+        self._counts_on = self._with_usage and options is not None and options.continuous_usage_stats
         self._num_prompt_tokens = 0
-        self._num_generated = 0
+        self._num_generated: dict[int, int] = {}  # by choice
 
     @abstractmethod
     async def whole(self) -> dict[str, Any]:
@@ -46,20 +48,21 @@ class Answer(ABC):
         """The events with choices."""
 
     def _event(self, choice: dict[str, Any]) -> bytes:
-        return event({**self._head, "object": self._chunk_object, "choices": [choice]})
+        usage = {"usage": self._usage()} if self._counts_on else {}
+        return event({**self._head, "object": self._chunk_object, "choices": [choice], **usage})
 
     async def _pieces(self, generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Piece]]:
         """Pieces of all generations as they come, with the index of their choice; counts what was generated."""
         streams = [self._engine.generate(generation) for generation in generations]
         async with aclosing(merged(streams)) as arrivals:
             async for index, piece in arrivals:
-                if piece.finish_reason is not None:
-                    self._num_generated += piece.num_tokens
+                self._num_generated[index] = piece.num_tokens
                 yield index, piece
 
     def _usage(self) -> dict[str, int]:
+        num_generated = sum(self._num_generated.values())
         return {
             "prompt_tokens": self._num_prompt_tokens,
-            "completion_tokens": self._num_generated,
-            "total_tokens": self._num_prompt_tokens + self._num_generated,
+            "completion_tokens": num_generated,
+            "total_tokens": self._num_prompt_tokens + num_generated,
         }

@@ -85,7 +85,7 @@ class CompletionAnswer(Answer):
         for index, choice in enumerate(choices):
             choice.echo(self._prompts[index // n], scored[index])
             if self._scores_only or not self._generations:
-                self._num_generated += choice.close(scored[index])
+                self._num_generated[index] = choice.close(scored[index])
         return choices
 
     async def _score(self, prompts: list[list[int]]) -> list[ScoredPrompt]:

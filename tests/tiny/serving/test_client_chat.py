@@ -60,6 +60,14 @@ def test_usage_is_streamed_only_when_asked_for(client: openai.OpenAI) -> None:
     assert all(chunk.usage is None for chunk in [*with_usage[:-1], *streamed(client)])
 
 
+def test_usage_is_told_with_each_event_when_asked_for(client: openai.OpenAI) -> None:
+    """GuideLLM always asks for it."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = streamed(client, stream_options=options, max_tokens=6, extra_body={"ignore_eos": True})
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts) and (counts[0], counts[-1]) == (0, 6)
+
+
 def test_usage_counts_tokens(client: openai.OpenAI, service: Service) -> None:
     usage = ask(client, max_tokens=5, extra_body={"ignore_eos": True}).usage
     counted = service.post("/tokenize", messages=QUESTION).json()["count"]
