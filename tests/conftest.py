@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,30 @@ os.environ["QSERVE_NO_LEARN"] = "1"
 # The same examples each time, and no deadline: a busy machine is no failure.
 settings.register_profile("qserve", deadline=None, derandomize=True, database=None)
 settings.load_profile("qserve")
+
+
+# One server each for a whole folder; elsewhere a file is what one process runs in one go.
+_SHARED_SERVER = ("tests/browser/", "tests/tiny/vllm_served/")
+# Minutes each: begun last, they would leave the other process with nothing to do.
+_LONG = (
+    "tests/tiny/serving/test_vllm_faults.py", "tests/tiny/vllm_served/", "tests/browser/", "tests/tiny/vllm/",
+    "tests/tiny/reward/test_on_vllm.py", "tests/tiny/planner/", "tests/tiny/serving/",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is begun first, and what one of pytest-xdist's processes runs together (`--dist loadgroup`)."""
+
+    def path(item: pytest.Item) -> str:
+        return item.path.relative_to(Path(__file__).parents[1]).as_posix()
+
+    def rank(item: pytest.Item) -> int:
+        return next((rank for rank, start in enumerate(_LONG) if path(item).startswith(start)), len(_LONG))
+
+    for item in items:
+        together = next((folder for folder in _SHARED_SERVER if path(item).startswith(folder)), path(item))
+        item.add_marker(pytest.mark.xdist_group(together))
+    items.sort(key=rank)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
