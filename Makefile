@@ -22,7 +22,7 @@ up: setup ## set up and serve the demo chat and reward models on http://127.0.0.
 	@exec $(BIN)/qserve up --model demo --reward demo $(ARGS)
 
 test: check ## set up, check, and run every test that needs no GPU (one part: ARGS='tests/unit -k plan')
-	@$(BIN)/pytest -m "not gpu" -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest -m "not gpu" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## lint, formatting, types, layers between packages, docs that quote the program
 	$(BIN)/ruff check .

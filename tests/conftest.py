@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 # What one test's run measured must not move another test's plan. A test of learning takes it away.
 os.environ["QSERVE_NO_LEARN"] = "1"
@@ -26,18 +27,25 @@ _LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is begun first, and what one of pytest-xdist's processes runs together (`--dist loadgroup`)."""
-
-    def path(item: pytest.Item) -> str:
-        return item.path.relative_to(Path(__file__).parents[1]).as_posix()
+    """What takes longest first."""
 
     def rank(item: pytest.Item) -> int:
-        return next((rank for rank, start in enumerate(_LONG) if path(item).startswith(start)), len(_LONG))
+        return next((rank for rank, start in enumerate(_LONG) if item.nodeid.startswith(start)), len(_LONG))
 
-    for item in items:
-        together = next((folder for folder in _SHARED_SERVER if path(item).startswith(folder)), path(item))
-        item.add_marker(pytest.mark.xdist_group(together))
     items.sort(key=rank)
+
+
+class _ByServer(LoadFileScheduling):
+    """Of pytest-xdist: what one process runs in one go."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        shared = next((folder for folder in _SHARED_SERVER if nodeid.startswith(folder)), None)
+        return shared or super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Ours in place of `--dist loadfile`."""
+    return _ByServer(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
