@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import torch
 
+from qserve.engine.transformers.memory import beside_weights
 from qserve.reward.scorer import RewardScorer
 
 if TYPE_CHECKING:
@@ -17,21 +18,25 @@ __all__ = ["measured_memory", "with_own"]
 
 def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
     """Bytes per term, each with the way it was obtained."""
+    loaded = scorer.loaded
+    beside = beside_weights(loaded.body, loaded.cost, loaded.weights_bytes)
     memory = psutil.Process().memory_full_info()
-    document: dict[str, Any] = {
-        "weights_bytes": scorer.loaded.weights_bytes,
+    held = {"weights_bytes": loaded.weights_bytes, **beside.terms}
+    return {
+        **held,
+        "total_bytes": sum(held.values()),
         "resident_bytes": memory.rss,
         "unique_bytes": memory.uss,
+        "devices": beside.cards,
+        "load": asdict(loaded.cost),
+        "sources": {
+            "weights_bytes": "sum of the parameters and buffers in memory, shared ones once",
+            "resident_bytes": "psutil rss",
+            "unique_bytes": "psutil uss",
+            "total_bytes": "weights + activations + runtime",
+            **beside.sources,
+        },
     }
-    sources = {
-        "weights_bytes": "sum of the parameters and buffers in memory, shared ones once",
-        "resident_bytes": "psutil rss",
-        "unique_bytes": "psutil uss",
-    }
-    if torch.cuda.is_available():
-        document["device_peak_bytes"] = torch.cuda.max_memory_allocated()
-        sources["device_peak_bytes"] = "torch.cuda.max_memory_allocated, the most since the start"
-    return {**document, "sources": sources}
 
 
 async def with_own(of_engine: Awaitable[dict[str, Any]]) -> dict[str, Any]:

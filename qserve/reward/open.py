@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qserve.core.hardware import Hardware
+from qserve.engine.transformers.load_cost import reset_peaks
 from qserve.errors import DoesNotFit
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.reward.checkpoints import RewardCheckpoint
@@ -27,8 +28,10 @@ def plan_reward(checkpoint: RewardCheckpoint, hardware: Hardware, request: PlanR
 
 def make_scorer(checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettings) -> RewardScorer:
     """Load `checkpoint` as `plan` says and try it once. The scorer's thread is not started."""
+    loaded = load_reward_model(checkpoint, plan)
+    reset_peaks()
     scorer = RewardScorer(
-        load_reward_model(checkpoint, plan),
+        loaded,
         settings,
         max_length=plan.workload.max_model_len,
         max_num_batched_tokens=plan.workload.max_num_batched_tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import psutil
@@ -12,24 +12,22 @@ import torch
 
 from qserve.engine.transformers.attention_report import attention_report
 from qserve.engine.transformers.engine import Engine
-from qserve.engine.transformers.load_cost import resident_bytes
+from qserve.engine.transformers.load_cost import LoadCost, resident_bytes
 from qserve.engine.transformers.mapped import trim_heap
 from qserve.engine.transformers.weights_held import weights_by_device, weights_by_kind, weights_bytes
 
-__all__ = ["measured_memory"]
+__all__ = ["BesideWeights", "beside_weights", "measured_memory"]
 
 
 def measured_memory(engine: Engine) -> dict[str, Any]:
     """Bytes per term, each with the way it was obtained in `sources`. Sums are over all devices."""
     loaded, model = engine.loaded, engine.loaded.model
-    trim_heap()
+    beside = beside_weights(model, loaded.cost, loaded.weights_bytes)
     memory = psutil.Process().memory_full_info()
-    by_device = weights_by_device(model)
-    cards = [_card(index) for index in _cards(by_device)]
     held = {
         "weights_bytes": weights_bytes(model),
         "kv_cache_bytes": engine.batcher.kv_cache_bytes,
-        **(_on_cards(cards) if cards else _on_host(engine)),
+        **beside.terms,
     }
     return {
         **held,
@@ -37,16 +35,34 @@ def measured_memory(engine: Engine) -> dict[str, Any]:
         "kv_cache_tokens": engine.batcher.kv_cache_tokens,
         "attention": attention_report(model, engine.batcher.attention),
         "weights": weights_by_kind(model),
-        "weights_by_device": by_device,
+        "weights_by_device": weights_by_device(model),
         "resident_bytes": memory.rss,
         "unique_bytes": memory.uss,
         "proportional_bytes": memory.pss,
-        "devices": cards,
+        "devices": beside.cards,
         "load": asdict(loaded.cost),
         "quality": None if loaded.quality is None else asdict(loaded.quality),
         "notes": list(loaded.notes),
-        "sources": {**_SOURCES, **(_CARD_SOURCES if cards else _HOST_SOURCES)},
+        "sources": {**_SOURCES, **beside.sources},
     }
+
+
+@dataclass(frozen=True)
+class BesideWeights:
+    """`activations_bytes` and `runtime_bytes` over all devices, how each was obtained, and the cards' own accounts."""
+
+    terms: dict[str, int]
+    sources: dict[str, str]
+    cards: list[dict[str, Any]]
+
+
+def beside_weights(model: Any, cost: LoadCost, weights_bytes: int) -> BesideWeights:
+    """What this process holds beside weights and cache. Peaks count from the last `load_cost.reset_peaks`."""
+    trim_heap()
+    cards = [_card(index) for index in _cards(weights_by_device(model))]
+    if cards:
+        return BesideWeights(_on_cards(cards), _CARD_SOURCES, cards)
+    return BesideWeights(_on_host(cost, weights_bytes), _HOST_SOURCES, [])
 
 
 _SOURCES = {
@@ -64,17 +80,15 @@ _CARD_SOURCES = {
     "runtime_bytes": "the driver's account of the process (NVML) less torch.cuda.memory_reserved",
 }
 _HOST_SOURCES = {
-    "activations_bytes": "VmHWM since the KV pool was made, less VmRSS now (free heap given back before)",
+    "activations_bytes": "VmHWM since the worker had loaded, less VmRSS now (free heap given back before)",
     "runtime_bytes": "VmRSS before loading, and what loading left beside the weights: interpreter, libraries, kernels",
 }
 
 
-def _on_host(engine: Engine) -> dict[str, int]:
-    cost = engine.loaded.cost
-    beside = max(0, cost.kept_bytes - engine.loaded.weights_bytes)
+def _on_host(cost: LoadCost, weights_bytes: int) -> dict[str, int]:
     return {
         "activations_bytes": max(0, resident_bytes("VmHWM") - resident_bytes()),
-        "runtime_bytes": cost.before_bytes + beside,
+        "runtime_bytes": cost.before_bytes + max(0, cost.kept_bytes - weights_bytes),
     }
 
 

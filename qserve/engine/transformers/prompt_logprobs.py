@@ -96,6 +96,7 @@ def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) 
             raise SequenceFailed(NOT_A_NUMBER)
         logprobs += rows.gather(1, wanted[:, None])[:, 0].clamp(min=_LOWEST_LOGPROB).tolist()
         top += top_logprobs(rows, prompt.num_top) if prompt.num_top else [()] * len(wanted)
+        del rows  # or the next piece would be made beside it
     following = None
     if prompt.sampler is not None:
         following = prompt.sampler.choose(head(hidden[-1:]).float()[0])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qserve.engine.transformers.batching import Batcher, SequenceFailed
+from qserve.engine.transformers.mapped import return_large_blocks
 from qserve.engine.transformers.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
 from qserve.engine.transformers.prompt_logprobs import PromptToScore, ScoredPrompt, can_pack, pack, score_prompts
 
@@ -71,6 +72,9 @@ class PromptScorer:
         jobs = [job for job in jobs if not job[1].cancelled()]
         if not jobs:
             return
+        if sum(len(prompt.token_ids) for prompt, _ in jobs) > self._row_tokens:
+            # Longer than any step: its blocks, too large to be wanted again soon, are kept by the C library otherwise.
+            return_large_blocks()
         try:
             with self._batcher.exclusive():
                 scored = score_prompts(self._model, [prompt for prompt, _ in jobs])
