@@ -99,6 +99,11 @@ def test_the_result_is_in_the_run_store(first: tuple[EvalResult, str], folder: P
     assert stored.run == first[0].about["run"]
 
 
+def heed_ctrl_c() -> None:
+    """A shell's background jobs, this test run perhaps, are started deaf to it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_interrupted_in_the_middle_it_goes_on(
     first: tuple[EvalResult, str], service: Service, held_up: HeldUp, folder: Path
 ) -> None:
@@ -106,7 +111,7 @@ def test_interrupted_in_the_middle_it_goes_on(
     arguments = ("eval", "--suite", "offline", "--limit", str(LIMIT), "--state-dir", str(state))
     process = subprocess.Popen(
         command(*arguments, "--url", held_up.url), env=environment(folder), text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.STDOUT, preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     try:
         until(lambda: held_up.num_held > 0 and kept(state) > 0, START_LIMIT_S, "no answer is kept as it comes")

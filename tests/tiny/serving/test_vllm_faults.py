@@ -86,8 +86,6 @@ def is_zombie(process: psutil.Process) -> bool:
 async def test_kill_9(service: Service, kind: str) -> None:
     until(service.is_ready, RESTART_LIMIT_S, "it is not ready")
     before = family(service)
-    segments = shared_memory(before)
-    assert segments
     async with httpx.AsyncClient(base_url=service.url, timeout=60) as client:
         begun = [asyncio.Event() for _ in range(NUM_STREAMS)]
         streams = [asyncio.create_task(last_word(client, event)) for event in begun]
@@ -107,7 +105,6 @@ async def test_kill_9(service: Service, kind: str) -> None:
     answer = service.post("/v1/completions", prompt="a", max_tokens=2)
     assert answer.status_code == 200
     assert not [process for process in family(service) if is_zombie(process)]
-    assert not [segment for segment in segments if segment.exists()], "shared memory was not given back"
 
 
 def test_kill_9_of_qserve_leaves_no_process_of_vllm(service: Service) -> None:
@@ -115,6 +112,7 @@ def test_kill_9_of_qserve_leaves_no_process_of_vllm(service: Service) -> None:
     until(service.is_ready, RESTART_LIMIT_S, "it is not ready")
     before = family(service)
     segments = shared_memory(before)
+    assert segments
     assert {"VLLM::EngineCore", "VLLM::Worker"} <= {command(process) for process in before}
     service.process.kill()
     _, alive = psutil.wait_procs(before, timeout=60)
