@@ -33,6 +33,9 @@ _HEALTH_INTERVAL_S = 2.0
 _HEALTH_TIMEOUT_S = 30.0
 _MISSED_HEALTH_CHECKS = 3
 _TERM_GRACE_S = 2.0
+# The guard (engine/guard.py) then ends whatever the engine started, and its shared memory; others just die of it.
+_END_FAMILY = signal.SIGUSR1
+_FAMILY_GRACE_S = 10.0
 _LAST_WORDS_S = 2.0
 
 WorkerEvents = Callable[[str, str, dict[str, Any]], None]
@@ -100,11 +103,7 @@ class SupervisedWorker:
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), _TERM_GRACE_S)
-            except TimeoutError:
-                self._kill_group()
-                await process.wait()
+            await self._ended(process)
         self._kill_group()
         self._client.close()
 
@@ -232,11 +231,19 @@ class SupervisedWorker:
     async def _end_now(self, process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _TERM_GRACE_S)
+        await self._ended(process)
+        await self._buried()
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> None:
+        """Returns once it has ended, which it was asked to do; if it doesn't, it is made to."""
+        for wait_s, more in ((_TERM_GRACE_S, _END_FAMILY), (_FAMILY_GRACE_S, signal.SIGKILL)):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), wait_s)
+                return
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(more)
         self._kill_group()
         await process.wait()
-        await self._buried()
 
     async def _buried(self) -> None:
         """What it started itself must not outlive it; then its last words can be read."""

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from rich.console import Console
 
+import qserve.up.worker
 from qserve.cli.options import hardware_of
 from qserve.core.hardware import parse_gpu
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
@@ -154,6 +155,23 @@ async def test_a_worker_that_says_it_is_not_well_is_ended_and_started_anew(plan:
     assert "not well" in heard.of("restart")[0]["reason"]
     watching.cancel()
     await one.stop()
+
+
+async def test_one_that_does_not_heed_sigterm_may_end_its_family_before_it_is_killed(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does the guard of vLLM (engine/guard.py)."""
+    monkeypatch.setattr(qserve.up.worker, "_TERM_GRACE_S", 0.1)
+    tidied = tmp_path / "tidied"
+    code = (
+        "import os, pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"signal.signal(signal.SIGUSR1, lambda *_: (pathlib.Path({str(tidied)!r}).touch(), os._exit(0))); "
+        "print('up', flush=True); time.sleep(600)"
+    )
+    one, _ = worker(Script(plan, code), tmp_path)
+    await one.start()
+    await one.stop()
+    assert tidied.exists()
 
 
 async def test_what_a_worker_started_does_not_outlive_it(plan: Plan, tmp_path: Path) -> None:
