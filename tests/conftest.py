@@ -26,8 +26,15 @@ _LONG = (
 )  # fmt: skip
 
 
+# Real processes on a machine that others use, too: what fails is tried once more, and the summary counts a rerun.
+_REAL_PROCESSES = ("tests/browser/", "tests/tiny/")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest first."""
+    for item in items:
+        if item.nodeid.startswith(_REAL_PROCESSES):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
     def rank(item: pytest.Item) -> int:
         return next((rank for rank, start in enumerate(_LONG) if item.nodeid.startswith(start)), len(_LONG))

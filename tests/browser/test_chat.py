@@ -35,6 +35,7 @@ def rested(page: Page) -> None:
     """The last answer is whole, scored and drawn."""
     expect(page.locator("#qs-send")).to_be_visible()
     expect(page.locator(".qs-writing")).to_have_count(0)
+    page.wait_for_timeout(500)  # Gradio's event ends a moment after its last update, and drops what is asked before
 
 
 def say(page: Page, question: str) -> None:

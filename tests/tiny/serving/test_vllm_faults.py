@@ -17,8 +17,8 @@ import pytest
 from tests.tiny.serving.served import Service, until
 
 NUM_STREAMS = 8
-ENDLESS = {"model": "demo", "prompt": "one two three", "max_tokens": 900, "ignore_eos": True, "stream": True}
-FLAGS = ("--engine", "vllm", "--max-model-len", "1024", "--kv-cache-memory-bytes", "64MiB", "--enforce-eager")
+ENDLESS = {"model": "demo", "prompt": "one two three", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+FLAGS = ("--engine", "vllm", "--max-model-len", "2048", "--kv-cache-memory-bytes", "64MiB", "--enforce-eager")
 RESTART_LIMIT_S = 300
 
 
@@ -93,12 +93,13 @@ async def test_kill_9(service: Service, kind: str) -> None:
         the(service, kind).kill()
         killed = time.monotonic()
         ends = await asyncio.wait_for(asyncio.gather(*streams), 60)
-        slowest_s = max(when for _, when in ends) - killed
-        print(f"{kind}: the slowest of {NUM_STREAMS} clients heard of it after {slowest_s * 1000:.0f} ms")
-        for last, _ in ends:
-            assert "error" in json.loads(last.removeprefix("data: ")), last
-        assert slowest_s < 5
         until(lambda: not service.is_ready(), 60, "/ready stays green")
+    last = [(json.loads(word.removeprefix("data: ")), when) for word, when in ends]
+    heard = [when - killed for word, when in last if "error" in word]
+    # A stream may have come to its end before.
+    assert heard and all("error" in word or word["choices"][0]["finish_reason"] == "length" for word, _ in last), last
+    print(f"{kind}: the slowest of {len(heard)} clients heard of it after {max(heard) * 1000:.0f} ms")
+    assert max(heard) < 5
     _, alive = psutil.wait_procs(before, timeout=60)
     assert not alive, f"{kind} was killed, and these are left: {alive}"
     until(service.is_ready, RESTART_LIMIT_S, "the worker did not come back")
