@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import os
 import sys
 import time
@@ -20,9 +19,10 @@ from pathlib import Path
 
 import aiohttp
 
+from qserve.core.shares import wilson_interval
 from qserve.demo.tasks import TASKS, Exchange, held_out_exchanges
 
-__all__ = ["TaskResult", "main", "measure", "wilson_interval"]
+__all__ = ["TaskResult", "main", "measure"]
 
 QUESTION_SEED = 1
 
@@ -38,18 +38,6 @@ class TaskResult:
     low: float
     high: float
     first_wrong: tuple[str, str, str] | None  # question, right answer, given answer
-
-
-def wilson_interval(num_right: int, num_asked: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share. Unlike the normal one it is right at 100 % too."""
-    if num_asked == 0:
-        return 0.0, 1.0
-    z = 1.959964
-    share = num_right / num_asked
-    centre = share + z * z / (2 * num_asked)
-    spread = z * math.sqrt(share * (1 - share) / num_asked + z * z / (4 * num_asked**2))
-    scale = 1 + z * z / num_asked
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
 def task_result(task: str, exchanges: list[Exchange], answers: list[str]) -> TaskResult:

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from qserve.core.shares import wilson_interval
 from qserve.errors import UsageError
 from qserve.reward.files import Record
 
-__all__ = ["Accuracy", "PreferenceReport", "Shape", "evaluate", "histogram", "shape_of", "wilson_interval"]
+__all__ = ["Accuracy", "PreferenceReport", "Shape", "evaluate", "histogram", "shape_of"]
 
 Shape = Literal["pairs", "best-of-n", "rm-bench"]
 _STYLES = 3
@@ -118,18 +119,6 @@ def _chance(records: Sequence[Record], shape: Shape) -> float:
         return 0.5
     ways = [1 / math.comb(len(record.contents), record.num_chosen or 0) for record in records]
     return sum(ways) / len(ways)
-
-
-def wilson_interval(num_right: int, num_asked: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share. Unlike the normal one it is right at 100 % too."""
-    if num_asked == 0:
-        return 0.0, 1.0
-    z = 1.959964
-    share = num_right / num_asked
-    centre = share + z * z / (2 * num_asked)
-    spread = z * math.sqrt(share * (1 - share) / num_asked + z * z / (4 * num_asked**2))
-    scale = 1 + z * z / num_asked
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
 def histogram(values: Sequence[float], num_bins: int = 12, width: int = 40) -> list[str]:

@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from qserve.demo.measure import measure, table, task_result, wilson_interval
+from qserve.core.shares import wilson_interval
+from qserve.demo.measure import measure, table, task_result
 from qserve.demo.tasks import Exchange
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qserve.core.shares import wilson_interval
 from qserve.errors import UsageError
 from qserve.reward.compare import agreement, rank_correlation
-from qserve.reward.evaluate import evaluate, histogram, wilson_interval
+from qserve.reward.evaluate import evaluate, histogram
 from qserve.reward.files import Record, read_records
 
 
