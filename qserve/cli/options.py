@@ -68,6 +68,11 @@ _OPTIONS = (
     ),
     click.option("--mamba-ssm-cache-dtype", help="Recurrent state of hybrids, for example bfloat16."),
     click.option("--block-size", type=_POSITIVE, help="Tokens of a KV block."),
+    click.option("--enable-lora", is_flag=True, help="Make room for LoRA adapters in vLLM."),
+    click.option("--max-loras", type=_POSITIVE, help="Adapters that run at once [1]."),
+    click.option("--max-lora-rank", type=_POSITIVE, help="The largest adapter's rank [16]."),
+    click.option("--fully-sharded-loras", is_flag=True, help="Share the whole of an adapter out over the cards."),
+    click.option("--lora-target-modules", help="What adapters may change: qkv_proj,o_proj [every linear layer]."),
     click.option(
         "--offload",
         type=click.Choice(["none", "cpu", "disk"]),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from qserve.cli.adapter_flags import uncounted_flags, with_adapters
 from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.given import refuse_given
 from qserve.cli.learning import with_learned
@@ -196,7 +197,10 @@ def command(
     run_folder, hardware = _run_folder(state_dir), hardware_of(gpu)
     recording = recording_of(run_folder, hardware, keep_runs_days, keep_runs_gib)
     settings = settings_of(values)
-    request = with_learned(request_of(values), run_folder.parent.parent, model, gpu, is_off=values["no_learn"])
+    request = with_adapters(request_of(values), engine_args)
+    request = with_learned(request, run_folder.parent.parent, model, gpu, is_off=values["no_learn"])
+    for flag in uncounted_flags(engine_args):
+        screen.note(f"· --engine-args {flag}: takes memory that the plan does not count")
     with logs.failures_told(log_format), tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
         wanted = Wanted(
             model, served_model_name, reward, served_reward_name, settings, load_format, Path(configs), reward_engine

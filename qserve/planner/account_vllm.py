@@ -8,6 +8,7 @@ from functools import cached_property
 from qserve.core.hardware import Device
 from qserve.core.tensors import dtype_bytes
 from qserve.planner import constants
+from qserve.planner.adapters import stage_adapters, step_adapters
 from qserve.planner.constants import Constant
 from qserve.planner.explain import vllm_terms
 from qserve.planner.layout import stage_layers, stage_tensors
@@ -115,6 +116,7 @@ class VllmAccount:
     def activations_bytes(self) -> int:
         setup, request = self.setup, self.setup.request
         extra = vllm.prompt_logprobs_bytes(setup.spec, self.max_num_batched_tokens) if request.prompt_logprobs else 0
+        extra += step_adapters(setup, self.max_num_batched_tokens)
         if setup.on_cpu:
             element = dtype_bytes(setup.dtype)
             steps = self.max_num_seqs, self.max_num_batched_tokens
@@ -137,6 +139,11 @@ class VllmAccount:
             return 0
         return vllm.deepstack_bytes(self.setup.spec, self.max_num_batched_tokens)
 
+    @cached_property
+    def adapter_bytes(self) -> tuple[int, ...]:
+        """Buffers of LoRA adapters on a rank of each stage, which load with the weights and are logged among them."""
+        return stage_adapters(self.setup)
+
     @property
     def compiles(self) -> bool:
         """Whether the start compiles: not with --enforce-eager, and not where it finds the code of an earlier one."""
@@ -155,7 +162,11 @@ class VllmAccount:
         if self.setup.request.enforce_eager or self.setup.on_cpu:
             return 0
         layers = max(stage_layers(self.setup.spec, self.setup.pipeline_parallel_size))
-        return vllm.cuda_graph_bytes(self.setup.spec, self.version, self.captures, layers)
+        plain = vllm.cuda_graph_bytes(self.setup.spec, self.version, self.captures, layers)
+        if not self.setup.request.enable_lora:
+            return plain
+        adapted = int(plain * constants.ADAPTER_GRAPHS)
+        return adapted + (plain if self.version.captures_without_adapters else 0)
 
     @property
     def captures(self) -> vllm.Captures:
@@ -212,7 +223,7 @@ class VllmAccount:
     @cached_property
     def cache_bytes(self) -> int:
         """KV cache of the tightest rank."""
-        return min(self.kv_budget(device, weights) for device, weights in self._ranks())
+        return min(self.kv_budget(device, self.held_weights(stage)) for device, stage in self._ranks())
 
     @cached_property
     def whole_model_cache_bytes(self) -> int:
@@ -250,37 +261,39 @@ class VllmAccount:
     @cached_property
     def least_free_bytes(self) -> int:
         """What the fullest card has left; negative where the plan overdraws it."""
-        return min(self._free_bytes(device, weights) for device, weights in self._ranks())
+        return min(self._free_bytes(device, stage) for device, stage in self._ranks())
 
     def devices(self) -> tuple[DevicePlan, ...]:
         """The account of every rank, with each term explained."""
-        return tuple(self._device(device, weights) for device, weights in self._ranks())
+        return tuple(self._device(device, stage) for device, stage in self._ranks())
+
+    def held_weights(self, stage: int) -> int:
+        """Weights of a rank of the stage, with what the model allocates for steps and adapters when it loads."""
+        return self.stage_weights[stage] + self.deepstack_bytes + self.adapter_bytes[stage]
 
     def _ranks(self) -> list[tuple[Device, int]]:
-        """Card and weights of every rank, stage by stage, with what the model allocates for a step when it loads."""
-        ranks, buffers = self.setup.tensor_parallel_size, self.deepstack_bytes
-        stages = [self.setup.devices[i * ranks : (i + 1) * ranks] for i in range(self.setup.pipeline_parallel_size)]
-        pairs = zip(stages, self.stage_weights, strict=True)
-        return [(device, weights + buffers) for devices, weights in pairs for device in devices]
+        """Card and pipeline stage of every rank, stage by stage."""
+        ranks, devices = self.setup.tensor_parallel_size, self.setup.devices
+        return [(device, index // ranks) for index, device in enumerate(devices)]
 
     @property
     def _runtime_bytes(self) -> int:
         return self.non_torch.num_bytes + self.context.num_bytes + self.repacking_bytes
 
-    def _free_bytes(self, device: Device, weights: int) -> int:
-        held = weights + max(0, self.cache_bytes) + self.activations_bytes + self.cuda_graphs_bytes
+    def _free_bytes(self, device: Device, stage: int) -> int:
+        held = self.held_weights(stage) + max(0, self.cache_bytes) + self.activations_bytes + self.cuda_graphs_bytes
         return device.total_bytes - device.used_by_others_bytes - held - self._runtime_bytes
 
-    def _device(self, device: Device, weights: int) -> DevicePlan:
+    def _device(self, device: Device, stage: int) -> DevicePlan:
         return DevicePlan(
             name=device.name,
             total_bytes=device.total_bytes,
-            weights_bytes=weights,
+            weights_bytes=self.held_weights(stage),
             kv_cache_bytes=max(0, self.cache_bytes),
             activations_bytes=self.activations_bytes,
             cuda_graphs_bytes=self.cuda_graphs_bytes,
             runtime_bytes=self._runtime_bytes,
-            free_bytes=self._free_bytes(device, weights),
+            free_bytes=self._free_bytes(device, stage),
             used_by_others_bytes=device.used_by_others_bytes,
-            terms=vllm_terms(self, device, weights),
+            terms=vllm_terms(self, device, stage),
         )

@@ -14,12 +14,14 @@ from qserve.core.quantization import FAMILIES, SCHEMES, CheckpointQuantization, 
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner import constants
+from qserve.planner.adapters import refuse_adapters
 from qserve.planner.layout import layouts, why_not_divisible
 from qserve.planner.memory.held import held_quantization, held_tensors
 from qserve.planner.online import online_scheme, runs_stored, why_online
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
+from qserve.planner.versions import VllmVersion
 
 __all__ = ["candidates", "sibling_of"]
 
@@ -128,6 +130,9 @@ def _refuse_what_nobody_reads(
         )
     if engine == "vllm":
         _refuse_what_no_attention_reads(request, devices[0])
+        if request.adapters is not None:
+            version = VllmVersion.parse(request.engine_version or constants.VLLM_VERSION)
+            refuse_adapters(checkpoint.spec, request.adapters, version, request.tensor_parallel_size or 1)
     if request.num_speculative_tokens and not checkpoint.spec.mtp_layers:
         raise UsageError(
             f"--num-speculative-tokens {request.num_speculative_tokens}: {checkpoint.id} has no MTP head to draft "

@@ -13,6 +13,7 @@ __all__ = [
     "ACTIVATION_BASE",
     "ACTIVATION_MLP_BASE",
     "ACTIVATION_TOKEN_V2",
+    "ADAPTER_GRAPHS",
     "CUBLAS_WORKSPACE_AMPERE",
     "CUBLAS_WORKSPACE_HOPPER",
     "CUDA_CONTEXT_MULTI",
@@ -78,6 +79,9 @@ GRAPH_BYTES_PER_LAYER_HYBRID_RICH = Constant(200_000, 100_000, 390_000, "vLLM 0.
 GRAPH_BYTES_PER_LAYER_V2 = Constant(
     132_000, 90_000, 200_000, "vLLM 0.29, L40S, second model runner: 129 to 138 kB (Qwen3-14B, bf16 and AWQ)"
 )
+
+# A graph with adapters beside one without: shrink and expand kernels of every adapted layer.
+ADAPTER_GRAPHS = 2.1  # vllm#25914: 1.62 GiB of graphs with adapters, 0.76 GiB more for those without
 
 # What a machine whose CPU and GPU share the memory charges: free memory is the machine's, so the engine's own
 # processes count. Source: vllm mem_utils.MemorySnapshot (is_integrated_gpu takes psutil's figure).

@@ -35,15 +35,21 @@ def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
         ("--mamba-ssm-cache-dtype", request.mamba_ssm_cache_dtype),
         ("--block-size", request.block_size),
         ("--speculative-config", _speculation(request.num_speculative_tokens)),
+        ("--max-loras", request.max_loras),
+        ("--max-lora-rank", request.max_lora_rank),
     ]
     flags = [
         ("--enforce-eager", request.enforce_eager),
         ("--language-model-only", request.language_model_only),
         ("--enable-prefix-caching", request.enable_prefix_caching is True),
         ("--no-enable-prefix-caching", request.enable_prefix_caching is False),
+        ("--enable-lora", request.enable_lora),
+        ("--fully-sharded-loras", request.fully_sharded_loras),
     ]
     written = [part for name, value in pairs if value is not None for part in (name, str(value))]
-    return (*written, *(name for name, is_set in flags if is_set))
+    targets = request.adapters.targets if request.adapters else ()
+    adapted = ("--lora-target-modules", *targets) if targets else ()
+    return (*written, *(name for name, is_set in flags if is_set), *adapted)
 
 
 def _speculation(num_tokens: int) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from qserve.core.hardware import Device
 from qserve.core.tensors import dtype_bytes
 from qserve.planner import constants
+from qserve.planner.adapters import adapter_term, step_adapters
 from qserve.planner.constants import STEP_VLLM_CPU
 from qserve.planner.layout import stage_layers
 from qserve.planner.memory import vllm
@@ -25,16 +27,16 @@ __all__ = ["traps", "vllm_terms", "weights_formula"]
 _PLURALS = {"embedding": "embeddings", "lm_head": "lm_head", "linear": "linear layers", "expert": "experts"}
 
 
-def vllm_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tuple[Term, ...]:
-    """The terms of one rank, in the order of the account, with low and high estimates."""
+def vllm_terms(account: VllmAccount, device: Device, stage: int) -> tuple[Term, ...]:
+    """The terms of one rank of a stage, in the order of the account, with low and high estimates."""
     if account.setup.on_cpu:
-        return _cpu_terms(account, device, weights_bytes)
+        return _cpu_terms(account, device)
     activations, graphs, cache = account.activations_bytes, account.cuda_graphs_bytes, max(0, account.cache_bytes)
     non_torch, context, setup = account.non_torch, account.context, account.setup
     graph_source = vllm.graph_bytes_per_layer(setup.spec, account.version)
     second = _compiler_bytes(account) if account.version.may_pin_freed_segments else 0
     return (
-        _weights_term(account, weights_bytes, ", in the blocks of torch's CUDA allocator"),
+        *_weights_terms(account, stage, ", in the blocks of torch's CUDA allocator"),
         Term(
             "KV cache", cache, _cache_formula(account, device), f"vLLM {setup.engine_version}, gpu_worker.py",
             max(0, int(cache * 0.97) - 200 * MIB - second), int(cache * 1.02) + 100 * MIB,
@@ -56,16 +58,20 @@ def vllm_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tupl
     )  # fmt: skip
 
 
-def _weights_term(account: VllmAccount, weights_bytes: int, suffix: str = "") -> Term:
-    setup, buffers = account.setup, account.deepstack_bytes
+def _weights_terms(account: VllmAccount, stage: int = 0, suffix: str = "") -> Iterator[Term]:
+    """The model's own weights, and adapters' buffers where there are any."""
+    setup, buffers, added = account.setup, account.deepstack_bytes, account.adapter_bytes[stage]
+    weights_bytes = account.held_weights(stage) - added
     is_from_headers = setup.checkpoint.tensors and setup.spec is setup.checkpoint.spec
     source = ("safetensors headers" if is_from_headers else "dimensions") + suffix
     low, high = int(weights_bytes * 0.995), int(weights_bytes * 1.01)
     formula = weights_formula(setup) + (f" + {format_bytes(buffers)} deepstack buffers of a step" if buffers else "")
-    return Term("weights", weights_bytes, formula, source, low, high)
+    yield Term("weights", weights_bytes, formula, source, low, high)
+    if added:
+        yield adapter_term(setup, added, stage)
 
 
-def _cpu_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tuple[Term, ...]:
+def _cpu_terms(account: VllmAccount, device: Device) -> tuple[Term, ...]:
     """Resident memory of vLLM's processes: no card, no graphs, and what repacking leaves."""
     setup, spec, steps = account.setup, account.setup.spec, account.max_num_batched_tokens
     activations, cache, repacking = account.activations_bytes, max(0, account.cache_bytes), account.repacking_bytes
@@ -74,7 +80,7 @@ def _cpu_terms(account: VllmAccount, device: Device, weights_bytes: int) -> tupl
     layer = f"{element}·{steps}·(3·{spec.intermediate_size} + 2·{spec.hidden_size})"
     sampler = f"14·{account.max_num_seqs}·{spec.vocab_size}"
     return (
-        _weights_term(account, weights_bytes),
+        *_weights_terms(account),
         Term(
             "KV cache", cache, _cache_formula(account, device), "all of it is touched at start-up: vllm cpu_worker.py",
             cache, cache,
@@ -157,6 +163,8 @@ def _activations_formula(account: VllmAccount, device: Device) -> str:
     extra = " + two buffers of the fused experts" if spec.moe else ""
     if account.setup.request.prompt_logprobs:
         extra += f" + prompt logprobs 4·{tokens}·{spec.vocab_size}"
+    if adapted := step_adapters(account.setup, tokens):
+        extra += f" + adapters of routed tokens {format_bytes(adapted)}"
     return f"the largest of: {'; '.join(parts)}{extra}"
 
 
@@ -174,7 +182,12 @@ def _graphs_formula(account: VllmAccount) -> str:
     later = max(0, account.captures.num_graphs - account.captures.num_modes)
     layers = max(stage_layers(account.setup.spec, account.setup.pipeline_parallel_size))
     first, each = constants.GRAPH_BYTES_FIRST, vllm.graph_bytes_per_layer(account.setup.spec, account.version)
-    return f"{format_bytes(first.num_bytes)} + {later} more graphs × {layers} layers × {format_bytes(each.num_bytes)}"
+    plain = f"{format_bytes(first.num_bytes)} + {later} more graphs × {layers} layers × {format_bytes(each.num_bytes)}"
+    if not account.setup.request.enable_lora:
+        return plain
+    if not account.version.captures_without_adapters:
+        return f"({plain}) × {constants.ADAPTER_GRAPHS:g} with adapters"
+    return f"({plain}) × (1 + {constants.ADAPTER_GRAPHS:g}): each is captured without and with adapters (vllm#25914)"
 
 
 def traps(setup: Setup, plan: Plan) -> tuple[str, ...]:

@@ -67,6 +67,9 @@ def shape_of(setup: Setup) -> str:
     """The model as memory sees it, and over how many ranks it lies."""
     how = "in flight" if setup.quant.in_flight else "stored"
     spread = f"tp {setup.tensor_parallel_size} pp {setup.pipeline_parallel_size}"
+    adapters = setup.request.adapters
+    if adapters is not None:
+        spread = f"{spread}, {adapters.max_loras} adapters of rank {adapters.max_rank}"
     if setup.engine == "transformers":
         spread = f"{len(setup.devices)} devices"
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qserve.planner.adapters import adapter_notes
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
 from qserve.planner.versions import VllmVersion
@@ -13,7 +14,7 @@ __all__ = ["notes_on"]
 
 def notes_on(setup: Setup, plan: Plan) -> tuple[str, ...]:
     """Sentences, the most important first."""
-    return (*_about_quantization(setup), *_about_model(setup), *_about_layout(setup, plan))
+    return (*_about_quantization(setup), *_about_model(setup), *adapter_notes(setup), *_about_layout(setup, plan))
 
 
 def _about_quantization(setup: Setup) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from qserve.core.tensors import DTYPE_BYTES
 from qserve.errors import UsageError
 from qserve.planner.device_map import Mode, Place
 from qserve.planner.learned import Residual
+from qserve.planner.memory.lora import RANKS, Adapters
 from qserve.planner.module_map import ModuleMap, parse_limits
 
 __all__ = ["VLLM_ONLY", "EngineName", "Offload", "PlanRequest"]
@@ -25,6 +27,7 @@ class PlanRequest:
     (transformers). `device_map` says how layers are laid over devices, or where each lies; `max_memory` what may be
     taken of each device in all, "0=20GiB,cpu=64GiB": cards that it does not name stay free. `prompt_logprobs` asks for
     room for `echo` with `logprobs` (lm-eval). `warm_compile_cache`: vLLM has started this before and kept the code.
+    `lora_target_modules` are names with commas between.
     """
 
     quant: str = "auto"
@@ -48,6 +51,11 @@ class PlanRequest:
     warm_compile_cache: bool = False
     mamba_ssm_cache_dtype: str | None = None
     block_size: int | None = None
+    enable_lora: bool = False
+    max_loras: int | None = None
+    max_lora_rank: int | None = None
+    fully_sharded_loras: bool = False
+    lora_target_modules: str | None = None
     offload: Offload = "none"
     device_map: Mode | ModuleMap | None = None
     max_memory: str | None = None
@@ -55,9 +63,10 @@ class PlanRequest:
     """What earlier runs measured, from which `planner/learned.py` takes what holds here; no flag sets it."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a dtype that nobody knows, and for limits that can't be read."""
+        """Raises UsageError for an unknown dtype, limits that can't be read, and limits of adapters that are off."""
         if self.max_memory is not None:
             parse_limits(self.max_memory)
+        self._check_adapters()
         for flag, name in (
             ("--dtype", self.dtype),
             ("--kv-cache-dtype", self.kv_cache_dtype),
@@ -65,6 +74,32 @@ class PlanRequest:
         ):
             if name not in (None, "auto") and name not in DTYPE_BYTES:
                 raise UsageError(f"{flag} {name!r} is unknown; it takes auto or one of {', '.join(DTYPE_BYTES)}")
+
+    def _check_adapters(self) -> None:
+        names = ("max_loras", "max_lora_rank", "fully_sharded_loras", "lora_target_modules")
+        given = next((name for name in names if getattr(self, name) not in (None, False)), None)
+        if given is not None and not self.enable_lora:
+            raise UsageError(f"--{given.replace('_', '-')} is for adapters, and they are off; add --enable-lora")
+        if self.max_lora_rank is not None and self.max_lora_rank not in RANKS:
+            above = next((rank for rank in RANKS if rank >= self.max_lora_rank), RANKS[-1])
+            raise UsageError(
+                f"--max-lora-rank {self.max_lora_rank}: vLLM takes {', '.join(map(str, RANKS))}; {above} holds "
+                f"{'adapters of that rank' if above >= self.max_lora_rank else 'the largest'}"
+            )
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """What --enable-lora makes room for, with vLLM's defaults for what is not given; None without it."""
+        if not self.enable_lora:
+            return None
+        targets = tuple(filter(None, re.split(r"[,\s]+", self.lora_target_modules or "")))
+        defaults = Adapters()
+        return Adapters(
+            self.max_loras or defaults.max_loras,
+            self.max_lora_rank or defaults.max_rank,
+            self.fully_sharded_loras,
+            targets,
+        )
 
     @property
     def memory_limits(self) -> dict[Place, int] | None:
@@ -102,7 +137,8 @@ class PlanRequest:
 VLLM_ONLY = (
     "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager", "block_size",
     "enable_prefix_caching", "num_speculative_tokens", "language_model_only", "mamba_ssm_cache_dtype",
-    "kv_cache_dtype", "warm_compile_cache",
+    "kv_cache_dtype", "warm_compile_cache", "enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras",
+    "lora_target_modules",
 )  # fmt: skip
 """Fields that the transformers engine does not read."""
 

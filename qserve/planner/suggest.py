@@ -87,6 +87,10 @@ def _engine_knobs(setup: Setup) -> list[_Change]:
     if not request.enforce_eager:
         eager = replace(request, enforce_eager=True)
         changes.append(_Change("no CUDA graphs", "slower decoding of few sequences", eager, hardware, model))
+    if (request.max_loras or 1) > 1:
+        fewer = replace(request, max_loras=(request.max_loras or 1) // 2)
+        cost = "fewer adapters run at once, requests for others wait"
+        changes.append(_Change(f"{fewer.max_loras} adapters at once", cost, fewer, hardware, model))
     if setup.spec.vision and not request.language_model_only:
         text_only = replace(request, language_model_only=True)
         changes.append(_Change("no vision encoder", "no images", text_only, hardware, model))

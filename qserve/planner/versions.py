@@ -95,6 +95,16 @@ class VllmVersion:
         return (0, 27) <= self.release < (0, 32)
 
     @property
+    def adapts_experts(self) -> bool:
+        """--enable-lora makes buffers for routed experts (vllm#21229)."""
+        return self.release >= (0, 11, 1)
+
+    @property
+    def captures_without_adapters(self) -> bool:
+        """With --enable-lora every graph is captured twice, with and without adapters (vllm#25914)."""
+        return self.release >= (0, 11, 1)
+
+    @property
     def default_utilization(self) -> float:
         return 0.92 if self.release >= (0, 22) else 0.9
 

@@ -33,9 +33,16 @@ _PLANNED = {
     "enable_prefix_caching": "--enable-prefix-caching or --no-enable-prefix-caching",
     "enable_chunked_prefill": "--max-num-batched-tokens",
     "num_gpu_blocks_override": "--kv-cache-memory-bytes",
+    "enable_lora": "--enable-lora",
+    "max_loras": "--max-loras",
+    "max_lora_rank": "--max-lora-rank",
+    "fully_sharded_loras": "--fully-sharded-loras",
+    "lora_target_modules": "--lora-target-modules",
     "cpu_offload_gb": "--engine transformers --offload cpu",
     "offload_backend": "--engine transformers --offload cpu",
 }
+
+_SAYS_NOTHING = ("--no-enforce-eager", "--no-language-model-only", "--no-enable-lora", "--no-fully-sharded-loras")
 
 # What is qserve's own: how it reaches the engine, and what it has promised of it.
 _ONE_REPLICA = "qserve starts one replica of what it planned; leave it out"
@@ -144,10 +151,7 @@ def _written(mine: Argument | None, dest: str) -> str:
 
 def _is_nothing(argument: Argument) -> bool:
     """`--no-enforce-eager` beside a plan without --enforce-eager says nothing; so does `--quantization None`."""
-    return argument.flag.name in ("--no-enforce-eager", "--no-language-model-only") or argument.values in (
-        ("auto",),
-        ("None",),
-    )
+    return argument.flag.name in _SAYS_NOTHING or argument.values in (("auto",), ("None",))
 
 
 def _meaning(argument: Argument) -> Any:

@@ -19,17 +19,24 @@ def with_extra(parser, extra):
 
 
 def test_other_flags_pass_through(parser):
-    extra = ("--seed", "7", "--enable-lora", "--lora-modules", "a=org/a", "b=org/b", "--hf-overrides.rope.factor=2")
+    extra = ("--seed", "7", "--lora-modules", "a=org/a", "b=org/b", "--hf-overrides.rope.factor=2")
     argv = with_extra(parser, " ".join(extra))
-    assert argv[-7:] == extra
+    assert argv[-6:] == extra
+
+
+def test_adapters_that_the_plan_counts_are_named_once(parser):
+    plan = plan_of(quant="bf16", enable_lora=True, max_loras=2, lora_target_modules="q_proj,v_proj")
+    words = "--enable-lora --max-loras 2 --lora-target-modules q_proj v_proj"
+    argv = command(spec_of(plan), parser, words, {}).argv
+    assert [argv.count(flag) for flag in ("--enable-lora", "--max-loras", "--lora-target-modules")] == [1, 1, 1]
 
 
 def test_an_adapter_that_is_not_there_is_refused_before_the_start(parser, tmp_path):
     (tmp_path / "adapter_config.json").touch()
-    assert f"a={tmp_path}" in with_extra(parser, f"--enable-lora --lora-modules a={tmp_path}")
+    assert f"a={tmp_path}" in with_extra(parser, f"--lora-modules a={tmp_path}")
     for missing in ("a=/nowhere", '\'{"name": "a", "path": "/nowhere"}\''):
         with pytest.raises(UsageError, match=r"/nowhere holds no adapter_config\.json"):
-            with_extra(parser, f"--enable-lora --lora-modules {missing}")
+            with_extra(parser, f"--lora-modules {missing}")
 
 
 def test_quotes_are_a_shells(parser):
@@ -54,6 +61,7 @@ def test_quotes_are_a_shells(parser):
         ("--kv-cache-memory-bytes 1000", "--kv-cache-memory-bytes 70000000", "--kv-cache-memory-bytes"),
         ("--num-gpu-blocks-override 9", "no --num-gpu-blocks-override", "--kv-cache-memory-bytes"),
         ("--cpu-offload-gb 4", "no --cpu-offload-gb", "--engine transformers --offload cpu"),
+        ("--enable-lora", "no --enable-lora", "--enable-lora"),
         ("--device-memory-utilization 0.5", "no --gpu-memory-utilization", "--gpu-memory-utilization"),
     ],
 )
