@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
+
+from qserve.engine.transformers.attention import grouped_sdpa, leave_out_cudnn
 
 __all__ = ["NAME", "RowLayout", "Stretch", "register", "stretches_sdpa"]
 
@@ -32,24 +33,25 @@ class Stretch:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The stretches of one row, which they fill. `masks` keeps what one layer made for the next one, by shape."""
+    """The stretches of one row, which they fill. `masks` keeps what one layer made for the next one on its device."""
 
     stretches: tuple[Stretch, ...]
-    masks: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+    masks: dict[tuple[int, int, torch.device], torch.Tensor] = field(default_factory=dict)
 
     def mask(self, num_queries: int, num_keys: int, device: torch.device) -> torch.Tensor:
         """Causal, aligned to the end of the keys: [num_queries, num_keys], true where a key is seen."""
-        shape = (num_queries, num_keys)
-        if shape not in self.masks:
-            ones = torch.ones(shape, dtype=torch.bool, device=device)
-            self.masks[shape] = ones.tril(diagonal=num_keys - num_queries)
-        return self.masks[shape]
+        wanted = (num_queries, num_keys, device)
+        if wanted not in self.masks:
+            ones = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
+            self.masks[wanted] = ones.tril(diagonal=num_keys - num_queries)
+        return self.masks[wanted]
 
 
 def register() -> None:
     """Make the function known to transformers under `NAME`; it needs no mask of the library's."""
     AttentionInterface.register(NAME, stretches_sdpa)
     AttentionMaskInterface.register(NAME, lambda *_args, **_kwargs: None)
+    leave_out_cudnn()
 
 
 def stretches_sdpa(
@@ -91,18 +93,5 @@ def stretches_sdpa(
             shared = slice(one.shared_start, one.shared_stop)
             keys, values = torch.cat((key[:, :, shared], keys), 2), torch.cat((value[:, :, shared], values), 2)
             mask = layout.mask(one.stop - one.start, keys.shape[2], query.device)
-        output[:, :, own] = _attend(query[:, :, own], keys, values, mask, scaling)
+        output[:, :, own] = grouped_sdpa(query[:, :, own], keys, values, mask, scaling)
     return output.transpose(1, 2).contiguous(), None
-
-
-def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
-) -> torch.Tensor:
-    grouped = query.shape[1] != key.shape[1]
-    if grouped and mask is not None and query.device.type != "cpu":
-        # With a mask no fused kernel of a card takes grouped heads; repeating them beats materialised scores.
-        key, value = (states.repeat_interleave(query.shape[1] // states.shape[1], dim=1) for states in (key, value))
-        grouped = False
-    return scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=grouped
-    )

@@ -30,6 +30,9 @@ __all__ = [
     "NAME",
     "Bucket",
     "RowStep",
+    "causal_prompt",
+    "grouped_sdpa",
+    "leave_out_cudnn",
     "length_buckets",
     "padded_width",
     "prefers_flash",
@@ -77,6 +80,16 @@ def register() -> None:
     """Make the function known to transformers under `NAME`; a packed row needs no mask."""
     AttentionInterface.register(NAME, varlen_sdpa)
     AttentionMaskInterface.register(NAME, lambda *_args, **_kwargs: None)
+    leave_out_cudnn()
+
+
+def leave_out_cudnn() -> None:
+    """From now on SDPA does not take cuDNN's kernels, which torch prefers on Hopper and data-centre Blackwell.
+
+    They want a plan for every new pair of lengths, some 30 ms each, and here lengths differ with every request. Source:
+    torch's sdp_utils.cpp (check_prefer_cudnn_attention) and cudnn/MHA.cpp (plans are kept by MHAParams).
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def prefers_flash(model: Any) -> bool:
@@ -136,7 +149,7 @@ def varlen_sdpa(
             decoding.append(index)
         elif rows.stop > rows.start:
             columns = slice(borders_k[index], borders_k[index + 1])
-            output[:, :, rows] = _prefill(query[:, :, rows], key[:, :, columns], value[:, :, columns], scaling)
+            output[:, :, rows] = causal_prompt(query[:, :, rows], key[:, :, columns], value[:, :, columns], scaling)
     lengths = {index: borders_k[index + 1] - borders_k[index] for index in decoding}
     for bucket in length_buckets(lengths):
         rows_of = torch.tensor([borders_q[index] for index in bucket], device=query.device)
@@ -226,7 +239,7 @@ def _attend_rows(
 ) -> torch.Tensor:
     step = step.on(query.device)
     if not step.buckets:
-        return _prefill(query, key, value, scaling).transpose(1, 2).contiguous()
+        return causal_prompt(query, key, value, scaling).transpose(1, 2).contiguous()
     mixed = _over_buckets(step.buckets, query.transpose(0, 2), key[0], value[0], scaling)
     return mixed.permute(2, 0, 1, 3).contiguous()
 
@@ -259,16 +272,43 @@ def length_buckets(lengths: dict[int, int]) -> list[list[int]]:
     return buckets
 
 
-def _prefill(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> torch.Tensor:
+def causal_prompt(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None) -> torch.Tensor:
     """One sequence. A chunk that continues a prompt needs a causal mask aligned to the end of the keys."""
     num_queries, num_keys = query.shape[2], key.shape[2]
     mask = None
     if num_queries < num_keys:
         ones = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device)
         mask = ones.tril(diagonal=num_keys - num_queries)
-    return scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=True
+    return grouped_sdpa(query, key, value, mask, scaling)
+
+
+def grouped_sdpa(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
+) -> torch.Tensor:
+    """SDPA of one sequence whose query heads may share key heads; causal without a `mask` [queries, keys].
+
+    Where no fused kernel takes grouped heads, torch would write out all scores in float32: gigabytes for a long prompt.
+    There a key head is a row of a batch, seen by its query heads without being copied.
+    """
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if heads == kv_heads or _has_grouped_kernel(query, mask):
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=heads != kv_heads
+        )
+    group = heads // kv_heads
+    keys, values = (states[0][:, None].expand(-1, group, -1, -1) for states in (key, value))
+    mixed = scaled_dot_product_attention(
+        query[0].unflatten(0, (kv_heads, group)), keys, values, attn_mask=mask, is_causal=mask is None, scale=scaling
     )
+    return mixed.flatten(0, 1)[None]
+
+
+def _has_grouped_kernel(query: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    """On a card only flash's, which takes no mask and is for 16 bit from Ampere on (torch's sdp_utils.cpp)."""
+    if query.device.type != "cuda":
+        return True
+    is_16_bit = query.dtype in (torch.float16, torch.bfloat16)
+    return mask is None and is_16_bit and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def _decode(

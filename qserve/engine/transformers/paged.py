@@ -40,6 +40,13 @@ __all__ = ["PAGE_SIZE", "PagedBatcher"]
 PAGE_SIZE = 32
 """Tokens in a KV page. Smaller pages share more of a prefix and waste less at the end; 256 is the library's default."""
 
+_FLASH_PAGE_SIZE = 256
+"""flash-attn 2 reads pages of whole multiples of this alone (flash_api.cpp: "page block size must be divisible by")."""
+
+_NO_LIMIT = 1e6
+"""As a share of free memory. The library would refuse pools that fit: it counts masks and copies that our attention
+does not make, and holds the pages of all cards against what is free on the first one. The plan has counted both."""
+
 _log = logging.getLogger("qserve.worker")
 _LEAST_STEP_TOKENS = 64
 
@@ -68,19 +75,21 @@ class PagedBatcher:
         """
         self._model = model
         self._loop = loop
-        num_blocks = max(1, kv_cache_tokens // PAGE_SIZE)
-        self.kv_cache_tokens = num_blocks * PAGE_SIZE
-        self.kv_cache_bytes = 0
-        self._running: dict[str, Sequence] = {}
         is_flash = attention.prefers_flash(model)
         if is_flash:
             model.set_attn_implementation(attention.FLASH)
+        page_size = _FLASH_PAGE_SIZE if is_flash else PAGE_SIZE
+        num_blocks = max(1, kv_cache_tokens // page_size)
+        self.kv_cache_tokens = num_blocks * page_size
+        self.kv_cache_bytes = 0
+        self._running: dict[str, Sequence] = {}
         self._manager = model.init_continuous_batching(
             # The argmax finds what our sampler chose. `eos` comes with each request.
             generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=1),
             continuous_batching_config=ContinuousBatchingConfig(
-                page_size=PAGE_SIZE,
+                page_size=page_size,
                 num_blocks=num_blocks,
+                max_memory_percent=_NO_LIMIT,
                 max_batch_tokens=max_num_batched_tokens,
                 max_requests_per_batch=max_num_seqs,
                 auto_switch_to_flash=False,  # it would fetch kernels from the hub, which nobody asked for
@@ -112,6 +121,9 @@ class PagedBatcher:
             on_death(error)
 
         self._manager._handle_critical_error = report
+        # On a card the library computes on a stream of its own, which nothing makes wait for the inputs that are copied
+        # on the default one, and whose freed memory nobody else can have. A step does not overlap anything here.
+        self._manager.batch_processor.inputs_and_outputs.compute_stream = None
         self._survive_want_of_memory(self._manager.batch_processor)
         self._manager.start()
 

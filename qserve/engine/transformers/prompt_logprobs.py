@@ -94,10 +94,11 @@ def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) 
         rows = torch.log_softmax(head(hidden[start : start + len(wanted)]).float(), dim=-1)
         if not torch.isfinite(rows.amax(dim=-1)).all():
             raise SequenceFailed(NOT_A_NUMBER)
-        logprobs += rows.gather(1, wanted[:, None])[:, 0].clamp(min=_LOWEST_LOGPROB).tolist()
+        # A head that shares the embedding's weight lies with it, which may be another card than the last layer's.
+        logprobs += rows.gather(1, wanted[:, None].to(rows.device))[:, 0].clamp(min=_LOWEST_LOGPROB).tolist()
         top += top_logprobs(rows, prompt.num_top) if prompt.num_top else [()] * len(wanted)
         del rows  # or the next piece would be made beside it
     following = None
     if prompt.sampler is not None:
-        following = prompt.sampler.choose(head(hidden[-1:]).float()[0])
+        following = prompt.sampler.choose(head(hidden[-1:]).float()[0].to(model.device))
     return ScoredPrompt(logprobs, top, following)

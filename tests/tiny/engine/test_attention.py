@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qserve.engine.transformers import attention
 from qserve.engine.transformers.attention import length_buckets, varlen_sdpa
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 16
@@ -54,6 +58,46 @@ def check(num_q: list[int], num_k: list[int], scaling: float | None = None) -> N
 def test_each_sequence_sees_itself_alone(num_q: list[int], num_k: list[int]) -> None:
     check(num_q, num_k)
     check(num_q, num_k, scaling=0.3)
+
+
+def test_where_no_kernel_takes_grouped_heads_none_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card a masked call with grouped heads would write out every score in float32."""
+    calls: list[dict[str, object]] = []
+
+    def recorded(*tensors: torch.Tensor, **arguments: object) -> torch.Tensor:
+        calls.append(arguments)
+        return torch.nn.functional.scaled_dot_product_attention(*tensors, **arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", recorded)
+    monkeypatch.setattr(attention, "_has_grouped_kernel", lambda query, mask: False)
+    check([4], [9])
+    check([7, 3, 12], [7, 3, 12])
+    assert len(calls) == 4
+    assert not any(arguments.get("enable_gqa") for arguments in calls)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "masked", "has_one"),
+    [
+        (torch.bfloat16, (9, 0), False, True),
+        (torch.bfloat16, (9, 0), True, False),
+        (torch.float32, (9, 0), False, False),
+        (torch.float16, (7, 5), False, False),
+    ],
+    ids=["H100", "H100, a chunk", "H100, float32", "T4"],
+)
+def test_which_calls_have_a_kernel_for_grouped_heads_on_a_card(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], masked: bool, has_one: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    query = cast("torch.Tensor", SimpleNamespace(device=torch.device("cuda", 0), dtype=dtype))
+    assert attention._has_grouped_kernel(query, torch.ones(1) if masked else None) is has_one
+
+
+def test_cudnn_with_its_plan_for_every_length_is_left_out() -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    attention.register()
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_borders_are_read_once_for_all_layers_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
