@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from qserve.core.hardware import Device, formats_of, known_gpus
@@ -18,8 +19,14 @@ __all__ = ["read_devices"]
 
 _MIB = 1024**2
 _CLOCK_MEMORY = 2  # NVML_CLOCK_MEM
+# What a driver puts there, NVML or not (in a sandbox, or where the library is of another release than the driver).
+_DRIVER_FILE = Path("/dev/nvidiactl")
 # CUDA cores a multiprocessor has; 128 where not named. Source: CUDA C++ Programming Guide, "Compute Capabilities".
 _CORES_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+
+
+_Named = tuple[tuple[str, ...], Device]
+"""A card or MIG slice, and the names under which CUDA_VISIBLE_DEVICES may ask for it; lists are in PCI order."""
 
 
 def read_devices(environ: Mapping[str, str], host: HostMemory) -> tuple[tuple[Device, ...], tuple[str, ...]]:
@@ -31,29 +38,37 @@ def read_devices(environ: Mapping[str, str], host: HostMemory) -> tuple[tuple[De
     nvml = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError:
-        return (), ()
+    except nvml.NVMLError as error:
+        silent = f"there is an NVIDIA driver, but NVML does not answer ({error}): no card is counted; see nvidia-smi"
+        return (), (silent,) if _DRIVER_FILE.exists() else ()
+    seen: list[_Named] = []
+    broken: list[str] = []
     try:
-        seen = list(_all_cards(nvml, host))
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                seen += _cards_at(nvml, index, host)
+            except nvml.NVMLError as error:  # fallen off the bus, or not ours to use: CUDA leaves it out as well
+                broken.append(f"card {index} does not answer ({error}) and is left out; see nvidia-smi")
     finally:
         nvml.nvmlShutdown()
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     chosen = _one_slice(seen if visible is None else _visible(seen, visible))
-    return tuple(device for _, device in chosen), tuple(_notes(seen, chosen, environ))
+    return tuple(device for _, device in chosen), (*broken, *_notes(seen, chosen, environ))
 
 
-def _all_cards(nvml: Any, host: HostMemory) -> Iterator[tuple[tuple[str, ...], Device]]:
-    """Each card or MIG slice with the names under which CUDA_VISIBLE_DEVICES may ask for it, in PCI order."""
-    for index in range(nvml.nvmlDeviceGetCount()):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        slices = list(_mig_slices(nvml, handle))
-        for number, part in enumerate(slices):
-            uuid = _decoded(nvml.nvmlDeviceGetUUID(part))
-            names = (uuid, f"{index}:{number}", *((str(index),) if number == 0 else ()))
-            yield names, replace(_slice(nvml, handle, part), uuid=uuid)
-        if not slices:
-            uuid = _decoded(nvml.nvmlDeviceGetUUID(handle))
-            yield (str(index), uuid), replace(_card(nvml, handle, host), uuid=uuid)
+def _cards_at(nvml: Any, index: int, host: HostMemory) -> list[_Named]:
+    """The card, or its MIG slices."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    slices = list(_mig_slices(nvml, handle))
+    if not slices:
+        uuid = _decoded(nvml.nvmlDeviceGetUUID(handle))
+        return [((str(index), uuid), replace(_card(nvml, handle, host), uuid=uuid))]
+    found: list[_Named] = []
+    for number, part in enumerate(slices):
+        uuid = _decoded(nvml.nvmlDeviceGetUUID(part))
+        names = (uuid, f"{index}:{number}", *((str(index),) if number == 0 else ()))
+        found.append((names, replace(_slice(nvml, handle, part), uuid=uuid)))
+    return found
 
 
 def _mig_slices(nvml: Any, handle: Any) -> Iterator[Any]:
@@ -125,7 +140,7 @@ def _bandwidth(nvml: Any, handle: Any) -> int:
     return int(clock_mhz * 1_000_000 * 2 * width_bits // 8)
 
 
-def _visible(seen: list[tuple[tuple[str, ...], Device]], variable: str) -> list[tuple[tuple[str, ...], Device]]:
+def _visible(seen: list[_Named], variable: str) -> list[_Named]:
     """CUDA's own rule: in the order given, up to the first entry that names no card; a UUID may be cut short."""
     chosen = []
     for entry in (part.strip() for part in variable.split(",")):
@@ -136,7 +151,7 @@ def _visible(seen: list[tuple[tuple[str, ...], Device]], variable: str) -> list[
     return chosen
 
 
-def _one_slice(cards: list[tuple[tuple[str, ...], Device]]) -> list[tuple[tuple[str, ...], Device]]:
+def _one_slice(cards: list[_Named]) -> list[_Named]:
     """CUDA shows one MIG slice to a process, and none beside whole cards.
 
     Source: NVIDIA Multi-Instance GPU User Guide, "CUDA Device Enumeration".

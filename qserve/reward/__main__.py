@@ -58,10 +58,12 @@ async def _serve_on_vllm(spec: WorkerSpec, settings: RewardSettings) -> None:
 
 
 def _load(spec: WorkerSpec, settings: RewardSettings) -> RewardScorer:
+    from qserve.engine.transformers.card_share import keep_to_plan
     from qserve.reward.checkpoints import recognise
     from qserve.reward.open import make_scorer
 
     report_phase("loading weights and warming up")
+    keep_to_plan(spec.plan)
     scorer = make_scorer(recognise(spec.folder, settings, spec.models[0]), spec.plan, settings)
     # Loading leaves a million long-lived objects; without this every collection walks all of them.
     gc.collect()

@@ -41,12 +41,14 @@ async def _serve(document: dict[str, Any]) -> None:
 async def _start_engine(spec: WorkerSpec) -> Engine:
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
     from qserve.engine.transformers.batchers import make_batcher
+    from qserve.engine.transformers.card_share import keep_to_plan
     from qserve.engine.transformers.engine import Engine
     from qserve.engine.transformers.load import load
     from qserve.engine.transformers.load_cost import reset_peaks
     from qserve.engine.transformers.scoring import PromptScorer
 
     report_phase("loading weights")
+    keep_to_plan(spec.plan)
     loaded = load(spec.folder, spec.plan, spec.load_format, _log_progress)
     for note in loaded.notes:
         report_note(note)

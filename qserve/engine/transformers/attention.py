@@ -298,7 +298,12 @@ def grouped_sdpa(
     group = heads // kv_heads
     keys, values = (states[0][:, None].expand(-1, group, -1, -1) for states in (key, value))
     mixed = scaled_dot_product_attention(
-        query[0].unflatten(0, (kv_heads, group)), keys, values, attn_mask=mask, is_causal=mask is None, scale=scaling
+        query[0].reshape(kv_heads, group, *query.shape[2:]),
+        keys,
+        values,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scaling,
     )
     return mixed.flatten(0, 1)[None]
 

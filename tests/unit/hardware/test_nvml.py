@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from qserve.core.hardware import Device
+from qserve.detect import nvml
 from qserve.detect.host import HostMemory
 from qserve.detect.nvml import read_devices
 from qserve.units import GIB, MIB
@@ -80,14 +82,34 @@ def _read(
     return read_devices(environ, HOST)
 
 
-def test_no_driver_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_driver_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse() -> Any:
         raise NVMLError("NVML Shared Library Not Found")
 
     driver = _driver([])
     driver.nvmlInit = refuse
     monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.setattr(nvml, "_DRIVER_FILE", tmp_path / "nvidiactl")
     assert read_devices({}, HOST) == ((), ())
+    (tmp_path / "nvidiactl").touch()
+    devices, (note,) = read_devices({}, HOST)
+    assert devices == ()
+    assert "NVML does not answer (NVML Shared Library Not Found): no card is counted" in note
+
+
+def test_a_card_that_fell_off_the_bus_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = _driver([Card("Lost", 24 * GIB), Card("Fine", 24 * GIB, uuid="GPU-1111")])
+
+    def name(card: Card) -> str:
+        if card.name == "Lost":
+            raise NVMLError("GPU is lost")
+        return card.name
+
+    driver.nvmlDeviceGetName = name
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    (device,), notes = read_devices({}, HOST)
+    assert (device.name, device.uuid) == ("Fine", "GPU-1111")
+    assert notes == ("card 0 does not answer (GPU is lost) and is left out; see nvidia-smi",)
 
 
 def test_a_card_is_read_as_cuda_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
