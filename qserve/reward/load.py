@@ -27,7 +27,7 @@ from qserve.errors import BrokenCheckpoint
 from qserve.planner.plan import Plan
 from qserve.reward import attention
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint
-from qserve.reward.cpu.row_pass import RowPass
+from qserve.reward.row_pass import RowPass
 from qserve.reward.weights import body_tensors, read_tensors
 
 __all__ = ["LoadedReward", "ScoreHead", "load_reward_model"]

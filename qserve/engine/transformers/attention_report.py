@@ -8,6 +8,7 @@ import torch
 from transformers.utils import is_flash_attn_2_available
 
 from qserve.engine.transformers.attention import FLASH
+from qserve.engine.transformers.compiled_step import COMPILED, why_not_compiled
 
 __all__ = ["attention_report"]
 
@@ -15,10 +16,14 @@ _INSTALL = "pip install flash-attn --no-build-isolation"
 
 
 def attention_report(model: Any, kernel: str) -> str:
-    """One sentence about `kernel`, the batcher's: `flash_attention_2`, or `sdpa` with the reason."""
+    """One sentence about `kernel`, the batcher's: `flash_attention_2`, `compiled`, or `sdpa` with the reason."""
     if kernel == FLASH:
         return "flash-attn's kernels for sequences of different lengths"
-    return f"torch's SDPA, sequences of different lengths without padding: {_why_not_flash(model)}"
+    if kernel == COMPILED:
+        return "kernels compiled for this CPU, which read keys in their pages: flash-attn has none for a CPU"
+    sdpa = f"torch's SDPA, sequences of different lengths without padding: {_why_not_flash(model)}"
+    slower = why_not_compiled(model)
+    return f"{sdpa}; there would be faster kernels, but {slower}" if slower else sdpa
 
 
 def _why_not_flash(model: Any) -> str:

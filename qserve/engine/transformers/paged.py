@@ -28,6 +28,7 @@ from transformers.generation.continuous_batching.requests import RequestStatus
 from qserve.engine.transformers import attention
 from qserve.engine.transformers.batching import BatcherLoad, Deliveries, Sequence, SequenceFailed
 from qserve.engine.transformers.choosing import choose_tokens
+from qserve.engine.transformers.compiled_step import COMPILED, compile_steps
 from qserve.engine.transformers.layer_cache import placed_by_layer
 from qserve.engine.transformers.out_of_memory import OutOfMemory, as_memory_error, free_what_failed, is_out_of_memory
 from qserve.engine.transformers.sampling import TokenChoice
@@ -113,7 +114,11 @@ class PagedBatcher:
         """Allocate the KV pool and start the generating thread; returns when it stands. Raises MemoryError."""
         with placed_by_layer(self._model), as_memory_error(f"a KV pool of {self.kv_cache_tokens} tokens"):
             self._manager.warmup()
-        self.kv_cache_bytes = int(self._manager.batch_processor.cache.cache_tensor.nbytes)
+        cache = self._manager.batch_processor.cache
+        self.kv_cache_bytes = int(cache.cache_tensor.nbytes)
+        self._undo_compiling = compile_steps(self._model, cache)
+        if self._undo_compiling is not None:
+            self.attention = COMPILED
         original = self._manager._handle_critical_error
 
         def report(error: Exception, batch_processor: Any) -> None:
@@ -131,6 +136,9 @@ class PagedBatcher:
         """Stop at once; sequences that run are lost."""
         if self._manager.is_running():
             self._manager.stop(block=True, timeout=5, hard_stop=True)
+        if self._undo_compiling is not None:
+            self._undo_compiling()
+            self._undo_compiling = None
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence."""

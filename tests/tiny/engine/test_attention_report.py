@@ -13,7 +13,7 @@ from qserve.engine.transformers.attention import FLASH
 
 
 def model_on(device: str, dtype: torch.dtype = torch.bfloat16) -> Any:
-    return SimpleNamespace(device=torch.device(device), dtype=dtype)
+    return SimpleNamespace(device=torch.device(device), dtype=dtype, get_decoder=lambda: torch.nn.Identity())
 
 
 def test_a_cpu() -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from qserve.engine.cpu import build, kernels
 from qserve.reward.attention import RowLayout, Stretch, stretches_sdpa
-from qserve.reward.cpu import build, kernels
-from qserve.reward.cpu.row_pass import RowPass
 from qserve.reward.forward import TextToRead, read_packed
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.load import LoadedReward
 from qserve.reward.pooling import Reading
+from qserve.reward.row_pass import RowPass, attending
 from qserve.reward.rows import grouped
 from qserve.reward.scorer import RewardScorer
 from tests.tiny.reward.test_formats import texts
@@ -79,7 +80,8 @@ def test_attention_is_that_of_torch(size: int, heads: tuple[int, int]) -> None:
         )
     )
     q, k, v = (torch.randn(sum(lengths), num * size, dtype=torch.bfloat16) for num in (heads[0], heads[1], heads[1]))
-    found = kernels.attend(3 * q, k, v, size, size**-0.5, kernels.stretches_of(layout)).float()
+    module = SimpleNamespace(head_dim=size, scaling=size**-0.5)
+    found = attending(layout)(module, 3 * q, k, v).float()
     apart = [part.float().view(1, len(part), -1, size).transpose(1, 2) for part in (3 * q, k, v)]
     true = stretches_sdpa(torch.nn.Identity(), apart[0], apart[1], apart[2], None, size**-0.5, layout=layout)[0]
     assert torch.allclose(found, true.flatten(2)[0], atol=2e-2, rtol=2e-2)

@@ -20,7 +20,8 @@ from pathlib import Path
 __all__ = ["library", "why_none"]
 
 _log = logging.getLogger("qserve.worker")
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("row.c", "attention.c"))
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("row.c", "pages.c", "attention.c"))
+_HEADER = Path(__file__).with_name("bf16.h")
 # NaN must stay NaN, so no -ffast-math; without the two exceptions nothing with a square root becomes vectors.
 _FLAGS = ("-O3", "-march=native", "-std=c11", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
 _TIMEOUT_S = 120
@@ -39,7 +40,7 @@ def _built() -> ctypes.CDLL | str:
 
 
 def library() -> ctypes.CDLL | None:
-    """The functions of row.c, and on processors with AVX512-BF16 those of attention.c. torch is imported already.
+    """Functions of row.c and pages.c, with AVX512-BF16 those of attention.c too. torch is imported already.
 
     None where there is no compiler, or it fails; `why_none` says why.
     """
@@ -59,7 +60,7 @@ def _file() -> Path:
         raise _NotBuilt("there is no C compiler (cc); Debian, Ubuntu: apt install gcc")
     if shutil.which(compiler.split()[0]) is None:
         raise _NotBuilt(f"the C compiler that $CC names, {compiler}, is not there")
-    name = f"reward-row-{_fingerprint(compiler)}.so"
+    name = f"dense-{_fingerprint(compiler)}.so"
     for folder in (_cache_folder(), None):
         try:
             if folder is not None:
@@ -99,7 +100,7 @@ def _run(command: list[str]) -> None:
 def _fingerprint(compiler: str) -> str:
     """A library serves the sources, the compiler and the processor that it was made for."""
     about = hashlib.sha256(" ".join((compiler, *_FLAGS)).encode())
-    for source in _SOURCES:
+    for source in (_HEADER, *_SOURCES):
         about.update(source.read_bytes())
     about.update(subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=30, check=False).stdout)
     try:

@@ -1,4 +1,5 @@
 /* Causal attention of several texts in one packed row, texts of one prompt sharing its keys; bf16 with fp32 sums.
+   A text may be the end of one whose keys lie elsewhere: it sees all of them, the last query the last key.
 
    For processors with AVX512-BF16. A block of 8 queries of one head is one task: its scores stand in the cache in fp32,
    so the softmax is the plain one, and only keys that some query of the block sees are multiplied. The keys of a text lie
@@ -8,16 +9,16 @@
 #ifdef __AVX512BF16__
 
 #include <immintrin.h>
-#include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bf16.h"
+
 enum { QUERIES = 8, LANES = 16 };
 
-typedef uint16_t bf16;
-/* Tokens [start, stop) of the row; `shared`: the stretch that they all see, by its number (-1: none). */
-typedef struct { int64_t start, stop, shared; } stretch;
+/* Queries [start, stop) of the row, keys [from, to) of the list; `shared`: the stretch whose keys they all see, by its
+   number (-1: none). */
+typedef struct { int64_t start, stop, from, to, shared; } stretch;
 typedef struct { long first, groups, keys; } span; /* an even number of groups, of whose keys so many are seen */
 
 static inline __m512bh pairs(const void *at) { return (__m512bh)_mm512_loadu_si512(at); }
@@ -37,6 +38,7 @@ static inline __m512 exp2_of(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
+static long keys_of(const stretch *one) { return one->to - one->from; }
 static long even_groups(long keys) { return (keys + 2 * LANES - 1) / (2 * LANES) * 2; }
 
 /* Scores of 8 queries against two groups of keys; q [8][size], keys [2][size / 2][16 pairs]. */
@@ -101,18 +103,19 @@ static inline void mix(const bf16 *weights, long stride, const bf16 *values, lon
         }
 }
 
-/* A group of keys and values of one head; tokens from `stop` on are filled with zeros. */
-static void pack_group(const bf16 *k, const bf16 *v, bf16 *keys, bf16 *values, long start, long stop, long heads,
-                       long size) {
+/* A group of keys and values of one head; those from `to` on are filled with zeros. The i-th key lies at row places[i]
+   (NULL: at row i). */
+static void pack_group(const bf16 *k, const bf16 *v, const int64_t *places, bf16 *keys, bf16 *values, long from, long to,
+                       long heads, long size) {
     for (long lane = 0; lane < LANES; lane++) {
-        const long t = start + lane;
+        const int is_there = from + lane < to;
+        const long at = !is_there ? 0 : (places ? places[from + lane] : from + lane) * heads * size;
         for (long d = 0; d < size; d += 2) {
             bf16 *key = keys + (d / 2 * LANES + lane) * 2, *value = values + (lane / 2 * size + d) * 2 + lane % 2;
-            const int is_there = t < stop;
-            key[0] = is_there ? k[t * heads * size + d] : 0;
-            key[1] = is_there ? k[t * heads * size + d + 1] : 0;
-            value[0] = is_there ? v[t * heads * size + d] : 0;
-            value[2] = is_there ? v[t * heads * size + d + 1] : 0;
+            key[0] = is_there ? k[at + d] : 0;
+            key[1] = is_there ? k[at + d + 1] : 0;
+            value[0] = is_there ? v[at + d] : 0;
+            value[2] = is_there ? v[at + d + 1] : 0;
         }
     }
 }
@@ -133,8 +136,8 @@ typedef struct { float *scores; bf16 *weights, *queries; } room;
 static void attend_block(const row *r, const block *one, const room *own) {
     const stretch *text = r->texts + one->text;
     const long size = r->size, kv = one->head / (r->heads / r->kv_heads), left = text->stop - one->first;
-    const long count = left < QUERIES ? left : QUERIES, before = one->first - text->start, shared = text->shared;
-    const long shared_keys = shared < 0 ? 0 : r->texts[shared].stop - r->texts[shared].start;
+    const long count = left < QUERIES ? left : QUERIES, shared = text->shared;
+    const long before = keys_of(text) - (text->stop - one->first), shared_keys = shared < 0 ? 0 : keys_of(r->texts + shared);
     span spans[2] = {{shared < 0 ? 0 : r->begin[shared], even_groups(shared_keys), shared_keys},
                      {r->begin[one->text], even_groups(before + count), 0}};
     const bf16 *keys = r->keys + kv * r->groups * LANES * size, *values = r->values + kv * r->groups * LANES * size;
@@ -186,29 +189,31 @@ static int attend_packed(const row *r, const block *blocks, long count) {
     return failed;
 }
 
-static void pack(const row *r, const bf16 *k, const bf16 *v, bf16 *keys, bf16 *values, long num_texts) {
+static void pack(const row *r, const bf16 *k, const bf16 *v, const int64_t *places, bf16 *keys, bf16 *values,
+                 long num_texts) {
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (long i = 0; i < num_texts; i++)
         for (long h = 0; h < r->kv_heads; h++)
-            for (long g = 0; g < even_groups(r->texts[i].stop - r->texts[i].start); g++) {
+            for (long g = 0; g < even_groups(keys_of(r->texts + i)); g++) {
                 const long at = (h * r->groups + r->begin[i] + g) * LANES * r->size;
-                pack_group(k + h * r->size, v + h * r->size, keys + at, values + at, r->texts[i].start + g * LANES,
-                           r->texts[i].stop, r->kv_heads, r->size);
+                pack_group(k + h * r->size, v + h * r->size, places, keys + at, values + at,
+                           r->texts[i].from + g * LANES, r->texts[i].to, r->kv_heads, r->size);
             }
 }
 
-/* out, q [tokens, heads, size], k and v [tokens, kv_heads, size]; size a multiple of 32; scale is that of the scores.
-   The texts fill the row. Returns 0, or 1 where memory ran out. */
-int attend(const bf16 *q, const bf16 *k, const bf16 *v, bf16 *out, long heads, long kv_heads, long size, float scale,
-           const stretch *texts, long num_texts) {
+/* out, q [tokens, heads, size], k and v [rows, kv_heads, size]; size a multiple of 32; scale is that of the scores.
+   places: the row of each key that the texts count from 0 on (NULL: key i is row i). Of `out`, the texts' queries are
+   written. Returns 0, or 1 where memory ran out. */
+int attend(const bf16 *q, const bf16 *k, const bf16 *v, const int64_t *places, bf16 *out, long heads, long kv_heads,
+           long size, float scale, const stretch *texts, long num_texts) {
     long *begin = malloc(num_texts * sizeof(long)), groups = 0, num_blocks = 0, most = 0;
     if (!begin) return 1;
     for (long i = 0; i < num_texts; i++) {
-        const long length = texts[i].stop - texts[i].start, own = even_groups(length);
+        const long own = even_groups(keys_of(texts + i));
         begin[i] = groups;
         groups += own;
-        num_blocks += (length + QUERIES - 1) / QUERIES;
-        const long all = own + (texts[i].shared < 0 ? 0 : even_groups(texts[texts[i].shared].stop - texts[texts[i].shared].start));
+        num_blocks += (texts[i].stop - texts[i].start + QUERIES - 1) / QUERIES;
+        const long all = own + (texts[i].shared < 0 ? 0 : even_groups(keys_of(texts + texts[i].shared)));
         most = all > most ? all : most;
     }
     const size_t bytes = (size_t)kv_heads * groups * LANES * size * sizeof(bf16);
@@ -218,7 +223,7 @@ int attend(const bf16 *q, const bf16 *k, const bf16 *v, bf16 *out, long heads, l
     if (!failed) {
         const float base_2 = scale * 1.44269504f;
         const row r = {q, keys, values, out, texts, begin, groups, heads, kv_heads, size, most * LANES, base_2};
-        pack(&r, k, v, keys, values, num_texts);
+        pack(&r, k, v, places, keys, values, num_texts);
         failed = attend_packed(&r, blocks, blocks_of(&r, num_texts, blocks));
     }
     free(begin), free(keys), free(values), free(blocks);

@@ -1,0 +1,60 @@
+"""A packed row through a dense bf16 decoder on a CPU: what lies between the matrix products is compiled C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qserve.engine.cpu import kernels
+from qserve.engine.cpu.dense import Attend, DenseBody
+from qserve.reward.attention import RowLayout, stretches_sdpa
+
+__all__ = ["RowPass", "attending"]
+
+
+@dataclass(frozen=True)
+class RowPass:
+    """What `RowPass.of` made of a body."""
+
+    dense: DenseBody
+
+    @classmethod
+    def of(cls, body: Any) -> RowPass | None:
+        """None where the body does not suit or there is no compiled library (`DenseBody.of`)."""
+        dense = DenseBody.of(body)
+        return None if dense is None else cls(dense)
+
+    @staticmethod
+    def why_not(body: Any) -> str | None:
+        """What keeps a body that it would suit from it, for people."""
+        why = DenseBody.why_not(body)
+        return why and f"rows are computed by torch's own operations, at about half of the speed: {why}"
+
+    def __call__(
+        self, ids: torch.Tensor, positions: torch.Tensor, layout: RowLayout, wanted: torch.Tensor
+    ) -> torch.Tensor:
+        """Last hidden states [wanted, hidden size] of the row `ids` [tokens]. `wanted` are places in it."""
+        return self.dense(ids, positions, attending(layout), wanted)
+
+
+def attending(layout: RowLayout) -> Attend:
+    """Attention over the row that `layout` describes, for every layer of a pass."""
+    begins = {stretch.start: index for index, stretch in enumerate(layout.stretches)}
+    stretches = torch.tensor(
+        [
+            (one.start, one.stop) * 2 + (begins[one.shared_start] if one.shared_stop > one.shared_start else -1,)
+            for one in layout.stretches
+        ],
+        dtype=torch.int64,
+    )
+
+    def attend(attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        size = attention.head_dim
+        if kernels.can_attend(size):
+            return kernels.attend(query, key, value, size, attention.scaling, stretches)
+        q, k, v = (part.view(1, len(part), -1, size).transpose(1, 2) for part in (query, key, value))
+        return stretches_sdpa(attention, q, k, v, None, attention.scaling, layout=layout)[0].flatten(2)[0]
+
+    return attend

@@ -1,0 +1,144 @@
+"""Steps through compiled kernels: attention is torch's, a body is as close to float32 as the library's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from qserve.engine.cpu import build, kernels
+from qserve.engine.transformers.attention_report import attention_report
+from qserve.engine.transformers.paged import PagedBatcher
+from tests.tiny.engine.running import choices_of, prompts, running, sequence, tokens_of
+
+pytestmark = pytest.mark.skipif(build.why_none() is not None, reason=str(build.why_none()))
+
+Batching = Callable[..., AbstractAsyncContextManager[PagedBatcher]]
+LENGTHS = [1, 5, 256, 257, 700, 31, 1500]
+
+
+@pytest.fixture
+def rounded(tiny: Path) -> Batching:
+    """`async with rounded(…) as batcher`: over a model in bf16."""
+
+    def run(**limits: int) -> AbstractAsyncContextManager[PagedBatcher]:
+        return running(PagedBatcher, AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.bfloat16).eval(), **limits)
+
+    return run
+
+
+def attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, size: int) -> torch.Tensor:
+    """In float32: the last of `query` [tokens, ..] sees all of `key` [keys, ..], each one before one key less."""
+    q, k, v = (part.float().view(1, len(part), -1, size).transpose(1, 2) for part in (query, key, value))
+    seen = torch.ones(len(query), len(key), dtype=torch.bool).tril(len(key) - len(query))
+    mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+    return mixed.transpose(1, 2)[0].flatten(1)
+
+
+def cache_of(lengths: list[int], width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Keys and values in no order, the places of each sequence's, and where they begin and end among these."""
+    torch.manual_seed(width)
+    key, value = (torch.randn(sum(lengths) + 50, width, dtype=torch.bfloat16) for _ in range(2))
+    ends = torch.tensor(lengths).cumsum(0)
+    return key, value, torch.randperm(len(key))[: sum(lengths)], torch.stack((ends - torch.tensor(lengths), ends), 1)
+
+
+@pytest.mark.parametrize("size", [32, 64, 80, 128])
+@pytest.mark.parametrize("heads", [(4, 4), (14, 2), (32, 8)])
+def test_sequences_that_decode_read_their_pages(size: int, heads: tuple[int, int]) -> None:
+    key, value, places, borders = cache_of(LENGTHS, heads[1] * size)
+    query = 3 * torch.randn(10, heads[0] * size, dtype=torch.bfloat16)
+    rows = torch.tensor([9, 0, 3, 4, 5, 2, 7])
+    out = torch.full_like(query, 7.0)
+    kernels.attend_pages(query, key, value, size, size**-0.5, rows=rows, borders=borders, places=places, out=out)
+    for row, (first, last) in zip(rows.tolist(), borders.tolist(), strict=True):
+        own = places[first:last]
+        true = attended(query[row : row + 1], key[own], value[own], size)
+        assert torch.allclose(out[row : row + 1].float(), true, atol=2e-2, rtol=2e-2)
+    assert (out[[1, 6, 8]] == 7.0).all()  # rows of others
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_prompts_whose_beginning_is_in_the_pages(size: int) -> None:
+    if not kernels.can_attend(size):
+        pytest.skip("this processor has no AVX512-BF16")
+    num_new = [1, 5, 40, 257, 12, 31, 8]
+    key, value, places, borders = cache_of(LENGTHS, 2 * size)
+    query = 3 * torch.randn(sum(num_new) + 1, 6 * size, dtype=torch.bfloat16)
+    stops = torch.tensor(num_new).cumsum(0)
+    texts = torch.column_stack((stops - torch.tensor(num_new), stops, borders, torch.full((len(stops),), -1)))
+    out = torch.full_like(query, 7.0)
+    kernels.attend(query, key, value, size, size**-0.5, texts.contiguous(), places=places, out=out)
+    for start, stop, first, last, _ in texts.tolist():
+        own = places[first:last]
+        true = attended(query[start:stop], key[own], value[own], size)
+        assert torch.allclose(out[start:stop].float(), true, atol=2e-2, rtol=2e-2)
+    assert (out[-1] == 7.0).all()  # of no text
+
+
+@pytest.mark.parametrize("has_prompt_kernel", [True, False], ids=["all kernels", "without AVX512-BF16"])
+@pytest.mark.parametrize("limits", [{}, {"max_num_batched_tokens": 48}, {"kv_cache_tokens": 320}], ids=str)
+async def test_every_step_is_as_close_to_float32_as_the_library_is(
+    rounded: Batching, tiny: Path, limits: dict[str, int], has_prompt_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts whole and in chunks, shared beginnings, sequences that decode beside them, and in a tight pool."""
+    if not has_prompt_kernel:
+        monkeypatch.setattr(kernels, "can_attend", lambda size: False)
+    exact = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+    ours, library = [], []
+    async with rounded(**limits) as batcher:
+        assert batcher.attention == "compiled"
+        prefix = prompts(1, 64)[0]
+        asked = [*prompts(8, 30), *([*prefix, index] for index in range(4))]
+        first = await choices_of(batcher, sequence("first", [*prefix, 0], 4, num_logprobs=0))
+        jobs = [choices_of(batcher, sequence(f"r{i}", one, 12, num_logprobs=0)) for i, one in enumerate(asked)]
+        answers = [first, *await asyncio.gather(*jobs)]
+        model = batcher._model
+        model.set_attn_implementation("sdpa")
+        for prompt, choices in zip([[*prefix, 0], *asked], answers, strict=True):
+            ids = [*prompt, *(choice.token_id for choice in choices)]
+            told = torch.tensor([choice.logprob for choice in choices])
+            for found, to in ((logprobs(model, ids, len(prompt)), library), (told, ours)):
+                to.append((found - logprobs(exact, ids, len(prompt))).abs())
+    assert torch.cat(ours).mean() <= 1.3 * torch.cat(library).mean() + 1e-4
+    assert torch.cat(ours).max() <= 2 * torch.cat(library).max() + 1e-3
+
+
+def logprobs(model: Any, ids: list[int], start: int) -> torch.Tensor:
+    """Of the tokens from `start` on, by the library alone."""
+    with torch.inference_mode():
+        rows = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+    return rows[torch.arange(start - 1, len(ids) - 1), torch.tensor(ids[start:])]
+
+
+async def test_the_library_has_its_forward_back_when_the_batcher_stops(rounded: Batching) -> None:
+    async with rounded() as batcher:
+        body = batcher._model.get_decoder()
+        assert "forward" in vars(body)
+    assert "forward" not in vars(body)
+
+
+async def test_without_a_compiler_the_library_computes_and_the_report_says_so(
+    rounded: Batching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build._built.cache_clear()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    try:
+        async with rounded() as batcher:
+            assert batcher.attention == "sdpa"
+            assert len(await tokens_of(batcher, sequence("one", prompts(1, 30)[0], 4))) == 4
+            assert "no-such-compiler" in attention_report(batcher._model, batcher.attention)
+    finally:
+        build._built.cache_clear()
+
+
+async def test_float32_stays_the_librarys(batching: Batching) -> None:
+    async with batching() as batcher:
+        assert batcher.attention == "sdpa"
+        assert "there would be" not in attention_report(batcher._model, batcher.attention)
