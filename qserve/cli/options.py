@@ -62,6 +62,11 @@ _OPTIONS = (
     ),
     click.option("--language-model-only", is_flag=True, help="Leave the vision encoder out."),
     click.option(
+        "--limit-mm-per-prompt", help='Images and videos of one prompt, as JSON: \'{"image": 4, "video": 0}\'.'
+    ),
+    click.option("--mm-processor-kwargs", help="Their largest size, as JSON: '{\"max_pixels\": 1003520}'."),
+    click.option("--skip-mm-profiling", is_flag=True, help="vLLM leaves images out of what it measures at start-up."),
+    click.option(
         "--warm-compile-cache",
         is_flag=True,
         help="vLLM kept the compiled code of an earlier start: the profile run copies no embedding.",

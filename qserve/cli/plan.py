@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from qserve.cli.adapter_flags import with_adapters
+from qserve.cli.counted_flags import with_counted_flags
 from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.learning import with_learned
 from qserve.cli.options import hardware_of, plan_options, request_of
@@ -43,7 +43,7 @@ class _WithTraining(click.Group):
 @click.option("--model", help="A folder, a hub id, an alias, or demo.")
 @click.option("--reward", help="A reward model that shares the cards with --model.")
 @plan_options
-@click.option("--engine-args", default="", help="As `qserve up` takes them: LoRA adapters among them are counted.")
+@click.option("--engine-args", default="", help="As for `qserve up`: adapters and images among them are counted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 @click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")
 @click.option(
@@ -81,7 +81,7 @@ def command(
     if model is None:
         raise click.UsageError("--model is missing: a folder, a hub id, an alias, or demo")
     hardware = hardware_of(gpu)
-    request = with_adapters(request_of(values), engine_args)
+    request = with_counted_flags(request_of(values), engine_args)
     request = with_learned(request, state_folder(state_dir), model, gpu, is_off=values["no_learn"])
     if reward is None:
         plan = make_plan(resolve(model), hardware, request)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from qserve.cli.adapter_flags import uncounted_flags, with_adapters
+from qserve.cli.counted_flags import uncounted_flags, with_counted_flags
 from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.given import refuse_given
 from qserve.cli.learning import with_learned
@@ -197,7 +197,7 @@ def command(
     run_folder, hardware = _run_folder(state_dir), hardware_of(gpu)
     recording = recording_of(run_folder, hardware, keep_runs_days, keep_runs_gib)
     settings = settings_of(values)
-    request = with_adapters(request_of(values), engine_args)
+    request = with_counted_flags(request_of(values), engine_args)
     request = with_learned(request, run_folder.parent.parent, model, gpu, is_off=values["no_learn"])
     for flag in uncounted_flags(engine_args):
         screen.note(f"· --engine-args {flag}: takes memory that the plan does not count")

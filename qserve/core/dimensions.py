@@ -136,29 +136,48 @@ def _mtp(spec: ModelSpec) -> Iterator[_Shape]:
 
 
 def _vision(vision: VisionEncoder) -> Iterator[_Shape]:
-    width, depth, inner = vision.hidden_size, vision.depth, vision.intermediate_size
+    width, depth = vision.hidden_size, vision.depth
     patch = (width, vision.in_channels, vision.temporal_patch_size, vision.patch_size, vision.patch_size)
     yield "visual.patch_embed.proj.weight", patch, 1
-    yield "visual.patch_embed.proj.bias", (width,), 1
-    yield "visual.pos_embed.weight", (vision.num_position_embeddings, width), 1
-    yield "visual.blocks.0.norm1.weight", (width,), 4 * depth  # two norms, weight and bias
+    if vision.kind == "qwen3_vl":
+        yield "visual.patch_embed.proj.bias", (width,), 1
+        yield "visual.pos_embed.weight", (vision.num_position_embeddings, width), 1
+    yield "visual.blocks.0.norm1.weight", (width,), _per_norm(vision) * 2 * depth
     yield "visual.blocks.0.attn.qkv.weight", (3 * width, width), depth
     yield "visual.blocks.0.attn.qkv.bias", (3 * width,), depth
     yield "visual.blocks.0.attn.proj.weight", (width, width), depth
     yield "visual.blocks.0.attn.proj.bias", (width,), depth
-    yield "visual.blocks.0.mlp.linear_fc1.weight", (inner, width), depth
-    yield "visual.blocks.0.mlp.linear_fc1.bias", (inner,), depth
-    yield "visual.blocks.0.mlp.linear_fc2.weight", (width, inner), depth
-    yield "visual.blocks.0.mlp.linear_fc2.bias", (width,), depth
+    yield from _vision_mlp(vision)
     yield from _merger(vision, "visual.merger", width, 1)
     merged = width * vision.spatial_merge_size**2
     yield from _merger(vision, "visual.deepstack_merger_list.0", merged, vision.deepstack_layers)
 
 
+def _vision_mlp(vision: VisionEncoder) -> Iterator[_Shape]:
+    width, depth, inner = vision.hidden_size, vision.depth, vision.intermediate_size
+    inwards, outwards = {
+        "qwen2_vl": (("fc1",), "fc2"),
+        "qwen2_5_vl": (("gate_proj", "up_proj"), "down_proj"),
+        "qwen3_vl": (("linear_fc1",), "linear_fc2"),
+    }[vision.kind]
+    for name in inwards:
+        yield f"visual.blocks.0.mlp.{name}.weight", (inner, width), depth
+        yield f"visual.blocks.0.mlp.{name}.bias", (inner,), depth
+    yield f"visual.blocks.0.mlp.{outwards}.weight", (width, inner), depth
+    yield f"visual.blocks.0.mlp.{outwards}.bias", (width,), depth
+
+
+def _per_norm(vision: VisionEncoder) -> int:
+    """Tensors of one norm: weight, and with LayerNorm a bias."""
+    return 1 if vision.is_gated else 2
+
+
 def _merger(vision: VisionEncoder, prefix: str, norm_width: int, count: int) -> Iterator[_Shape]:
     merged = vision.hidden_size * vision.spatial_merge_size**2
-    yield f"{prefix}.norm.weight", (norm_width,), 2 * count  # weight and bias
-    yield f"{prefix}.linear_fc1.weight", (merged, merged), count
-    yield f"{prefix}.linear_fc1.bias", (merged,), count
-    yield f"{prefix}.linear_fc2.weight", (vision.out_hidden_size, merged), count
-    yield f"{prefix}.linear_fc2.bias", (vision.out_hidden_size,), count
+    is_latest = vision.kind == "qwen3_vl"
+    norm, first, second = ("norm", "linear_fc1", "linear_fc2") if is_latest else ("ln_q", "mlp.0", "mlp.2")
+    yield f"{prefix}.{norm}.weight", (norm_width,), _per_norm(vision) * count
+    yield f"{prefix}.{first}.weight", (merged, merged), count
+    yield f"{prefix}.{first}.bias", (merged,), count
+    yield f"{prefix}.{second}.weight", (vision.out_hidden_size, merged), count
+    yield f"{prefix}.{second}.bias", (vision.out_hidden_size,), count

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Head", "LinearAttention", "MixtureOfExperts", "VisionEncoder"]
+__all__ = ["Head", "LinearAttention", "MixtureOfExperts", "VisionEncoder", "VisionKind"]
+
+VisionKind = Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class LinearAttention:
 
 @dataclass(frozen=True)
 class VisionEncoder:
-    """The vision tower of Qwen3-VL and Qwen3.5 and later."""
+    """A vision tower. `kind` is its code's: Qwen3.5 and later have Qwen3-VL's. `num_position_embeddings` may be 0."""
 
     depth: int
     hidden_size: int
@@ -55,6 +57,12 @@ class VisionEncoder:
     num_position_embeddings: int
     deepstack_layers: int
     in_channels: int = 3
+    kind: VisionKind = "qwen3_vl"
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether its MLP has gate, up and down, and its norms no bias."""
+        return self.kind == "qwen2_5_vl"
 
 
 @dataclass(frozen=True)

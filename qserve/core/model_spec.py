@@ -23,11 +23,11 @@ __all__ = [
 # Families whose tensors core/dimensions.py can name one by one. Anything else is refused by name.
 FAMILIES = (
     "llama", "mistral", "qwen", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next",
-    "qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe",
+    "qwen3_5", "qwen3_5_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe",
 )  # fmt: skip
 
 # Up to Qwen2.5: a bias on q, k and v, none on the output projection, and no config key that says so.
-_QKV_BIAS_ONLY = ("qwen", "qwen2", "qwen2_moe")
+_QKV_BIAS_ONLY = ("qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")
 
 # What transformers' config classes (5.19) take where a config.json has no head_dim; others divide hidden by heads.
 _DEFAULT_HEAD_DIM = {"qwen3": 128, "qwen3_vl": 128, "qwen3_next": 256, "qwen3_5": 256, "qwen3_5_moe": 256}
@@ -279,9 +279,12 @@ class _Reader:
         vision = self.config.get("vision_config")
         if not isinstance(vision, Mapping) or not self._architecture().endswith("ForConditionalGeneration"):
             return None
+        sizes = _Reader(vision, f"{self.where}, vision_config")
+        if family in ("qwen2_vl", "qwen2_5_vl"):
+            kind: Literal["qwen2_vl", "qwen2_5_vl"] = "qwen2_vl" if family == "qwen2_vl" else "qwen2_5_vl"
+            return sizes._early_vision(kind, self._size("hidden_size"))
         # Only Qwen3-VL feeds features of inner layers to the language model; later configs still name the key.
         deepstack = vision.get("deepstack_visual_indexes", [8, 16, 24]) if family.startswith("qwen3_vl") else ()
-        sizes = _Reader(vision, f"{self.where}, vision_config")
         return VisionEncoder(
             depth=sizes._size("depth", 27),
             hidden_size=sizes._size("hidden_size", 1152),
@@ -292,6 +295,23 @@ class _Reader:
             spatial_merge_size=sizes._size("spatial_merge_size", 2),
             num_position_embeddings=sizes._size("num_position_embeddings", 2304),
             deepstack_layers=len(deepstack),
+        )
+
+    def _early_vision(self, kind: Literal["qwen2_vl", "qwen2_5_vl"], text_hidden_size: int) -> VisionEncoder:
+        """Qwen2-VL's and Qwen2.5-VL's, without a table of positions; the first calls its width embed_dim."""
+        is_first = kind == "qwen2_vl"
+        width = self._size("embed_dim", 1280) if is_first else self._size("hidden_size", 3584)
+        return VisionEncoder(
+            depth=self._size("depth", 32),
+            hidden_size=width,
+            intermediate_size=width * self._size("mlp_ratio", 4) if is_first else self._size("intermediate_size", 3420),
+            out_hidden_size=self._size("hidden_size" if is_first else "out_hidden_size", text_hidden_size),
+            patch_size=self._size("patch_size", 14),
+            temporal_patch_size=self._size("temporal_patch_size", 2),
+            spatial_merge_size=self._size("spatial_merge_size", 2),
+            num_position_embeddings=0,
+            deepstack_layers=0,
+            kind=kind,
         )
 
     def _mtp_layers(self, family: str) -> int:

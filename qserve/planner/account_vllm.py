@@ -13,6 +13,7 @@ from qserve.planner.constants import Constant
 from qserve.planner.explain import vllm_terms
 from qserve.planner.layout import stage_layers, stage_tensors
 from qserve.planner.memory import vllm, vllm_cpu
+from qserve.planner.memory.encoder import deepstack_bytes, longest_with_same_profile, profiled_tokens
 from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
@@ -78,7 +79,7 @@ _CPU_MOST_SHARE = 0.6
 
 @dataclass(frozen=True)
 class VllmAccount:
-    """One setup at one max_num_seqs and max_num_batched_tokens; everything else follows.
+    """One setup at one max_num_seqs, max_num_batched_tokens and max_model_len; everything else follows.
 
     The ranks of one stage are alike, so a stage is counted once; the KV cache is what the tightest rank can hold.
     """
@@ -88,6 +89,7 @@ class VllmAccount:
     max_num_seqs: int
     max_num_batched_tokens: int
     gpu_memory_utilization: float
+    max_model_len: int
 
     @cached_property
     def version(self) -> VllmVersion:
@@ -128,7 +130,7 @@ class VllmAccount:
             self.max_num_seqs,
             self.max_num_batched_tokens,
             setup.tensor_parallel_size,
-            with_encoder=not request.language_model_only,
+            encoder_tokens=self.encoder_tokens,
             compiles=self.compiles,
         )
 
@@ -137,7 +139,25 @@ class VllmAccount:
         """Features of the vision encoder's inner layers, for every token of a step; logged among the weights."""
         if self.setup.request.language_model_only:
             return 0
-        return vllm.deepstack_bytes(self.setup.spec, self.max_num_batched_tokens)
+        return deepstack_bytes(self.setup.spec, self.max_num_batched_tokens)
+
+    @cached_property
+    def encoder_tokens(self) -> int:
+        """Tokens of images or video that the vision encoder is profiled with; 0 where none are taken."""
+        request = self.setup.request
+        if request.language_model_only or request.skip_mm_profiling:
+            return 0
+        steps = self.max_num_seqs, self.max_num_batched_tokens
+        return profiled_tokens(self.setup.spec, request.media, self.max_model_len, *steps)
+
+    @property
+    def longest_model_len(self) -> int:
+        """The largest max_model_len that this account holds for: a longer one may profile a longer video."""
+        request, spec = self.setup.request, self.setup.spec
+        if not self.encoder_tokens:
+            return spec.max_position_embeddings
+        steps = self.max_num_seqs, self.max_num_batched_tokens
+        return longest_with_same_profile(spec, request.media, self.max_model_len, *steps)
 
     @cached_property
     def adapter_bytes(self) -> tuple[int, ...]:

@@ -35,6 +35,8 @@ def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
         ("--mamba-ssm-cache-dtype", request.mamba_ssm_cache_dtype),
         ("--block-size", request.block_size),
         ("--speculative-config", _speculation(request.num_speculative_tokens)),
+        ("--limit-mm-per-prompt", request.limit_mm_per_prompt),
+        ("--mm-processor-kwargs", request.mm_processor_kwargs),
         ("--max-loras", request.max_loras),
         ("--max-lora-rank", request.max_lora_rank),
     ]
@@ -43,6 +45,7 @@ def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
         ("--language-model-only", request.language_model_only),
         ("--enable-prefix-caching", request.enable_prefix_caching is True),
         ("--no-enable-prefix-caching", request.enable_prefix_caching is False),
+        ("--skip-mm-profiling", request.skip_mm_profiling),
         ("--enable-lora", request.enable_lora),
         ("--fully-sharded-loras", request.fully_sharded_loras),
     ]

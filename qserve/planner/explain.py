@@ -13,6 +13,7 @@ from qserve.planner.adapters import adapter_term, step_adapters
 from qserve.planner.constants import STEP_VLLM_CPU
 from qserve.planner.layout import stage_layers
 from qserve.planner.memory import vllm
+from qserve.planner.memory.encoder import encoder_peak
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.plan import Plan, Term
@@ -158,8 +159,10 @@ def _activations_formula(account: VllmAccount, device: Device) -> str:
         twice = " (some starts keep it twice)" if account.version.may_pin_freed_segments else ""
         copied = f"compiler, first start only, 2·{spec.vocab_size}·{spec.hidden_size}/{ranks}"
         parts.append(f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(compiler)}" + twice)
-    if spec.vision and not account.setup.request.language_model_only:
-        parts.append(f"vision encoder on the largest image {format_bytes(vllm.encoder_peak(spec, ranks))}")
+    if images := account.encoder_tokens:
+        parts.append(
+            f"vision encoder on {images} tokens of images or video {format_bytes(encoder_peak(spec, images, ranks))}"
+        )
     extra = " + two buffers of the fused experts" if spec.moe else ""
     if account.setup.request.prompt_logprobs:
         extra += f" + prompt logprobs 4·{tokens}·{spec.vocab_size}"

@@ -55,7 +55,14 @@ def _about_layout(setup: Setup, plan: Plan) -> Iterator[str]:
     cards = len(setup.hardware.devices)
     if setup.engine == "vllm" and 1 <= setup.num_ranks < cards:
         yield f"{setup.num_ranks} of {cards} cards suffice; the others stay free"
-    positions = setup.spec.max_position_embeddings
+    positions, request = setup.spec.max_position_embeddings, setup.request
+    vision = setup.spec.vision
+    is_video_left_out = request.media.videos == 0 or request.language_model_only or request.skip_mm_profiling
+    if vision and vision.kind != "qwen3_vl" and setup.engine == "vllm" and not is_video_left_out:
+        yield (
+            "vLLM encodes a video at start-up, two large frames for every 16384 tokens of max_model_len: "
+            """--limit-mm-per-prompt '{"video": 0}' leaves it out"""
+        )
     if plan.fits and plan.workload.max_model_len < positions and setup.request.max_model_len is None:
         # A scorer on the transformers engine gets a usual length, not the longest that fits.
         is_usual = setup.engine == "transformers" and setup.spec.head.kind == "score"

@@ -10,6 +10,7 @@ from qserve.core.tensors import DTYPE_BYTES
 from qserve.errors import UsageError
 from qserve.planner.device_map import Mode, Place
 from qserve.planner.learned import Residual
+from qserve.planner.media import MediaLimits, parse_media
 from qserve.planner.memory.lora import RANKS, Adapters
 from qserve.planner.module_map import ModuleMap, parse_limits
 
@@ -27,7 +28,7 @@ class PlanRequest:
     (transformers). `device_map` says how layers are laid over devices, or where each lies; `max_memory` what may be
     taken of each device in all, "0=20GiB,cpu=64GiB": cards that it does not name stay free. `prompt_logprobs` asks for
     room for `echo` with `logprobs` (lm-eval). `warm_compile_cache`: vLLM has started this before and kept the code.
-    `lora_target_modules` are names with commas between.
+    `lora_target_modules` are names with commas between, the two mm fields JSON objects as vLLM takes them.
     """
 
     quant: str = "auto"
@@ -48,6 +49,9 @@ class PlanRequest:
     enable_prefix_caching: bool | None = None
     num_speculative_tokens: int = 0
     language_model_only: bool = False
+    limit_mm_per_prompt: str | None = None
+    mm_processor_kwargs: str | None = None
+    skip_mm_profiling: bool = False
     warm_compile_cache: bool = False
     mamba_ssm_cache_dtype: str | None = None
     block_size: int | None = None
@@ -66,6 +70,7 @@ class PlanRequest:
         """Raises UsageError for an unknown dtype, limits that can't be read, and limits of adapters that are off."""
         if self.max_memory is not None:
             parse_limits(self.max_memory)
+        parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
         self._check_adapters()
         for flag, name in (
             ("--dtype", self.dtype),
@@ -86,6 +91,11 @@ class PlanRequest:
                 f"--max-lora-rank {self.max_lora_rank}: vLLM takes {', '.join(map(str, RANKS))}; {above} holds "
                 f"{'adapters of that rank' if above >= self.max_lora_rank else 'the largest'}"
             )
+
+    @property
+    def media(self) -> MediaLimits:
+        """Images and videos of one prompt, as far as they are limited."""
+        return parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
 
     @property
     def adapters(self) -> Adapters | None:
@@ -138,7 +148,7 @@ VLLM_ONLY = (
     "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager", "block_size",
     "enable_prefix_caching", "num_speculative_tokens", "language_model_only", "mamba_ssm_cache_dtype",
     "kv_cache_dtype", "warm_compile_cache", "enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras",
-    "lora_target_modules",
+    "lora_target_modules", "limit_mm_per_prompt", "mm_processor_kwargs", "skip_mm_profiling",
 )  # fmt: skip
 """Fields that the transformers engine does not read."""
 

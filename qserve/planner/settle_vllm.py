@@ -30,7 +30,8 @@ def settle_vllm(setup: Setup, room_tokens: int) -> Plan:
     need = request.max_model_len or min(setup.spec.max_position_embeddings, room_tokens)
     account, fits = _first_that_fits(setup, need)
     possible = account.max_tokens_of_one_sequence
-    max_model_len = request.max_model_len or (min(setup.spec.max_position_embeddings, possible) if fits else need)
+    longest = min(setup.spec.max_position_embeddings, possible, account.longest_model_len)
+    max_model_len = request.max_model_len or (longest if fits else need)
     devices = account.devices()
     cache = max(0, account.cache_bytes)
     workload = Workload(
@@ -54,7 +55,7 @@ def settle_vllm(setup: Setup, room_tokens: int) -> Plan:
 
 def _first_that_fits(setup: Setup, need: int) -> tuple[VllmAccount, bool]:
     """Of one share the last account needs least: where it does not fit, none of that share does."""
-    for accounts in _vllm_accounts(setup):
+    for accounts in _vllm_accounts(setup, need):
         if _vllm_fits(accounts[-1], need):
             return next(account for account in accounts if _vllm_fits(account, need)), True
     return accounts[-1], False
@@ -70,7 +71,7 @@ def _vllm_fits(account: VllmAccount, need: int) -> bool:
     return account.least_free_bytes + account.slack_bytes >= 0
 
 
-def _vllm_accounts(setup: Setup) -> Iterator[list[VllmAccount]]:
+def _vllm_accounts(setup: Setup, need: int) -> Iterator[list[VllmAccount]]:
     """The engine's own defaults first, then fewer sequences, then smaller steps; a list for each share of the card.
 
     A step holds a token of every sequence: vLLM refuses fewer tokens than sequences.
@@ -90,7 +91,7 @@ def _vllm_accounts(setup: Setup) -> Iterator[list[VllmAccount]]:
     steps = [tokens for tokens in batched_ladder if tokens >= least] or [least]
     for share in shares:
         yield [
-            CorrectedVllmAccount(setup, weights, count, tokens, share)
+            CorrectedVllmAccount(setup, weights, count, tokens, share, need)
             for tokens in steps
             for count in sorted({min(count, tokens) for count in seqs_ladder}, reverse=True)
         ]

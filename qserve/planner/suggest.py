@@ -92,6 +92,9 @@ def _engine_knobs(setup: Setup) -> list[_Change]:
         cost = "fewer adapters run at once, requests for others wait"
         changes.append(_Change(f"{fewer.max_loras} adapters at once", cost, fewer, hardware, model))
     if setup.spec.vision and not request.language_model_only:
+        if request.limit_mm_per_prompt is None:
+            images_only = replace(request, limit_mm_per_prompt='{"video": 0}')
+            changes.append(_Change("no videos", "images only", images_only, hardware, model))
         text_only = replace(request, language_model_only=True)
         changes.append(_Change("no vision encoder", "no images", text_only, hardware, model))
     return changes

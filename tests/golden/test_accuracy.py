@@ -109,7 +109,7 @@ def test_the_cache_holds_on_the_first_hold_out() -> None:
     assert mean(pick("activations", part="first")) <= 0.05
 
 
-@pytest.mark.parametrize(("part", "rows", "limit"), [(SECOND, 8, 0.03), (THIRD, 12, 0.003)])
+@pytest.mark.parametrize(("part", "rows", "limit"), [(SECOND, 8, 0.03), (THIRD, 12, 0.006)])
 def test_later_hold_outs_are_reported_as_they_come_out(part: str, rows: int, limit: float) -> None:
     """No promise: the bounds are what docs/results/planner.md reports for today, so that the page stays true."""
     tokens = pick("KV tokens", "vllm", (0, 17), part=part)

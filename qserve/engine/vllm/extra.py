@@ -33,6 +33,9 @@ _PLANNED = {
     "enable_prefix_caching": "--enable-prefix-caching or --no-enable-prefix-caching",
     "enable_chunked_prefill": "--max-num-batched-tokens",
     "num_gpu_blocks_override": "--kv-cache-memory-bytes",
+    "limit_mm_per_prompt": "--limit-mm-per-prompt",
+    "mm_processor_kwargs": "--mm-processor-kwargs",
+    "skip_mm_profiling": "--skip-mm-profiling",
     "enable_lora": "--enable-lora",
     "max_loras": "--max-loras",
     "max_lora_rank": "--max-lora-rank",
@@ -42,7 +45,10 @@ _PLANNED = {
     "offload_backend": "--engine transformers --offload cpu",
 }
 
-_SAYS_NOTHING = ("--no-enforce-eager", "--no-language-model-only", "--no-enable-lora", "--no-fully-sharded-loras")
+_SAYS_NOTHING = (
+    "--no-enforce-eager", "--no-language-model-only", "--no-enable-lora", "--no-fully-sharded-loras",
+    "--no-skip-mm-profiling",
+)  # fmt: skip
 
 # What is qserve's own: how it reaches the engine, and what it has promised of it.
 _ONE_REPLICA = "qserve starts one replica of what it planned; leave it out"

@@ -8,6 +8,7 @@ from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.planner import constants
 from qserve.planner.constants import Constant
+from qserve.planner.memory.encoder import embedding_bytes, encoder_peak
 from qserve.planner.versions import VllmVersion
 from qserve.units import GIB, MIB
 
@@ -16,18 +17,14 @@ __all__ = [
     "activation_peak",
     "compile_peak",
     "cuda_graph_bytes",
-    "deepstack_bytes",
     "default_max_num_batched_tokens",
     "default_max_num_seqs",
-    "encoder_peak",
     "graph_bytes_per_layer",
     "penalty_bytes",
     "prompt_logprobs_bytes",
 ]
 
 _ACTIVATION_BYTES = 2  # bf16 and fp16 alike
-# The largest image of the Qwen vision processors, which vLLM profiles with: 4096 × 4096 pixels.
-_ENCODER_TOKENS = 16384
 
 
 def default_max_num_seqs(device: Device, version: VllmVersion) -> int:
@@ -57,7 +54,7 @@ def activation_peak(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     tensor_parallel_size: int = 1,
-    with_encoder: bool = True,
+    encoder_tokens: int = 0,
     compiles: bool = True,
 ) -> int:
     """Peak of vLLM's profile run on one rank: sampler, widest layer, compiler or vision encoder, whichever is more.
@@ -66,13 +63,11 @@ def activation_peak(
     runner, which profiles greedy requests)
     layer: 2·T·(3I/tp + 2H) + base (8 KiB·T in the second model runner); fused experts keep two buffers beside it.
     compiler: `compile_peak`, where the engine `compiles` (not with --enforce-eager).
+    encoder: `encoder_peak` of the `encoder_tokens` that it is profiled with.
     """
     workspace = _moe_workspace(spec, version, max_num_batched_tokens, tensor_parallel_size)
-    embeddings = 0
-    encoder = 0
-    if spec.vision and with_encoder:
-        encoder = encoder_peak(spec, tensor_parallel_size)
-        embeddings = _ENCODER_TOKENS * spec.hidden_size * _ACTIVATION_BYTES
+    encoder = encoder_peak(spec, encoder_tokens, tensor_parallel_size)
+    embeddings = embedding_bytes(spec, encoder_tokens)
     base = constants.ACTIVATION_MLP_BASE.num_bytes
     if version.runs_model_runner_v2(spec):
         base = constants.ACTIVATION_TOKEN_V2.num_bytes * max_num_batched_tokens
@@ -106,30 +101,6 @@ def penalty_bytes(spec: ModelSpec, version: VllmVersion, max_num_seqs: int) -> i
     if spec.head.kind == "score" or not version.runs_model_runner_v2(spec):
         return 0
     return max_num_seqs * (4 * spec.vocab_size + 4 * -(-spec.vocab_size // 32))
-
-
-def encoder_peak(spec: ModelSpec, tensor_parallel_size: int = 1) -> int:
-    """The vision encoder on the largest image: pixels, residual stream twice, and the MLP before and after GELU.
-
-    The pixels count three times: fp32 as the processor made them stays beside the 16-bit copy that the encoder reads.
-    Ranks share the MLP's inner width only; where they are several, its output and the sum over the ranks may be wider
-    than what follows GELU. Source: vllm qwen3_vl.py, Qwen3_VisionTransformer.forward; linear.py, RowParallelLinear.
-    """
-    vision = spec.vision
-    if vision is None:
-        return 0
-    pixels: int = vision.in_channels * vision.temporal_patch_size * vision.patch_size * vision.patch_size
-    inner = vision.intermediate_size // tensor_parallel_size
-    outputs = vision.hidden_size if tensor_parallel_size == 1 else 2 * vision.hidden_size
-    widths: int = 3 * pixels + 2 * vision.hidden_size + inner + max(inner, outputs)
-    patches = _ENCODER_TOKENS * vision.spatial_merge_size * vision.spatial_merge_size
-    return patches * widths * _ACTIVATION_BYTES
-
-
-def deepstack_bytes(spec: ModelSpec, num_tokens: int) -> int:
-    """Qwen3-VL's buffers, one per deepstack layer: T·H·2. Source: vllm qwen3_vl.py, deepstack_input_embeds."""
-    layers = spec.vision.deepstack_layers if spec.vision else 0
-    return layers * num_tokens * spec.hidden_size * _ACTIVATION_BYTES
 
 
 def prompt_logprobs_bytes(spec: ModelSpec, num_tokens: int) -> int:

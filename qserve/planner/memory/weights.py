@@ -31,7 +31,7 @@ _RULES: tuple[tuple[str, str, _Split], ...] = (
     (r"^mtp\.fc\.", "", "all"),
     (r"\.(conv1d|A_log|dt_bias)", "", "all"),
     (r"visual\.blocks\..*(qkv|proj|fc1|fc2)\.", "", "all"),
-    (r"visual\..*merger.*\.linear_fc[12]\.weight", "", "all"),
+    (r"visual\..*merger.*\.(linear_fc[12]|mlp\.[02])\.weight", "", "all"),
 )
 _COMPILED = tuple((re.compile(pattern), fused, split) for pattern, fused, split in _RULES)
 _EXPERT_INDEX = re.compile(r"(\.experts)\.\d+\.")

@@ -66,6 +66,22 @@ def test_a_vision_encoder_is_counted(model_type: str, text_type: str) -> None:
     assert num_parameters(_spec(config, type(model).__name__)) == model.num_parameters()
 
 
+@pytest.mark.parametrize(
+    ("model_type", "vision"),
+    [
+        ("qwen2_vl", {"embed_dim": 32, "mlp_ratio": 3, "hidden_size": 64}),
+        ("qwen2_5_vl", {"hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64}),
+    ],
+)
+def test_earlier_vision_encoders_have_towers_of_their_own(model_type: str, vision: dict[str, Any]) -> None:
+    text = {**SMALL, "head_dim": 16, "model_type": f"{model_type}_text"}
+    towers = {"depth": 2, "num_heads": 2, **vision}
+    config = transformers.AutoConfig.for_model(model_type, text_config=text, vision_config=towers)
+    with torch.device("meta"):
+        model = transformers.AutoModelForImageTextToText.from_config(config)
+    assert num_parameters(_spec(config, type(model).__name__)) == model.num_parameters()
+
+
 def _spec(config: Any, architecture: str) -> ModelSpec:
     plain = {**config.to_dict(), "architectures": [architecture]}
     for holder in (plain, plain.get("text_config", {})):

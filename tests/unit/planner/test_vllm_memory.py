@@ -9,12 +9,12 @@ import pytest
 from qserve.core.dimensions import tensors_of
 from qserve.core.hardware import known_gpus
 from qserve.planner import constants
+from qserve.planner.memory.encoder import encoder_peak
 from qserve.planner.memory.vllm import (
     Captures,
     cuda_graph_bytes,
     default_max_num_batched_tokens,
     default_max_num_seqs,
-    encoder_peak,
 )
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.plan import Plan
@@ -89,7 +89,7 @@ def test_ranks_add_their_vision_outputs_beside_them() -> None:
     assert spec.vision is not None
     patches = 16384 * spec.vision.spatial_merge_size**2
     narrow = spec.vision.intermediate_size // 4
-    difference = encoder_peak(spec, 1) - encoder_peak(spec, 4)
+    difference = encoder_peak(spec, 16384, 1) - encoder_peak(spec, 16384, 4)
     assert difference == patches * 2 * (2 * spec.vision.intermediate_size - narrow - 2 * spec.vision.hidden_size)
 
 

@@ -1,4 +1,4 @@
-"""LoRA flags among `--engine-args`: what vLLM makes room for must be in the plan, wherever it was asked for."""
+"""Flags of vLLM among `--engine-args` that memory depends on: they belong into the plan, wherever they were given."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from qserve.planner.request import PlanRequest
 
-__all__ = ["uncounted_flags", "with_adapters"]
+__all__ = ["uncounted_flags", "with_counted_flags"]
 
 _UNCOUNTED = ("--enable-tower-connector-lora", "--specialize-active-lora", "--enable-mixed-moe-lora-format")
 """They take memory beyond that of a plan with adapters."""
 
 
-def with_adapters(request: PlanRequest, engine_args: str) -> PlanRequest:
-    """The request with the adapters that `engine_args` asks vLLM for; flags of qserve's own win.
+def with_counted_flags(request: PlanRequest, engine_args: str) -> PlanRequest:
+    """The request with the adapters and the images that `engine_args` asks vLLM for; flags of qserve's own win.
 
-    What can't be read is left to the engine's own parser, which names it. Raises UsageError for adapters that
-    contradict themselves (`--max-loras` without `--enable-lora`).
+    What can't be read is left to the engine's own parser, which names it. Raises UsageError for what contradicts
+    itself (`--max-loras` without `--enable-lora`).
     """
-    if "lora" not in engine_args or request.engine == "transformers":
+    if not any(word in engine_args for word in ("lora", "mm")) or request.engine == "transformers":
         return request
     found = {name: value for name, value in _found(_words(engine_args)).items() if value not in (None, False)}
     unset = {name: value for name, value in found.items() if getattr(request, name) in (None, False)}
@@ -46,13 +46,15 @@ def _words(engine_args: str) -> list[str]:
 
 
 def _found(words: list[str]) -> dict[str, Any]:
-    import argparse  # most commands name no adapter
+    import argparse  # most commands name none of these
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--enable-lora", action="store_true")
-    parser.add_argument("--fully-sharded-loras", action="store_true")
-    parser.add_argument("--max-loras", type=int)
-    parser.add_argument("--max-lora-rank", type=int)
+    for flag in ("--enable-lora", "--fully-sharded-loras", "--skip-mm-profiling"):
+        parser.add_argument(flag, action="store_true")
+    for flag in ("--max-loras", "--max-lora-rank"):
+        parser.add_argument(flag, type=int)
+    for flag in ("--limit-mm-per-prompt", "--mm-processor-kwargs"):
+        parser.add_argument(flag)
     parser.add_argument("--lora-target-modules", nargs="+")
     try:
         values = vars(parser.parse_known_args(words)[0])
