@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -22,7 +23,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
 from qserve.planner import Plan, PlanRequest, make_plan
 
-__all__ = ["SHAPES", "TINY", "Machine", "config_folder", "config_of", "optional_packages"]
+__all__ = ["SHAPES", "TINY", "Machine", "config_folder", "config_of", "environment"]
 
 # What torch takes of a card before the first tensor; the planner counts it as runtime.
 _CONTEXT_BYTES = 512 * 1024**2
@@ -53,23 +54,25 @@ class Machine:
     def name(self) -> str:
         return torch.cuda.get_device_name(self.device) if self.is_card else platform.processor() or "cpu"
 
-    def hardware(self) -> Hardware:
-        """As the planner takes it, with what is free right now."""
+    @property
+    def scheme_16_bit(self) -> str:
+        """bf16; fp16 on cards before Ampere, which have no matrix units for it."""
+        has_bf16 = not self.is_card or torch.cuda.get_device_capability(self.device) >= (8, 0)
+        return "bf16" if has_bf16 else "fp16"
+
+    def hardware(self, num_cards: int = 1) -> Hardware:
+        """As the planner takes it, with what is free right now. Cards beyond `num_cards` are not touched: asking one
+        makes a context on it, which takes half a gigabyte of somebody's memory."""
         ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         available = min(ram, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") + _page_cache_bytes())
-        cards = tuple(_card(index) for index in range(torch.cuda.device_count())) if self.is_card else ()
+        cards = tuple(_card(index) for index in range(num_cards)) if self.is_card else ()
         return Hardware(cards, ram, available, os.cpu_count() or 1, disk_free_bytes=_disk_free_bytes())
 
     def plan(self, model: str, **fixed: Any) -> Plan:
         """The plan of the transformers engine for a shape of `config_of`, on the first card alone."""
         config = config_of(model)
         checkpoint = Checkpoint(model, None, config, ModelSpec.from_config(config, model))
-        hardware = self.hardware()
-        alone = Hardware(
-            hardware.devices[:1], hardware.ram_total_bytes, hardware.ram_available_bytes, hardware.cpu_cores,
-            disk_free_bytes=hardware.disk_free_bytes,
-        )  # fmt: skip
-        return make_plan(checkpoint, alone, PlanRequest(engine="transformers", **fixed))
+        return make_plan(checkpoint, self.hardware(), PlanRequest(engine="transformers", **fixed))
 
     def allocated_bytes(self) -> int:
         """Bytes in live tensors by torch's allocator; 0 on a CPU, where nobody counts them."""
@@ -116,9 +119,25 @@ def config_folder(model: str) -> Path:
     return folder
 
 
-def optional_packages() -> dict[str, bool]:
-    """Packages that some steps need, and whether they are here."""
-    return {name: importlib.util.find_spec(name) is not None for name in _OPTIONAL}
+def environment(machine: Machine) -> dict[str, Any]:
+    """Versions, the card and its size, and which optional packages are here."""
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "accelerate")}
+    about: dict[str, Any] = {
+        "card": machine.name,
+        "versions": {"python": platform.python_version(), **versions},
+        "optional_packages": {name: importlib.util.find_spec(name) is not None for name in _OPTIONAL},
+    }
+    if machine.is_card:
+        properties = torch.cuda.get_device_properties(machine.device)
+        about["device"] = {
+            "name": properties.name,
+            "total_bytes": torch.cuda.mem_get_info(machine.device)[1],
+            "multi_processors": properties.multi_processor_count,
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "cuda": torch.version.cuda,
+            "cards": torch.cuda.device_count(),
+        }
+    return about
 
 
 def _card(index: int) -> Device:

@@ -11,7 +11,6 @@ import torch
 
 from bench.gpu_steps.machine import Machine, config_folder, config_of
 from bench.gpu_steps.running import batching, random_prompts, wave
-from qserve.core.hardware import Hardware
 from qserve.demo import chat_model_path
 from qserve.engine.transformers.load import load
 from qserve.hub import resolve
@@ -39,13 +38,8 @@ def two_cards_row(machine: Machine) -> dict[str, Any]:
     """The demo model over two real cards, each layer's cache on its own card."""
     if not machine.is_card or torch.cuda.device_count() < 2:
         return {"ok": None, "skipped": "needs two cards"}
-    whole = _demo_plan(machine)
-    hardware = machine.hardware()
-    two = Hardware(hardware.devices[:2], hardware.ram_total_bytes, hardware.ram_available_bytes, hardware.cpu_cores)
-    request = PlanRequest(
-        engine="transformers", dtype="float32", max_model_len=256, max_num_seqs=4, device_map="balanced"
-    )
-    return {"places": ["0", "1"], **_same_tokens(machine, whole, make_plan(resolve("demo"), two, request))}
+    whole, split = _demo_plan(machine), _demo_plan(machine, num_cards=2, device_map="balanced")
+    return {"places": ["0", "1"], **_same_tokens(machine, whole, split)}
 
 
 def offloaded_speed_row(machine: Machine, model: str, limit: str | None = None) -> dict[str, Any]:
@@ -59,7 +53,7 @@ def offloaded_speed_row(machine: Machine, model: str, limit: str | None = None) 
         offload="cpu" if machine.is_card else "disk", kv_cache_memory_bytes=device.kv_cache_bytes,
     )  # fmt: skip
     if not plan.fits or not plan.placement.offloaded_bytes:
-        return {"model": model, "skipped": plan.why_not or "everything fits below the limit"}
+        return {"model": model, "ok": None, "skipped": plan.why_not or "everything fits below the limit"}
     folder = config_folder(model)
     start = time.perf_counter()
     loaded = load(folder, plan, load_format="dummy")
@@ -91,14 +85,9 @@ async def _decode(model: Any, plan: Plan, vocab_size: int) -> tuple[int, float]:
     return taken.rest_tokens, taken.rest_s
 
 
-def _demo_plan(machine: Machine, **fixed: Any) -> Plan:
-    hardware = machine.hardware()
-    alone = Hardware(
-        hardware.devices[:1], hardware.ram_total_bytes, hardware.ram_available_bytes, hardware.cpu_cores,
-        disk_free_bytes=hardware.disk_free_bytes,
-    )  # fmt: skip
+def _demo_plan(machine: Machine, num_cards: int = 1, **fixed: Any) -> Plan:
     request = PlanRequest(engine="transformers", dtype="float32", max_model_len=256, max_num_seqs=4, **fixed)
-    return make_plan(resolve("demo"), alone, request)
+    return make_plan(resolve("demo"), machine.hardware(num_cards), request)
 
 
 def _same_tokens(machine: Machine, first: Plan, second: Plan) -> dict[str, Any]:

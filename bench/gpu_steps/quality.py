@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
 
 from bench.gpu_steps.machine import Machine
-from qserve.core.hardware import Hardware
 from qserve.demo import chat_model_path
 from qserve.engine.transformers.load import load
-from qserve.errors import QserveError
+from qserve.errors import MissingExtra
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 
-__all__ = ["MOST_KL", "quality_rows"]
+__all__ = ["MOST_KL", "quality_row"]
 
 # Mean KL divergence to float32, in nats, that is well for the demo model. On a CPU it is a third of that, or less.
 MOST_KL = {
@@ -30,32 +28,34 @@ _PROMPTS = (
 )
 
 
-def quality_rows(machine: Machine, schemes: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """A row for each of `schemes` (of MOST_KL): mean and worst KL, agreement of the likeliest token, and a verdict."""
-    reference = _log_probabilities(replace(machine, device=torch.device("cpu")), "fp32")
-    for scheme in schemes:
-        try:
-            got = _log_probabilities(machine, scheme)
-        except (QserveError, ImportError, RuntimeError, ValueError) as error:
-            yield {"scheme": scheme, "ok": None, "skipped": str(error).strip().splitlines()[0]}
-            continue
-        kl = (reference.exp() * (reference - got)).sum(-1).clamp(min=0)
-        yield {
-            "scheme": scheme,
-            "mean_kl": float(kl.mean()),
-            "worst_kl": float(kl.max()),
-            "top1_agreement": float((reference.argmax(-1) == got.argmax(-1)).float().mean()),
-            "tokens": len(kl),
-            "ok": bool(kl.mean() <= MOST_KL[scheme]),
-        }
+def quality_row(machine: Machine, scheme: str) -> dict[str, Any]:
+    """`scheme` (of MOST_KL): mean and worst KL, agreement of the likeliest token, and a verdict."""
+    try:
+        got = _log_probabilities(machine, scheme)
+    except MissingExtra as error:
+        return {"ok": None, "skipped": str(error)}
+    reference = _reference()
+    kl = (reference.exp() * (reference - got)).sum(-1).clamp(min=0)
+    return {
+        "mean_kl": float(kl.mean()),
+        "worst_kl": float(kl.max()),
+        "top1_agreement": float((reference.argmax(-1) == got.argmax(-1)).float().mean()),
+        "tokens": len(kl),
+        "ok": bool(kl.mean() <= MOST_KL[scheme]),
+    }
+
+
+@cache
+def _reference() -> torch.Tensor:
+    """float32 on the CPU."""
+    return _log_probabilities(Machine(torch.device("cpu")), "fp32")
 
 
 @torch.no_grad()
 def _log_probabilities(machine: Machine, scheme: str) -> torch.Tensor:
     """[tokens, vocabulary] in float32, on the CPU."""
-    hardware = machine.hardware()
-    alone = Hardware(hardware.devices[:1], hardware.ram_total_bytes, hardware.ram_available_bytes, hardware.cpu_cores)
-    plan = make_plan(resolve("demo"), alone, PlanRequest(engine="transformers", quant=scheme, max_model_len=512))
+    request = PlanRequest(engine="transformers", quant=scheme, max_model_len=512)
+    plan = make_plan(resolve("demo"), machine.hardware(), request)
     loaded = load(chat_model_path(), plan)
     rows = []
     for text in _PROMPTS:

@@ -1,37 +1,13 @@
-"""What bench/gpu.py writes: the environment, a verdict, and the tables that a reader wants."""
+"""What bench/gpu.py writes of its rows: a verdict, and the tables that a reader wants."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
-from bench.gpu_steps.machine import Machine, optional_packages
-
-__all__ = ["environment", "is_well", "table"]
+__all__ = ["is_well", "table"]
 
 _GIB = 1024**3
-
-
-def environment(machine: Machine) -> dict[str, Any]:
-    """Versions, the card's size, and which optional packages are here."""
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "accelerate")}
-    about: dict[str, Any] = {"versions": {"python": platform.python_version(), **versions}}
-    about["optional_packages"] = optional_packages()
-    if machine.is_card:
-        properties = torch.cuda.get_device_properties(machine.device)
-        about["device"] = {
-            "name": properties.name,
-            "total_bytes": torch.cuda.mem_get_info(machine.device)[1],
-            "multi_processors": properties.multi_processor_count,
-            "compute_capability": f"{properties.major}.{properties.minor}",
-            "cuda": torch.version.cuda,
-            "cards": torch.cuda.device_count(),
-        }
-    return about
 
 
 def is_well(result: dict[str, Any]) -> bool:
@@ -42,14 +18,11 @@ def is_well(result: dict[str, Any]) -> bool:
 
 def table(result: dict[str, Any]) -> str:
     """Markdown."""
-    limits = result["limits"]
     versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items())
     parts = [
         f"# {result['card']}, {result['date']}\n\n    python bench/gpu.py\n",
         f"{versions}. Took {result['seconds']:.0f} s.\n",
-        f"Limits, measured in the same run: {limits['read_bytes_per_s'] / 1e9:.0f} GB/s of memory, "
-        f"{limits['gemm_flop_per_s'] / 1e12:.3g} TFLOP/s in bf16; a bf16 matrix-vector product reads "
-        f"{limits['gemv_bytes_per_s'] / 1e9:.0f} GB/s.\n",
+        *_limits(result.get("limits", {})),
         *_quality(result.get("quality", ())),
         *_offload(result.get("offload", ())),
         *_memory(result.get("memory", ())),
@@ -57,6 +30,18 @@ def table(result: dict[str, Any]) -> str:
         *_skipped(result),
     ]
     return "\n".join(parts)
+
+
+def _limits(limits: dict[str, Any]) -> list[str]:
+    if not limits:
+        return []
+    if "error" in limits:
+        return [f"Limits could not be measured: {limits['error']}.\n"]
+    return [
+        f"Limits, measured in the same run: {limits['read_bytes_per_s'] / 1e9:.0f} GB/s of memory, "
+        f"{limits['gemm_flop_per_s'] / 1e12:.3g} TFLOP/s in 16 bit; a matrix-vector product reads "
+        f"{limits['gemv_bytes_per_s'] / 1e9:.0f} GB/s.\n"
+    ]
 
 
 def _quality(rows: Iterable[dict[str, Any]]) -> list[str]:
@@ -115,8 +100,8 @@ def _error(pairs: list[tuple[int, int]]) -> str:
 def _speed(rows: Iterable[dict[str, Any]]) -> list[str]:
     lines = [
         f"| {row['model']} | {row['scheme']} | {speed['streams']} | {speed['prefill_tokens_per_s']:.0f} "
-        f"| {100 * speed['prefill_share_of_limit']:.0f} % | {speed['decode_tokens_per_s']:.1f} "
-        f"| {100 * speed['decode_share_of_limit']:.0f} % | {speed['ms_per_step']:.1f} |"
+        f"| {_share(speed['prefill_share_of_limit'])} | {speed['decode_tokens_per_s']:.1f} "
+        f"| {_share(speed['decode_share_of_limit'])} | {speed['ms_per_step']:.1f} |"
         for row in rows
         for speed in row.get("speed", ())
     ]
@@ -127,13 +112,18 @@ def _speed(rows: Iterable[dict[str, Any]]) -> list[str]:
     return ["## Speed\n", head, *lines, ""] if lines else []
 
 
+def _share(value: float | None) -> str:
+    return "?" if value is None else f"{100 * value:.0f} %"
+
+
 def _skipped(result: dict[str, Any]) -> list[str]:
     lines = []
     for step in ("quality", "offload", "memory"):
         for row in result.get(step, ()):
             reason = row.get("skipped") or row.get("error")
             if reason:
-                what = row.get("what") or " ".join(str(row[key]) for key in ("model", "scheme") if key in row)
+                named = " ".join(str(row[key]) for key in ("model", "scheme") if key in row)
+                what = row.get("what", named)
                 lines.append(f"- {step}, {what}: {'FAILED: ' if row.get('error') else ''}{reason}")
     return ["## Not measured\n", *lines, ""] if lines else []
 

@@ -19,8 +19,10 @@ from qserve.planner import Plan
 
 __all__ = ["Wave", "batching", "random_prompts", "wave"]
 
-_TIMEOUT_S = 180
+_TIMEOUT_S = 120
 _numbers = itertools.count()
+# Of the wave that runs: who waits for a token of theirs.
+_waiting: list[Sequence] = []
 
 
 @dataclass(frozen=True)
@@ -36,29 +38,29 @@ class Wave:
 @asynccontextmanager
 async def batching(model: Any, plan: Plan) -> AsyncIterator[Any]:
     """The batcher that the engine would take, running."""
-    batcher = make_batcher(model, asyncio.get_running_loop(), plan)
-    died: list[BaseException] = []
-    batcher.start(on_death=died.append)
+    loop = asyncio.get_running_loop()
+    batcher = make_batcher(model, loop, plan)
+    batcher.start(on_death=lambda error: loop.call_soon_threadsafe(_give_up, error))
     try:
         yield batcher
     finally:
         batcher.stop()
-    if died:
-        raise RuntimeError("the batcher died") from died[0]
 
 
 async def wave(batcher: Any, prompts: list[list[int]], new_tokens: int) -> Wave:
     """All prompts at once, greedy, `new_tokens` each."""
     jobs = [_sequence(prompt, new_tokens) for prompt in prompts]
-    start = time.perf_counter()
-    for job in jobs:
-        batcher.submit(job)
-    firsts = [await _next(job) for job in jobs]
-    first_s = time.perf_counter() - start
-    # Those that were first have drawn more meanwhile.
-    rest_tokens = len(jobs) * (new_tokens - 1) - sum(job.outbox.qsize() for job in jobs)
-    rests = [[await _next(job) for _ in range(new_tokens - 1)] for job in jobs]
-    rest_s = time.perf_counter() - start - first_s
+    _waiting[:] = jobs
+    async with asyncio.timeout(_TIMEOUT_S):
+        start = time.perf_counter()
+        for job in jobs:
+            batcher.submit(job)
+        firsts = [await _next(job) for job in jobs]
+        first_s = time.perf_counter() - start
+        # Those that were first have drawn more meanwhile.
+        rest_tokens = len(jobs) * (new_tokens - 1) - sum(job.outbox.qsize() for job in jobs)
+        rests = [[await _next(job) for _ in range(new_tokens - 1)] for job in jobs]
+        rest_s = time.perf_counter() - start - first_s
     tokens = [[first, *rest] for first, rest in zip(firsts, rests, strict=True)]
     return Wave(tokens, first_s, rest_s, rest_tokens)
 
@@ -75,8 +77,14 @@ def _sequence(prompt: list[int], new_tokens: int) -> Sequence:
     return Sequence(f"job-{next(_numbers)}", prompt, new_tokens, frozenset(), sampler)
 
 
+def _give_up(error: BaseException) -> None:
+    """The batcher died: nobody's token comes any more."""
+    for job in _waiting:
+        job.outbox.put_nowait(SequenceFailed(f"generation stopped: {type(error).__name__}: {error}"))
+
+
 async def _next(job: Sequence) -> int:
-    item = await asyncio.wait_for(job.outbox.get(), _TIMEOUT_S)
+    item = await job.outbox.get()
     if isinstance(item, SequenceFailed):
         raise item
     return item.token_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from bench.gpu_steps.machine import Machine, config_folder, config_of
@@ -19,13 +20,19 @@ __all__ = ["measure_shape"]
 
 
 def measure_shape(
-    machine: Machine, limits: Limits, model: str, scheme: str, streams: tuple[int, ...], prompt_len: int, steps: int
+    machine: Machine,
+    limits: Limits | None,
+    model: str,
+    scheme: str,
+    streams: Sequence[int],
+    prompt_len: int,
+    steps: int,
 ) -> dict[str, Any]:
     """Load `model` in `scheme` and run it; {"plan", "measured", "speed", …} or {"skipped": reason}."""
     plan = machine.plan(model, quant=scheme, max_model_len=4096, max_num_seqs=max(streams))
     row: dict[str, Any] = {"model": model, "scheme": scheme}
     if not plan.fits:
-        return {**row, "skipped": plan.why_not}
+        return {**row, "ok": None, "skipped": plan.why_not}
     folder = config_folder(model)
     outside_before = machine.outside_bytes()
     before = machine.allocated_bytes()
@@ -42,6 +49,7 @@ def measure_shape(
         machine.release()
     memory = measured["memory"]
     memory |= {"weights_by_tensors_bytes": weights, "outside_before_bytes": outside_before}
+    memory["outside_bytes"] = max(0, memory["outside_bytes"] - plan.devices[0].used_by_others_bytes)
     if not machine.is_card:  # nobody counts what is allocated there
         memory |= {"weights_bytes": weights, "kv_cache_bytes": memory["kv_pool_bytes"]}
     device = plan.devices[0]
@@ -63,8 +71,8 @@ def _is_as_planned(planned: dict[str, int], memory: dict[str, int]) -> bool:
 
 
 async def _run(
-    machine: Machine, model: Any, plan: Plan, limits: Limits, streams: tuple[int, ...], prompt_len: int, steps: int,
-    before: int,
+    machine: Machine, model: Any, plan: Plan, limits: Limits | None, streams: Sequence[int], prompt_len: int,
+    steps: int, before: int,
 ) -> dict[str, Any]:  # fmt: skip
     after_load = machine.allocated_bytes()
     vocab = model.config.get_text_config().vocab_size
@@ -89,7 +97,7 @@ async def _run(
 
 
 async def _speed(
-    batcher: Any, plan: Plan, limits: Limits, streams: int, prompt_len: int, steps: int, vocab: int
+    batcher: Any, plan: Plan, limits: Limits | None, streams: int, prompt_len: int, steps: int, vocab: int
 ) -> dict[str, Any]:
     """Tokens a second of prompts and of answers, and their share of what the device could do at best."""
     await wave(
@@ -103,9 +111,9 @@ async def _speed(
         "streams": streams,
         "prompt_tokens": prompt_len,
         "prefill_tokens_per_s": prefill,
-        "prefill_share_of_limit": prefill / limits.prefill_tokens_per_s(flop),
+        "prefill_share_of_limit": prefill / limits.prefill_tokens_per_s(flop) if limits else None,
         "decode_tokens_per_s": decode,
-        "decode_share_of_limit": decode / limits.decode_tokens_per_s(streams, step_bytes),
+        "decode_share_of_limit": decode / limits.decode_tokens_per_s(streams, step_bytes) if limits else None,
         "ms_per_step": 1000 * streams / decode,
     }
 

@@ -7,7 +7,7 @@ import torch
 
 from bench.gpu_steps.machine import Machine
 from bench.gpu_steps.offload import offloaded_tokens_row, two_cards_row
-from bench.gpu_steps.quality import MOST_KL, quality_rows
+from bench.gpu_steps.quality import MOST_KL, quality_row
 from bench.gpu_steps.shapes import measure_shape
 from bench.limits import measure_limits
 
@@ -24,7 +24,7 @@ def machine() -> Machine:
 
 @pytest.mark.parametrize("scheme", MOST_KL)
 def test_quantization_stays_near_float32(machine: Machine, scheme: str) -> None:
-    (row,) = quality_rows(machine, (scheme,))
+    row = quality_row(machine, scheme)
     if row.get("skipped"):
         pytest.skip(row["skipped"])
     assert row["ok"], row
