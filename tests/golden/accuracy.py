@@ -67,6 +67,7 @@ UNTRUSTED = {
     "t099": "prefix caching is not stated; with it the plan is exact",
     "t101": "prefix caching is not stated; with it the plan is exact",
     "t102": "prefix caching is not stated; with it the plan is exact",
+    "v111": "max_model_len is not stated, and the video that start-up encodes grows with it",
     "t131": "the project's own start sets expandable_segments, which round nothing",
     "t132": "the project's own start sets expandable_segments",
     "m0448": "of a rank that does not sample; the driver's cache was the smaller one (81536 tokens)",
@@ -272,6 +273,7 @@ def request_of(row: Row) -> PlanRequest:
             device_map="balanced",  # what accelerate's own "auto" does, with which the published runs were loaded
         )
     speculative = re.search(r"mtp n=(\d)", str(config.get("spec", "")))
+    adapters = re.match(r"(\d+) adapters, rank (\d+)", str(config.get("lora", "")))
     return PlanRequest(
         **shared,
         block_size=config.get("block_size"),
@@ -287,6 +289,9 @@ def request_of(row: Row) -> PlanRequest:
         num_speculative_tokens=int(speculative[1]) if speculative else 0,
         language_model_only=bool(config.get("language_model_only")),
         warm_compile_cache=config.get("compile_cache") == "warm",
+        enable_lora=adapters is not None,
+        max_loras=int(adapters[1]) if adapters else None,
+        max_lora_rank=int(adapters[2]) if adapters else None,
     )
 
 
