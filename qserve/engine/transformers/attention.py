@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise, starmap
 from typing import Any
 
 import torch
@@ -140,36 +141,53 @@ def varlen_sdpa(
         if step is not None:
             return _decode_step(step, layer_idx, query, key, value, cache, kwargs, scaling), None
         key, value = cache.update(key_states=key, value_states=value, layer_idx=layer_idx, kwargs=kwargs)
-    borders_q, borders_k = _borders(kwargs["cu_seq_lens_q"]), _borders(kwargs["cu_seq_lens_k"])
+    packed = _packed_step(kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"])
     output = torch.empty_like(query)
-    decoding: list[int] = []
-    for index in range(len(borders_q) - 1):
-        rows = slice(borders_q[index], borders_q[index + 1])
-        if rows.stop - rows.start == 1:
-            decoding.append(index)
-        elif rows.stop > rows.start:
-            columns = slice(borders_k[index], borders_k[index + 1])
-            output[:, :, rows] = causal_prompt(query[:, :, rows], key[:, :, columns], value[:, :, columns], scaling)
-    lengths = {index: borders_k[index + 1] - borders_k[index] for index in decoding}
-    for bucket in length_buckets(lengths):
-        rows_of = torch.tensor([borders_q[index] for index in bucket], device=query.device)
-        starts = torch.tensor([borders_k[index] for index in bucket], device=query.device)
-        ends = torch.tensor([borders_k[index + 1] for index in bucket], device=query.device)
-        output[:, :, rows_of] = _decode(query[:, :, rows_of], key, value, starts, ends, lengths[bucket[-1]], scaling)
+    for rows, columns in packed.prompts:
+        output[:, :, rows] = causal_prompt(query[:, :, rows], key[:, :, columns], value[:, :, columns], scaling)
+    for rows_of, starts, ends, longest in packed.decoding:
+        output[:, :, rows_of] = _decode(query[:, :, rows_of], key, value, starts, ends, longest, scaling)
     return output.transpose(1, 2).contiguous(), None
 
 
-# Borders as they were read from the device: all layers of a step get the same tensors (two more, where some slide).
-_last_borders: deque[tuple[torch.Tensor, list[int]]] = deque(maxlen=4)
+@dataclass(frozen=True)
+class _PackedStep:
+    """A step in which some sequences read prompts, made of the borders of queries and keys.
+
+    `prompts` has queries and keys of each, `decoding` the others in buckets: rows of the query, where the keys of each
+    begin and end, and the longest.
+    """
+
+    of_queries: torch.Tensor
+    of_keys: torch.Tensor
+    prompts: tuple[tuple[slice, slice], ...]
+    decoding: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor, int], ...]
 
 
-def _borders(tensor: torch.Tensor) -> list[int]:
-    """As a list. Reading it waits for a GPU, so that it is done once a step and not in every layer."""
-    for known, borders in _last_borders:
-        if known is tensor:
-            return borders
-    _last_borders.append((tensor, tensor.tolist()))
-    return _last_borders[-1][1]
+# All layers of a step get the same tensors (another pair, where some slide). Reading them waits for a card, and so does
+# every list that is brought there: it is done once a step, and not in every layer.
+_last_packed: deque[_PackedStep] = deque(maxlen=2)
+
+
+def _packed_step(of_queries: torch.Tensor, of_keys: torch.Tensor) -> _PackedStep:
+    for known in _last_packed:
+        if known.of_queries is of_queries and known.of_keys is of_keys:
+            return known
+    _last_packed.append(_make_packed_step(of_queries, of_keys))
+    return _last_packed[-1]
+
+
+def _make_packed_step(of_queries: torch.Tensor, of_keys: torch.Tensor) -> _PackedStep:
+    rows, columns = (list(starmap(slice, pairwise(borders.tolist()))) for borders in (of_queries, of_keys))
+    lengths = {i: columns[i].stop - columns[i].start for i in range(len(rows)) if rows[i].stop - rows[i].start == 1}
+    prompts = [pair for i, pair in enumerate(zip(rows, columns, strict=True)) if i not in lengths]
+    decoding = []
+    for bucket in length_buckets(lengths):
+        found = [[rows[i].start for i in bucket], [columns[i].start for i in bucket], [columns[i].stop for i in bucket]]
+        decoding.append((*torch.tensor(found, device=of_queries.device), lengths[bucket[-1]]))
+    return _PackedStep(
+        of_queries, of_keys, tuple(pair for pair in prompts if pair[0].stop > pair[0].start), tuple(decoding)
+    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -101,18 +101,25 @@ def test_cudnn_with_its_plan_for_every_length_is_left_out() -> None:
 
 
 def test_borders_are_read_once_for_all_layers_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading waits for a GPU. A new step is read anew, though it lies in the same memory."""
-    num_read = 0
-    original = torch.Tensor.tolist
+    """Reading waits for a GPU, and so does what is brought there. A new step is read anew, though it lies in the same
+    memory."""
+    num_read = num_brought = 0
+    tolist, tensor_of = torch.Tensor.tolist, torch.tensor
 
-    def counted(tensor: torch.Tensor) -> object:
+    def read(tensor: torch.Tensor) -> object:
         nonlocal num_read
         num_read += 1
-        return original(tensor)
+        return tolist(tensor)
 
-    monkeypatch.setattr(torch.Tensor, "tolist", counted)
-    query, key, value = (torch.randn(1, heads, 8, WIDTH) for heads in (HEADS, KV_HEADS, KV_HEADS))
-    memory = torch.tensor([0, 0, 8])
+    def bring(*values: Any, **where: Any) -> torch.Tensor:
+        nonlocal num_brought
+        num_brought += 1
+        return tensor_of(*values, **where)
+
+    query, key, value = (torch.randn(1, heads, 9, WIDTH) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    memory = torch.tensor([0, 0, 8, 9])
+    monkeypatch.setattr(torch.Tensor, "tolist", read)
+    monkeypatch.setattr(torch, "tensor", bring)
     for border in (3, 6):
         memory[1] = border
         of_queries, of_keys = memory[:], memory[:]
@@ -120,10 +127,10 @@ def test_borders_are_read_once_for_all_layers_of_a_step(monkeypatch: pytest.Monk
             output, _ = varlen_sdpa(
                 torch.nn.Module(), query, key, value, None, cu_seq_lens_q=of_queries, cu_seq_lens_k=of_keys
             )
-        assert num_read == 2
-        num_read = 0
-        second = (states[0, :, border:] for states in (query, key, value))
-        torch.testing.assert_close(output[0, border:].double(), plain(*second, WIDTH**-0.5), atol=1e-5, rtol=1e-4)
+        assert (num_read, num_brought) == (2, 1)
+        num_read = num_brought = 0
+        second = (states[0, :, border:8] for states in (query, key, value))
+        torch.testing.assert_close(output[0, border:8].double(), plain(*second, WIDTH**-0.5), atol=1e-5, rtol=1e-4)
 
 
 @settings(max_examples=25)
