@@ -6,9 +6,12 @@
 
 #include "bf16.h"
 
+/* Elements for which it pays to wake another core: few tokens are done before it is there. */
+enum { WORTH_WAKING = 65536 };
+
 /* x [tokens, width] += delta (NULL: nothing is added), rounded; out = x / rms(x) * weight. */
 void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long tokens, long width, float eps) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (tokens * width > WORTH_WAKING)
     for (long t = 0; t < tokens; t++) {
         bf16 *row = x + t * width, *to = out + t * width;
         if (delta) {
@@ -30,7 +33,7 @@ void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, lon
 void norm_and_rotate(bf16 *x, const bf16 *weight, const bf16 *cos, const bf16 *sin, long tokens, long heads, long size,
                      float eps) {
     const long half = size / 2;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (tokens * heads * size > WORTH_WAKING)
     for (long t = 0; t < tokens; t++) {
         const bf16 *c = cos + t * size, *s = sin + t * size;
         for (long h = 0; h < heads; h++) {
@@ -59,7 +62,7 @@ void norm_and_rotate(bf16 *x, const bf16 *weight, const bf16 *cos, const bf16 *s
 
 /* gate [tokens, width] becomes silu(gate) * up. */
 void silu_and_multiply(bf16 *gate, const bf16 *up, long tokens, long width) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (tokens * width > WORTH_WAKING)
     for (long t = 0; t < tokens; t++) {
         bf16 *row = gate + t * width;
         const bf16 *by = up + t * width;
