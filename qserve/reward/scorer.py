@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from qserve.engine.transformers.batching import SequenceFailed
-from qserve.errors import BrokenCheckpoint
+from qserve.engine.transformers.out_of_memory import OutOfMemory
+from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.compute import Output, RowComputer, ScorerStats
 from qserve.reward.forward import TextToRead
@@ -84,7 +85,8 @@ class RewardScorer:
     def warm_up(self) -> None:
         """Score a little, so that the first user does not pay for first-time set-up.
 
-        Raises BrokenCheckpoint when no number comes out: such a model would fail every text.
+        Raises BrokenCheckpoint when no number comes out: such a model would fail every text; DoesNotFit when there is
+        no memory for it.
         """
         token = self.loaded.tokenizer.eos_token_id or 0
         length = min(_WARM_UP_TOKENS, self.max_length)
@@ -93,7 +95,8 @@ class RewardScorer:
             self.template.encode([{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}])
         self._computer.stats = ScorerStats()
         if isinstance(outcome, SequenceFailed):
-            raise BrokenCheckpoint(f"{self.loaded.checkpoint.id} can't be used: {outcome}")
+            kind = DoesNotFit if outcome.code == OutOfMemory.code else BrokenCheckpoint
+            raise kind(f"{self.loaded.checkpoint.id} can't be used: {outcome}")
 
     async def score(self, items: Sequence[ScoreItem]) -> list[Score]:
         """The scores, in the order of `items`; computed together with what other requests wait for.

@@ -12,11 +12,12 @@ from typing import Any
 
 from qserve.engine.transformers.batching import Batcher, Sequence, SequenceFailed
 from qserve.engine.transformers.load import LoadedModel
+from qserve.engine.transformers.out_of_memory import OutOfMemory
 from qserve.engine.transformers.prompt_logprobs import PromptToScore, ScoredPrompt
 from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler, TokenChoice
 from qserve.engine.transformers.scoring import PromptScorer
 from qserve.engine.transformers.text import StopStrings, TextStream, TokenText
-from qserve.errors import BrokenCheckpoint
+from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.wire.errors import ApiError
 
 __all__ = ["Engine", "Generation", "Piece"]
@@ -147,7 +148,8 @@ class Engine:
     async def warm_up(self, num_tokens: int = 1) -> None:
         """A prompt of `num_tokens` through everything, so that the first user does not pay for first-time set-up.
 
-        Raises BrokenCheckpoint when nothing sensible comes out: such a model would fail every request.
+        Raises BrokenCheckpoint when nothing sensible comes out: such a model would fail every request; DoesNotFit when
+        memory runs out: the largest step that was planned is what is tried.
         """
         params, prompt = SamplingParams(temperature=0.0), [min(self.eos_token_ids, default=0)] * num_tokens
         try:
@@ -155,7 +157,8 @@ class Engine:
                 pass
             await self.score([prompt], params, draw_next=False)
         except ApiError as error:
-            raise BrokenCheckpoint(f"the model can't be used: {error}") from error
+            kind = DoesNotFit if error.code == OutOfMemory.code else BrokenCheckpoint
+            raise kind(f"the model can't be used: {error}") from error
         self.num_prompt_tokens = self.num_generated_tokens = 0
 
     def stop(self) -> None:

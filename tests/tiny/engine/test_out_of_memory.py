@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 import torch
 
 from qserve.engine.transformers.batching import SequenceFailed
+from qserve.engine.transformers.engine import Engine, Generation, Piece
 from qserve.engine.transformers.out_of_memory import OutOfMemory, is_out_of_memory
 from qserve.engine.transformers.paged import PagedBatcher
 from qserve.engine.transformers.prompt_logprobs import PromptToScore
 from qserve.engine.transformers.row_batcher import RowBatcher
 from qserve.engine.transformers.scoring import PromptScorer
+from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError
+from qserve.wire.errors import ApiError
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import choices_of, generated, idle, prompts, running, sequence, tokens_of
 
@@ -136,3 +139,17 @@ def test_what_counts_as_want_of_memory() -> None:
     assert not is_out_of_memory(RuntimeError("CUDA error: device-side assert triggered"))
     assert not is_out_of_memory(ValueError("out of memory"))
     assert not is_out_of_memory(SequenceFailed("you tried to allocate"))
+
+
+@pytest.mark.parametrize(("code", "kind"), [("out_of_memory", DoesNotFit), ("generation_failed", BrokenCheckpoint)])
+async def test_a_warm_up_without_memory_is_no_fault_of_the_checkpoint(code: str, kind: type[QserveError]) -> None:
+    class Poor(Engine):
+        def __init__(self) -> None:
+            self.eos_token_ids = frozenset({7})
+
+        async def generate(self, generation: Generation) -> AsyncGenerator[Piece]:
+            raise ApiError(503, "no more", code)
+            yield
+
+    with pytest.raises(kind, match="the model can't be used: no more"):
+        await Poor().warm_up(2048)
