@@ -18,6 +18,9 @@ from qserve.engine.transformers.weights_held import weights_by_device, weights_b
 
 __all__ = ["BesideWeights", "beside_weights", "measured_memory"]
 
+# What is outside of torch's allocator and more than this is not one process's context and libraries alone.
+_MOST_CONTEXT_BYTES = 1024**3
+
 
 def measured_memory(engine: Engine) -> dict[str, Any]:
     """Bytes per term, each with the way it was obtained in `sources`. Sums are over all devices."""
@@ -77,7 +80,8 @@ _SOURCES = {
 }
 _CARD_SOURCES = {
     "activations_bytes": "torch.cuda.max_memory_allocated less memory_allocated, since the worker was ready",
-    "runtime_bytes": "the driver's account of the process (NVML) less torch.cuda.memory_reserved",
+    "runtime_bytes": "the driver's account of the process (NVML; in a container, of the card while nobody else is on "
+    "it) less torch.cuda.memory_reserved; 0 where it can't be told",
 }
 _HOST_SOURCES = {
     "activations_bytes": "VmHWM since the worker had loaded, less VmRSS now (free heap given back before)",
@@ -93,9 +97,10 @@ def _on_host(cost: LoadCost, weights_bytes: int) -> dict[str, int]:
 
 
 def _on_cards(cards: list[dict[str, Any]]) -> dict[str, int]:
+    told = [card for card in cards if card["process_bytes"] is not None]
     return {
         "activations_bytes": sum(card["peak_bytes"] - card["allocated_bytes"] for card in cards),
-        "runtime_bytes": sum(max(0, card["process_bytes"] - card["reserved_bytes"]) for card in cards),
+        "runtime_bytes": sum(max(0, card["process_bytes"] - card["reserved_bytes"]) for card in told),
     }
 
 
@@ -104,18 +109,23 @@ def _cards(by_device: dict[str, int]) -> list[int]:
 
 
 def _card(index: int) -> dict[str, Any]:
-    """One card: the allocator's account and the driver's."""
+    """One card: the allocator's account and the driver's, which is None where others are in it as well."""
     properties = torch.cuda.get_device_properties(index)
     free, total = torch.cuda.mem_get_info(index)
+    reserved = torch.cuda.memory_reserved(index)
     process, source = _process_bytes(str(properties.uuid), os.getpid())
+    if process is None:
+        is_alone = total - free - reserved <= _MOST_CONTEXT_BYTES
+        process = total - free if is_alone else None
+        source = f"cudaMemGetInfo: {'nobody else is' if is_alone else 'others are'} on the card"
     return {
         "name": properties.name,
         "total_bytes": total,
         "allocated_bytes": torch.cuda.memory_allocated(index),
         "peak_bytes": torch.cuda.max_memory_allocated(index),
-        "reserved_bytes": torch.cuda.memory_reserved(index),
-        "process_bytes": total - free if process is None else process,
-        "process_source": source if process is not None else "cudaMemGetInfo: all processes on the card",
+        "reserved_bytes": reserved,
+        "process_bytes": process,
+        "process_source": source,
     }
 
 
