@@ -6,15 +6,18 @@ Names and shapes are those of transformers' modules, so a real header table coun
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from qserve.core.model_spec import ModelSpec, VisionEncoder
-from qserve.core.packing import pack
-from qserve.core.tensors import Tensor, dtype_bytes
+from qserve.core.packing import is_packable, pack
+from qserve.core.quantization import CheckpointQuantization
+from qserve.core.tensors import Tensor, compact, dtype_bytes
 
 __all__ = ["num_parameters", "tensors_of"]
 
+_INDEX = re.compile(r"\.(?:layers|blocks)\.(0)\.")
 _Shape = tuple[str, tuple[int, ...], int]
 """Name, shape, how many of it."""
 
@@ -27,7 +30,39 @@ def tensors_of(spec: ModelSpec) -> tuple[Tensor, ...]:
         for name, shape, repeat in _shapes(spec)
         if repeat
     )
-    return tuple(pack(plain, spec.quantization) if spec.quantization else plain)
+    if spec.quantization is None:
+        return tuple(plain)
+    if not spec.quantization.is_mixed:
+        return tuple(pack(plain, spec.quantization))
+    by_layer = (one for tensor in plain for one in _by_layer(tensor, spec, spec.quantization))
+    return compact(pack(by_layer, spec.quantization))
+
+
+def _by_layer(tensor: Tensor, spec: ModelSpec, quantization: CheckpointQuantization) -> Iterator[Tensor]:
+    """A tensor of every layer once a layer, under its index, where it depends on the name how it is stored."""
+    place = _INDEX.search(tensor.name)
+    if place is None or not is_packable(tensor, quantization):
+        yield tensor
+        return
+    layers = _layers_of(tensor, spec)
+    for layer in layers:
+        name = f"{tensor.name[: place.start(1)]}{layer}{tensor.name[place.end(1) :]}"
+        yield Tensor(name, tensor.dtype, tensor.shape, tensor.nbytes // len(layers), tensor.repeat // len(layers))
+
+
+def _layers_of(tensor: Tensor, spec: ModelSpec) -> tuple[int, ...]:
+    """Indices of the layers that have this tensor. Which of them are sparse is only known where all are."""
+    if tensor.role in ("vision", "mtp"):
+        return tuple(range(tensor.repeat))
+    indexed = tuple(enumerate(spec.layer_types))
+    if ".linear_attn." in tensor.name:
+        return tuple(index for index, kind in indexed if kind == "linear_attention")
+    if ".self_attn." in tensor.name:
+        return tuple(index for index, kind in indexed if kind != "linear_attention")
+    sparse = spec.moe.sparse_layers if spec.moe else 0
+    dense = len(indexed) - sparse
+    is_of_a_sparse_layer = tensor.role in ("expert", "router") or ".shared_expert." in tensor.name
+    return tuple(range(dense, len(indexed))) if is_of_a_sparse_layer else tuple(range(dense))
 
 
 def num_parameters(spec: ModelSpec) -> int:

@@ -1,4 +1,7 @@
-"""What a checkpoint is, in the numbers that memory depends on. All guessing at foreign config keys is in this file."""
+"""What a checkpoint is, in the numbers that memory depends on. All guessing at foreign config keys is in this file.
+
+Those of quantized checkpoints are in core/quantization_config.py.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, Literal, cast
 
 from qserve.core.model_parts import Head, LinearAttention, MixtureOfExperts, VisionEncoder
 from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization_config import read_quantization
 from qserve.core.tensors import DTYPE_BYTES
 from qserve.errors import BrokenCheckpoint, UnknownArchitecture
 
@@ -148,7 +152,7 @@ class _Reader:
             vision=self._vision(family),
             mtp_layers=self._mtp_layers(family),
             head=self._head(),
-            quantization=CheckpointQuantization.from_config(self._quantization_config(), self.where),
+            quantization=read_quantization(self._quantization_config(), self.where),
         )
 
     def _size(self, key: str, default: int | None = None, least: int = 1) -> int:

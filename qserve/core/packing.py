@@ -7,28 +7,35 @@ from collections.abc import Iterable, Iterator
 from qserve.core.quantization import CheckpointQuantization
 from qserve.core.tensors import Tensor, dtype_bytes
 
-__all__ = ["is_packed", "pack"]
+__all__ = ["is_packable", "pack", "packing_of"]
 
-# Embeddings, lm_head, norms, routers, convolutions and the vision encoder stay in 16 bit under every scheme.
+# Embeddings, lm_head, norms, routers, convolutions and the vision encoder stay in 16 bit unless they are named.
 _PACKED_ROLES = ("linear", "expert")
+_NAMED_ROLES = ("lm_head", "router", "linear_state", "vision", "mtp", "head")
 
 
 def pack(tensors: Iterable[Tensor], quantization: CheckpointQuantization) -> Iterator[Tensor]:
     """The tensors of a 16-bit model as `quantization` stores them; those that it leaves alone come through."""
     for tensor in tensors:
-        if is_packed(tensor, quantization):
-            yield from _pieces(tensor, quantization)
-        else:
+        how = packing_of(tensor, quantization)
+        if how is None:
             yield tensor
+        else:
+            yield from _pieces(tensor, how)
 
 
-def is_packed(tensor: Tensor, quantization: CheckpointQuantization) -> bool:
-    """Whether `quantization` touches this tensor: a matrix of attention, MLP or an expert, not skipped by name."""
-    if tensor.role not in _PACKED_ROLES or len(tensor.shape) != 2:
+def packing_of(tensor: Tensor, quantization: CheckpointQuantization) -> CheckpointQuantization | None:
+    """How `quantization` stores this tensor; None where it leaves it alone."""
+    if not is_packable(tensor, quantization):
+        return None
+    return quantization.of_module(tensor.name.removesuffix(".weight"), tensor.role in _PACKED_ROLES)
+
+
+def is_packable(tensor: Tensor, quantization: CheckpointQuantization) -> bool:
+    """Whether this may be stored quantized: the matrix of a linear layer, and with `experts_only` of an expert."""
+    if len(tensor.shape) != 2 or tensor.role not in (*_PACKED_ROLES, *_NAMED_ROLES) or "pos_embed" in tensor.name:
         return False
-    if quantization.experts_only and tensor.role != "expert":
-        return False
-    return not any(skipped in tensor.name for skipped in quantization.skipped)
+    return tensor.role == "expert" or not quantization.experts_only
 
 
 def _pieces(tensor: Tensor, quantization: CheckpointQuantization) -> Iterator[Tensor]:
@@ -55,11 +62,12 @@ def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> li
             bits = quantization.bits
             packed = [("qweight", "I32", weights * bits // 8), ("scales", "F16", groups * rows * 2)]
             return [*packed, ("qzeros", "I32", groups * rows * bits // 8), ("g_idx", "I32", columns * 4)]
-        case "w4a16":
-            zeros = [] if quantization.symmetric else [("weight_zero_point", "I32", groups * rows // 2)]
-            return [("weight_packed", "I32", weights // 2), ("weight_scale", "BF16", groups * rows * 2), *zeros]
-        case "w8a8":
-            return [("weight", "I8", weights), ("weight_scale", "BF16", rows * 2)]
+        case "w4a16" | "w8a8":
+            bits = quantization.bits
+            zeros = [] if quantization.symmetric else [("weight_zero_point", "I32", groups * rows * bits // 8)]
+            return [("weight_packed", "I32", weights * bits // 8), ("weight_scale", "BF16", groups * rows * 2), *zeros]
+        case "fp8" if quantization.per_row:
+            return [("weight", "F8_E4M3", weights), ("weight_scale", "BF16", rows * 2)]
         case "fp8" | "fp8_per_tensor" | "fp8_per_block":
             edge = quantization.block
             scales = _ceil(rows, edge) * _ceil(columns, edge) if edge else 1
@@ -74,8 +82,9 @@ def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> li
             return [("weight", "U8", weights // 2), ("weight_scale", "U8", groups * rows)]
         case "bnb-int8":
             return [("weight", "I8", weights), ("SCB", "F32", rows * 4)]
-        case "nvfp4":
-            return [("weight", "U8", weights // 2), ("weight_scale", "F8_E4M3", weights // 16)]
+        case "nvfp4":  # and two scales of the whole tensor
+            scales = weights // (quantization.group_size or 16)
+            return [("weight", "U8", weights // 2), ("weight_scale", "F8_E4M3", scales), ("weight_scale_2", "F32", 8)]
         case _:  # bitsandbytes' 4 bit: an absmax per 64 weights, in fp32 or (double quantization) in 8 bit
             absmax = _ceil(weights, 64)
             nested = [("absmax", "U8", absmax), ("nested_absmax", "F32", _ceil(absmax, 256) * 4)]

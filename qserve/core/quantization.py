@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from qserve.errors import UnknownArchitecture, UsageError
+from qserve.core.module_names import matcher_of
+from qserve.errors import UsageError
 
 __all__ = ["FAMILIES", "SCHEMES", "CheckpointQuantization", "Scheme", "resolve_scheme"]
 
@@ -92,11 +92,13 @@ def resolve_scheme(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CheckpointQuantization:
-    """The `quantization_config` of a checkpoint that is stored quantized.
+    """How a checkpoint stores its weights: most of them in one way, by name some in another or in 16 bit.
 
-    `group_size` is 0 where scales are per channel or tensor, `block` the edge of an fp8 block (0: none).
-    `skipped` are name parts of linear layers that stay in 16 bit. `scale_dtype` is of bitsandbytes' 4-bit scales where
-    they are not quantized themselves.
+    `group_size` is 0 where scales are per channel or tensor, `block` the edge of an fp8 block (0: none), `per_row` one
+    scale a row. `skipped` are patterns of modules that stay in 16 bit (core/module_names.py), `overrides` patterns of
+    those that are stored otherwise, `only` of those that this is about (empty: every other). `covers_every_linear`:
+    lm_head, router, encoder and drafter too, where nothing skips them. `scale_dtype` is of bitsandbytes' 4-bit scales
+    where they are not quantized themselves, `kv_cache_dtype` what the file asks of the cache.
     """
 
     scheme: str
@@ -108,52 +110,24 @@ class CheckpointQuantization:
     skipped: tuple[str, ...] = ()
     experts_only: bool = False
     scale_dtype: Literal["F32", "BF16"] = "F32"
+    per_row: bool = False
+    overrides: tuple[tuple[tuple[str, ...], CheckpointQuantization], ...] = ()
+    only: tuple[str, ...] = ()
+    covers_every_linear: bool = False
+    kv_cache_dtype: str | None = None
 
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any] | None, where: str) -> CheckpointQuantization | None:
-        """What a checkpoint says of itself; None for a 16-bit one. Raises UnknownArchitecture for unknown methods."""
-        if not config:
+    @property
+    def is_mixed(self) -> bool:
+        """Whether it depends on a module's name how it is stored."""
+        return bool(self.skipped or self.overrides or self.only)
+
+    def of_module(self, module: str, is_usual: bool = True) -> CheckpointQuantization | None:
+        """How `module` is stored; None in 16 bit. One that is not usually quantized must be named to be."""
+        if matcher_of(self.skipped).matches(module):
             return None
-        method = str(config.get("quant_method", "")).lower()
-        skipped = tuple(
-            config.get("modules_to_not_convert") or config.get("ignore") or config.get("llm_int8_skip_modules") or ()
-        )
-        if method in ("awq", "gptq"):
-            bits, group = int(config.get("bits", 4)), int(config.get("group_size", 128))
-            name = "awq" if method == "awq" else f"gptq-int{bits}"
-            symmetric = bool(config.get("sym", False))
-            return cls(name, bits, max(group, 0), symmetric=symmetric, skipped=skipped)
-        if method == "fp8":
-            block = config.get("weight_block_size") or (0,)
-            return cls("fp8", 8, block=int(block[0]), symmetric=True, skipped=skipped)
-        if method == "bitsandbytes":
-            if config.get("load_in_8bit"):
-                return cls("bnb-int8", 8, symmetric=True, skipped=skipped)
-            double = bool(config.get("bnb_4bit_use_double_quant", False))
-            name = "bnb-nf4" if double else "bnb-nf4-single"
-            name = "bnb-fp4" if config.get("bnb_4bit_quant_type", "nf4") == "fp4" else name
-            return cls(name, 4, 64, double_quant=double, skipped=skipped)
-        if method in ("compressed-tensors", "modelopt"):
-            return cls._from_groups(config, method, skipped, where)
-        raise UnknownArchitecture(
-            f"{where}: quantization method {method!r} is unknown to qserve; known are awq, gptq, fp8, bitsandbytes, "
-            "compressed-tensors, modelopt"
-        )
-
-    @classmethod
-    def _from_groups(
-        cls, config: Mapping[str, Any], method: str, skipped: tuple[str, ...], where: str
-    ) -> CheckpointQuantization:
-        groups = config.get("config_groups") or {}
-        first: Mapping[str, Any] = next(iter(groups.values()), {})
-        weights = first.get("weights") or {}
-        bits, kind = int(weights.get("num_bits", 8)), weights.get("type", "int")
-        if method == "modelopt" and "FP4" in str(config.get("quant_algo", "")).upper():
-            bits, kind = 4, "float"
-        group = int(weights.get("group_size") or 0)
-        name = {(4, "int"): "w4a16", (4, "float"): "nvfp4", (8, "float"): "fp8", (8, "int"): "w8a8"}.get((bits, kind))
-        if name is None:
-            raise UnknownArchitecture(f"{where}: {method} with {bits}-bit {kind} weights is unknown to qserve")
-        if (bits, kind) == (8, "int") and not first.get("input_activations"):
-            group = group if group > 0 else 0
-        return cls(name, bits, max(group, 0), symmetric=bool(weights.get("symmetric", True)), skipped=skipped)
+        for patterns, other in self.overrides:
+            if matcher_of(patterns).matches(module):
+                return other
+        if self.only:
+            return self if matcher_of(self.only).matches(module) else None
+        return self if is_usual or self.covers_every_linear else None

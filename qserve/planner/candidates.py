@@ -73,10 +73,11 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             found = True
             tensors, in_flight = _held(weights, dtype, devices[0], engine)
             ranks = len(devices) if engine == "transformers" else tensor_parallel * pipeline_parallel
+            asked = request if engine == "transformers" else _with_stored_cache(request, weights.spec, devices[0])
             yield Setup(
                 checkpoint=checkpoint,
                 hardware=hardware,
-                request=request,
+                request=asked,
                 engine=engine,
                 engine_version=version,
                 quant=weights.quant,
@@ -90,6 +91,18 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             )
     if not found:
         raise UsageError(_nothing_runs(checkpoint, request, place))
+
+
+def _with_stored_cache(request: PlanRequest, spec: ModelSpec, device: Device) -> PlanRequest:
+    """The request with the cache that the checkpoint asks for, as vLLM takes it. Source: resolve_kv_cache_dtype_string.
+
+    Its calibrated scales are of no use to cards that read no fp8 cache.
+    """
+    stored = spec.quantization.kv_cache_dtype if spec.quantization else None
+    is_able = device.compute_capability is None or device.compute_capability >= (8, 0)
+    if stored is None or request.kv_cache_dtype != "auto" or not is_able or device.kind == "cpu":
+        return request
+    return replace(request, kv_cache_dtype=stored)
 
 
 def _refuse_what_no_attention_reads(request: PlanRequest, device: Device) -> None:
@@ -176,7 +189,7 @@ def _quantizations(checkpoint: Checkpoint, request: PlanRequest, place: _Place) 
                 f"{checkpoint.id} is stored as {stored.scheme}, and vLLM has no kernels for that {where}; "
                 "use --engine transformers, or name the 16-bit model"
             )
-        quant = QuantChoice(stored.scheme, checkpoint.id, reason=f"the checkpoint is stored as {stored.scheme}")
+        quant = QuantChoice(stored.scheme, checkpoint.id, reason=f"the checkpoint is stored as {_in_words(stored)}")
         yield _Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
         return
     for scheme in allowed:
@@ -187,6 +200,12 @@ def _quantizations(checkpoint: Checkpoint, request: PlanRequest, place: _Place) 
         weights = _quantized(checkpoint, scheme, place)
         if weights is not None:
             yield weights
+
+
+def _in_words(stored: CheckpointQuantization) -> str:
+    """The scheme, and those of the modules that are stored otherwise."""
+    others = dict.fromkeys(other.scheme for _, other in stored.overrides if other.scheme != stored.scheme)
+    return f"{stored.scheme}, parts of it as {', '.join(others)}" if others else stored.scheme
 
 
 def _quantized(checkpoint: Checkpoint, scheme: str, place: _Place) -> _Weights | None:

@@ -18,6 +18,10 @@ def notes_on(setup: Setup, plan: Plan) -> tuple[str, ...]:
 
 
 def _about_quantization(setup: Setup) -> Iterator[str]:
+    stored = setup.spec.quantization
+    if stored is not None and stored.kv_cache_dtype == setup.request.kv_cache_dtype and setup.engine == "vllm":
+        asked = f"the checkpoint asks for a KV cache in {stored.kv_cache_dtype}"
+        yield f"{asked}; --kv-cache-dtype {setup.dtype} overrules it"
     scheme, in_flight = setup.quant.scheme, setup.quant.in_flight
     if scheme.startswith("bnb") and setup.engine == "vllm":
         if VllmVersion.parse(setup.engine_version).bitsandbytes_is_plugin:
