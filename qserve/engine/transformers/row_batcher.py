@@ -16,8 +16,8 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from transformers import DynamicCache
 from qserve.engine.transformers import attention, reference_kernels
 from qserve.engine.transformers.batching import BatcherLoad, Deliveries, Sequence, SequenceFailed
 from qserve.engine.transformers.choosing import choose_tokens
+from qserve.engine.transformers.inbox import Asked, Inbox
 from qserve.engine.transformers.out_of_memory import OutOfMemory, as_memory_error, free_what_failed, is_out_of_memory
 from qserve.engine.transformers.rows import PAGE_SIZE, Pages, RowCache
 from qserve.engine.transformers.sampling import TokenChoice
@@ -100,13 +101,7 @@ class RowBatcher:
         self._reading: _Row | None = None
         self._waiting: deque[_Row] = deque()
         self._num_admitted = 0
-        # What the event loop asks for, guarded by the condition; the rest belongs to the generating thread.
-        self._asked = threading.Condition()
-        self._inbox: list[Sequence] = []
-        self._cancelled: set[str] = set()
-        self._is_stopping = self._is_paused = False
-        self._num_pauses = 0
-        self._one_at_a_time = threading.Lock()
+        self._inbox = Inbox()  # the rest belongs to the generating thread
         self._thread: threading.Thread | None = None
         attention.register()
         model.set_attn_implementation(attention.NAME)
@@ -124,51 +119,28 @@ class RowBatcher:
 
     def stop(self) -> None:
         """Stop at once; sequences that run are lost."""
-        with self._asked:
-            self._is_stopping = True
-            self._asked.notify_all()
+        self._inbox.close()
         if self._thread is not None:
             self._thread.join(5)
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence."""
-        with self._asked:
-            if self._is_stopping:
-                sequence.outbox.put_nowait(SequenceFailed("the engine is stopping"))
-                return
-            self._inbox.append(sequence)
-            self._asked.notify_all()
+        if not self._inbox.submit(sequence):
+            sequence.outbox.put_nowait(SequenceFailed("the engine is stopping"))
 
     def cancel(self, sequence: Sequence) -> None:
         """Stop a sequence that nobody waits for."""
-        with self._asked:
-            self._cancelled.add(sequence.request_id)
-            self._asked.notify_all()
+        self._inbox.cancel(sequence.request_id)
 
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> AbstractContextManager[None]:
         """Hold the generating thread between two steps."""
-        with self._one_at_a_time:
-            with self._asked:
-                self._num_pauses += 1
-                self._asked.notify_all()
-                self._asked.wait_for(lambda: self._is_paused or self._is_stopping)
-            try:
-                if self._is_stopping:
-                    raise SequenceFailed("the engine is stopping")
-                yield
-            finally:
-                with self._asked:
-                    self._num_pauses -= 1
-                    self._is_paused = False
-                    self._asked.notify_all()
+        return self._inbox.pause()
 
     def load(self) -> BatcherLoad:
         """How busy it is."""
-        with self._asked:
-            waiting = len(self._inbox)
         running = len(self._rows) + (self._reading is not None)
-        return BatcherLoad(running, waiting + len(self._waiting), 1.0 - self._pages.num_free / self._pages.num_pages)
+        waiting = len(self._inbox) + len(self._waiting)
+        return BatcherLoad(running, waiting, 1.0 - self._pages.num_free / self._pages.num_pages)
 
     # The generating thread.
 
@@ -177,14 +149,13 @@ class RowBatcher:
             torch.cuda.set_device(self._device)
         try:
             with torch.no_grad():
-                while self._wait_for_work():
+                while (asked := self._inbox.wait(bool(self._rows or self._reading or self._waiting))) is not None:
+                    self._take_in(asked)
                     self._decode()
                     self._read_prompts()
         except Exception as error:
             _log.exception("generation failed")
-            with self._asked:
-                self._is_stopping = True
-                self._asked.notify_all()
+            self._inbox.close()
             on_death(error)
 
     @torch.no_grad()
@@ -201,30 +172,11 @@ class RowBatcher:
         )
         return cache
 
-    def _wait_for_work(self) -> bool:
-        """Sleep while there is nothing to do or somebody has the model; False when it is time to end."""
-        is_turn_of_others = True
-        with self._asked:
-            while not self._is_stopping:
-                has_work = bool(self._inbox or self._cancelled or self._rows or self._reading or self._waiting)
-                if self._num_pauses and (is_turn_of_others or not has_work):
-                    self._is_paused = True
-                    self._asked.notify_all()
-                    self._asked.wait_for(lambda: not self._is_paused or self._is_stopping)
-                    is_turn_of_others = False  # who scores prompt after prompt lets a step in between
-                elif has_work:
-                    self._take_in()
-                    return True
-                else:
-                    self._asked.wait()
-            return False
-
-    def _take_in(self) -> None:
-        for sequence in self._inbox:
+    def _take_in(self, asked: Asked) -> None:
+        for sequence in asked.submitted:
             self._waiting.append(_Row(sequence, self._num_admitted, list(sequence.prompt_ids)))
             self._num_admitted += 1
-        self._inbox.clear()
-        gone, self._cancelled = self._cancelled, set()
+        gone = asked.cancelled
         if not gone:
             return
         self._waiting = deque(row for row in self._waiting if row.sequence.request_id not in gone)

@@ -6,7 +6,7 @@ import asyncio
 import html
 import os
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ import gradio as gr
 from qserve.errors import UsageError
 from qserve.ui.api import ApiFailure
 from qserve.ui.pages.page import PRIVATE, Shared
-from qserve.ui.pictures import histogram, probability_of, score_bars, table, tiles
 from qserve.ui.preferences import KINDS, ScoredFile, read_file, score_records
+from qserve.ui.score_view import answers_view, file_view
 from qserve.ui.server import Served
 from qserve.ui.strings import marked, say
 
@@ -124,7 +124,7 @@ class ScorePage:
             return _failure(str(failure))
         rows = sorted(scored["data"], key=lambda row: row["index"])
         names = [f"{say(language, 'score.answer')} {number}" for number, _ in given]
-        return _picture(names, texts, rows, scored.get("meta") or {}, language)
+        return answers_view(names, texts, rows, scored.get("meta") or {}, language)
 
     async def _scored_file(self, model: str, language: str, file: str | None) -> AsyncIterator[Update]:
         if file is None:
@@ -143,64 +143,13 @@ class ScorePage:
             yield {self._file_result: _failure(str(failure))}
             return
         yield {
-            self._file_result: _file_picture(scored, language),
+            self._file_result: file_view(scored, language),
             self._download: gr.update(value=str(written), visible=True),
         }
 
 
 def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
-
-
-def _picture(
-    names: Sequence[str], texts: Sequence[Any], rows: Sequence[dict[str, Any]], meta: dict[str, Any], language: str
-) -> str:
-    rewards = [float(row["reward"]) for row in rows]
-    order = sorted(range(len(rewards)), key=lambda index: -rewards[index])
-    parts = []
-    if len(rewards) > 1:
-        margin = rewards[order[0]] - rewards[order[1]]
-        parts.append(
-            tiles(
-                [
-                    (say(language, "score.margin"), f"{margin:.3f}"),
-                    (say(language, "score.probability"), f"{100 * probability_of(margin):.1f} %"),
-                ]
-            )
-        )
-    parts.append(score_bars([names[index] for index in order], [rewards[index] for index in order], 0))
-    parts += [_coloured(names[i], texts[i], rows[i]["steps"]) for i in order if rows[i].get("steps")]
-    head = [say(language, f"score.{name}") for name in ("answer", "reward", "num_tokens")]
-    parts.append(
-        table(head, [(names[i], f"{rewards[i]:.6f}", rows[i].get("num_tokens", "")) for i in order], numbers=(1, 2))
-    )
-    told = " · ".join(f"{name} {meta[name]}" for name in ("format", "pooling", "dtype", "quant") if name in meta)
-    return f'{"".join(parts)}<p class="qs-small">{html.escape(told)}</p>'
-
-
-def _coloured(name: str, steps: Sequence[str], scores: Sequence[float]) -> str:
-    """The steps of an answer on a ground between red (0) and green (1), each with its score."""
-    rows = "".join(
-        f'<li style="background: hsl({120 * max(0.0, min(1.0, score)):.0f} 70% 50% / 0.22)">'
-        f"<span>{html.escape(step)}</span><b>{score:.3f}</b></li>"
-        for step, score in zip(steps, scores, strict=False)
-    )
-    return f'<section class="qs-steps"><h3>{html.escape(name)}</h3><ol>{rows}</ol></section>'
-
-
-def _file_picture(scored: ScoredFile, language: str) -> str:
-    margins, rewards = scored.margins, [one for row in scored.rewards for one in row]
-    figures = [(say(language, "score.texts"), f"{len(rewards):,}")]
-    if margins and scored.accuracy is not None:
-        figures = [
-            (say(language, "score.accuracy"), f"{100 * scored.accuracy:.1f} %"),
-            (say(language, "score.pairs"), f"{len(margins):,}"),
-            (say(language, "score.mean_margin"), f"{sum(margins) / len(margins):.3f}"),
-            (say(language, "score.ties"), f"{sum(one == 0 for one in margins):,}"),
-        ]
-    edges, counts, split = scored.columns()
-    title = say(language, "score.histogram" if margins else "score.rewards")
-    return tiles(figures) + histogram([f"{edge:.3g}" for edge in edges], counts, title, split)
 
 
 def _written(scored: ScoredFile, file: Path) -> Path:

@@ -1,0 +1,97 @@
+"""What the event loop asks of a thread that generates, handed over between two of its steps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from qserve.engine.transformers.batching import Sequence, SequenceFailed
+
+__all__ = ["Asked", "Inbox"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What came in since the last step: sequences to run, and the ids of those that nobody waits for any more."""
+
+    submitted: list[Sequence]
+    cancelled: set[str]
+
+
+class Inbox:
+    """Between one thread that generates, which calls `wait`, and any others."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._submitted: list[Sequence] = []
+        self._cancelled: set[str] = set()
+        self._is_closed = self._is_paused = False
+        self._num_pauses = 0
+        self._one_at_a_time = threading.Lock()
+
+    def __len__(self) -> int:
+        """Sequences that were not taken in yet."""
+        with self._changed:
+            return len(self._submitted)
+
+    def close(self) -> None:
+        """`wait` ends, and so does whoever waits for a pause."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def submit(self, sequence: Sequence) -> bool:
+        """Whether it was taken: a closed one takes none."""
+        with self._changed:
+            if not self._is_closed:
+                self._submitted.append(sequence)
+                self._changed.notify_all()
+            return not self._is_closed
+
+    def cancel(self, request_id: str) -> None:
+        """Nobody waits for it."""
+        with self._changed:
+            self._cancelled.add(request_id)
+            self._changed.notify_all()
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Hold the generating thread between two steps. Raises SequenceFailed where it has ended."""
+        with self._one_at_a_time:
+            with self._changed:
+                self._num_pauses += 1
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._is_paused or self._is_closed)
+            try:
+                if self._is_closed:
+                    raise SequenceFailed("the engine is stopping")
+                yield
+            finally:
+                with self._changed:
+                    self._num_pauses -= 1
+                    self._is_paused = False
+                    self._changed.notify_all()
+
+    def wait(self, is_busy: bool) -> Asked | None:
+        """Of the generating thread: what was asked, at once where it `is_busy` with earlier things; None at the end.
+
+        Sleeps while there is nothing to do, and while somebody holds it.
+        """
+        is_turn_of_others = True
+        with self._changed:
+            while not self._is_closed:
+                has_work = bool(is_busy or self._submitted or self._cancelled)
+                if self._num_pauses and (is_turn_of_others or not has_work):
+                    self._is_paused = True
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: not self._is_paused or self._is_closed)
+                    is_turn_of_others = False  # who scores prompt after prompt lets a step in between
+                elif has_work:
+                    asked = Asked(self._submitted, self._cancelled)
+                    self._submitted, self._cancelled = [], set()
+                    return asked
+                else:
+                    self._changed.wait()
+            return None

@@ -1,0 +1,75 @@
+"""Scores as HTML: answers to one prompt, steps of an answer, a file of preferences."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from qserve.ui.pictures import histogram, probability_of, score_bars, table, tiles
+from qserve.ui.preferences import ScoredFile
+from qserve.ui.strings import say
+
+__all__ = ["answers_view", "file_view"]
+
+
+def answers_view(
+    names: Sequence[str], texts: Sequence[Any], rows: Sequence[dict[str, Any]], meta: dict[str, Any], language: str
+) -> str:
+    """Answers to one prompt, the best first: margin, bars, coloured steps of a process reward model, a table.
+
+    Args:
+        names: of the answers.
+        texts: of each a text, or the steps of it.
+        rows: of `/v1/reward`, in the order of the answers.
+        meta: what the worker says of itself.
+        language: see `strings.say`.
+
+    """
+    rewards = [float(row["reward"]) for row in rows]
+    order = sorted(range(len(rewards)), key=lambda index: -rewards[index])
+    parts = []
+    if len(rewards) > 1:
+        margin = rewards[order[0]] - rewards[order[1]]
+        parts.append(
+            tiles(
+                [
+                    (say(language, "score.margin"), f"{margin:.3f}"),
+                    (say(language, "score.probability"), f"{100 * probability_of(margin):.1f} %"),
+                ]
+            )
+        )
+    parts.append(score_bars([names[index] for index in order], [rewards[index] for index in order], 0))
+    parts += [_coloured(names[i], texts[i], rows[i]["steps"]) for i in order if rows[i].get("steps")]
+    head = [say(language, f"score.{name}") for name in ("answer", "reward", "num_tokens")]
+    parts.append(
+        table(head, [(names[i], f"{rewards[i]:.6f}", rows[i].get("num_tokens", "")) for i in order], numbers=(1, 2))
+    )
+    told = " · ".join(f"{name} {meta[name]}" for name in ("format", "pooling", "dtype", "quant") if name in meta)
+    return f'{"".join(parts)}<p class="qs-small">{html.escape(told)}</p>'
+
+
+def _coloured(name: str, steps: Sequence[str], scores: Sequence[float]) -> str:
+    """The steps of an answer on a ground between red (0) and green (1), each with its score."""
+    rows = "".join(
+        f'<li style="background: hsl({120 * max(0.0, min(1.0, score)):.0f} 70% 50% / 0.22)">'
+        f"<span>{html.escape(step)}</span><b>{score:.3f}</b></li>"
+        for step, score in zip(steps, scores, strict=False)
+    )
+    return f'<section class="qs-steps"><h3>{html.escape(name)}</h3><ol>{rows}</ol></section>'
+
+
+def file_view(scored: ScoredFile, language: str) -> str:
+    """A scored file: accuracy and margins of its pairs, or the rewards of its texts."""
+    margins, rewards = scored.margins, [one for row in scored.rewards for one in row]
+    figures = [(say(language, "score.texts"), f"{len(rewards):,}")]
+    if margins and scored.accuracy is not None:
+        figures = [
+            (say(language, "score.accuracy"), f"{100 * scored.accuracy:.1f} %"),
+            (say(language, "score.pairs"), f"{len(margins):,}"),
+            (say(language, "score.mean_margin"), f"{sum(margins) / len(margins):.3f}"),
+            (say(language, "score.ties"), f"{sum(one == 0 for one in margins):,}"),
+        ]
+    edges, counts, split = scored.columns()
+    title = say(language, "score.histogram" if margins else "score.rewards")
+    return tiles(figures) + histogram([f"{edge:.3g}" for edge in edges], counts, title, split)
