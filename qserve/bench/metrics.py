@@ -20,6 +20,9 @@ from qserve.errors import UsageError
 __all__ = ["GOODPUT_NAMES", "Distribution", "StageFigures", "figures_of", "parse_goodput", "percentile"]
 
 GOODPUT_NAMES = ("ttft", "tpot", "e2el")
+# A queue that grows must show beyond chance: the time of an answer varies with its length and with clumps of arrivals.
+_SIGMAS = 3.0
+_FEWEST_OF_QUARTER = 3
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ class StageFigures:
         request_goodput: requests a second within every limit; None without limits.
         announced: first event with choices, vLLM's TTFT; differs from `ttft` where a server announces the role ahead.
         lag: sent later than the schedule wanted, which is the generator's own fault.
-        kept_up: share of the offered rate that was answered in the second half of the arrivals; None in a closed loop.
+        backlog_growth: seconds by which answers came later with each second of an open loop; 0.0 where they did not,
+            by more than chance.
+        kept_up: share of what arrives that is answered as it arrives; None in a closed loop.
     """
 
     stage: Stage
@@ -77,6 +82,7 @@ class StageFigures:
     e2el: Distribution
     announced: Distribution
     lag: Distribution
+    backlog_growth: float
     kept_up: float | None
     cpu_share: float
     num_chunks: int
@@ -95,6 +101,7 @@ def figures_of(run: StageRun, goodput: Mapping[str, float]) -> StageFigures:
     num_input, num_output = sum(one.prompt_tokens for one in good), sum(one.output_tokens for one in good)
     num_texts = sum(one.num_texts for one in good)
     num_kept = sum(_is_good(one, goodput) for one in good)
+    backlog_growth = _backlog_growth(run)
     return StageFigures(
         stage=run.stage,
         duration_s=run.duration_s,
@@ -117,7 +124,8 @@ def figures_of(run: StageRun, goodput: Mapping[str, float]) -> StageFigures:
         e2el=Distribution.of([one.e2e_s for one in good]),
         announced=Distribution.of([one.announced_s for one in good if one.chunk_s]),
         lag=Distribution.of([max(0.0, one.start_s - one.due_s) for one in run.records]),
-        kept_up=_kept_up(run),
+        backlog_growth=backlog_growth,
+        kept_up=_kept_up(run, backlog_growth),
         cpu_share=run.cpu_s / duration_s,
         num_chunks=sum(len(one.chunk_s) for one in run.records),
     )
@@ -141,7 +149,7 @@ def parse_goodput(words: Sequence[str]) -> dict[str, float]:
             limits[name] = float(value)
         except ValueError:
             limits[name] = 0.0
-        if name not in GOODPUT_NAMES or not limits[name] > 0:
+        if name not in GOODPUT_NAMES or not 0 < limits[name] < math.inf:
             raise UsageError(f"--goodput {word}: write a limit in milliseconds as ttft:200, tpot:50 or e2el:3000")
     return limits
 
@@ -152,12 +160,31 @@ def _is_good(record: RequestRecord, goodput: Mapping[str, float]) -> bool:
     return all(1e3 * seen[name] <= limit for name, limit in goodput.items())
 
 
-def _kept_up(run: StageRun) -> float | None:
-    """Answers against arrivals while requests still came: the drain at the end would hide a queue that grows."""
-    if run.stage.request_rate is None or len(run.records) < 2:
+def _kept_up(run: StageRun, backlog_growth: float) -> float | None:
+    """What is answered of what arrives late in the stage: answers that come s later each second keep 1 / (1 + s)."""
+    later_half = sorted(run.records, key=_due)[len(run.records) // 2 :]
+    if run.stage.request_rate is None or not later_half:
         return None
-    due = sorted(one.due_s for one in run.records)
-    half_s, last_s = due[len(due) // 2], due[-1]
-    arrived = sum(half_s < one <= last_s for one in due)
-    answered = sum(half_s < one.start_s + one.end_s <= last_s for one in run.records if one.is_complete)
-    return answered / arrived if arrived else None
+    return sum(one.is_complete for one in later_half) / len(later_half) / (1.0 + backlog_growth)
+
+
+def _backlog_growth(run: StageRun) -> float:
+    """From the third quarter of the arrivals to the fourth. The drain after the last arrival has no part in it, and
+    neither has the time that a server takes to fill up at the beginning.
+    """
+    if run.stage.request_rate is None:
+        return 0.0
+    done = [one for one in sorted(run.records, key=_due)[len(run.records) // 2 :] if one.is_complete]
+    third, fourth = done[: len(done) // 2], done[len(done) // 2 :]
+    if len(third) < _FEWEST_OF_QUARTER:
+        return 0.0
+    took = [[one.start_s + one.end_s - one.due_s for one in quarter] for quarter in (third, fourth)]
+    between_s = statistics.fmean(map(_due, fourth)) - statistics.fmean(map(_due, third))
+    later_s = statistics.fmean(took[1]) - statistics.fmean(took[0])
+    # Requests that came together waited together: of these only one is a measurement of its own.
+    chance_s = math.sqrt(run.stage.burst_size * sum(statistics.variance(one) / len(one) for one in took))
+    return later_s / between_s if later_s > _SIGMAS * chance_s and between_s > 0 else 0.0
+
+
+def _due(record: RequestRecord) -> float:
+    return record.due_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -53,7 +54,7 @@ class BenchResult:
             "qserve_version": qserve.__version__,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began_unix_s)),
             "server": dict(self.server),
-            "load": dict(self.load),
+            "load": {name: _told(value) for name, value in self.load.items()},
             "stages": stages,
             "saturation": None if self.saturation is None else asdict(self.saturation),
             "generator": dict(self.generator),
@@ -99,7 +100,7 @@ def _stage(figures: StageFigures) -> dict[str, Any]:
         "name": stage.name,
         "max_concurrency": stage.concurrency,
         "request_rate": stage.request_rate,
-        "burstiness": stage.burstiness,
+        "burstiness": _told(stage.burstiness),
         "burst_size": stage.burst_size,
         "duration": round(figures.duration_s, 6),
         "completed": figures.completed,
@@ -121,6 +122,11 @@ def _stage(figures: StageFigures) -> dict[str, Any]:
         "kept_up": figures.kept_up,
         "generator_cpu_share": figures.cpu_share,
     }
+
+
+def _told(value: Any) -> Any:
+    """JSON has no number for `--burstiness inf`."""
+    return "inf" if value == math.inf else value
 
 
 def _spread(name: str, spread: Distribution) -> dict[str, float | None]:

@@ -81,10 +81,11 @@ def _open(done: Sequence[StageFigures], unit: str) -> Saturation:
         )
     before = [one for one in done if one.stage.load < behind.stage.load]
     kept = f"Keeps up with {before[-1].stage.name}; at" if before else "Does not keep up with the least of them: at"
+    grows = ", and the queue grows as long as that lasts" if behind.backlog_growth else "; the rest fails"
     return Saturation(
         behind.stage.name, best, share,
-        f"{kept} {behind.stage.name} it answers {100 * (behind.kept_up or 0.0):.0f} % of what arrives, and the queue "
-        f"grows as long as that lasts ({best:,.0f} {unit} at most). {_why(done[0], done[-1], share)}",
+        f"{kept} {behind.stage.name} it answers {100 * (behind.kept_up or 0.0):.0f} % of what arrives{grows} "
+        f"({best:,.0f} {unit} at most). {_why(done[0], done[-1], share)}",
     )  # fmt: skip
 
 

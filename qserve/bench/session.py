@@ -20,7 +20,7 @@ from qserve.bench.run import Running, StageRun, run_stage
 from qserve.bench.saturation import is_saturated
 from qserve.bench.target import first_request
 
-__all__ = ["Asked", "PromptSource", "Session", "run_session"]
+__all__ = ["Asked", "PromptSource", "Session", "bounded", "run_session"]
 
 # Where neither --num-prompts nor --duration says it: enough for a median at the lightest load.
 _FEWEST_PROMPTS = 20
@@ -99,7 +99,7 @@ async def run_session(
 
 def _stages(asked: Asked, session: Session) -> Iterator[Stage]:
     if not asked.sweep:
-        yield from map(_bounded, asked.stages)
+        yield from map(bounded, asked.stages)
         return
     concurrency = 1
     while concurrency <= asked.sweep and not is_saturated(session.figures):
@@ -109,7 +109,7 @@ def _stages(asked: Asked, session: Session) -> Iterator[Stage]:
         concurrency *= 2
 
 
-def _bounded(stage: Stage) -> Stage:
+def bounded(stage: Stage) -> Stage:
     """With a number of requests where nothing says when it ends."""
     if stage.num_prompts is not None or stage.duration_s is not None:
         return stage

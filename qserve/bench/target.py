@@ -38,10 +38,15 @@ class Target:
     run_id: str = ""
 
 
-def look_at(address: Address, api_key: str, model: str | None, scores: bool) -> Target:
-    """The model to load. Args: scores: one that scores is wanted, where the server tells which those are.
+def look_at(address: Address, api_key: str, model: str | None, scores: bool, streams: bool = True) -> Target:
+    """The model to load.
 
-    Raises UsageError where nobody answers, the key is refused, or the model is not there or not to be told.
+    Args:
+        scores: one that scores is wanted, where the server tells which those are.
+        streams: tokens are wanted one by one; without, some reward models answer on a chat's route as well.
+
+    Raises UsageError where nobody answers, the key is refused, or the model is not there, not to be told, or of the
+    other kind.
     """
     cards = _cards(address, api_key)
     report = _report(address, api_key) if cards else {}
@@ -51,6 +56,10 @@ def look_at(address: Address, api_key: str, model: str | None, scores: bool) -> 
     elif cards and model not in cards:
         raise UsageError(f"{address.url} serves no model {model!r}; it serves {', '.join(cards)}: --model")
     about = next((worker for worker in workers if model in worker.get("models", ())), {})
+    if about and (scores or streams) and (about.get("worker") == "reward") != scores:
+        is_one = "generates and scores nothing" if scores else "is a reward model and generates nothing"
+        wanted = "chat or completions" if scores else "reward or classify"
+        raise UsageError(f"{model!r} {is_one}: --endpoint {wanted}, or another --model ({', '.join(cards)})")
     planned = about.get("planned") or {}
     if planned:
         engine = f"{planned['engine']} {planned['engine_version']}, {planned['quant']['scheme']}, {planned['dtype']}"

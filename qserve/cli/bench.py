@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qserve.cli.bench_request import asked_of, client_of, source_of
+from qserve.cli.numbers import FiniteRange
 from qserve.cli.state import state_folder
 from qserve.errors import QserveError
 
@@ -52,6 +53,13 @@ class _Numbers(click.ParamType[Any]):
         return numbers
 
 
+class _Burstiness(FiniteRange):
+    """A shape of the gamma distribution; below a hundredth whole stages arrive at once. `inf` is no draw at all."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return math.inf if str(value).strip().lower() == "inf" else super().convert(value, param, ctx)
+
+
 @click.command("bench")
 @click.argument("more_limits", nargs=-1, metavar="")
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The server to load.")
@@ -67,7 +75,7 @@ class _Numbers(click.ParamType[Any]):
 @click.option("--concurrency", type=_Numbers(int), help="Closed loop: requests at once, a stage each. [8]")
 @click.option("--request-rate", type=_Numbers(float), help="Open loop: requests a second, a stage each.")
 @click.option(
-    "--burstiness", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True,
+    "--burstiness", type=_Burstiness(min=0.01), default=1.0, show_default=True,
     help="Of the open loop: 1 Poisson, less in bursts, more evenly, inf like a clock.",
 )  # fmt: skip
 @click.option(
@@ -78,11 +86,11 @@ class _Numbers(click.ParamType[Any]):
     "--max-concurrency", type=click.IntRange(min=1), default=256, show_default=True, help="Where a sweep ends at last."
 )
 @click.option("--num-prompts", type=click.IntRange(min=1), help="Requests a stage [4 a stream, 30 s of an open loop].")
-@click.option("--duration", type=click.FloatRange(min=0, min_open=True), help="Seconds a stage [of a sweep: 15].")
+@click.option("--duration", type=FiniteRange(min=0, min_open=True), help="Seconds a stage [of a sweep: 15].")
 @click.option("--input-len", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens of a prompt.")
 @click.option("--output-len", type=click.IntRange(min=1), help="Tokens to generate, or of an answer to score. [128]")
 @click.option(
-    "--range-ratio", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True,
+    "--range-ratio", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True,
     help="Lengths vary by up to this share.",
 )  # fmt: skip
 @click.option("--shared-prefix-len", type=click.IntRange(min=0), default=0, help="Tokens in front that all share.")
@@ -93,10 +101,10 @@ class _Numbers(click.ParamType[Any]):
 @click.option("--seed", type=int, default=0, show_default=True, help="Of prompts and arrivals.")
 @click.option("--goodput", multiple=True, help="Limits in ms for good requests: ttft:200 tpot:50 e2el:3000.")
 @click.option("--ignore-eos/--no-ignore-eos", default=None, help="Answers of exactly --output-len. [on if synthetic]")
-@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True)
+@click.option("--temperature", type=FiniteRange(min=0), default=0.0, show_default=True)
 @click.option("--extra-body", default="{}", help="Further fields of each request, as a JSON object.")
 @click.option("--stream/--no-stream", default=True, help="Whether tokens come one by one. [on]")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True, help="s.")
+@click.option("--timeout", type=FiniteRange(min=0, min_open=True), default=600.0, show_default=True, help="s.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="JSON [below --state-dir].")
 @click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="A line for each request.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, without single requests.")
@@ -152,7 +160,7 @@ def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[B
 
     address = Address.of(values["url"])
     scores = values["endpoint"] in ("reward", "classify")
-    target = look_at(address, values["api_key"], values["model"], scores)
+    target = look_at(address, values["api_key"], values["model"], scores, values["stream"])
     counter = counter_of(address, values["api_key"], target.model, values["tokenizer"])
     client = client_of(target, values, counter)
     stopped: list[bool] = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qserve.errors import UsageError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["asked_of", "client_of", "source_of"]
 
 _DEFAULT_OUTPUT_LEN = 128
+_MOST_REQUESTS = 1_000_000
 
 
 def asked_of(values: dict[str, Any]) -> Asked:
@@ -39,13 +42,28 @@ def asked_of(values: dict[str, Any]) -> Asked:
     goodput = parse_goodput(limits)
     if goodput and (values["endpoint"] in ("reward", "classify") or not values["stream"]) and set(goodput) != {"e2el"}:
         raise UsageError("--goodput: where no tokens are streamed there is only e2el to limit")
+    stages = _stages(values)
+    _check_amount(stages)
     return Asked(
-        stages=_stages(values),
+        stages=stages,
         sweep=values["max_concurrency"] if values["sweep"] else 0,
         num_warmups=values["num_warmups"],
         seed=values["seed"],
         goodput=goodput,
     )
+
+
+def _check_amount(stages: Sequence[Stage]) -> None:
+    """An open loop is drawn and written out before its clock starts, and so are --num-prompts."""
+    from qserve.bench.session import bounded
+
+    for stage in map(bounded, stages):
+        num = stage.num_prompts or math.ceil((stage.request_rate or 0.0) * (stage.duration_s or 0.0))
+        if num > _MOST_REQUESTS:
+            raise UsageError(
+                f"{stage.name}: a stage of {num:,} requests; {_MOST_REQUESTS:,} is the most. Take a smaller "
+                "--num-prompts, --request-rate or --duration"
+            )
 
 
 def _stages(values: dict[str, Any]) -> tuple[Stage, ...]:
@@ -85,6 +103,8 @@ def _extra_body(text: str) -> dict[str, Any]:
         raise UsageError(f"--extra-body {text!r} is no JSON: {error}") from None
     if not isinstance(fields, dict):
         raise UsageError(f"--extra-body {text!r} is no JSON object; write it as '{{\"top_p\": 0.9}}'")
+    if "stream" in fields:
+        raise UsageError("--extra-body can't say whether tokens are streamed: --no-stream does")
     return fields
 
 

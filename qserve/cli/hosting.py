@@ -102,7 +102,8 @@ def _chat(wanted: Wanted, checkpoint: Checkpoint, plan: Plan, screen: Screen) ->
 def _reward(wanted: Wanted, reward: RewardCheckpoint, plan: Plan) -> Hosted:
     """`demo` names a chat model and a reward model; behind one port they need names of their own."""
     name = "demo-reward" if reward.id == "demo" else reward.id
-    return Hosted("reward", reward.path, wanted.reward_names or (name,), plan, reward=wanted.settings)
+    names = wanted.reward_names or (name,)
+    return Hosted("reward", reward.path, names, plan, reward=wanted.settings, tokenizer=reward.tokenizer)
 
 
 def _reward_request(wanted: Wanted, reward: RewardCheckpoint | None, hardware: Hardware, quant: str) -> PlanRequest:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from qserve.cli.device_map_file import DeviceMapParam
+from qserve.cli.numbers import FiniteRange
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.planner.request import PlanRequest
@@ -44,7 +45,7 @@ _OPTIONS = (
     click.option("--max-num-batched-tokens", type=_POSITIVE, help="Tokens of one step."),
     click.option(
         "--gpu-memory-utilization",
-        type=click.FloatRange(0, 1, min_open=True),
+        type=FiniteRange(0, 1, min_open=True),
         help="Share of the whole card (not of what is free) that vLLM may take.",
     ),
     click.option("--kv-cache-memory-bytes", type=_Bytes(), help="KV cache per device, for example 6GiB."),

@@ -153,10 +153,12 @@ def _show_stages(console: Console, figures: Sequence[StageFigures]) -> None:
     has_goodput = any(one.request_goodput is not None for one in figures)
     has_failed = any(one.failed for one in figures)
     columns = [f"{name} ms\n{' / '.join(shares)}" for name in spreads]
+    has_texts = any(one.total_texts > one.completed for one in figures)
     unit = "output\ntokens/s" if figures[0].total_output_tokens else "tokens/s"
     table = _table(
         "load",
         "req/s",
+        *(["texts/s"] if has_texts else []),
         unit,
         *columns,
         *(["good\nreq/s"] if has_goodput else []),
@@ -169,7 +171,8 @@ def _show_stages(console: Console, figures: Sequence[StageFigures]) -> None:
         cells = [" / ".join(_ms(getattr(told[name], share)) for share in shares) for name in spreads]
         good = [] if not has_goodput else [f"{one.request_goodput or 0.0:.2f}"]
         failed = [] if not has_failed else [f"{one.failed:,}"]
-        table.add_row(one.stage.name, f"{one.request_throughput:.2f}", rate, *cells, *good, *failed)
+        texts = [] if not has_texts else [f"{one.text_throughput:,.1f}"]
+        table.add_row(one.stage.name, f"{one.request_throughput:.2f}", *texts, rate, *cells, *good, *failed)
     console.print(table)
 
 

@@ -16,6 +16,7 @@ from qserve.cli.counted_flags import uncounted_flags, with_counted_flags
 from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.given import refuse_given
 from qserve.cli.learning import with_learned
+from qserve.cli.numbers import FiniteRange
 from qserve.cli.options import hardware_of, plan_options, request_of
 from qserve.cli.recording import recording_of
 from qserve.cli.reward_options import REWARD_FLAGS, reward_options, settings_of
@@ -71,7 +72,7 @@ _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args"
 )
 @click.option(
     "--drain-timeout",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=30.0,
     show_default=True,
     help="Seconds that running requests may take to finish at the end.",
@@ -84,14 +85,14 @@ _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args"
 )
 @click.option(
     "--keep-runs-days",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=90.0,
     show_default=True,
     help="Runs that ended longer ago are forgotten, with their logs.",
 )
 @click.option(
     "--keep-runs-gib",
-    type=click.FloatRange(0.001),
+    type=FiniteRange(0.001),
     default=1.0,
     show_default=True,
     help="Above it the oldest runs' requests are forgotten first.",

@@ -36,6 +36,7 @@ class Hosted:
         verify_quant: measure what quantizing while loading costs.
         reward: how a reward model is asked.
         cards: what the worker may see of this machine's; None: all.
+        tokenizer: folder with the tokenizer's files, where that is not `folder`.
     """
 
     role: Literal["chat", "reward"]
@@ -47,6 +48,7 @@ class Hosted:
     verify_quant: bool = False
     reward: RewardSettings = field(default_factory=RewardSettings)
     cards: tuple[Device, ...] | None = None
+    tokenizer: Path | None = None
 
 
 def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen) -> SupervisedWorker:
@@ -57,7 +59,7 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
     endpoint = WorkerEndpoint(
         hosted.role, hosted.names, UnixAddress(socket), key, limits.max_num_seqs, limits.max_model_len,
         engine=hosted.plan.engine, plan=hosted.plan.to_json(), tells_report=hosted.role == "reward",
-        tokenizer=hosted.folder if hosted.role == "chat" else None,
+        tokenizer=hosted.tokenizer or hosted.folder,
     )  # fmt: skip
     record.plan(hosted.role, hosted.plan, hosted.names)
     if hosted.engine_args or hosted.verify_quant:

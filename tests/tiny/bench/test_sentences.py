@@ -75,6 +75,20 @@ def test_a_wrong_model_names_the_right_ones(canned, tmp_path):
     assert "serves no model 'other'; it serves m: --model" in said
 
 
+@pytest.mark.parametrize(
+    ("worker", "endpoint", "said"),
+    [
+        ("reward", "chat", "'m' is a reward model and generates nothing: --endpoint reward or classify"),
+        ("chat", "reward", "'m' generates and scores nothing: --endpoint chat or completions"),
+    ],
+)
+def test_a_model_of_the_other_kind_names_the_right_endpoint(canned, tmp_path, worker, endpoint, said):
+    """A qserve tells what each of its models is for; without that, fields of the wrong route are what is refused."""
+    report = whole(200, {"run": "", "data": [{"worker": worker, "models": ["m"]}]})
+    server = canned(lambda path, body: report if path == "/v1/qserve/report" else whole(404, {}))
+    assert said in refusal(server.url, tmp_path, "--model", "m", "--endpoint", endpoint)
+
+
 def test_the_key_goes_with_every_request_and_into_no_file(fake, canned, bench, tmp_path, monkeypatch):
     monkeypatch.setenv("QSERVE_API_KEY", "sk-secret")
     server = canned(only(stream(token(), token(), "[DONE]")))
@@ -158,6 +172,12 @@ def test_reward_and_best_of_n(fake, bench):
     assert stage["total_texts"] == 24
     assert stage["median_ttft_ms"] is None
     assert stage["median_e2el_ms"] > 0
+
+
+def test_several_stages_of_rewards_tell_texts_a_second(fake, bench):
+    status, said, _ = bench(fake().url, "--endpoint", "reward", "--best-of", "4", "--concurrency", "1,2")
+    assert status == 0
+    assert "texts/s" in said
 
 
 def test_completions_open_loop_and_csv(fake, bench, tmp_path):

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tokenizers import Tokenizer
 
+from qserve.bench.connection import Address
+from qserve.bench.counting import counter_of
 from tests.dashboard import METRICS, samples_of
 from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import CASES, MODEL, Caller
@@ -69,6 +72,13 @@ def test_a_list_s_meta_is_in_a_header(caller: Caller) -> None:
     assert isinstance(reply.json(), list)
     said = caller.post("/v1/reward", texts=["one two"])["meta"]
     assert json.loads(reply.headers["x-qserve-meta"]) == said
+
+
+def test_a_load_of_rewards_counts_by_the_reward_models_own_tokenizer(service: Service) -> None:
+    counter = counter_of(Address.of(service.url), "", MODEL, None)
+    assert counter.is_exact, counter.source
+    files = service.get(f"/v1/qserve/tokenizer/{MODEL}").json()["files"]
+    assert counter.count(PROMPT) == len(Tokenizer.from_str(files["tokenizer.json"]).encode(PROMPT).ids)
 
 
 def test_both_workers_are_listed_and_measured(service: Service) -> None:

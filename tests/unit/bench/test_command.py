@@ -36,6 +36,9 @@ def called(*arguments):
         (["--url", "localhost:8000"], "no address of a server"),
         (["--url", "http://h:99999"], "no address of a server"),
         (["--output", "/proc/none/x.json"], "can't be written"),
+        (["--goodput", "ttft:inf"], "write a limit"),
+        (["--request-rate", "1e7"], "300,000,000 requests; 1,000,000 is the most"),
+        (["--num-prompts", "2000000"], "a stage of 2,000,000 requests"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path, arguments, said):
@@ -47,6 +50,19 @@ def test_what_does_not_go_together_is_refused(tmp_path, arguments, said):
 def test_concurrency_is_a_list_of_positive_numbers(value):
     with pytest.raises(click.BadParameter, match="1,8,32"):
         called("--concurrency", value)
+
+
+@pytest.mark.parametrize("flag", ["--duration", "--timeout", "--range-ratio", "--burstiness", "--temperature"])
+def test_nan_is_no_number(flag):
+    """Every comparison with it is false, so that it slips through bounds: arrivals were drawn until memory was gone."""
+    with pytest.raises(click.BadParameter, match="not a finite number"):
+        called("--request-rate", "1", flag, "nan")
+
+
+@pytest.mark.parametrize("flag", ["--duration", "--timeout", "--temperature"])
+def test_a_stage_without_end_is_refused(flag):
+    with pytest.raises(click.BadParameter, match="not a finite number"):
+        called("--request-rate", "1", flag, "inf")
 
 
 PROMPT = Prompt("ask", 9, answers=("x", "y"))
@@ -101,6 +117,15 @@ def test_what_was_not_measured_is_null_and_not_zero():
     stage = BenchResult(0.0, {}, {}, [run], [figures_of(run, {})], None, {}, []).to_json()["stages"][0]
     assert stage["median_ttft_ms"] is None
     assert stage["median_e2el_ms"] == pytest.approx(500)
+
+
+def test_a_clock_of_arrivals_is_json_too():
+    """Infinity is in no JSON, though Python writes and reads it."""
+    stage = Stage(request_rate=2.0, burstiness=float("inf"))
+    runs = [run_of([record()], stage)]
+    told = BenchResult(0.0, {}, {"burstiness": float("inf")}, runs, [figures_of(runs[0], {})], None, {}, [])
+    document = json.loads(json.dumps(told.to_json(), allow_nan=False))
+    assert document["load"]["burstiness"] == document["stages"][0]["burstiness"] == "inf"
 
 
 def test_csv_has_a_line_for_each_request(tmp_path):

@@ -59,8 +59,18 @@ def open_stage(rate, answered_per_s, num=40):
 
 def test_an_open_loop_says_what_it_keeps_up_with():
     seen = saturation_of([open_stage(4.0, 4.0), open_stage(8.0, 4.0)], UNIT)
-    assert seen.sentence.startswith("Keeps up with 4/s; at 8/s it answers 47 % of what arrives")
+    assert seen.sentence.startswith("Keeps up with 4/s; at 8/s it answers 50 % of what arrives, and the queue")
     assert seen.stage == "8/s"
+
+
+def test_requests_that_fail_are_not_a_queue_that_grows():
+    records = [
+        failed(start_s=n / 8, index=n) if n % 2 else record(start_s=n / 8, end_s=0.25, chunk_s=(0.01, 0.02), index=n)
+        for n in range(40)
+    ]
+    refusing = figures_of(run_of(records, Stage(request_rate=8.0), 5.0), {})
+    sentence = saturation_of([open_stage(4.0, 4.0), refusing], UNIT).sentence
+    assert "at 8/s it answers 50 % of what arrives; the rest fails" in sentence
 
 
 def test_a_sweep_ends_when_doubling_brings_nothing_or_most_fails():
