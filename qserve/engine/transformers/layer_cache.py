@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,12 +43,19 @@ def placed_by_layer(model: Any) -> Iterator[None]:
     if set(devices) == {model.device}:
         yield
         return
+    model.get_decoder().register_forward_hook(partial(_bring_back, model.device))
     original = continuous_api.PagedAttentionCache
     continuous_api.PagedAttentionCache = lambda **arguments: LayerPlacedCache(devices, **arguments)
     try:
         yield
     finally:
         continuous_api.PagedAttentionCache = original
+
+
+def _bring_back(device: torch.device, module: torch.nn.Module, args: Any, output: Any) -> Any:
+    """The library picks the hidden states that become logits by an index on the first device; they end on the last."""
+    output.last_hidden_state = output.last_hidden_state.to(device)
+    return output
 
 
 class LayerPlacedCache(PagedAttentionCache):  # type: ignore[misc]  # transformers is untyped
