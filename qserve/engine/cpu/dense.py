@@ -17,7 +17,17 @@ from qserve.engine.cpu.build import library, why_none
 __all__ = ["Attend", "DenseBody"]
 
 # Layers made of these parts: pre-norm, half-rotated q and k (normed or not), SiLU between gate and up, no more.
-_LAYERS = frozenset({"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"})
+# Experts are computed as the library computes them.
+_LAYERS = frozenset(
+    {
+        "LlamaDecoderLayer",
+        "MistralDecoderLayer",
+        "Qwen2DecoderLayer",
+        "Qwen2MoeDecoderLayer",
+        "Qwen3DecoderLayer",
+        "Qwen3MoeDecoderLayer",
+    }
+)
 
 Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """A layer's attention module, query [tokens, heads · size], key and value [tokens, kv_heads · size], to mixed values of
@@ -82,6 +92,9 @@ def _attention(
 
 
 def _mlp(mlp: Any, states: torch.Tensor) -> torch.Tensor:
+    if not hasattr(mlp, "gate_proj"):
+        mixed: torch.Tensor = mlp(states[None])[0]
+        return mixed
     gate, up = mlp.gate_proj(states), mlp.up_proj(states)
     kernels.silu_and_multiply(gate, up)
     product: torch.Tensor = mlp.down_proj(gate)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from qserve.engine.cpu import kernels
 from qserve.engine.cpu.dense import DenseBody
@@ -44,11 +44,11 @@ def compile_steps(model: Any, cache: Any) -> Callable[[], None] | None:
 
     def forward(
         input_ids: torch.Tensor | None = None, position_ids: torch.Tensor | None = None, **kwargs: Any
-    ) -> BaseModelOutputWithPast:
+    ) -> MoeModelOutputWithPast:
         if kwargs.get("cache") is not cache or input_ids is None or position_ids is None:
             return library(input_ids=input_ids, position_ids=position_ids, **kwargs)
         step = _Step.of(allocator, kwargs)
-        return BaseModelOutputWithPast(last_hidden_state=dense(input_ids[0], position_ids[0], step.attend)[None])
+        return MoeModelOutputWithPast(last_hidden_state=dense(input_ids[0], position_ids[0], step.attend)[None])
 
     body.forward = forward
     return lambda: delattr(body, "forward")

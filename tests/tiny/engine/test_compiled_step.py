@@ -12,12 +12,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from qserve.engine.cpu import build, kernels
+from qserve.engine.cpu import kernels
+from qserve.engine.cpu.build import _built, why_none
 from qserve.engine.transformers.attention_report import attention_report
 from qserve.engine.transformers.paged import PagedBatcher
+from tests.tiny.engine.families import build
 from tests.tiny.engine.running import choices_of, prompts, running, sequence, tokens_of
 
-pytestmark = pytest.mark.skipif(build.why_none() is not None, reason=str(build.why_none()))
+pytestmark = pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
 
 Batching = Callable[..., AbstractAsyncContextManager[PagedBatcher]]
 LENGTHS = [1, 5, 256, 257, 700, 31, 1500]
@@ -84,22 +86,22 @@ def test_prompts_whose_beginning_is_in_the_pages(size: int) -> None:
 
 @pytest.mark.parametrize("has_prompt_kernel", [True, False], ids=["all kernels", "without AVX512-BF16"])
 @pytest.mark.parametrize("limits", [{}, {"max_num_batched_tokens": 48}, {"kv_cache_tokens": 320}], ids=str)
+@pytest.mark.parametrize("family", ["qwen3", "qwen3-moe"])
 async def test_every_step_is_as_close_to_float32_as_the_library_is(
-    rounded: Batching, tiny: Path, limits: dict[str, int], has_prompt_kernel: bool, monkeypatch: pytest.MonkeyPatch
+    family: str, limits: dict[str, int], has_prompt_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts whole and in chunks, shared beginnings, sequences that decode beside them, and in a tight pool."""
     if not has_prompt_kernel:
         monkeypatch.setattr(kernels, "can_attend", lambda size: False)
-    exact = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+    exact, model = build(family), build(family).bfloat16()
     ours, library = [], []
-    async with rounded(**limits) as batcher:
+    async with running(PagedBatcher, model, **limits) as batcher:
         assert batcher.attention == "compiled"
         prefix = prompts(1, 64)[0]
         asked = [*prompts(8, 30), *([*prefix, index] for index in range(4))]
         first = await choices_of(batcher, sequence("first", [*prefix, 0], 4, num_logprobs=0))
         jobs = [choices_of(batcher, sequence(f"r{i}", one, 12, num_logprobs=0)) for i, one in enumerate(asked)]
         answers = [first, *await asyncio.gather(*jobs)]
-        model = batcher._model
         model.set_attn_implementation("sdpa")
         for prompt, choices in zip([[*prefix, 0], *asked], answers, strict=True):
             ids = [*prompt, *(choice.token_id for choice in choices)]
@@ -127,7 +129,7 @@ async def test_the_library_has_its_forward_back_when_the_batcher_stops(rounded: 
 async def test_without_a_compiler_the_library_computes_and_the_report_says_so(
     rounded: Batching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build._built.cache_clear()
+    _built.cache_clear()
     monkeypatch.setenv("CC", "no-such-compiler")
     try:
         async with rounded() as batcher:
@@ -135,7 +137,7 @@ async def test_without_a_compiler_the_library_computes_and_the_report_says_so(
             assert len(await tokens_of(batcher, sequence("one", prompts(1, 30)[0], 4))) == 4
             assert "no-such-compiler" in attention_report(batcher._model, batcher.attention)
     finally:
-        build._built.cache_clear()
+        _built.cache_clear()
 
 
 async def test_float32_stays_the_librarys(batching: Batching) -> None:
