@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,66 +26,112 @@ class Entry:
     """One prompt of a file; `answers` as the file has them, `output_len` 0 where it does not say."""
 
     text: str
-    messages: tuple[dict[str, str], ...]
+    messages: tuple[dict[str, Any], ...]
     answers: tuple[str, ...]
     output_len: int
 
 
+class _Odd(Exception):
+    """What is wrong with an entry."""
+
+
 def read_dataset(file: Path) -> list[Entry]:
-    """Raises UsageError where the file, or a line of it, has no prompt that we understand."""
+    """Raises UsageError where the file, or an entry of it, has no prompt that we understand."""
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--dataset {file}: {getattr(error, 'strerror', None) or 'it is no text'}") from error
-    entries = [_entry(row, f"{file}, entry {number}") for number, row in enumerate(_rows(file, text), 1)]
+    entries = []
+    for where, row in _rows(file, text):
+        try:
+            entries.append(_entry(row))
+        except _Odd as odd:
+            raise UsageError(f"--dataset {file}, {where} {odd}") from None
     found = [entry for entry in entries if entry is not None]
     if not found:
         raise UsageError(f"--dataset {file} holds no prompt")
     return found
 
 
-def _rows(file: Path, text: str) -> list[Any]:
-    try:
-        if text.lstrip().startswith("["):
-            return list(json.loads(text))
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
-    except ValueError as error:
-        raise UsageError(f"--dataset {file} is neither a JSON list nor JSON lines: {error}") from None
+def _rows(file: Path, text: str) -> Iterator[tuple[str, Any]]:
+    """(where it stands, what it is)."""
+    if text.lstrip().startswith("["):
+        try:
+            yield from ((f"entry {number}", row) for number, row in enumerate(json.loads(text), 1))
+        except ValueError as error:
+            raise UsageError(f"--dataset {file} begins like a JSON list and is none: {error}") from None
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                yield f"line {number}", json.loads(line)
+            except ValueError as error:
+                what = f"is no JSON ({error.args[0].partition(':')[0]}); it takes a JSON list or an object a line"
+                raise UsageError(f"--dataset {file}: line {number} {what}") from None
 
 
-def _entry(row: Any, where: str) -> Entry | None:
-    """None for a conversation that has nothing to ask; ShareGPT has some that begin with the answer."""
+def _entry(row: Any) -> Entry | None:
+    """None for a conversation that has nothing to ask; ShareGPT has empty ones, and some that are only an answer."""
     if isinstance(row, str):
-        return Entry(row, (), (), 0)
+        return Entry(_asked(row), (), (), 0)
     if not isinstance(row, dict):
-        raise UsageError(f"--dataset {where}: {str(row)[:60]!r} is no object")
-    output_len = int(row.get("output_len") or row.get("output_tokens") or row.get("max_tokens") or 0)
-    turns = row.get("conversations") or row.get("messages")
-    if turns:
-        return _of_turns(turns, output_len)
+        raise _Odd(f"is {str(row)[:60]!r}, and neither a text nor an object")
+    output_len = _output_len(row)
+    for name in ("conversations", "messages"):
+        if row.get(name) is not None:
+            return _of_turns(row[name], name, output_len)
     prompt = next((row[name] for name in _PROMPT_FIELDS if isinstance(row.get(name), str)), None)
     if prompt is None:
-        raise UsageError(
-            f"--dataset {where} has none of {', '.join(_PROMPT_FIELDS)}, 'messages' or 'conversations'; it has "
+        raise _Odd(
+            f"has none of {', '.join(_PROMPT_FIELDS)}, 'messages' or 'conversations'; it has "
             f"{', '.join(map(str, row)) or 'nothing'}"
         )
     answers = row.get("responses") or [row[name] for name in _ANSWER_FIELDS if isinstance(row.get(name), str)]
-    return Entry(prompt, (), tuple(map(str, answers)), output_len)
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise _Odd("has 'responses' that are no list of texts")
+    return Entry(_asked(prompt), (), tuple(answers), output_len)
 
 
-def _of_turns(turns: list[dict[str, Any]], output_len: int) -> Entry | None:
+def _asked(prompt: str) -> str:
+    if not prompt.strip():
+        raise _Odd("has an empty prompt")
+    return prompt
+
+
+def _output_len(row: Mapping[str, Any]) -> int:
+    for name in ("output_len", "output_tokens", "max_tokens"):
+        value = row.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int) or value < 1:
+            raise _Odd(f"has {name} {value!r}, which is no number of tokens")
+        return value
+    return 0
+
+
+def _of_turns(turns: Any, name: str, output_len: int) -> Entry | None:
     """The first question, as `vllm bench` takes it, and all that stands before it."""
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        raise _Odd(f"has {name!r} that are no list of turns")
     said = [
-        (str(turn.get("from") or turn.get("role")), str(turn.get("value") or turn.get("content") or ""))
-        for turn in turns
+        (str(turn.get("from") or turn.get("role")), turn.get("value") or turn.get("content") or "") for turn in turns
     ]
-    asked = next((index for index, (who, _) in enumerate(said) if who in _USERS), None)
+    asked = next((index for index, (who, words) in enumerate(said) if who in _USERS and _text(words).strip()), None)
     if asked is None:
         return None
-    system = tuple({"role": "system", "content": text} for who, text in said[:asked] if who == "system")
-    answers = tuple(text for who, text in said[asked + 1 : asked + 2] if who not in _USERS)
-    messages = (*system, {"role": "user", "content": said[asked][1]}) if system else ()
-    return Entry(said[asked][1], messages, answers, output_len)
+    system = tuple({"role": "system", "content": words} for who, words in said[:asked] if who == "system")
+    answers = tuple(_text(words) for who, words in said[asked + 1 : asked + 2] if who not in _USERS)
+    question = said[asked][1]
+    is_plain = isinstance(question, str) and not system
+    messages = () if is_plain else (*system, {"role": "user", "content": question})
+    return Entry(_text(question), messages, answers, output_len)
+
+
+def _text(content: Any) -> str:
+    """Of a turn, which OpenAI's clients also write as a list of parts."""
+    if not isinstance(content, list):
+        return str(content)
+    return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
 
 
 @dataclass(frozen=True)

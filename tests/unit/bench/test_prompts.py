@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 
 import pytest
@@ -99,7 +100,8 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
 
 
 SHAREGPT = """[{"conversations": [{"from": "human", "value": "one two"}, {"from": "gpt", "value": "a b c"}]},
-{"conversations": [{"from": "gpt", "value": "only an answer"}]},
+{"conversations": []}, {"conversations": [{"from": "gpt", "value": "only an answer"}]},
+{"conversations": [{"from": "human", "value": ""}, {"from": "gpt", "value": "to nothing"}]},
 {"conversations": [{"from": "system", "value": "be kind"}, {"from": "human", "value": "three"}]}]"""
 WORDS = Counter(lambda text: len(text.split()), "words")
 
@@ -129,6 +131,13 @@ def test_json_lines_of_several_shapes(tmp_path):
     assert prompts["e"].answers == ("x", "y")
 
 
+def test_parts_of_a_turn_are_sent_as_they_are_and_counted_as_text(tmp_path):
+    parts = '[{"type": "text", "text": "one two"}, {"type": "text", "text": " three"}]'
+    (prompt,) = taken(from_file(tmp_path, f'{{"messages": [{{"role": "user", "content": {parts}}}]}}'), 1)
+    assert prompt.prompt_tokens == 3
+    assert list(prompt.messages) == [{"role": "user", "content": json.loads(parts)}]
+
+
 def test_a_file_that_is_too_short_is_read_again(tmp_path):
     assert len(taken(from_file(tmp_path, '{"prompt": "a"}\n'), 7)) == 7
 
@@ -143,9 +152,17 @@ def test_a_prefix_stands_before_every_prompt_of_a_file(tmp_path):
     ("text", "said"),
     [
         ("", "holds no prompt"),
-        ("{", "neither a JSON list nor JSON lines"),
-        ('{"words": 3}', r"entry 1 has none of prompt, .*it has words"),
-        ("3", "is no object"),
+        ("[]", "holds no prompt"),
+        ('[{"prompt": "a"},', "begins like a JSON list and is none"),
+        ('{"prompt": "a"}\n\n{oops', "line 3 is no JSON"),
+        ('{"words": 3}', r"line 1 has none of prompt, .*it has words"),
+        ('["a", 3]', "entry 2 is '3', and neither a text nor an object"),
+        ('{"prompt": ""}', "line 1 has an empty prompt"),
+        ('{"prompt": "a", "output_len": "many"}', "output_len 'many', which is no number of tokens"),
+        ('{"prompt": "a", "max_tokens": -1}', "max_tokens -1, which is no number of tokens"),
+        ('{"prompt": "a", "responses": "xyz"}', "'responses' that are no list of texts"),
+        ('{"conversations": "a"}', "'conversations' that are no list of turns"),
+        ('{"messages": ["a"]}', "'messages' that are no list of turns"),
     ],
 )
 def test_a_file_without_prompts_is_refused(tmp_path, text, said):
