@@ -22,6 +22,7 @@ from qserve.detect.engines import (
     why_not_installed,
     why_not_scheme,
 )
+from qserve.engine.cpu.build import INSTALL, compiler_command
 from qserve.planner.request import EngineName
 from qserve.units import GIB, format_bytes
 
@@ -113,6 +114,7 @@ def _machine(hardware: Hardware, cache: Path, port: int, port_is_free: bool) -> 
             "" if ram >= _LEAST_RAM_BYTES else "end other programs",
         ),
         Check("machine", "CPU", "ok", f"{hardware.cpu_cores} cores" + _cpu_formats(hardware)),
+        *([] if cards else [_compiler()]),
         Check(
             "machine",
             "disk",
@@ -128,6 +130,13 @@ def _machine(hardware: Hardware, cache: Path, port: int, port_is_free: bool) -> 
             "" if port_is_free else "qserve up --port 0 takes a free one",
         ),
     ]
+
+
+def _compiler() -> Check:
+    found = compiler_command()
+    if found is None:
+        return Check("machine", "compiler", "warning", "none: bf16 runs at half of its speed on the CPU", INSTALL)
+    return Check("machine", "compiler", "ok", f"{found}, for kernels that bf16 takes on the CPU")
 
 
 def _cpu_formats(hardware: Hardware) -> str:

@@ -40,8 +40,18 @@ def test_a_machine_without_a_card():
     assert found["vllm"].state == found["transformers"].state == "ok"
 
 
+def test_a_cpu_wants_a_compiler(monkeypatch):
+    monkeypatch.setenv("CC", "gcc-15")
+    assert checks()["compiler"].found.startswith("gcc-15, ")
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", "")
+    assert checks()["compiler"].state == "warning"
+    assert "apt install gcc" in checks()["compiler"].remedy
+
+
 def test_a_machine_with_cards():
     found = checks(Packages({**BASE, "vllm": "0.32.0"}), hardware("rtx-4090:2"))
+    assert "compiler" not in found
     assert found["card 1"].found.startswith("NVIDIA GeForce RTX 4090")
     assert "compute capability 8.9" in found["card 0"].found
     assert found["vllm"].found == "0.32.0, CUDA build"
