@@ -151,25 +151,6 @@ async def test_two_cards_with_each_layers_cache_on_its_own(plain: Any, last_laye
         assert allocator.cache_tensor.device.type == "meta"
 
 
-class OnTheLastCard(torch.Tensor):
-    """As a tensor on another card: an index on the first one does not reach into it until it was brought there."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.to:
-            return args[0].as_subclass(torch.Tensor)
-        if func is torch.Tensor.__getitem__:
-            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor")
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-@pytest.mark.usefixtures("two_cards")
-async def test_what_ends_on_the_last_card_is_brought_back_to_be_picked_from(plain: Any) -> None:
-    model = load(chat_model_path(), placed(plan_for("demo"), fake_cards(plain, "cpu:1"))).model
-    model.model.norm.register_forward_hook(lambda module, args, output: output.as_subclass(OnTheLastCard))
-    await assert_same_tokens(model, plain)
-
-
 @pytest.mark.usefixtures("two_cards")
 async def test_prompts_are_scored_over_two_cards(plain: Any) -> None:
     model = load(chat_model_path(), placed(plan_for("demo"), fake_cards(plain, "cpu"))).model

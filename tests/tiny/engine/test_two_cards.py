@@ -1,0 +1,90 @@
+"""Whole answers over two cards, where tensors of one may not meet those of the other (`cards.Cards`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from accelerate import dispatch_model, hooks
+from transformers import PreTrainedModel
+
+from qserve.engine.transformers.layer_cache import layer_devices
+from qserve.engine.transformers.paged import PagedBatcher
+from qserve.engine.transformers.prompt_logprobs import PromptToScore, score_prompts
+from qserve.engine.transformers.row_batcher import RowBatcher
+from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler
+from tests.tiny.engine.cards import Cards
+from tests.tiny.engine.families import build
+from tests.tiny.engine.running import CPU, generated, prompts, running, sequence, tokens_of
+
+CASES = [("qwen3", PagedBatcher), ("qwen3", RowBatcher), ("qwen3.5", RowBatcher)]
+FIRST = torch.device("cpu:0")
+
+
+@pytest.fixture(autouse=True)
+def _cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = hooks.set_module_tensor_to_device
+
+    def placed(module: Any, name: str, device: Any, *args: Any, **kwargs: Any) -> None:
+        place(module, name, "cpu" if str(device).startswith("cpu") else device, *args, **kwargs)
+
+    monkeypatch.setattr(hooks, "set_module_tensor_to_device", placed)
+    monkeypatch.setattr(PreTrainedModel, "device", property(lambda model: FIRST))
+
+
+def over_two_cards(family: str) -> Any:
+    """Layers in halves; the head lies with the embedding, as it does where they share a weight."""
+    model = build(family)
+    count = len(model.get_decoder().layers)
+    layers = {f"model.layers.{index}": f"cpu:{int(index >= count // 2)}" for index in range(count)}
+    first = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "lm_head"), "cpu:0")
+    return dispatch_model(model, {**first, **layers, "model.norm": "cpu:1"}, main_device="cpu:0", force_hooks=True)
+
+
+def guard(monkeypatch: pytest.MonkeyPatch, batcher: Any, cards: Cards) -> None:
+    """Every step of `batcher` inside of `cards`."""
+
+    def inside(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any) -> Any:
+            with cards.step():
+                return original(*args)
+
+        return step
+
+    if isinstance(batcher, RowBatcher):
+        monkeypatch.setattr(batcher, "_decode_forward", inside(batcher._decode_forward))
+        monkeypatch.setattr(batcher, "_read_chunk", inside(batcher._read_chunk))
+        return
+    processor = batcher._manager.batch_processor
+    (allocator,) = processor.cache.cache_allocators.values()
+    for layer, device in enumerate(layer_devices(batcher._model)):
+        cards.put(allocator._kv_token_views[layer][0], device)
+    monkeypatch.setattr(processor, "_generation_step", inside(processor._generation_step))
+
+
+@pytest.mark.parametrize(("family", "kind"), CASES)
+async def test_answers_are_those_of_one_card(monkeypatch: pytest.MonkeyPatch, family: str, kind: type[Any]) -> None:
+    model, asked = over_two_cards(family), prompts(3, 20, 33)
+    cards, plain = Cards(model), build(family)
+    wanted = [generated(plain, prompt, 8) for prompt in asked]
+    async with running(kind, model, max_num_batched_tokens=64) as batcher:
+        guard(monkeypatch, batcher, cards)
+        jobs = [sequence(f"r{index}", prompt, 8) for index, prompt in enumerate(asked)]
+        assert await asyncio.gather(*(tokens_of(batcher, job) for job in jobs)) == wanted
+    assert cards.seen == {0, 1}
+
+
+@pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])
+async def test_prompts_are_scored_and_continued(kind: type[Any]) -> None:
+    model, prompt = over_two_cards("qwen3"), prompts(1, 30)[0]
+    cards = Cards(model)
+    async with running(kind, model):
+        sampler = SequenceSampler(SamplingParams(temperature=1.0, seed=1), prompt, CPU)
+        with cards.step():
+            (scored,) = score_prompts(model, [PromptToScore(prompt, 2, sampler)])
+    assert len(scored.logprobs) == 30
+    assert scored.next_token is not None
+    assert cards.seen == {0, 1}
