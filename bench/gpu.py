@@ -66,7 +66,7 @@ def measure(steps: StepProcess, args: argparse.Namespace) -> int:
     run = Run(args.budget_s, args.out)
     about = steps.ask({"do": "begin", "shapes": args.shapes}, _BEGIN_S)
     if "error" in about:
-        print(f"gpu: the card can't be used: {about['error']}; nothing was measured")
+        print(f"gpu: can't begin: {about['error']}; nothing was measured")
         return 1
     if "no_card" in about:
         print(f"gpu: {about['no_card']}; nothing was measured (--device cpu tries the script itself)")

@@ -159,7 +159,7 @@ def test_a_step_is_given_no_more_than_what_is_left(tmp_path: Path) -> None:
     ("answer", "status", "said"),
     [
         ({"no_card": "torch sees no card on this machine"}, 0, "torch sees no card on this machine; nothing was"),
-        ({"error": "its process was killed by SIGSEGV"}, 1, "the card can't be used: its process was killed"),
+        ({"error": "its process was killed by SIGSEGV"}, 1, "can't begin: its process was killed"),
     ],
 )
 def test_without_a_card_that_works_it_says_so(
