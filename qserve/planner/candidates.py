@@ -193,7 +193,8 @@ def _quantizations(checkpoint: Checkpoint, request: PlanRequest, place: _Place) 
         yield _Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
         return
     for scheme in allowed:
-        if request.quant in FAMILIES and not _pays(scheme, place.devices[0], place.engine):
+        is_named = request.quant == scheme and place.devices[0].kind != "cpu"
+        if request.quant in FAMILIES and not is_named and not _pays(scheme, place.devices[0], place.engine):
             continue
         if place.engine == "vllm" and not _computes_in(scheme, request.dtype):
             continue
@@ -287,7 +288,9 @@ def _dtype(spec: ModelSpec, weights: _Weights, device: Device, request: PlanRequ
 def _nothing_runs(checkpoint: Checkpoint, request: PlanRequest, place: _Place) -> str:
     reason = why_not_divisible(checkpoint.spec, request.tensor_parallel_size or 1)
     if reason:
-        return f"--tensor-parallel-size {request.tensor_parallel_size}: {reason}; choose a divisor of all of them"
+        sizes = [size for size in range(1, 17) if not why_not_divisible(checkpoint.spec, size)]
+        works = f"{checkpoint.id} divides over {', '.join(map(str, sizes))}"
+        return f"--tensor-parallel-size {request.tensor_parallel_size}: {reason}; {works}"
     engine = f"{place.engine} on a CPU" if place.devices[0].kind == "cpu" else place.engine
     runs = [name for name in SCHEMES if place.online(name, checkpoint.spec) is not None or SCHEMES[name].bits >= 16]
     other = any("transformers" in SCHEMES[name].in_flight for name in resolve_scheme(request.quant))

@@ -17,7 +17,9 @@ _LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 
 
 def layouts(spec: ModelSpec, num_devices: int, request: PlanRequest) -> Iterator[tuple[int, int]]:
-    """(tensor, pipeline) parallel sizes worth trying, fewest cards first, tensor parallelism before pipeline stages.
+    """(tensor, pipeline) parallel sizes worth trying, fewest cards first, any tensor parallelism before stages.
+
+    Stages take turns: of four cards one works at a time for a single request, where four ranks work at once.
 
     Nothing where a size that the user fixed can't divide the model (`why_not_divisible` says why). Raises UsageError
     when it needs more cards than there are.
@@ -37,7 +39,7 @@ def layouts(spec: ModelSpec, num_devices: int, request: PlanRequest) -> Iterator
         and pipeline <= spec.num_hidden_layers
         and not why_not_divisible(spec, tensor)
     ]
-    yield from sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair[1]))
+    yield from sorted(pairs, key=lambda pair: (pair[1], pair[0]))
 
 
 def why_not_divisible(spec: ModelSpec, tensor_parallel_size: int) -> str | None:

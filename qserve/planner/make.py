@@ -34,7 +34,7 @@ def make_plan(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) 
     plan = with_corrections(setup, replace(plan, notes=notes, explanations=traps(setup, plan)))
     if plan.fits:
         return replace(plan, engine_args=engine_args(setup, plan))
-    return replace(plan, suggestions=suggestions(setup, _fits))
+    return replace(plan, suggestions=suggestions(setup, plan, _fits))
 
 
 def _first_that_fits(setups: list[Setup]) -> tuple[Plan, Setup] | None:

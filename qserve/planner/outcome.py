@@ -50,13 +50,16 @@ def refused(plan: Plan, short_bytes: int, wanted_bytes: int, left_bytes: int, is
     """
     device = min(plan.devices, key=lambda item: item.free_bytes)
     held = f"{format_bytes(device.weights_bytes)} of weights, {format_bytes(device.activations_bytes)} of activations"
-    left = f"{format_bytes(left_bytes)} left" if left_bytes >= 0 else f"{format_bytes(-left_bytes)} overdrawn"
     need = f"one sequence of {plan.workload.max_model_len} tokens needs {format_bytes(wanted_bytes)}"
-    if not is_fixed:
-        why = f"{held} and the engine's own memory leave the KV cache {left}, and {need}"
+    if not is_fixed and left_bytes >= 0:
+        why = f"{held} and the engine's own memory leave {format_bytes(left_bytes)} for the KV cache, and {need}"
+    elif not is_fixed:
+        over = f"{format_bytes(-left_bytes)} more than the engine may take"
+        why = f"{held} and the engine's own memory are {over}, and {need}"
     elif left_bytes < wanted_bytes:
         why = f"--kv-cache-memory-bytes is {format_bytes(left_bytes)}, and {need}"
     else:
         why = f"--kv-cache-memory-bytes is {format_bytes(left_bytes)}, beside {held} and the engine's own memory"
-    why = f"{short_bytes / GIB:.2f} GiB short on {device.name}: {why}"
+    short = f"{short_bytes / GIB:.2f} GiB" if short_bytes >= GIB // 100 else format_bytes(short_bytes)
+    why = f"{short} short on {device.name}: {why}"
     return replace(plan, fits=False, why_not=why, short_bytes=short_bytes)

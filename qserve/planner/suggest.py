@@ -10,6 +10,7 @@ from itertools import islice
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, known_gpus
 from qserve.core.quantization import FAMILIES, SCHEMES
+from qserve.planner.constants import TRANSFORMERS_VERSION
 from qserve.planner.plan import Plan, Suggestion
 from qserve.planner.request import Offload, PlanRequest
 from qserve.planner.setup import Setup
@@ -19,6 +20,7 @@ __all__ = ["suggestions"]
 
 Try = Callable[[Checkpoint, Hardware, PlanRequest], Plan | None]
 _MOST = 6
+_LENGTH_STEP, _LEAST_LENGTH = 256, 512
 # What people can get, by size.
 _COMMON = ("rtx-4070-ti-super", "rtx-4090", "rtx-5090", "l40s", "a100-80gb", "h100-sxm", "h200")
 
@@ -39,9 +41,19 @@ Kind = tuple[bool, list[_Change]]
 """Whether later changes of the kind cost more than earlier ones, and the changes."""
 
 
-def suggestions(setup: Setup, attempt: Try) -> tuple[Suggestion, ...]:
-    """Ways out that were counted and fit: the first of every kind, the least painful kind first."""
-    kinds = (_smaller_workload(setup), _fewer_bits(setup), _offload(setup), _more_cards(setup), _larger_card(setup))
+def suggestions(setup: Setup, refused: Plan, attempt: Try) -> tuple[Suggestion, ...]:
+    """Ways out of the `refused` plan that were counted and fit: the first of a kind, the least painful kind first."""
+    kinds = (
+        _shorter(setup, refused),
+        _fewer_sequences(setup),
+        _smaller_step(setup),
+        _smaller_workload(setup),
+        _fewer_adapters(setup),
+        _fewer_bits(setup),
+        _offload(setup),
+        _more_cards(setup),
+        _larger_card(setup),
+    )
     found = (first for kind in kinds for first in _that_fit(kind, setup.checkpoint, attempt))
     return tuple(islice(found, _MOST))
 
@@ -59,20 +71,82 @@ def _that_fit(kind: Kind, checkpoint: Checkpoint, attempt: Try) -> Iterator[Sugg
             return
 
 
+def _shorter(setup: Setup, refused: Plan) -> Kind:
+    """What is left of the cache holds that many tokens of one sequence; where the account is rough, half, and so on."""
+    request, asked = setup.request, setup.request.max_model_len
+    if asked is None:
+        return True, []
+    whole = refused.kv_cache_tokens // _LENGTH_STEP * _LENGTH_STEP
+    halves = (asked >> times for times in range(1, asked.bit_length()))
+    lengths = dict.fromkeys(n for n in (whole, *halves) if _LEAST_LENGTH <= n < asked)
+    return True, [
+        _Change(
+            f"max_model_len {length}",
+            "longer conversations are refused",
+            replace(request, max_model_len=length, prompt_len=request.prompt_len and min(request.prompt_len, length)),
+            setup.hardware,
+            setup.checkpoint.id,
+        )
+        for length in sorted(lengths, reverse=True)
+    ]
+
+
+def _fewer_sequences(setup: Setup) -> Kind:
+    most = setup.request.max_num_seqs or 1
+    return True, [
+        _Change(
+            f"max_num_seqs {most >> times}",
+            "fewer requests run at once, the others wait",
+            replace(setup.request, max_num_seqs=most >> times),
+            setup.hardware,
+            setup.checkpoint.id,
+        )
+        for times in range(1, most.bit_length())
+    ]
+
+
+def _smaller_step(setup: Setup) -> Kind:
+    most, least = setup.request.max_num_batched_tokens or 0, max(_LEAST_LENGTH, setup.request.max_num_seqs or 1)
+    return True, [
+        _Change(
+            f"max_num_batched_tokens {most >> times}",
+            "long prompts take more steps",
+            replace(setup.request, max_num_batched_tokens=most >> times),
+            setup.hardware,
+            setup.checkpoint.id,
+        )
+        for times in range(1, most.bit_length())
+        if most >> times >= least
+    ]
+
+
+def _fewer_adapters(setup: Setup) -> Kind:
+    most = setup.request.max_loras or 1
+    return True, [
+        _Change(
+            f"{most >> times} {'adapters' if most >> times > 1 else 'adapter'} at once",
+            "requests for other adapters wait",
+            replace(setup.request, max_loras=most >> times),
+            setup.hardware,
+            setup.checkpoint.id,
+        )
+        for times in range(1, most.bit_length())
+    ]
+
+
 def _smaller_workload(setup: Setup) -> Kind:
     request, hardware, model = setup.request, setup.hardware, setup.checkpoint.id
     changes: list[_Change] = []
     if request.gpu_memory_utilization:
         freed = replace(request, gpu_memory_utilization=None)
         changes.append(_Change("let the planner choose the memory fraction", "nothing", freed, hardware, model))
-    if request.max_model_len:
-        shorter = replace(request, max_model_len=max(512, request.max_model_len // 2))
-        cost = "longer conversations are refused"
-        changes.append(_Change(f"max_model_len {shorter.max_model_len}", cost, shorter, hardware, model))
-    if request.max_num_seqs and request.max_num_seqs > 1:
-        fewer = replace(request, max_num_seqs=max(1, request.max_num_seqs // 4))
-        cost = "fewer requests run at once, the others wait"
-        changes.append(_Change(f"max_num_seqs {fewer.max_num_seqs}", cost, fewer, hardware, model))
+    if request.kv_cache_memory_bytes:
+        chosen = replace(request, kv_cache_memory_bytes=None)
+        changes.append(_Change("let the planner choose the KV cache", "nothing", chosen, hardware, model))
+    if request.prompt_logprobs:
+        unscored = replace(request, prompt_logprobs=False)
+        cost = "no log-probabilities of prompts: lm-eval's multiple choice fails"
+        changes.append(_Change("no room for prompt log-probabilities", cost, unscored, hardware, model))
     if setup.engine == "vllm" and not setup.on_cpu:
         changes += _engine_knobs(setup)
     return False, changes
@@ -87,10 +161,6 @@ def _engine_knobs(setup: Setup) -> list[_Change]:
     if not request.enforce_eager:
         eager = replace(request, enforce_eager=True)
         changes.append(_Change("no CUDA graphs", "slower decoding of few sequences", eager, hardware, model))
-    if (request.max_loras or 1) > 1:
-        fewer = replace(request, max_loras=(request.max_loras or 1) // 2)
-        cost = "fewer adapters run at once, requests for others wait"
-        changes.append(_Change(f"{fewer.max_loras} adapters at once", cost, fewer, hardware, model))
     if setup.spec.vision and not request.language_model_only:
         if request.limit_mm_per_prompt is None:
             images_only = replace(request, limit_mm_per_prompt='{"video": 0}')
@@ -118,7 +188,7 @@ def _in(request: PlanRequest, quant: str) -> PlanRequest:
 
 def _offload(setup: Setup) -> Kind:
     request, hardware, model = setup.request, setup.hardware, setup.checkpoint.id
-    if setup.on_cpu or request.offload != "none":
+    if setup.on_cpu or request.offload != "none" or request.enable_lora:  # it serves no adapters
         return True, []
     base = request.without_vllm()
     ram = format_bytes(hardware.ram_available_bytes)
@@ -153,11 +223,11 @@ def _more_cards(setup: Setup) -> Kind:
 
 
 def _larger_card(setup: Setup) -> Kind:
-    if setup.on_cpu:
-        return True, []
+    """The smallest of the usual cards; for a CPU any card is larger."""
     request = replace(setup.request, tensor_parallel_size=None, pipeline_parallel_size=None)
     cards = [(known_gpus()[key], key) for key in _COMMON]
-    larger = [pair for pair in cards if pair[0].total_bytes > setup.hardware.devices[0].total_bytes]
+    have = 0 if setup.on_cpu else setup.hardware.devices[0].total_bytes
+    larger = [pair for pair in cards if pair[0].total_bytes > have]
     return True, [
         _Change(
             f"one {card.name}",
@@ -183,14 +253,18 @@ def _count(name: str, count: int) -> str:
 def _command(change: _Change) -> str:
     """The changed request as a command: every field that is not its default, and the cards."""
     parts = ["qserve", "plan", "--model", change.model]
-    gpu = change.gpu or _gpus(change.hardware)
-    if gpu:
-        parts += ["--gpu", gpu]
+    parts += ["--gpu", change.gpu or _gpus(change.hardware)]
+    # The release that the transformers engine has is nobody's choice.
+    written = replace(change.request, engine_version=None) if _is_own_release(change.request) else change.request
     for item in fields(PlanRequest):
-        value = getattr(change.request, item.name)
+        value = getattr(written, item.name)
         if value != item.default:
             parts += _flag(item.name.replace("_", "-"), value)
     return shlex.join(parts)
+
+
+def _is_own_release(request: PlanRequest) -> bool:
+    return request.engine != "vllm" and request.engine_version == TRANSFORMERS_VERSION
 
 
 def _flag(name: str, value: object) -> list[str]:
@@ -199,8 +273,8 @@ def _flag(name: str, value: object) -> list[str]:
     return [f"--{name}", str(value)]
 
 
-def _gpus(hardware: Hardware) -> str | None:
+def _gpus(hardware: Hardware) -> str:
     if not hardware.devices:
-        return None
+        return "none"
     name = _gpu_flag(hardware.devices[0])
     return name + (_count(name, len(hardware.devices)) if len(hardware.devices) > 1 else "")

@@ -1,0 +1,119 @@
+"""Ways out of a refusal: what is offered, that it is the nearest, and that its command gives a plan that fits."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+from qserve.cli.plan import command
+from qserve.core.hardware import Hardware
+from qserve.planner import PlanRequest
+from qserve.planner.layout import layouts
+from qserve.units import GIB
+from tests.unit.planner.test_make_plan import plan_of
+from tests.unit.planner.test_weights import spec_of
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """RAM that nobody else takes or gives back between a refusal and its ways out."""
+    here = Hardware((), 64 * GIB, 40 * GIB, 16, disk_free_bytes=500 * GIB)
+    monkeypatch.setattr("qserve.detect.detect", lambda: here)
+
+
+def ways_out(line):
+    """Changes and their commands for a line that is refused."""
+    asked = CliRunner().invoke(command, [*shlex.split(line), "--json"])
+    assert asked.exit_code == 3, asked.output
+    return {way["change"]: way["command"] for way in json.loads(asked.stdout)["suggestions"]}
+
+
+def planned(line):
+    words = shlex.split(line)
+    assert words[:2] == ["qserve", "plan"]
+    done = CliRunner().invoke(command, [*words[2:], "--json"])
+    assert done.exit_code == 0, line
+    return json.loads(done.stdout)
+
+
+REFUSED = [
+    "--model Qwen/Qwen3-32B --quant 4bit --gpu rtx-3060",
+    "--model deepseek-ai/DeepSeek-R1-Distill-Qwen-14B --gpu rtx-4090 --max-model-len 131072",
+    "--model Qwen/Qwen3-8B --gpu rtx-4090 --quant bf16 --kv-cache-memory-bytes 20GiB",
+    "--model Qwen/Qwen3.6-35B-A3B --gpu rtx-4090 --quant 4bit --max-num-seqs 512",
+    "--model Qwen/Qwen3-4B --gpu rtx-4060 --prompt-logprobs --max-num-batched-tokens 8192",
+    "--model Qwen/Qwen3-8B --gpu rtx-4090 --quant bf16 --enable-lora --max-loras 16 --max-lora-rank 64",
+    "--model Qwen/Qwen2.5-VL-7B-Instruct --gpu rtx-4090 --max-model-len 128000",
+    "--model Qwen/Qwen3-32B --gpu none --quant bf16 --engine vllm",
+    "--model Qwen/Qwen3-32B --gpu rtx-4090 --engine transformers --quant bf16",
+]
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_every_command_that_is_offered_fits(line):
+    offered = ways_out(line)
+    assert offered
+    for way in offered.values():
+        assert planned(way)["fits"], way
+
+
+def test_the_longest_length_that_fits_is_offered_not_half_of_what_was_asked():
+    offered = ways_out(REFUSED[1])
+    (length,) = (int(change.split()[1]) for change in offered if change.startswith("max_model_len"))
+    assert 55_000 < length < 65_536
+    assert ("--max-model-len", str(length)) in zip(
+        shlex.split(offered[f"max_model_len {length}"]),
+        shlex.split(offered[f"max_model_len {length}"])[1:],
+        strict=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        (REFUSED[2], "let the planner choose the KV cache"),
+        (REFUSED[3], "max_num_seqs 32"),
+        (REFUSED[4], "max_num_batched_tokens 4096"),
+        (REFUSED[4], "no room for prompt log-probabilities"),
+        (REFUSED[5], "8 adapters at once"),
+        (REFUSED[6], "no videos"),
+        (REFUSED[7], "one NVIDIA A100-SXM4-80GB"),
+    ],
+)
+def test_the_flag_that_is_too_much_is_the_one_that_is_changed(line, change):
+    assert change in ways_out(line)
+
+
+def test_adapters_are_not_dropped_in_silence():
+    """The transformers engine has none, so that offloading is no way out."""
+    assert not any("transformers" in change for change in ways_out(REFUSED[5]))
+
+
+def test_commands_keep_the_cpu_and_leave_out_what_nobody_chose():
+    offered = ways_out("--model Qwen/Qwen3-32B --gpu none --quant bf16")
+    assert all("--engine-version" not in way for way in offered.values())
+    assert all("--gpu" in way for way in offered.values())
+
+
+def test_ranks_come_before_stages():
+    """Of four cards, four ranks before three stages, where three ranks can't divide the model."""
+    pairs = list(layouts(spec_of("Qwen/Qwen3-Next-80B-A3B-Instruct"), 4, PlanRequest()))
+    assert pairs[:3] == [(1, 1), (2, 1), (4, 1)] and (1, 3) in pairs
+
+
+def test_a_size_that_does_not_divide_is_told_with_those_that_do():
+    done = CliRunner().invoke(
+        command, ["--model", "Qwen/Qwen2.5-0.5B-Instruct", "--gpu", "rtx-4090:4", "--tensor-parallel-size", "4"]
+    )
+    assert "divides over 1, 2" in str(done.exception)
+
+
+def test_fp8_by_name_on_a_card_before_ampere():
+    """`auto` leaves it out there, as nothing is gained in time; who asks for it gets it."""
+    plan = plan_of("Qwen/Qwen2.5-7B-Instruct", "t4", quant="fp8")
+    assert plan.fits and plan.quant.scheme.startswith("fp8")
+    assert "no fp8 arithmetic" in plan.quant.reason
+    assert not plan_of("Qwen/Qwen2.5-7B-Instruct", "t4").quant.scheme.startswith("fp8")
