@@ -31,14 +31,10 @@ def answers_view(
     parts = []
     if len(rewards) > 1:
         margin = rewards[order[0]] - rewards[order[1]]
-        parts.append(
-            tiles(
-                [
-                    (say(language, "score.margin"), f"{margin:.3f}"),
-                    (say(language, "score.probability"), f"{100 * probability_of(margin):.1f} %"),
-                ]
-            )
-        )
+        figures = [(say(language, "score.margin"), f"{margin:.3f}")]
+        if not any(row.get("steps") for row in rows):  # a step's score is a share already, and no logit
+            figures.append((say(language, "score.probability"), f"{100 * probability_of(margin):.1f} %"))
+        parts.append(tiles(figures))
     parts.append(score_bars([names[index] for index in order], [rewards[index] for index in order], 0))
     parts += [_coloured(names[i], texts[i], rows[i]["steps"]) for i in order if rows[i].get("steps")]
     head = [say(language, f"score.{name}") for name in ("answer", "reward", "num_tokens")]

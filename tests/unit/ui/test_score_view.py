@@ -32,6 +32,12 @@ def test_steps_stand_between_red_and_green() -> None:
     ]  # fmt: skip
 
 
+def test_scores_of_steps_are_no_logits() -> None:
+    rows = [row(0.9, [0.9]), row(0.1, [0.1])]
+    shown = answers_view(["Answer 1", "Answer 2"], [["a"], ["b"]], rows, {}, "en")
+    assert "0.800" in shown and "preferred" not in shown
+
+
 def test_what_is_written_in_an_answer_stays_text() -> None:
     shown = answers_view(["<b>1</b>"], [["<img src=x onerror=alert(1)>"]], [row(0.5, [0.5])], {"format": "<i>"}, "en")
     assert "<img" not in shown and "<b>1" not in shown and "<i>" not in shown
