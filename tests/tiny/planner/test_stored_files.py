@@ -20,7 +20,10 @@ PROJECTIONS = "re:.*self_attn.(q|k|v|o)_proj"
     ("presets", "ignore"),
     [
         ({"W4A16": "Linear"}, ["lm_head", "re:.*layers.1.*"]),
-        ({"W8A16": "re:.*mlp.(gate|up|down)_proj", "FP8_DYNAMIC": PROJECTIONS}, ["lm_head", "model.layers.0.mlp.up_proj"]),
+        (
+            {"W8A16": "re:.*mlp.(gate|up|down)_proj", "FP8_DYNAMIC": PROJECTIONS},
+            ["lm_head", "model.layers.0.mlp.up_proj"],
+        ),
     ],
 )
 def test_a_file_of_the_library_has_the_bytes_that_its_config_says(
