@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-__all__ = ["Limits", "measure_limits"]
+__all__ = ["Limits", "has_bf16", "measure_limits"]
 
 _GIB = 1024**3
 
@@ -26,8 +26,8 @@ _GIB = 1024**3
 class Limits:
     """`read_bytes_per_s` by summing (CPU) or copying (card: bytes read and written) a buffer far larger than caches.
 
-    `gemm_flop_per_s` of a bf16 product: [1024, 4096] times [4096, 4096] on a CPU, 8192 in every direction on a card.
-    `gemv_bytes_per_s`: what the library's own bf16 matrix-vector product reads, on weights larger than the caches.
+    `gemm_flop_per_s` of a product in 16 bit: [1024, 4096] times [4096, 4096] on a CPU, 8192 in all directions on a card.
+    `gemv_bytes_per_s`: what the library's own matrix-vector product reads, on weights larger than the caches.
     """
 
     device: str
@@ -63,9 +63,9 @@ def _read(device: torch.device, size_bytes: int) -> float:
 
 def _gemv(device: torch.device, size_bytes: int) -> float:
     width = 2048 if size_bytes >= 64 * 1024**2 else 128
-    weights = [torch.randn(4 * width, width, device=device, dtype=torch.bfloat16)]
+    weights = [torch.randn(4 * width, width, device=device, dtype=_dtype(device))]
     weights += [weights[0].clone() for _ in range(max(1, size_bytes // 2 // weights[0].nbytes) - 1)]
-    row = torch.randn(1, width, device=device, dtype=torch.bfloat16)
+    row = torch.randn(1, width, device=device, dtype=_dtype(device))
 
     def once() -> None:
         for weight in weights:
@@ -78,9 +78,18 @@ def _gemm(device: torch.device, size_bytes: int) -> float:
     rows, inner, outer = (8192, 8192, 8192) if device.type == "cuda" else (1024, 4096, 4096)
     if size_bytes < 64 * 1024**2:
         rows, inner, outer = 128, 256, 256
-    left = torch.randn(rows, inner, device=device, dtype=torch.bfloat16)
-    right = torch.randn(outer, inner, device=device, dtype=torch.bfloat16)
+    left = torch.randn(rows, inner, device=device, dtype=_dtype(device))
+    right = torch.randn(outer, inner, device=device, dtype=_dtype(device))
     return 2 * rows * inner * outer / best_of(8, device, lambda: torch.nn.functional.linear(left, right))
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether its matrix units compute in bf16: those of cards before Ampere do not."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _dtype(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if has_bf16(device) else torch.float16
 
 
 def best_of(times: int, device: torch.device, work: Callable[[], object]) -> float:

@@ -39,12 +39,21 @@ def _answer(device: str, request: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        build = "" if torch.version.cuda else f" (torch {torch.__version__} is built without CUDA)"
-        return {"no_card": f"torch sees no card on this machine{build}"}
+        return {"no_card": f"torch {torch.__version__} sees no card on this machine{_why_none()}"}
     from bench.gpu_steps.machine import Machine
 
     step = _STEPS[request.pop("do")]
     return step(Machine(torch.device("cuda:0" if device == "cuda" else "cpu")), **request)
+
+
+def _why_none() -> str:
+    import torch
+
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return f" ({next(iter(str(error).strip().splitlines()), '')})"
+    return ""
 
 
 def _begin(machine: Machine, shapes: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from bench.limits import synchronize
+from bench.limits import has_bf16, synchronize
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, formats_of
 from qserve.core.model_spec import ModelSpec
@@ -56,9 +56,8 @@ class Machine:
 
     @property
     def scheme_16_bit(self) -> str:
-        """bf16; fp16 on cards before Ampere, which have no matrix units for it."""
-        has_bf16 = not self.is_card or torch.cuda.get_device_capability(self.device) >= (8, 0)
-        return "bf16" if has_bf16 else "fp16"
+        """In which the shapes are measured."""
+        return "bf16" if has_bf16(self.device) else "fp16"
 
     def hardware(self, num_cards: int = 1) -> Hardware:
         """As the planner takes it, with what is free right now. Cards beyond `num_cards` are not touched: asking one

@@ -39,6 +39,8 @@ def two_cards_row(machine: Machine) -> dict[str, Any]:
     if not machine.is_card or torch.cuda.device_count() < 2:
         return {"ok": None, "skipped": "needs two cards"}
     whole, split = _demo_plan(machine), _demo_plan(machine, num_cards=2, device_map="balanced")
+    if not split.fits:
+        return {"ok": None, "skipped": split.why_not}
     return {"places": ["0", "1"], **_same_tokens(machine, whole, split)}
 
 

@@ -21,7 +21,7 @@ from qserve.engine.transformers.load import DTYPES, load_tokenizer, weights_byte
 from qserve.engine.transformers.load_cost import LoadCost, LoadMeter
 from qserve.engine.transformers.mapped import MappedFiles, releasing, return_large_blocks
 from qserve.engine.transformers.packed_linear import pack_linears
-from qserve.engine.transformers.placement import in_names_of
+from qserve.engine.transformers.placement import check_cards, in_names_of
 from qserve.engine.transformers.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, settle
 from qserve.errors import BrokenCheckpoint
 from qserve.planner.plan import Plan
@@ -182,6 +182,7 @@ def _is_plain_folder(checkpoint: RewardCheckpoint) -> bool:
 def _placement(plan: Plan, cls: Any, config: Any) -> dict[str, Any]:
     """The plan names the modules of a causal model; the body has them without `model.`, and no lm_head."""
     placed = plan.placement.device_map
+    check_cards(placed)
     if not isinstance(placed, dict):
         return {"device_map": placed}
     own = {name.removeprefix("model."): place for name, place in placed.items() if name not in ("lm_head", "score")}

@@ -25,7 +25,14 @@ from qserve.hub.folder import read_tensors
 from qserve.planner.plan import DeviceMap, Plan
 from qserve.units import format_bytes
 
-__all__ = ["in_names_of", "offload_root", "placement_arguments", "remove_offload_folder", "rewritten_bytes"]
+__all__ = [
+    "check_cards",
+    "in_names_of",
+    "offload_root",
+    "placement_arguments",
+    "remove_offload_folder",
+    "rewritten_bytes",
+]
 
 _log = logging.getLogger(__name__)
 # Where a model nests its language model; the plan names modules as a plain causal language model does.
@@ -40,7 +47,7 @@ def placement_arguments(folder: Path, plan: Plan) -> dict[str, Any]:
     Raises UsageError for a card that is not there, DoesNotFit when the disk is too small for what must be written.
     """
     placed = plan.placement.device_map
-    _check_cards([placed] if isinstance(placed, str) else (placed or {}).values())
+    check_cards(placed)
     if not isinstance(placed, dict):
         return {"device_map": placed}
     logging.getLogger("accelerate.big_modeling").addFilter(lambda record: _EXPECTED not in record.getMessage())
@@ -88,15 +95,29 @@ def _skeleton(folder: Path) -> torch.nn.Module:
     return model
 
 
-def _check_cards(places: Iterable[Any]) -> None:
+def check_cards(placed: DeviceMap | str | None) -> None:
+    """Raises UsageError for a card of `placed` that torch does not see, or can't use."""
+    places = [placed] if isinstance(placed, str) else (placed or {}).values()
     indices = {int(found[1]) for place in places if (found := re.fullmatch(r"(?:cuda:)?(\d+)", str(place)))}
-    have = torch.cuda.device_count() if indices else 0
-    if indices and max(indices) >= have:
+    if not indices:
+        return
+    have = torch.cuda.device_count()
+    if max(indices) >= have:
         seen = f"cards 0 to {have - 1}" if have > 1 else "card 0 alone" if have else "no card"
         raise UsageError(
             f"the plan places modules on card {max(indices)}, but torch sees {seen} here; plan again on this machine, "
             "or write --gpu none to stay on the CPU (a CPU build of torch and CUDA_VISIBLE_DEVICES hide cards)"
         )
+    try:
+        # Counting asks NVML, which knows nothing of what torch was built for.
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        why = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"torch {torch.__version__} can't use the card: {why} Install a driver and a torch that go together (this "
+            f"one is built for CUDA {torch.version.cuda}; nvidia-smi names the newest that the driver runs), or write "
+            "--gpu none to stay on the CPU"
+        ) from error
 
 
 def offload_root() -> Path:

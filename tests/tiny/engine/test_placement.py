@@ -222,6 +222,16 @@ def test_a_card_that_is_not_there(plain: Any) -> None:
         load(chat_model_path(), placed(plan_for("demo"), {"": 3}))
 
 
+def test_a_driver_that_is_too_old_for_torch_is_one_sentence(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020).\nMore of it.")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "init", refuse)
+    with pytest.raises(UsageError, match=r"can't use the card: The NVIDIA driver .* \(found version 12020\)\. Install"):
+        load(chat_model_path(), placed(plan_for("demo"), {"": 0}))
+
+
 def test_a_map_is_brought_to_the_names_of_a_nested_model() -> None:
     """Vision-language classes nest the language model, and have modules that the plan does not know of."""
     inner = torch.nn.ModuleDict({"embed_tokens": torch.nn.Embedding(4, 2), "norm": torch.nn.Linear(2, 2)})
