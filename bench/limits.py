@@ -26,7 +26,7 @@ _GIB = 1024**3
 class Limits:
     """`read_bytes_per_s` by summing (CPU) or copying (card: bytes read and written) a buffer far larger than caches.
 
-    `gemm_flop_per_s` of a product in 16 bit: [1024, 4096] times [4096, 4096] on a CPU, 8192 in all directions on a card.
+    `gemm_flop_per_s` of a 16-bit product: [1024, 4096] times [4096, 4096] on a CPU, 8192 in all directions on a card.
     `gemv_bytes_per_s`: what the library's own matrix-vector product reads, on weights larger than the caches.
     """
 
