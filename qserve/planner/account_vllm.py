@@ -15,8 +15,9 @@ from qserve.planner.layout import stage_layers, stage_tensors
 from qserve.planner.memory import vllm, vllm_cpu
 from qserve.planner.memory.encoder import deepstack_bytes, longest_with_same_profile, profiled_tokens
 from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
+from qserve.planner.memory.pinned import Steps, cublas_workspace, pinned_copy_bytes
 from qserve.planner.memory.rope import rope_cache_bytes
-from qserve.planner.memory.weights import Loading, rank_weights
+from qserve.planner.memory.weights import Loading, blocks_in_order, rank_weights
 from qserve.planner.plan import DevicePlan
 from qserve.planner.setup import Setup
 from qserve.planner.versions import VllmVersion
@@ -54,22 +55,32 @@ def _fuses_all_reduce(setup: Setup) -> bool:
 
 def stage_weights(setup: Setup) -> tuple[int, ...]:
     """Loaded bytes of one rank, per pipeline stage: tensors as vLLM fuses and shards them, and the rotary table."""
-    request, stages = setup.request, setup.pipeline_parallel_size
-    limits_splits = VllmVersion.parse(setup.engine_version).limits_block_splits
-    loading = Loading(
+    stages, loading = setup.pipeline_parallel_size, _loading(setup)
+    rope = rope_cache_bytes(setup.spec, setup.dtype)
+    shares = (stage_tensors(setup.spec, setup.tensors, stage, stages) for stage in range(stages))
+    return tuple(rank_weights(setup.spec, share, loading) + rope for share in shares)
+
+
+def _loading(setup: Setup) -> Loading:
+    request = setup.request
+    return Loading(
         dtype=setup.dtype,
         quantization=setup.in_flight,
         tensor_parallel_size=setup.tensor_parallel_size,
         fuse=True,
         fuse_experts=True,
         round_blocks=not setup.on_cpu,
-        max_split_bytes=20 * MIB if limits_splits else None,
+        max_split_bytes=20 * MIB if VllmVersion.parse(setup.engine_version).limits_block_splits else None,
         with_mtp=request.num_speculative_tokens > 0,
         with_vision=not request.language_model_only,
     )
-    rope = rope_cache_bytes(setup.spec, setup.dtype)
-    shares = (stage_tensors(setup.spec, setup.tensors, stage, stages) for stage in range(stages))
-    return tuple(rank_weights(setup.spec, share, loading) + rope for share in shares)
+
+
+def _loaded_blocks(setup: Setup) -> tuple[int, ...]:
+    """Allocations of the first stage's rank in their order; the rotary table follows the embedding."""
+    share = stage_tensors(setup.spec, setup.tensors, 0, setup.pipeline_parallel_size)
+    embedding, *layers = blocks_in_order(setup.spec, share, _loading(setup))
+    return (embedding, rope_cache_bytes(setup.spec, setup.dtype), *layers)
 
 
 _CPU_BLOCK_TOKENS = 128
@@ -132,6 +143,9 @@ class VllmAccount:
             setup.tensor_parallel_size,
             encoder_tokens=self.encoder_tokens,
             compiles=self.compiles,
+            is_eager=request.enforce_eager,
+            drafts=request.num_speculative_tokens > 0,
+            is_packed=self.is_packed,
         )
 
     @cached_property
@@ -211,15 +225,46 @@ class VllmAccount:
             return constants.PYTHON_VLLM_CPU
         spec, card = self.setup.spec, self.setup.devices[0]
         fuses = _fuses_all_reduce(self.setup)
-        kept = self.penalty_bytes
+        kept = self.penalty_bytes if self.version.charges_what_is_gone else 0
         if card.is_integrated:
             base = constants.NON_TORCH_INTEGRATED
-        elif kept and (self.setup.num_ranks == 1 or not (spec.is_hybrid or fuses)):
-            base = constants.non_torch_v2(spec.is_hybrid)
+        elif self.penalty_bytes and (self.setup.num_ranks == 1 or not (spec.is_hybrid or fuses)):
+            base = constants.non_torch_v2(self.version.release, spec.is_hybrid)
+            kept += cublas_workspace(card) if self.version.charges_what_is_gone else 0
         else:
             ranks, capability = self.setup.num_ranks, card.compute_capability
             base = constants.non_torch(self.version.release, ranks, fuses, spec.is_hybrid, capability)
         return Constant(base.num_bytes + kept, base.low_bytes + kept, base.high_bytes + kept, base.source)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether no layer has a product for cuBLAS: routers have one, and bitsandbytes unpacks for it."""
+        found = self.setup.spec.quantization or self.setup.in_flight
+        return found is not None and self.setup.spec.moe is None and not found.scheme.startswith("bnb")
+
+    @cached_property
+    def expert_buffers_bytes(self) -> int:
+        """What fused experts work in, where the release charges it as gone and not in the peak."""
+        if self.setup.on_cpu or not self.version.charges_what_is_gone:
+            return 0
+        tokens, ranks = self.max_num_batched_tokens, self.setup.tensor_parallel_size
+        return vllm.moe_workspace(self.setup.spec, self.version, tokens, ranks)
+
+    @property
+    def uncharged_bytes(self) -> int:
+        """Counts for penalties where the account of the release overlooks them: held, but not taken from the cache."""
+        return 0 if self.version.charges_what_is_gone else self.penalty_bytes
+
+    @cached_property
+    def pinned_bytes(self) -> int:
+        """The embedding's copy of a first start, where it stays on the card and is charged."""
+        setup, spec = self.setup, self.setup.spec
+        tokens, ranks = self.max_num_batched_tokens, setup.tensor_parallel_size
+        pins = self.version.pins_freed_segments and self.compiles and not setup.on_cpu
+        if not pins or not vllm.compile_peak(spec, self.version, tokens, ranks):
+            return 0
+        steps = Steps(self.max_num_seqs, tokens, ranks, self.is_packed)
+        return pinned_copy_bytes(spec, setup.devices[0], steps, _loaded_blocks(setup))
 
     @property
     def context(self) -> Constant:
@@ -235,6 +280,7 @@ class VllmAccount:
             return fixed
         requested = int(device.total_bytes * self.gpu_memory_utilization)
         charged = weights_bytes + self.activations_bytes + self.non_torch.num_bytes + self.repacking_bytes
+        charged += self.pinned_bytes + self.expert_buffers_bytes
         if self.setup.on_cpu:
             length = self.setup.request.max_model_len or self.setup.spec.max_position_embeddings
             return _cpu_cache_bytes(requested - charged, self.layout.bytes_per_sequence(length))
@@ -298,7 +344,8 @@ class VllmAccount:
 
     @property
     def _runtime_bytes(self) -> int:
-        return self.non_torch.num_bytes + self.context.num_bytes + self.repacking_bytes
+        kept = self.uncharged_bytes + self.pinned_bytes + self.expert_buffers_bytes
+        return self.non_torch.num_bytes + self.context.num_bytes + self.repacking_bytes + kept
 
     def _free_bytes(self, device: Device, stage: int) -> int:
         held = self.held_weights(stage) + max(0, self.cache_bytes) + self.activations_bytes + self.cuda_graphs_bytes

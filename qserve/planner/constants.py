@@ -12,7 +12,6 @@ from qserve.units import GIB, MIB
 __all__ = [
     "ACTIVATION_BASE",
     "ACTIVATION_MLP_BASE",
-    "ACTIVATION_TOKEN_V2",
     "ADAPTER_GRAPHS",
     "CUBLAS_WORKSPACE_AMPERE",
     "CUBLAS_WORKSPACE_HOPPER",
@@ -27,7 +26,9 @@ __all__ = [
     "NON_TORCH_INTEGRATED",
     "PYTHON_TRANSFORMERS_CPU",
     "PYTHON_VLLM_CPU",
+    "SAMPLER_BYTES_BONUS",
     "SAMPLER_BYTES_GREEDY",
+    "SAMPLER_BYTES_REJECTION",
     "SAMPLER_BYTES_SORT",
     "SAMPLER_BYTES_TRITON",
     "STEP_VLLM_CPU",
@@ -59,9 +60,15 @@ SAMPLER_BYTES_TRITON = 14  # vLLM 0.17 to 0.19, H100, 45 dense runs (llm-d-plann
 SAMPLER_BYTES_SORT = 38  # vLLM 0.10 to 0.16, H100 and H200: sorted logits, int64 indices, softmax, cumulative sum
 SAMPLER_BYTES_GREEDY = 2  # second model runner: 16-bit logits, "may skip top_k, top_p, and logprobs" (model_runner.py)
 
-ACTIVATION_BASE = Constant(51 * MIB, 20 * MIB, 100 * MIB, "vLLM 0.11 to 0.19, H100, sampler branch (llm-d-planner)")
-ACTIVATION_MLP_BASE = Constant(143 * MIB, 100 * MIB, 250 * MIB, "vLLM 0.19, H100, MLP branch (llm-d-planner)")
-ACTIVATION_TOKEN_V2 = Constant(8192, 4096, 16384, "a token; vLLM 0.27 and 0.28, later starts, 2048 and 8192 tokens")
+# The first runner's rejection sampler, for a drafted and a bonus token of each sequence: the pair's logits, the bonus'
+# as they came and in fp32, the target's in fp32 and as processed, softmax, and noise. Before 0.17 the bonus' sorting is
+# more: its logits and fp32 copy beside the pair's. Source: vllm v1/sample/rejection_sampler.py.
+SAMPLER_BYTES_REJECTION = 26
+SAMPLER_BYTES_BONUS = 8
+
+# Beside cuBLAS' workspace, which is 32 of the 51 and 143 MiB measured on an H100.
+ACTIVATION_BASE = Constant(19 * MIB, 10 * MIB, 70 * MIB, "vLLM 0.11 to 0.19, H100, sampler branch (llm-d-planner)")
+ACTIVATION_MLP_BASE = Constant(111 * MIB, 70 * MIB, 220 * MIB, "vLLM 0.19, H100, MLP branch (llm-d-planner)")
 
 CUDA_CONTEXT_SINGLE = Constant(522 * MIB, 300 * MIB, 700 * MIB, "vLLM 0.19, H100, one card: memory before loading")
 CUDA_CONTEXT_MULTI = Constant(1567 * MIB, 500 * MIB, 1800 * MIB, "vLLM 0.19, H100, two cards: memory before loading")
@@ -86,7 +93,7 @@ ADAPTER_GRAPHS = 2.1  # vllm#25914: 1.62 GiB of graphs with adapters, 0.76 GiB m
 # What a machine whose CPU and GPU share the memory charges: free memory is the machine's, so the engine's own
 # processes count. Source: vllm mem_utils.MemorySnapshot (is_integrated_gpu takes psutil's figure).
 NON_TORCH_INTEGRATED = Constant(
-    2048 * MIB, 1800 * MIB, 5800 * MIB, "vLLM 0.14 to 0.27, GB10, four starts: 1.9 to 2.2 GiB; others 3.1 to 5.7"
+    2048 * MIB, 800 * MIB, 5800 * MIB, "vLLM 0.14 to 0.27, GB10, four starts: 1.9 to 2.2 GiB; others 0.8 and 3.1 to 5.7"
 )
 
 
@@ -116,11 +123,13 @@ def non_torch(
     )
 
 
-def non_torch_v2(is_hybrid: bool) -> Constant:
-    """One card under the second model runner, without its buffers for penalties."""
+def non_torch_v2(release: tuple[int, ...], is_hybrid: bool) -> Constant:
+    """One card under the second model runner, without its buffers for penalties, and without cuBLAS' workspace."""
+    if release < (0, 27):
+        return Constant(66 * MIB, 40 * MIB, 200 * MIB, "vLLM 0.26: RTX 4080 0.06 GiB, a card of 16 GB 0.07")
     if is_hybrid:
-        return Constant(236 * MIB, 150 * MIB, 500 * MIB, "vLLM 0.29, without penalties: RTX PRO 6000 0.30 GiB, L4 0.16")
-    return Constant(138 * MIB, 80 * MIB, 250 * MIB, "vLLM 0.28 and 0.29, L40S and RTX 4090: 0.12 to 0.21 GiB")
+        return Constant(216 * MIB, 130 * MIB, 480 * MIB, "vLLM 0.29, without penalties: RTX PRO 6000 0.30 GiB, L4 0.16")
+    return Constant(130 * MIB, 70 * MIB, 240 * MIB, "vLLM 0.28 and 0.29, L40S and RTX 4090: 0.12 to 0.21 GiB")
 
 
 def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool, is_hybrid: bool) -> Constant:
@@ -139,7 +148,7 @@ def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool, is_hybr
 
 # torch's cuBLAS workspace: part of every peak. Source: aten/src/ATen/cuda/CublasHandlePool.cpp.
 CUBLAS_WORKSPACE_AMPERE = Constant(8_519_680, 8_519_680, 8_519_680, "torch, :4096:2:16:8, before Hopper")
-CUBLAS_WORKSPACE_HOPPER = Constant(32 * MIB, 32 * MIB, 32 * MIB, "torch, Hopper")
+CUBLAS_WORKSPACE_HOPPER = Constant(32 * MIB, 32 * MIB, 32 * MIB, "torch, Hopper and Blackwell")
 
 # --- CPU --------------------------------------------------------------------------------------------------------
 

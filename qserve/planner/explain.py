@@ -15,6 +15,7 @@ from qserve.planner.layout import stage_layers
 from qserve.planner.memory import vllm
 from qserve.planner.memory.encoder import encoder_peak
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
+from qserve.planner.memory.pinned import cublas_workspace
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.plan import Plan, Term
 from qserve.planner.setup import Setup
@@ -35,28 +36,48 @@ def vllm_terms(account: VllmAccount, device: Device, stage: int) -> tuple[Term, 
     activations, graphs, cache = account.activations_bytes, account.cuda_graphs_bytes, max(0, account.cache_bytes)
     non_torch, context, setup = account.non_torch, account.context, account.setup
     graph_source = vllm.graph_bytes_per_layer(setup.spec, account.version)
-    second = _compiler_bytes(account) if account.version.may_pin_freed_segments else 0
     return (
         *_weights_terms(account, stage, ", in the blocks of torch's CUDA allocator"),
         Term(
             "KV cache", cache, _cache_formula(account, device), f"vLLM {setup.engine_version}, gpu_worker.py",
-            max(0, int(cache * 0.97) - 200 * MIB - second), int(cache * 1.02) + 100 * MIB,
+            max(0, int(cache * 0.97) - 200 * MIB), int(cache * 1.02) + 100 * MIB,
         ),
         Term(
             "activations", activations, _activations_formula(account, device),
-            "vLLM's profile run; start-up logs of 0.10 to 0.29", int(activations * 0.93),
-            int(activations * 1.15) + second,
+            "vLLM's profile run; start-up logs of 0.10 to 0.31", int(activations * 0.93), int(activations * 1.15),
         ),
         Term("CUDA graphs", graphs, _graphs_formula(account), graph_source.source, graphs // 2, graphs * 3 // 2),
         Term(
             "non-torch", non_torch.num_bytes, _non_torch_formula(account),
             non_torch.source, non_torch.low_bytes, non_torch.high_bytes,
         ),
+        *_kept_terms(account),
         Term(
             "CUDA context", context.num_bytes, "outside vLLM's own account, but on the card",
             context.source, context.low_bytes, context.high_bytes,
         ),
     )  # fmt: skip
+
+
+def _kept_terms(account: VllmAccount) -> Iterator[Term]:
+    """What stays on the card beside vLLM's own terms: counts that it overlooks, a segment that it can't return."""
+    if counts := account.uncharged_bytes:
+        yield Term(
+            "penalties", counts, f"{_counts_formula(account)}, held but in no account of this release",
+            "vllm v1/worker/gpu/sample/penalties.py", counts, counts,
+        )  # fmt: skip
+    if buffers := account.expert_buffers_bytes:
+        tokens = account.max_num_batched_tokens
+        yield Term(
+            "expert buffers", buffers, f"two buffers of the fused experts for {tokens} tokens, kept after the profile",
+            "vllm TritonExperts.workspace_shapes; mem_utils.py", buffers, buffers,
+        )  # fmt: skip
+    if pinned := account.pinned_bytes:
+        yield Term(
+            "pinned segment", pinned,
+            "the embedding's copy, first start only: cuBLAS put its workspace in it, and a later start has it free",
+            "torch CUDACachingAllocator.cpp, CublasHandlePool.cpp; vllm#54122", 0, pinned,
+        )  # fmt: skip
 
 
 def _weights_terms(account: VllmAccount, stage: int = 0, suffix: str = "") -> Iterator[Term]:
@@ -145,25 +166,32 @@ def _compiler_bytes(account: VllmAccount) -> int:
 def _activations_formula(account: VllmAccount, device: Device) -> str:
     spec, tokens = account.setup.spec, account.max_num_batched_tokens
     seqs, ranks = account.max_num_seqs, account.setup.tensor_parallel_size
-    is_v2 = account.version.runs_model_runner_v2(spec)
-    if is_v2:
-        sampler = f"2·{seqs}·{spec.vocab_size}, greedy"
+    is_eager = account.setup.request.enforce_eager or account.version.is_v0_engine(device.compute_capability)
+    drafts = account.setup.request.num_speculative_tokens > 0
+    each = vllm.sampler_bytes(spec, account.version, drafts)
+    sampler = f"{each}·{seqs}·{spec.vocab_size}"
+    if each == constants.SAMPLER_BYTES_GREEDY:
+        sampler += ", greedy"
     elif account.version.samples_with_triton:
-        sampler = f"14·{seqs}·{spec.vocab_size} + 4·{device.sm_count} SMs·{spec.vocab_size}"
-    else:
-        sampler = f"38·{seqs}·{spec.vocab_size}"
-    base = f"8 KiB·{tokens}" if is_v2 else "143 MiB"
-    layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + 2·{spec.hidden_size}) + {base}"
-    parts = [f"sampler {sampler} + 2·{tokens}·{spec.hidden_size} + 51 MiB", f"widest layer {layer}"]
+        sampler += f" + 4·{device.sm_count} SMs·{spec.vocab_size}"
+    base = format_bytes(constants.ACTIVATION_BASE.num_bytes)
+    streams = vllm.layer_streams(spec, account.version, ranks, is_eager)
+    layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + {streams})"
+    if not (is_eager or account.version.runs_model_runner_v2(spec)):
+        layer += f" + {format_bytes(constants.ACTIVATION_MLP_BASE.num_bytes)}"
+    parts = [f"sampler {sampler} + 2·{tokens}·{spec.hidden_size} + {base}", f"widest layer {layer}"]
     if compiler := _compiler_bytes(account):
-        twice = " (some starts keep it twice)" if account.version.may_pin_freed_segments else ""
         copied = f"compiler, first start only, 2·{spec.vocab_size}·{spec.hidden_size}/{ranks}"
-        parts.append(f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(compiler)}" + twice)
+        parts.append(f"{copied} + 4·{tokens}·{spec.hidden_size} = {format_bytes(compiler)}")
     if images := account.encoder_tokens:
         parts.append(
             f"vision encoder on {images} tokens of images or video {format_bytes(encoder_peak(spec, images, ranks))}"
         )
-    extra = " + two buffers of the fused experts" if spec.moe else ""
+    workspace = f"cuBLAS' workspace {format_bytes(cublas_workspace(device))}"
+    if account.version.charges_what_is_gone:
+        extra = f"; {workspace} outlives it: no part of it, and off where the peak comes first"
+    else:
+        extra = f" + {workspace}" + (" + two buffers of the fused experts" if spec.moe else "")
     if account.setup.request.prompt_logprobs:
         extra += f" + prompt logprobs 4·{tokens}·{spec.vocab_size}"
     if adapted := step_adapters(account.setup, tokens):
@@ -173,10 +201,13 @@ def _activations_formula(account: VllmAccount, device: Device) -> str:
 
 def _non_torch_formula(account: VllmAccount) -> str:
     libraries = f"driver libraries, cuBLAS, NCCL over {account.setup.num_ranks} rank(s)"
-    if not account.penalty_bytes:
+    if not account.penalty_bytes or account.uncharged_bytes:
         return libraries
-    counts = f"counts for penalties {account.max_num_seqs}·{account.setup.spec.vocab_size}·(4 + 1/8)"
-    return f"{libraries} + {counts} = {format_bytes(account.penalty_bytes)}"
+    return f"{libraries} + {_counts_formula(account)} = {format_bytes(account.penalty_bytes)}"
+
+
+def _counts_formula(account: VllmAccount) -> str:
+    return f"counts for penalties {account.max_num_seqs}·{account.setup.spec.vocab_size}·(4 + 1/8)"
 
 
 def _graphs_formula(account: VllmAccount) -> str:

@@ -9,6 +9,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.planner import constants
 from qserve.planner.constants import Constant
 from qserve.planner.memory.encoder import embedding_bytes, encoder_peak
+from qserve.planner.memory.pinned import cublas_workspace
 from qserve.planner.versions import VllmVersion
 from qserve.units import GIB, MIB
 
@@ -20,8 +21,11 @@ __all__ = [
     "default_max_num_batched_tokens",
     "default_max_num_seqs",
     "graph_bytes_per_layer",
+    "layer_streams",
+    "moe_workspace",
     "penalty_bytes",
     "prompt_logprobs_bytes",
+    "sampler_bytes",
 ]
 
 _ACTIVATION_BYTES = 2  # bf16 and fp16 alike
@@ -56,27 +60,59 @@ def activation_peak(
     tensor_parallel_size: int = 1,
     encoder_tokens: int = 0,
     compiles: bool = True,
+    is_eager: bool = False,
+    drafts: bool = False,
+    is_packed: bool = False,
 ) -> int:
     """Peak of vLLM's profile run on one rank: sampler, widest layer, compiler or vision encoder, whichever is more.
 
     sampler: 14·S·V + 4·SMs·V + 2·T·H + base (38·S·V before 0.17, without the SM term; 2·S·V in the second model
-    runner, which profiles greedy requests)
-    layer: 2·T·(3I/tp + 2H) + base (8 KiB·T in the second model runner); fused experts keep two buffers beside it.
+    runner, which profiles greedy requests; 26·S·V or 46·S·V where the first runner verifies `drafts`)
+    layer: 2·T·(3I/tp + `layer_streams`) + base; fused experts keep two buffers beside it.
     compiler: `compile_peak`, where the engine `compiles` (not with --enforce-eager).
     encoder: `encoder_peak` of the `encoder_tokens` that it is profiled with.
+
+    cuBLAS' workspace is part of it from its first product on: of the first layer, or of lm_head where linears
+    `is_packed`. From 0.27 on what outlives the run is no part of the peak, but of what is gone. Source: vllm
+    mem_utils.py, transient_peak_headroom.
     """
-    workspace = _moe_workspace(spec, version, max_num_batched_tokens, tensor_parallel_size)
+    experts = moe_workspace(spec, version, max_num_batched_tokens, tensor_parallel_size)
     encoder = encoder_peak(spec, encoder_tokens, tensor_parallel_size)
     embeddings = embedding_bytes(spec, encoder_tokens)
-    base = constants.ACTIVATION_MLP_BASE.num_bytes
-    if version.runs_model_runner_v2(spec):
-        base = constants.ACTIVATION_TOKEN_V2.num_bytes * max_num_batched_tokens
+    workspace = cublas_workspace(device)
+    is_eager = is_eager or version.is_v0_engine(device.compute_capability)
     language = max(
-        _sampler_peak(spec, device, version, max_num_seqs, max_num_batched_tokens),
-        _layer_peak(spec, max_num_batched_tokens, tensor_parallel_size) + base,
+        _sampler_peak(spec, device, version, max_num_seqs, max_num_batched_tokens, drafts) + workspace,
+        _layer_peak(spec, version, max_num_batched_tokens, tensor_parallel_size, is_eager)
+        + (0 if is_packed else workspace),
         compile_peak(spec, version, max_num_batched_tokens, tensor_parallel_size) if compiles else 0,
     )
-    return max(encoder, language + workspace + embeddings)
+    outlives = version.charges_what_is_gone
+    return max(encoder, language - outlives * workspace + experts + embeddings) - outlives * experts
+
+
+def sampler_bytes(spec: ModelSpec, version: VllmVersion, drafts: bool = False) -> int:
+    """Bytes of the profiled sampler per sequence and vocabulary entry; `drafts`: with the rejection sampler."""
+    if version.runs_model_runner_v2(spec):
+        return constants.SAMPLER_BYTES_GREEDY
+    if not version.samples_with_triton:
+        return constants.SAMPLER_BYTES_SORT + (constants.SAMPLER_BYTES_BONUS if drafts else 0)
+    return constants.SAMPLER_BYTES_REJECTION if drafts else constants.SAMPLER_BYTES_TRITON
+
+
+def layer_streams(spec: ModelSpec, version: VllmVersion, tensor_parallel_size: int = 1, is_eager: bool = False) -> int:
+    """Elements per token that stand beside gate, up and their product.
+
+    Eagerly Python's names keep four tensors of T·H: the residual, the layer's input that the model's loop still names,
+    what attention returned, and down_proj's output; of several ranks also the sum over them. Source: vllm qwen2.py
+    (Qwen2Model.forward, Qwen2MLP.forward). Compiled code drops a tensor when it is done with it, but a piece of the
+    graph has its inputs to the end: the residual before and after, and what attention returned. The first runner was
+    measured with two tensors and `ACTIVATION_MLP_BASE`.
+    """
+    if is_eager:
+        return (4 + (tensor_parallel_size > 1)) * spec.hidden_size
+    attention = spec.num_attention_heads * spec.head_dim // tensor_parallel_size
+    return 2 * spec.hidden_size + (attention if version.runs_model_runner_v2(spec) else 0)
 
 
 def compile_peak(spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int = 1) -> int:
@@ -152,29 +188,33 @@ def graph_bytes_per_layer(spec: ModelSpec, version: VllmVersion) -> Constant:
     return constants.GRAPH_BYTES_PER_LAYER_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER
 
 
-def _sampler_peak(spec: ModelSpec, device: Device, version: VllmVersion, num_seqs: int, num_tokens: int) -> int:
+def _sampler_peak(
+    spec: ModelSpec, device: Device, version: VllmVersion, num_seqs: int, num_tokens: int, drafts: bool
+) -> int:
     hidden = num_tokens * spec.hidden_size * _ACTIVATION_BYTES
     base = constants.ACTIVATION_BASE.num_bytes + hidden
     if spec.head.kind == "score":  # a pooling model samples nothing
         return base
-    rows = min(num_seqs, num_tokens) * spec.vocab_size
-    if version.runs_model_runner_v2(spec):
-        return constants.SAMPLER_BYTES_GREEDY * rows + base
-    if not version.samples_with_triton:
-        return constants.SAMPLER_BYTES_SORT * rows + base
-    return constants.SAMPLER_BYTES_TRITON * rows + 4 * device.sm_count * spec.vocab_size + base
+    peak = sampler_bytes(spec, version, drafts) * min(num_seqs, num_tokens) * spec.vocab_size + base
+    if version.runs_model_runner_v2(spec) or not version.samples_with_triton:
+        return peak
+    return peak + 4 * device.sm_count * spec.vocab_size
 
 
-def _layer_peak(spec: ModelSpec, num_tokens: int, tensor_parallel_size: int) -> int:
-    widths = 3 * spec.intermediate_size // tensor_parallel_size + 2 * spec.hidden_size
+def _layer_peak(
+    spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int, is_eager: bool
+) -> int:
+    streams = layer_streams(spec, version, tensor_parallel_size, is_eager)
+    widths = 3 * spec.intermediate_size // tensor_parallel_size + streams
     linear = spec.linear_attention
     if linear:  # projections of Gated DeltaNet, and a state of k_dim × v_dim per chunk of 64 tokens
         chunk = linear.num_value_heads * linear.key_head_dim * linear.value_head_dim // 64
         widths = max(widths, (2 * (linear.conv_dim + linear.value_dim) + chunk) // tensor_parallel_size)
-    return num_tokens * widths * _ACTIVATION_BYTES
+    has_base = not (is_eager or version.runs_model_runner_v2(spec))
+    return num_tokens * widths * _ACTIVATION_BYTES + has_base * constants.ACTIVATION_MLP_BASE.num_bytes
 
 
-def _moe_workspace(spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int) -> int:
+def moe_workspace(spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor_parallel_size: int = 1) -> int:
     """T·top_k·(max(I, H) + max(2I, H))·2: two buffers. Source: vllm TritonExperts.workspace_shapes."""
     moe = spec.moe
     if moe is None or not version.keeps_moe_workspace:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Literal
 
 from qserve.core.model_spec import ModelSpec
@@ -14,7 +15,7 @@ from qserve.core.quantization import CheckpointQuantization
 from qserve.core.tensors import Tensor, dtype_bytes
 from qserve.planner.memory.allocator import allocated_bytes
 
-__all__ = ["Loading", "rank_weights"]
+__all__ = ["Loading", "blocks_in_order", "rank_weights"]
 
 _Split = Literal["all", "kv", "none"]
 
@@ -62,13 +63,28 @@ class Loading:
 
 def rank_weights(spec: ModelSpec, tensors: Iterable[Tensor], loading: Loading) -> int:
     """Bytes of one rank's share of `tensors` (all layers of them: a pipeline stage passes its own)."""
+    return sum(count * _block_bytes(nbytes, loading) for nbytes, count in _rank_blocks(spec, tensors, loading))
+
+
+def blocks_in_order(spec: ModelSpec, tensors: Iterable[Tensor], loading: Loading) -> tuple[int, ...]:
+    """Bytes of each allocation of a rank, layer by layer."""
+    blocks = _rank_blocks(spec, tensors, loading)
+    return tuple(
+        nbytes
+        for count, group in groupby(blocks, key=lambda block: block[1])
+        for nbytes in [nbytes for nbytes, _ in group] * count
+    )
+
+
+def _rank_blocks(spec: ModelSpec, tensors: Iterable[Tensor], loading: Loading) -> Iterator[tuple[int, int]]:
+    """Bytes of an allocation, and how many such there are: one a layer where `tensors` are of all layers alike."""
     kept = (tensor for tensor in tensors if _is_loaded(tensor, spec, loading))
     stored = pack(kept, loading.quantization) if loading.quantization else kept
     blocks: dict[tuple[str, int], int] = {}
     for tensor in stored:
         key, count = _block_of(tensor, spec, loading)
         blocks[key, count] = blocks.get((key, count), 0) + _share_bytes(tensor, spec, loading)
-    return sum(count * _block_bytes(total // count, loading) for (_, count), total in blocks.items())
+    return ((total // count, count) for (_, count), total in blocks.items())
 
 
 def _is_loaded(tensor: Tensor, spec: ModelSpec, loading: Loading) -> bool:

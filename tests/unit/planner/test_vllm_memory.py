@@ -98,21 +98,3 @@ def test_a_kept_compile_cache_leaves_the_copy_of_the_embedding_to_the_kv_cache()
     cold, warm = (plan_of("Qwen/Qwen3-8B", "rtx-4090", warm_compile_cache=kept, **fixed) for kept in (False, True))
     gained = warm.devices[0].kv_cache_bytes - cold.devices[0].kv_cache_bytes
     assert gained / GIB == pytest.approx(0.98, abs=0.05)  # logged: 35,792 and 43,040 tokens of 144 KiB, 0.995 GiB
-
-
-@pytest.mark.parametrize(("release", "copies"), [("0.26.0", 1), ("0.29.0", 2), ("0.32.0", 1)])
-def test_the_band_of_a_first_start_has_what_its_release_may_keep(release: str, copies: int) -> None:
-    plan = plan_of("Qwen/Qwen3-14B", "l40s", engine_version=release, max_model_len=4096, max_num_seqs=256)
-    activations = next(term for term in plan.devices[0].terms if term.name == "activations")
-    assert round(activations.high_bytes / activations.num_bytes - 0.15, 2) == copies
-    assert ("twice" in activations.formula) == (copies == 2)
-
-
-def test_qwen3_vl_keeps_a_buffer_for_each_deepstack_layer() -> None:
-    """16.78 GiB of Qwen3-VL-8B at 8192 tokens a step: 0.19 GiB of it hold what the vision encoder hands on."""
-    fixed = {"engine_version": "0.19.0", "max_model_len": 4096, "max_num_batched_tokens": 8192}
-    plan = plan_of("Qwen/Qwen3-VL-8B-Instruct", "l40s", **fixed)
-    assert plan.devices[0].weights_bytes / GIB == pytest.approx(16.78, abs=0.02)
-    assert "deepstack" in plan.devices[0].terms[0].formula
-    text_only = plan_of("Qwen/Qwen3-VL-8B-Instruct", "l40s", language_model_only=True, **fixed)
-    assert "deepstack" not in text_only.devices[0].terms[0].formula
