@@ -21,6 +21,7 @@ __all__ = ["CpuFeatures", "Device", "Hardware", "formats_of", "known_gpus", "par
 # A card of unknown kind: what a memory=… description computes with. Ampere is the oldest generation with bf16.
 _ASSUMED_CAPABILITY = (8, 0)
 _EXAMPLES = ("rtx-4090", "rtx-3060", "l4", "a100-80gb", "h100-80gb", "mi300x")
+_LEAST_BYTES = 64 * MIB  # no card has less: a number without its unit
 _DESCRIPTION_KEYS = ("memory", "sm", "count", "bandwidth", "cc", "used", "name")
 
 
@@ -166,6 +167,8 @@ def _described(text: str) -> tuple[Device, ...]:
     total_bytes, used_bytes = parse_bytes(fields["memory"]), parse_bytes(fields.get("used", "0"))
     if not 0 <= used_bytes <= total_bytes or total_bytes == 0:
         raise UsageError(f"--gpu {text!r}: memory must be above 0 and at least as large as used")
+    if total_bytes < _LEAST_BYTES:
+        raise UsageError(f"--gpu {text!r}: memory={fields['memory']} is {total_bytes} bytes; write for example 24GiB")
     capability = _capability(fields["cc"], text) if "cc" in fields else _ASSUMED_CAPABILITY
     device = Device(
         name=fields.get("name", f"{fields['memory']} card"),

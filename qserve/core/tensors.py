@@ -17,7 +17,7 @@ DTYPE_BYTES = {
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "U16": 2, "U32": 4, "U64": 8, "BOOL": 1,
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1,
     "fp32": 4, "fp16": 2, "bf16": 2, "half": 2, "float": 4,
-    "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "int8_per_token_head": 1,
+    "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "int8_per_token_head": 1, "fp8_per_token_head": 1,
 }  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from qserve.core import facts
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.dimensions import tensors_of
 from qserve.core.hardware import CpuFeatures, Device, Hardware
@@ -21,9 +20,10 @@ from qserve.planner.online import online_scheme, runs_stored, why_online
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
-from qserve.planner.versions import VllmVersion
+from qserve.planner.siblings import sibling_of
+from qserve.planner.versions import VllmVersion, check_transformers
 
-__all__ = ["candidates", "sibling_of"]
+__all__ = ["candidates"]
 
 _SCHEME_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -65,6 +65,8 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
     if engine == "transformers" and not request.engine_version:
         request = replace(request, engine_version=constants.TRANSFORMERS_VERSION)
     version = request.engine_version or constants.VLLM_VERSION
+    if engine == "transformers":
+        check_transformers(version)
     found = False
     place = _Place(engine, version, devices, hardware.cpu)
     for weights in _quantizations(checkpoint, request, place):
@@ -151,12 +153,6 @@ def _refuse_what_nobody_reads(
             f"--num-speculative-tokens {request.num_speculative_tokens}: {checkpoint.id} has no MTP head to draft "
             "with; leave it out"
         )
-
-
-def sibling_of(model_id: str, scheme: str) -> str | None:
-    """The checkpoint of configs/siblings.toml that holds `model_id` in `scheme`; None where there is none."""
-    sibling: str | None = facts.load("siblings").get(model_id, {}).get(scheme)
-    return sibling
 
 
 def _engine(hardware: Hardware, request: PlanRequest) -> Engine:

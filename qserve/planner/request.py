@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from qserve.core.tensors import DTYPE_BYTES
 from qserve.errors import UsageError
 from qserve.planner.device_map import Mode, Place
 from qserve.planner.learned import Residual
@@ -18,6 +17,12 @@ __all__ = ["VLLM_ONLY", "EngineName", "Offload", "PlanRequest"]
 
 EngineName = Literal["vllm", "transformers"]
 Offload = Literal["none", "cpu", "disk"]
+
+_DTYPES = ("bfloat16", "float16", "float32", "bf16", "fp16", "fp32", "half", "float")
+# Those of vLLM's that the planner has bytes for. Source: vllm 0.32 config/cache.py, CacheDType.
+_CACHE_DTYPES = (
+    "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,13 +77,13 @@ class PlanRequest:
             parse_limits(self.max_memory)
         parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
         self._check_adapters()
-        for flag, name in (
-            ("--dtype", self.dtype),
-            ("--kv-cache-dtype", self.kv_cache_dtype),
-            ("--mamba-ssm-cache-dtype", self.mamba_ssm_cache_dtype),
+        for flag, name, known in (
+            ("--dtype", self.dtype, _DTYPES),
+            ("--kv-cache-dtype", self.kv_cache_dtype, _CACHE_DTYPES),
+            ("--mamba-ssm-cache-dtype", self.mamba_ssm_cache_dtype, _DTYPES[:3]),
         ):
-            if name not in (None, "auto") and name not in DTYPE_BYTES:
-                raise UsageError(f"{flag} {name!r} is unknown; it takes auto or one of {', '.join(DTYPE_BYTES)}")
+            if name not in (None, "auto", *known):
+                raise UsageError(f"{flag} {name!r} is unknown; it takes auto or one of {', '.join(known)}")
 
     def _check_adapters(self) -> None:
         names = ("max_loras", "max_lora_rank", "fully_sharded_loras", "lora_target_modules")

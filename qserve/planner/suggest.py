@@ -14,6 +14,7 @@ from qserve.planner.constants import TRANSFORMERS_VERSION
 from qserve.planner.plan import Plan, Suggestion
 from qserve.planner.request import Offload, PlanRequest
 from qserve.planner.setup import Setup
+from qserve.planner.siblings import base_of
 from qserve.units import format_bytes
 
 __all__ = ["suggestions"]
@@ -35,6 +36,7 @@ class _Change:
     hardware: Hardware
     model: str
     gpu: str | None = None
+    checkpoint: Checkpoint | None = None
 
 
 Kind = tuple[bool, list[_Change]]
@@ -62,7 +64,7 @@ def _that_fit(kind: Kind, checkpoint: Checkpoint, attempt: Try) -> Iterator[Sugg
     """Those of a kind that fit; of an ordered kind (cards, precision) the first alone, as later ones cost more."""
     is_ordered, changes = kind
     for change in changes:
-        better = attempt(checkpoint, change.hardware, change.request)
+        better = attempt(change.checkpoint or checkpoint, change.hardware, change.request)
         if better is None:
             continue
         got = f"then {better.kv_cache_tokens} tokens of KV cache, max_model_len {better.workload.max_model_len}"
@@ -171,12 +173,16 @@ def _engine_knobs(setup: Setup) -> list[_Change]:
 
 
 def _fewer_bits(setup: Setup) -> Kind:
-    quality = SCHEMES[setup.quant.scheme].quality
+    quality, checkpoint, model = SCHEMES[setup.quant.scheme].quality, setup.checkpoint, setup.checkpoint.id
+    if checkpoint.spec.quantization is not None:
+        base = base_of(model)
+        if base is None:
+            return True, []
+        plain = replace(checkpoint.spec, quantization=None, id=base)
+        checkpoint, model = Checkpoint(base, None, checkpoint.config, plain), base
     options = (("fp8", "hardly any accuracy"), ("int8", "little accuracy"), ("4bit", "some points on hard benchmarks"))
-    if setup.checkpoint.spec.quantization is not None:
-        return True, []
     return True, [
-        _Change(f"weights in {quant}", cost, _in(setup.request, quant), setup.hardware, setup.checkpoint.id)
+        _Change(f"weights in {quant}", cost, _in(setup.request, quant), setup.hardware, model, checkpoint=checkpoint)
         for quant, cost in options
         if max(SCHEMES[name].quality for name in FAMILIES[quant]) < quality
     ]
@@ -242,8 +248,19 @@ def _larger_card(setup: Setup) -> Kind:
 
 
 def _gpu_flag(device: Device) -> str:
-    names = [key for key, card in known_gpus().items() if card.name == device.name]
-    return names[0] if names else f"memory={device.total_bytes},sm={max(1, device.sm_count)}"
+    """The card's name, or where it is not as in the table (another size, memory that others hold) its description."""
+    names = [key for key, card in known_gpus().items() if card == device]
+    if names:
+        return names[0]
+    capability = device.compute_capability
+    parts = {
+        "memory": str(device.total_bytes),
+        "sm": str(max(1, device.sm_count)),
+        "cc": f"{capability[0]}.{capability[1]}" if capability else None,
+        "used": str(device.used_by_others_bytes) if device.used_by_others_bytes else None,
+        "name": device.name if "," not in device.name else None,
+    }
+    return ",".join(f"{key}={value}" for key, value in parts.items() if value is not None)
 
 
 def _count(name: str, count: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 
-__all__ = ["VllmVersion", "parse_release"]
+__all__ = ["VllmVersion", "check_transformers", "parse_release"]
 
 
 def parse_release(text: str) -> tuple[int, int, int]:
@@ -17,6 +17,14 @@ def parse_release(text: str) -> tuple[int, int, int]:
     if match is None:
         raise UsageError(f"--engine-version {text!r} is no release; write for example 0.32.0")
     return int(match[1]), int(match[2]), int(match[3] or 0)
+
+
+def check_transformers(text: str) -> None:
+    """Raises UsageError for a release of transformers that nobody measured, or that is one of vLLM's."""
+    if parse_release(text) < (4, 38):
+        raise UsageError(
+            f"--engine-version {text}: transformers before 4.38 is not planned for; leave it out, or give --engine vllm"
+        )
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,8 @@ class VllmVersion:
     def parse(cls, text: str) -> VllmVersion:
         """Raises UsageError outside 0.5 to 0.x: older ones account differently, and nobody measured them."""
         release = parse_release(text)
+        if release >= (4, 0):
+            raise UsageError(f"--engine-version {text} is no release of vLLM; give --engine transformers with it")
         if release < (0, 5):
             raise UsageError(f"--engine-version {text}: vLLM before 0.5 is not planned for; use 0.32.0")
         return cls(release)
@@ -86,21 +96,13 @@ class VllmVersion:
         return self.release >= (0, 22)
 
     @property
-    def charges_what_is_gone(self) -> bool:
-        """The account takes all that is gone from the card since the start (the log's "consumed memory").
+    def may_pin_freed_segments(self) -> bool:
+        """Whether a segment that the profile run freed may stay, and be charged, as something small lies in it.
 
-        Before, it took the weights, the profile run's peak of torch, and what is no torch tensor: buffers made after
-        the weights were charged to nobody. Source: vllm gpu_worker.py, determine_available_memory.
+        From 0.27 on what is gone from the card is charged (the log's "consumed memory"); 0.32 limits splits in the
+        profile run, and says why. Source: vllm gpu_worker.py, determine_available_memory.
         """
-        return self.release >= (0, 27)
-
-    @property
-    def pins_freed_segments(self) -> bool:
-        """Whether a segment that the profile run freed may stay, as a block lies in it, and be charged.
-
-        0.32 limits splits in the profile run, and says why. Source: vllm gpu_worker.py, determine_available_memory.
-        """
-        return self.charges_what_is_gone and self.release < (0, 32)
+        return (0, 27) <= self.release < (0, 32)
 
     @property
     def adapts_experts(self) -> bool:

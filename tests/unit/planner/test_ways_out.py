@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from qserve.cli.plan import command
 from qserve.core.hardware import Hardware
+from qserve.errors import UsageError
 from qserve.planner import PlanRequest
 from qserve.planner.layout import layouts
 from qserve.units import GIB
@@ -117,3 +118,36 @@ def test_fp8_by_name_on_a_card_before_ampere():
     assert plan.fits and plan.quant.scheme.startswith("fp8")
     assert "no fp8 arithmetic" in plan.quant.reason
     assert not plan_of("Qwen/Qwen2.5-7B-Instruct", "t4").quant.scheme.startswith("fp8")
+
+
+def test_a_stored_checkpoint_is_not_the_only_one_of_its_model():
+    offered = ways_out("--model Qwen/Qwen3-32B-FP8 --gpu rtx-4090")
+    assert "--model Qwen/Qwen3-32B --gpu rtx-4090 --quant 4bit" in offered["weights in 4bit"]
+    assert planned(offered["weights in 4bit"])["quant"]["checkpoint"] == "Qwen/Qwen3-32B-AWQ"
+
+
+def test_a_described_card_stays_as_described():
+    """Its compute capability and what others hold of it decide, and are not in a table."""
+    offered = ways_out("--model Qwen/Qwen3-8B --quant bf16 --gpu memory=24GiB,sm=40,cc=7.5,used=8GiB")
+    words = shlex.split(offered["weights in fp8"])
+    gpu = words[words.index("--gpu") + 1]
+    assert "cc=7.5" in gpu and f"used={8 * GIB}" in gpu
+    plan = planned(offered["weights in fp8"])
+    assert plan["devices"][0]["used_by_others_bytes"] == 8 * GIB and plan["dtype"] == "float16"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--gpu memory=24", "memory=24 is 24 bytes; write for example 24GiB"),
+        ("--gpu rtx-4090 --engine transformers --engine-version 0.32.0", "transformers before 4.38 is not planned for"),
+        ("--gpu rtx-4090 --engine-version 4.51.0", "4.51.0 is no release of vLLM; give --engine transformers"),
+        ("--gpu rtx-4090 --kv-cache-dtype I64", "--kv-cache-dtype 'I64' is unknown; it takes auto or one of bfloat16"),
+        ("--gpu rtx-4090 --dtype int8", "--dtype 'int8' is unknown; it takes auto or one of bfloat16, float16"),
+        ("--gpu rtx-4090 --mamba-ssm-cache-dtype fp8", "--mamba-ssm-cache-dtype 'fp8' is unknown"),
+    ],
+)
+def test_what_no_engine_takes_is_refused(line, message):
+    done = CliRunner().invoke(command, ["--model", "Qwen/Qwen3-8B", *shlex.split(line)])
+    assert isinstance(done.exception, UsageError)
+    assert message in str(done.exception)
