@@ -120,7 +120,7 @@ def _measure(
         console.print(f"{quant}: measured before; --out names another folder to measure anew")
         return
     console.print(f"{quant}: starting")
-    with own_server([*serve, quant], folder / "up.log", state_dir) as server:
+    with own_server([*serve, quant], folder / "up.log", state_dir, "compare") as server:
         console.print(f"{quant}: ready after {server.start_s:.1f} s; measuring")
         with request_progress() as progress:
             compare.measure(questions, quant, (server.url, server.api_key), folder, server.start_s, progress)

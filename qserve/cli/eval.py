@@ -109,7 +109,7 @@ def _server(console: Console, values: dict[str, Any], tasks: Tasks) -> Iterator[
     arguments += [] if tasks.only_generate else ["--prompt-logprobs"]
     log = state_folder(values["state_dir"]) / "eval-servers" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
     console.print(f"starting {values['model']}; its log: {log}")
-    with own_server([*arguments, *up_arguments(values["up_args"])], log, values["state_dir"]) as server:
+    with own_server([*arguments, *up_arguments(values["up_args"])], log, values["state_dir"], "eval") as server:
         console.print(f"ready after {server.start_s:.1f} s")
         yield server.url, server.api_key
 

@@ -15,7 +15,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from qserve.cli.recording import STARTED_BY
 from qserve.errors import UsageError, WorkerFailed
 
 __all__ = ["OwnServer", "own_server", "up_arguments"]
@@ -41,7 +43,9 @@ def up_arguments(text: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def own_server(arguments: Sequence[str], log: Path, state_dir: Path | None) -> Iterator[OwnServer]:
+def own_server(
+    arguments: Sequence[str], log: Path, state_dir: Path | None, started_by: Literal["compare", "eval"]
+) -> Iterator[OwnServer]:
     """`qserve up` with `arguments`, ready; its output goes to `log`, its run to the store of `state_dir`.
 
     It ends with the block, and with this process, however that ends. Raises WorkerFailed with its last words.
@@ -55,7 +59,7 @@ def own_server(arguments: Sequence[str], log: Path, state_dir: Path | None) -> I
             [sys.executable, "-m", "qserve.cli.child", str(os.getpid()), "up", *arguments, "--port", "0",
              "--ready-file", str(ready), *state],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env={**os.environ, "QSERVE_API_KEY": key},
+            env={**os.environ, "QSERVE_API_KEY": key, STARTED_BY: started_by},
             start_new_session=True,  # Ctrl-C is ours: the server must still answer while an evaluation winds up
         )  # fmt: skip
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
@@ -16,7 +17,10 @@ from qserve.units import GIB
 if TYPE_CHECKING:
     from qserve.up.record import Recording
 
-__all__ = ["recording_of", "without_secrets"]
+__all__ = ["STARTED_BY", "recording_of", "without_secrets"]
+
+STARTED_BY = "QSERVE_STARTED_BY"
+"""The variable by which a command that starts a server for itself says so (`own_server`)."""
 
 _SECRET = re.compile(r"(--[\w-]*(?:key|token|secret|password)(?:=|\s+))(\S+)", re.IGNORECASE)
 
@@ -35,7 +39,7 @@ def recording_of(run_folder: Path, hardware: Hardware, keep_days: float, keep_gi
     versions = {"qserve": qserve.__version__, "python": platform.python_version(), **Packages.installed().versions}
     command = without_secrets(["qserve", *sys.argv[1:]])
     about = {**asdict(hardware), "cpu": hardware.cpu.model_name}  # not its hundred flags
-    run = NewRun(run_folder.name, command, versions, about, run_folder)
+    run = NewRun(run_folder.name, command, versions, about, run_folder, os.environ.get(STARTED_BY, ""))
     return Recording(run_folder.parent.parent, run, Retention(keep_days, int(keep_gib * GIB)))
 
 

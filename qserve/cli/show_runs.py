@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,20 +29,24 @@ TERMS = {
 _COLOURS = {"running": "green", "ended": "", "died": "red"}
 _FAULTS = ("restart", "retry", "down", "failed")
 _WORTH_TELLING_S = 0.1
+_WIDE = 110
+_PLAIN_WIDTH = 160
 
 
 def show_list(runs: Sequence[StoredRun], path: Path) -> None:
     """One line a run, newest first."""
-    table = _table("run", "state", "lasted", "models", "requests", "errors", "restarts", right=(2, 4, 5, 6))
-    table.columns[0].no_wrap = True
+    console = _console()
+    is_wide = console.width >= _WIDE
+    table = _table("run", "state", "lasted", "requests", "errors", "restarts", "models", right=(2, 3, 4, 5))
+    table.padding = (0, 2 if is_wide else 1)
+    for column in table.columns[:-1]:
+        column.no_wrap = True
     for run in runs:
-        models = " + ".join(f"{', '.join(one.models)} ({_how(one)})" for one in run.workers) or "not planned"
         restarts = sum(one.num_restarts for one in run.workers)
         table.add_row(
-            run.id, _state(run), lasting(run.duration_s), models, f"{run.num_requests:,}", _count(run.num_errors),
-            _count(restarts),
+            run.id, _state(run), lasting(run.duration_s, is_wide), f"{run.num_requests:,}", _count(run.num_errors),
+            _count(restarts), _served(run, is_wide),
         )  # fmt: skip
-    console = Console(highlight=False)
     console.print(table)
     size = sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*") if each.is_file())
     console.print(f"[dim]{path} · {format_bytes(size)} · one in full: qserve runs show RUN[/dim]", soft_wrap=True)
@@ -49,9 +54,11 @@ def show_list(runs: Sequence[StoredRun], path: Path) -> None:
 
 def show_run(store: RunStore, run: StoredRun) -> None:
     """Everything but the single requests."""
-    console = Console(highlight=False)
+    console = _console()
     console.print(f"[bold]{run.id}[/bold]  {_state(run)} · {lasting(run.duration_s)} · began {_when(run)}")
     console.print(f"  {' '.join(run.command)}", markup=False, soft_wrap=True)
+    if run.started_by:
+        console.print(f"  started by qserve {run.started_by} for itself")
     console.print(f"  {_machine(run)}", markup=False, soft_wrap=True)
     console.print(f"  logs: {run.folder}", markup=False, soft_wrap=True)
     if run.num_lost:
@@ -69,28 +76,65 @@ def show_run(store: RunStore, run: StoredRun) -> None:
 
 
 def show_residuals(residuals: Sequence[Residual]) -> None:
-    """What counts is the last measurement of a term."""
+    """What the next plan goes by: of each term the last measurement, below the run and the device that it is of."""
+    console = _console()
     if not residuals:
-        Console().print("nothing was measured yet; the next `qserve up` does")
+        console.print("nothing was measured yet; the next `qserve up` does")
         return
-    table = _table("run", "device", "engine", "term", "planned", "measured", "correction", right=(4, 5, 6))
-    for one in residuals:
-        of_bytes = one.term != "kv_cache_tokens"
-        figures = [format_bytes(value) if of_bytes else f"{value:,}" for value in (one.planned, one.measured)]
-        moved = f"{100 * (one.measured / one.planned - 1):+.2f} %" if one.planned else format_bytes(one.measured)
-        engine = f"{one.engine} {one.engine_version}"
-        table.add_row(one.run, one.device, engine, one.term.replace("_", " "), *figures, moved)
-    Console(highlight=False).print(table)
+    last = {(one.engine, one.engine_version, one.device, one.shape, one.step, one.term): one for one in residuals}
+    groups: dict[tuple[str, str], list[Residual]] = {}
+    for one in last.values():
+        about = f"{one.engine} {one.engine_version} on {one.device}, {one.step}; run {one.run}"
+        groups.setdefault((one.shape, about), []).append(one)
+    for (shape, about), measured in groups.items():
+        console.print(f"[bold]{shape}[/bold]", soft_wrap=True)
+        console.print(f"[dim]{about}[/dim]", soft_wrap=True)
+        table = _table("", "planned", "measured", "correction", right=(1, 2, 3))
+        for one in measured:
+            table.add_row(f"  {one.term.replace('_', ' ')}", *_corrected(one))
+        console.print(table)
+        console.print()
+    if len(last) < len(residuals):
+        older = len(residuals) - len(last)
+        console.print(f"[dim]{older:,} older measurements of the same terms count no more; --json has them[/dim]")
 
 
-def lasting(seconds: float) -> str:
-    """'2 d 3 h', '1 h 05 min', '12 min 07 s', '8 s'."""
+def lasting(seconds: float, in_full: bool = True) -> str:
+    """'2 d 3 h', '1 h 05 min', '12 min 07 s', '8 s'; without its smaller unit where that is not wanted."""
     whole = int(seconds)
     if whole >= 86400:
-        return f"{whole // 86400} d {whole % 86400 // 3600} h"
+        return f"{whole // 86400} d" + (f" {whole % 86400 // 3600} h" if in_full else "")
     if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+        return f"{whole // 3600} h" + (f" {whole % 3600 // 60:02d} min" if in_full else "")
+    if whole >= 60:
+        return f"{whole // 60} min" + (f" {whole % 60:02d} s" if in_full else "")
+    return f"{whole} s"
+
+
+def _served(run: StoredRun, is_wide: bool) -> str:
+    """Each worker's models, and how they are served where there is room."""
+    workers = (f"{', '.join(one.models)} ({_how(one)})" if is_wide else ", ".join(one.models) for one in run.workers)
+    served = " + ".join(workers) or "not planned"
+    by = f"qserve {run.started_by}" if is_wide else run.started_by
+    return f"{served}, for {by}" if run.started_by else served
+
+
+def _corrected(one: Residual) -> tuple[str, str, str]:
+    """Planned, measured, and what the difference does to a plan."""
+    if one.term == "kv_cache_tokens":
+        return f"{one.planned:,}", f"{one.measured:,}", _change(one)
+    return format_bytes(one.planned), format_bytes(one.measured), _change(one)
+
+
+def _change(one: Residual) -> str:
+    return f"{100 * (one.measured / one.planned - 1):+.2f} %" if one.planned else "not planned"
+
+
+def _console() -> Console:
+    """As wide as its tables where no terminal says how wide it is."""
+    console = Console(highlight=False)
+    is_told = console.is_terminal or "COLUMNS" in os.environ
+    return console if is_told else Console(highlight=False, width=_PLAIN_WIDTH)
 
 
 def _show_start(console: Console, worker: StoredWorker) -> None:

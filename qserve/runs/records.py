@@ -65,6 +65,7 @@ class StoredRun(_Json):
         num_errors: those that ended with an error's code.
         num_lost: requests that could not be kept (full disk, locked store).
         workers: with their plans and starts.
+        started_by: `compare` or `eval` where that command started it for itself, else "".
     """
 
     id: str
@@ -82,6 +83,7 @@ class StoredRun(_Json):
     num_errors: int
     num_lost: int
     workers: tuple[StoredWorker, ...]
+    started_by: str = ""
 
     @property
     def duration_s(self) -> float:

@@ -110,4 +110,7 @@ CREATE TABLE residual (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _RESIDUALS)
+# Which command started the server for itself; those of `qserve compare` are not what a user means by the newest run.
+_STARTED_BY = "ALTER TABLE run ADD COLUMN started_by TEXT NOT NULL DEFAULT '';"
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _RESIDUALS, _STARTED_BY)

@@ -36,7 +36,7 @@ _SILENT_S = 30.0
 """A run that wrote nothing for so long, not even that it lives, is gone."""
 _RUN_COLUMNS = (
     "number, id, started_unix_s, last_seen_unix_s, ended_unix_s, exit_status, host, pid, process_start, command, "
-    "versions, hardware, folder, url, num_requests, num_errors, num_lost"
+    "versions, hardware, folder, url, num_requests, num_errors, num_lost, started_by"
 )
 
 
@@ -77,7 +77,10 @@ class RunStore:
             return tuple(_run(connection, row) for row in rows)
 
     def run(self, name: str | None = None) -> StoredRun:
-        """The run with this id or beginning of one; None: the newest. Raises UsageError where that is not one run."""
+        """The run with this id or beginning of one. Raises UsageError where that is not one run.
+
+        None: the newest, or rather the newest that `qserve compare` did not start for itself, where there is one.
+        """
         with self.connection() as connection:
             return _run(connection, self._row(connection, name))
 
@@ -205,7 +208,7 @@ class RunStore:
     def _row(self, connection: sqlite3.Connection, name: str | None) -> Any:
         rows = connection.execute(
             f"SELECT {_RUN_COLUMNS} FROM run WHERE substr(id, 1, length(?1)) = ?1 "  # noqa: S608
-            "ORDER BY id = ?1 DESC, started_unix_s DESC, number DESC LIMIT 3",
+            "ORDER BY id = ?1 DESC, ?1 = '' AND started_by = 'compare', started_unix_s DESC, number DESC LIMIT 3",
             [name or ""],
         ).fetchall()
         if not rows and name:
@@ -223,11 +226,11 @@ def _id(run: StoredRun | str | None) -> str | None:
 
 def _run(connection: sqlite3.Connection, row: Any) -> StoredRun:
     (number, name, started, last_seen, ended, exit_status, host, pid, process_start, command, versions, hardware,
-     folder, url, num_requests, num_errors, num_lost) = row  # fmt: skip
+     folder, url, num_requests, num_errors, num_lost, started_by) = row  # fmt: skip
     return StoredRun(
         name, started, last_seen, ended, exit_status, _state(ended, last_seen, host, pid, process_start),
         tuple(json.loads(command)), json.loads(versions), json.loads(hardware), Path(folder), url, num_requests,
-        num_errors, num_lost, _workers(connection, number),
+        num_errors, num_lost, _workers(connection, number), started_by,
     )  # fmt: skip
 
 

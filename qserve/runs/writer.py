@@ -39,7 +39,7 @@ _BATCH = 5_000
 _CLOSE_S = 5.0
 
 _INSERT_RUN = """INSERT INTO run (id, started_unix_s, last_seen_unix_s, host, pid, process_start, command, versions,
-                                  hardware, folder) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+                                  hardware, folder, started_by) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _INSERT_PLAN = "INSERT INTO plan (run, worker, unix_s, models, document) VALUES (?, ?, ?, ?, ?)"
 _INSERT_MEMORY = "INSERT INTO memory (run, worker, unix_s, moment, document) VALUES (?, ?, ?, ?, ?)"
 _INSERT_EVENT = "INSERT INTO event (run, unix_s, worker, event, details) VALUES (?, ?, ?, ?, ?)"
@@ -61,13 +61,19 @@ _COUNT = """UPDATE run SET num_requests = num_requests + ?2, num_errors = num_er
 
 @dataclass(frozen=True)
 class NewRun:
-    """What is known of a run when it begins. `command` is stored as it is: leave secrets out before."""
+    """What is known of a run when it begins.
+
+    Attributes:
+        command: stored as it is; leave secrets out before.
+        started_by: the command that started it for itself (`compare`, `eval`), "" for a user's own.
+    """
 
     id: str
     command: tuple[str, ...]
     versions: Mapping[str, str]
     hardware: Mapping[str, Any]
     folder: Path
+    started_by: str = ""
 
 
 class RequestLabel(NamedTuple):
@@ -238,7 +244,7 @@ class RunWriter:
             _INSERT_RUN,
             (
                 run.id, self._started_unix_s, time.time(), here(), pid, start_of(pid), _text(run.command),
-                _text(run.versions), _text(run.hardware), str(run.folder),
+                _text(run.versions), _text(run.hardware), str(run.folder), run.started_by,
             ),
         )  # fmt: skip
         assert added.lastrowid is not None

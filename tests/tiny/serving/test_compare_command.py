@@ -83,8 +83,10 @@ def test_killed_and_given_again_it_goes_on(tmp_path: Path) -> None:
         assert one["load"]["ttft_ms"] > 0 and one["load"]["tpot_ms"] > 0 and one["load"]["tokens_per_s"] > 0
     assert "stay with bf16" in document["advice"] and document["advice"] in output
     assert ET.parse(tmp_path / "out" / "pareto.svg").getroot().tag.endswith("svg")
-    (stored,) = RunStore.open(tmp_path / "state" / "qserve").comparisons()
+    store = RunStore.open(tmp_path / "state" / "qserve")
+    (stored,) = store.comparisons()
     assert stored.document == document
+    assert {run.started_by for run in store.runs()} == {"compare"}
 
 
 def test_a_reward_model_at_two_quantizations(tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ PLAN = {
 }  # fmt: skip
 
 
-def new_run(folder: Path, name: str = "20261121-120000-1") -> NewRun:
+def new_run(folder: Path, name: str = "20261121-120000-1", started_by: str = "") -> NewRun:
     logs = folder / "runs" / name
     logs.mkdir(parents=True, exist_ok=True)
     (logs / "chat.log").write_text("ready\n")
-    return NewRun(name, ("qserve", "up", "--model", "demo"), {"qserve": "0.1.0"}, {"cpu_cores": 2}, logs)
+    return NewRun(name, ("qserve", "up", "--model", "demo"), {"qserve": "0.1.0"}, {"cpu_cores": 2}, logs, started_by)
 
 
 def writer(folder: Path, name: str = "20261121-120000-1", retention: Retention | None = None) -> RunWriter:

@@ -13,12 +13,15 @@ from qserve.cli.recording import without_secrets
 from qserve.cli.runs import command
 from qserve.cli.show_runs import lasting
 from qserve.errors import QserveError, UsageError
-from tests.unit.runs.kept import stored
+from qserve.planner.learned import Residual
+from qserve.runs.retention import Retention
+from qserve.runs.writer import RunWriter
+from tests.unit.runs.kept import new_run, stored, writer
 
 
-def runs(folder: Path, *arguments: str) -> Result:
+def runs(folder: Path, *arguments: str, width: int = 200) -> Result:
     """The command over the store in `folder`, which `--state-dir` names from above. Raises what it raises."""
-    done = CliRunner().invoke(command, [*arguments, "--state-dir", str(folder)], env={"COLUMNS": "200"})
+    done = CliRunner().invoke(command, [*arguments, "--state-dir", str(folder)], env={"COLUMNS": str(width)})
     if isinstance(done.exception, QserveError):
         raise done.exception
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
@@ -30,6 +33,31 @@ def test_the_list_names_each_run_with_what_matters(tmp_path: Path) -> None:
     output = runs(tmp_path).output
     for word in ("20261121-120000-1", "ended", "demo", "bf16", "vllm 0.32.0", "101", "runs.sqlite3"):
         assert word in output, word
+
+
+def test_the_list_fits_a_narrow_terminal_and_says_what_a_run_was_for(tmp_path: Path) -> None:
+    stored(tmp_path / "qserve")
+    RunWriter(tmp_path / "qserve", new_run(tmp_path / "qserve", "2-compared", "compare"), Retention()).close(0)
+    output = runs(tmp_path, width=80).output
+    lines = output.splitlines()
+    assert lines[0].split()[-2:] == ["restarts", "models"]
+    (mine,) = (line for line in lines if line.startswith("20261121-120000-1  "))
+    assert mine.split()[-1] == "demo" and "…" not in output
+    assert max(map(len, lines[:-1])) <= 80
+    assert "for qserve compare" in runs(tmp_path).output
+
+
+def test_residuals_are_the_last_of_each_term(tmp_path: Path) -> None:
+    """Thirty starts of one model are not thirty tables."""
+    for name in ("1", "2"):
+        run = writer(tmp_path / "qserve", name)
+        about = ("vllm", "0.32.0", "card", False, "a shape", "a step")
+        run.learn("chat", [Residual(*about, "weights", 1000, 900 + int(name), name)])
+        run.close(0)
+    output = runs(tmp_path, "residuals", width=80).output
+    assert output.count("a shape") == 1 and "run 2" in output
+    assert "-9.80 %" in output and "1 older measurements" in output
+    assert len(json.loads(runs(tmp_path, "residuals", "--json").output)) == 2
 
 
 def test_one_run_in_full(tmp_path: Path) -> None:

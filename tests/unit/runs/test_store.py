@@ -13,8 +13,10 @@ from qserve.errors import UsageError
 from qserve.runs import RunStore, StoreUnusable
 from qserve.runs.database import FILE_NAME
 from qserve.runs.document import run_document, runs_document
+from qserve.runs.retention import Retention
 from qserve.runs.schema import MIGRATIONS
-from tests.unit.runs.kept import stored, until, writer
+from qserve.runs.writer import RunWriter
+from tests.unit.runs.kept import new_run, stored, until, writer
 
 
 def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -145,8 +147,25 @@ def test_a_store_of_an_older_qserve_is_brought_up_to_date(tmp_path: Path) -> Non
     old.commit()
     old.close()
     store = RunStore.open(tmp_path)
-    assert store.run().id == "old"
+    assert (store.run().id, store.run().started_by) == ("old", "")
     assert store.residuals() == ()
+    assert stored(tmp_path, 3, "new").run().id == "new", "and it is written to"
+
+
+def test_the_newest_run_is_not_one_that_a_comparison_started_for_itself(tmp_path: Path) -> None:
+    def kept(name: str, started_by: str) -> None:
+        RunWriter(tmp_path, new_run(tmp_path, name, started_by), Retention()).close(0)
+
+    kept("1-compared", "compare")
+    assert RunStore.open(tmp_path).run().id == "1-compared", "better than none"
+    kept("2-mine", "")
+    kept("3-compared", "compare")
+    store = RunStore.open(tmp_path)
+    assert store.run().id == "2-mine"
+    assert store.run("3").id == "3-compared"
+    assert [run.id for run in store.runs()] == ["3-compared", "2-mine", "1-compared"]
+    kept("4-evaluated", "eval")
+    assert store.run().id == "4-evaluated", "its evaluation is what one wants to see"
 
 
 def test_a_store_of_a_newer_qserve_is_refused_and_left_alone(tmp_path: Path) -> None:
