@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -73,14 +74,32 @@ class SequenceSampler:
         self.params = params
         self._device = device
         self._drawn: Counter[int] = Counter()
-        self._prompt = torch.tensor(sorted(set(prompt_ids)), dtype=torch.long, device=device)
-        self._biased = torch.tensor(list(params.logit_bias), dtype=torch.long, device=device)
-        self._bias = torch.tensor(list(params.logit_bias.values()), dtype=torch.float32, device=device)
-        self._generator = torch.Generator(device=device)
-        if params.seed is None:
-            self._generator.seed()
+        self._prompt_ids = prompt_ids
+
+    # Made when they are first wanted, by the thread that generates: what is brought to a card waits for the step that
+    # runs there, and a sampler is made on the event loop.
+
+    @cached_property
+    def _prompt(self) -> torch.Tensor:
+        return torch.tensor(sorted(set(self._prompt_ids)), dtype=torch.long, device=self._device)
+
+    @cached_property
+    def _bias(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens, and what their logits get."""
+        bias = self.params.logit_bias
+        return (
+            torch.tensor(list(bias), dtype=torch.long, device=self._device),
+            torch.tensor(list(bias.values()), dtype=torch.float32, device=self._device),
+        )
+
+    @cached_property
+    def _generator(self) -> torch.Generator:
+        generator = torch.Generator(device=self._device)
+        if self.params.seed is None:
+            generator.seed()
         else:
-            self._generator.manual_seed(params.seed % 2**63)
+            generator.manual_seed(self.params.seed % 2**63)
+        return generator
 
     @property
     def num_drawn(self) -> int:
@@ -114,18 +133,23 @@ class SequenceSampler:
         """The row after min_tokens, bias and penalties, in vLLM's order: a repetition penalty meets biased logits."""
         params = self.params
         row = logits.clone()
-        ids = torch.tensor(list(self._drawn), dtype=torch.long, device=self._device)
-        row[self._biased] += self._bias
+        if params.logit_bias:
+            tokens, bias = self._bias
+            row[tokens] += bias
         if params.repetition_penalty != 1.0:
-            seen = torch.cat([self._prompt, ids])  # a token in both is read twice and written twice with the same value
+            # A token in both is read twice and written twice with the same value.
+            seen = torch.cat([self._prompt, self._drawn_ids()])
             values = row[seen]
             row[seen] = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
         if self._drawn and (params.frequency_penalty or params.presence_penalty):
             counts = torch.tensor(list(self._drawn.values()), dtype=row.dtype, device=self._device)
-            row[ids] -= params.frequency_penalty * counts + params.presence_penalty
+            row[self._drawn_ids()] -= params.frequency_penalty * counts + params.presence_penalty
         if self._too_short:
             row[list(params.stop_token_ids)] = float("-inf")
         return row
+
+    def _drawn_ids(self) -> torch.Tensor:
+        return torch.tensor(list(self._drawn), dtype=torch.long, device=self._device)
 
     def _draw(self, logits: torch.Tensor) -> int:
         scaled = logits / self.params.temperature

@@ -113,6 +113,14 @@ def test_zero_temperature_is_greedy() -> None:
     assert [sampler(temperature=0.0).choose(logits).token_id for _ in range(3)] == [int(logits.argmax())] * 3
 
 
+def test_the_event_loop_brings_nothing_to_a_card() -> None:
+    """A sampler is made there, and whatever is brought to a card waits for the step that runs on it."""
+    asked = SamplingParams(logit_bias={7: 1.0}, repetition_penalty=1.1, seed=3)
+    SequenceSampler(asked, [1, 2], torch.device("cuda", 0))  # this machine has none
+    greedy = SequenceSampler(SamplingParams(temperature=0.0), [1, 2], torch.device("cuda", 0))
+    assert greedy.choose(row(50)).token_id == int(row(50).argmax())
+
+
 def test_the_row_is_not_changed() -> None:
     logits = row(100)
     before = logits.clone()
