@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,9 +43,19 @@ class Run:
         self.result = {"card": about["card"], "date": date.today().isoformat(), "seconds": 0.0, **about}
         versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items())
         print(f"gpu: {about['card']}; {versions}", flush=True)
-        self.out.mkdir(parents=True, exist_ok=True)
         name = re.sub("[^a-z0-9]+", "-", about["card"].lower()).strip("-")
-        self._stem = self.out / f"gpu-{name}-{self.result['date']}"
+        self._stem = self._writable() / f"gpu-{name}-{self.result['date']}"
+
+    def _writable(self) -> Path:
+        """`out`, or a new folder where nothing can be written there: a checkout may be mounted for reading only."""
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.out):
+                return self.out
+        except OSError as error:
+            folder = Path(tempfile.mkdtemp(prefix="qserve-gpu-"))
+            print(f"gpu: {error}; writing to {folder} instead", flush=True)
+            return folder
 
     def add(self, group: str, row: dict[str, Any]) -> None:
         """Keep a row, print it while the rest still runs, and write the files."""

@@ -138,6 +138,20 @@ def test_what_was_measured_is_on_disk_when_the_rest_is_interrupted(tmp_path: Pat
     assert result["memory"][-1]["skipped"] == "interrupted"
 
 
+def test_where_nothing_can_be_written_the_files_go_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").write_text("a file, no folder")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(elsewhere))
+    run = Run(450, tmp_path / "results")
+    run.begin(ABOUT)
+    run.end()
+    assert len(list(elsewhere.iterdir())) == 2
+    assert f"writing to {elsewhere} instead" in capsys.readouterr().out
+
+
 def test_what_there_is_no_time_for_is_named(tmp_path: Path) -> None:
     status, result = measured(tmp_path, Card(), budget_s=30.0, only="memory")
     assert status == 0
