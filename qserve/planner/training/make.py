@@ -30,6 +30,7 @@ def plan_training(
     bounds what may be offloaded to RAM (None: unknown, not checked).
     Raises UsageError where the cards do not suffice for the layout that is asked for.
     """
+    _refuse_packed_weights(spec, request)
     trainers, engines = _divide(devices, request)
     run = Run(request, cast_of(spec, request, reward), len(trainers))
     accounts = {device: trainer_card(run, device) for device in set(trainers)}
@@ -57,6 +58,15 @@ def plan_training(
         notes=notes_on(run, tuple(cards)),
         traps=traps_of(run, worst),
     )
+
+
+def _refuse_packed_weights(spec: ModelSpec, request: TrainingRequest) -> None:
+    """Source: transformers 5.19 Trainer, validate_quantization_for_training."""
+    if spec.quantization is not None and request.tuning == "full":
+        raise UsageError(
+            f"{spec.id} is stored as {spec.quantization.scheme}, and packed weights can't be trained; name the 16-bit "
+            "model, or train adapters: --lora-rank 16"
+        )
 
 
 def _divide(devices: Sequence[Device], request: TrainingRequest) -> tuple[Sequence[Device], Sequence[Device]]:

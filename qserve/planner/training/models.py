@@ -45,8 +45,13 @@ class TrainedModel:
 
     @property
     def quantization(self) -> CheckpointQuantization | None:
-        """How the base is stored: by the checkpoint, or nf4 with double quantization under qlora."""
-        return self.spec.quantization or (_NF4 if self.tuning == "qlora" else None)
+        """How the base is stored: by the checkpoint, or nf4 with double quantization under qlora.
+
+        transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit
+        (bitsandbytes-foundation/bitsandbytes#1849).
+        """
+        nf4 = replace(_NF4, skipped=("experts",)) if self.spec.moe else _NF4
+        return self.spec.quantization or (nf4 if self.tuning == "qlora" else None)
 
     @property
     def trainable(self) -> int:

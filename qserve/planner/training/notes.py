@@ -85,5 +85,10 @@ def _on_model(run: Run) -> Iterator[str]:
         yield "ZeRO-3 shards 4-bit weights only as bnb_4bit_quant_storage=torch.bfloat16 stores them"
     if policy.spec.moe is not None and policy.tuning in ("lora", "qlora"):
         yield "adapters on fused experts are not counted: PEFT's all-linear does not reach them in transformers 5"
+    if policy.spec.moe is not None and policy.tuning == "qlora" and policy.spec.quantization is None:
+        yield (
+            "transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit "
+            "(bitsandbytes#1849): most of this model stays as large as it was"
+        )
     if policy.spec.is_hybrid:
         yield "activations of linear-attention layers are counted like those of full attention: not measured"

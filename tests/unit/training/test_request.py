@@ -146,3 +146,19 @@ def test_json_is_one_object_with_the_account() -> None:
     assert {"model", "training", "devices", "fits", "why_not", "short_bytes", "dominant", "suggestions"} <= set(plan)
     card = plan["devices"][0]
     assert sum(term["num_bytes"] for term in card["terms"]) + card["free_bytes"] == card["total_bytes"]
+
+
+def test_experts_stay_in_16_bit_under_qlora() -> None:
+    """3.02 of 30.53 billion parameters are no experts: a card that serves them all in 4 bit does not train them."""
+    status, text = _run("--method", "qlora", "--model", "Qwen/Qwen3-30B-A3B", "--gpu", "rtx-4090", "--json")
+    plan = json.loads(text)
+    weights = next(term["num_bytes"] for term in plan["devices"][0]["terms"] if term["name"].startswith("weights"))
+    assert status == 3 and 54 * GIB < weights < 57 * GIB
+    assert any("bitsandbytes#1849" in note for note in plan["notes"])
+
+
+def test_packed_weights_are_not_trained_but_carry_adapters() -> None:
+    spec, cards = spec_for("Qwen/Qwen3-8B-AWQ"), parse_gpu("h100")
+    with pytest.raises(UsageError, match="stored as awq, and packed weights can't be trained"):
+        plan_training(spec, cards, TrainingRequest("sft"))
+    assert _run("--method", "lora", "--model", "Qwen/Qwen3-8B-AWQ", "--gpu", "h100")[0] == 0
