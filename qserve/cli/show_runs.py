@@ -178,6 +178,8 @@ def _show_traffic(console: Console, found: WorkerTraffic) -> None:
 
 
 def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
+    from qserve.report.sections.faults import fault_told
+
     faults = [event for event in store.events(run) if event.event in _FAULTS]
     if run.state == "died":
         console.print("\n[red]its process is gone without having said so[/red] (killed, or the power was cut)")
@@ -185,14 +187,14 @@ def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
         console.print("\n[bold]what went wrong[/bold]")
     for event in faults[-20:]:
         at = time.strftime("%H:%M:%S", time.localtime(event.unix_s))
-        details = event.details.get("reason") or ", ".join(f"{key} {value}" for key, value in event.details.items())
-        console.print(f"  {at} {event.worker} {event.event}: {details}", markup=False, soft_wrap=True)
+        told = fault_told(event.details)
+        console.print(f"  {at} {event.worker} {event.event}: {told}", markup=False, soft_wrap=True)
 
 
 def _show_results(console: Console, store: RunStore, run: StoredRun) -> None:
     results = [*store.evals(run), *store.benches(run), *store.comparisons(run)]
     if results:
-        names = ", ".join(f"{one.kind} {one.name}".strip() for one in results)
+        names = "; ".join(f"{one.kind} {one.name}".strip() for one in results)
         console.print(f"\nresults: {names}; qserve report {run.id} shows them", markup=False, soft_wrap=True)
 
 

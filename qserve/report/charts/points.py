@@ -18,7 +18,9 @@ _FRONT = Markup('<path class="line front" d="{}"/>')
 _WHISKER = Markup('<path class="line {}" d="M{:.2f} {:.2f}V{:.2f}"/>')
 _POINT = Markup('<path class="point {}" style="stroke-width:{:.0f}" d="M{:.2f} {:.2f}h0"><title>{}</title></path>')
 _NAME = Markup('<span class="point-name{}" style="left:{:.2f}%;bottom:{:.2f}%"><b>{}</b><br>{}</span>')
-_AXES = Markup('<p class="axes">{} over {}; size of a point: tokens a second</p>')
+_AXES = Markup(
+    '<p class="axes">{} over {}; size of a point: tokens a second; grey: another is as accurate in less memory</p>'
+)
 _SMALLEST, _LARGEST = 12, 30
 _SMALLEST_SPREAD = 0.01
 # A name is so wide and high, in parts of a plot on a phone.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,9 @@ _COLUMNS = (
     Column("completed", "answered", "count"),
     Column("failed", "failed", "count"),
     Column("requests_per_s", "requests/s", "number"),
-    Column("output_tokens_per_s", "tokens/s", "number"),
+    Column("texts_per_s", "texts/s", "number"),
+    Column("tokens_per_s", "tokens/s", "number"),
+    Column("output_tokens_per_s", "output tokens/s", "number"),
     Column("ttft_p50_ms", "TTFT p50", "ms"),
     Column("ttft_p99_ms", "TTFT p99", "ms"),
     Column("tpot_p50_ms", "TPOT p50", "ms"),
@@ -28,9 +31,13 @@ _COLUMNS = (
     Column("goodput_per_s", "goodput/s", "number"),
 )
 _FIELDS = (
-    "name", "completed", "failed", "request_throughput", "output_throughput", "median_ttft_ms", "p99_ttft_ms",
-    "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms", "p99_e2el_ms", "request_goodput",
+    "name", "completed", "failed", "request_throughput", "text_throughput", "total_token_throughput",
+    "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_e2el_ms",
+    "p99_e2el_ms", "request_goodput",
 )  # fmt: skip
+_OF_GENERATION = {"output_throughput"}
+_OF_SCORING = {"text_throughput", "total_token_throughput"}
+_MOST_KINDS = 5
 
 
 def bench(report: RunReport) -> Section | None:
@@ -44,10 +51,11 @@ def bench(report: RunReport) -> Section | None:
 
 
 def _figure(one: StoredDocument, stages: list[Mapping[str, Any]]) -> list[Block]:
+    left_out = _OF_SCORING if _generates(stages) else _OF_GENERATION
     told = [
         (column, name)
         for column, name in zip(_COLUMNS, _FIELDS, strict=True)
-        if any(stage.get(name) is not None for stage in stages)
+        if name not in left_out and any(stage.get(name) is not None for stage in stages)
     ]
     columns = tuple(column for column, _ in told)
     rows: tuple[tuple[Value, ...], ...] = tuple(tuple(stage.get(name) for _, name in told) for stage in stages)
@@ -56,14 +64,28 @@ def _figure(one: StoredDocument, stages: list[Mapping[str, Any]]) -> list[Block]
     title = " · ".join(str(load[name]) for name in ("endpoint", "dataset") if load.get(name)) or "load"
     table = Table(f"bench_{one.number}", f"{title}: {one.name}", columns, rows, how)
     sentence = (one.document.get("saturation") or {}).get("sentence")
-    notes = [sentence, *one.document.get("notes", ())]
+    notes = [sentence, *_failures(stages), *one.document.get("notes", ())]
     return [Figure(_bars(stages), table), *(Text(str(note)) for note in notes if note)]
 
 
+def _generates(stages: list[Mapping[str, Any]]) -> bool:
+    return any(stage.get("output_throughput") for stage in stages)
+
+
+def _failures(stages: list[Mapping[str, Any]]) -> list[str]:
+    """How many of each kind over all stages, with one sentence of it; the kinds that happened most."""
+    kinds: Counter[str] = Counter()
+    sentences: dict[str, str] = {}
+    for stage in stages:
+        kinds.update(stage.get("errors") or {})
+        sentences.update(stage.get("error_sentences") or {})
+    return [f"{count:,} failed, {kind}: {sentences.get(kind, '')}" for kind, count in kinds.most_common(_MOST_KINDS)]
+
+
 def _bars(stages: list[Mapping[str, Any]]) -> Bars:
-    """Throughput of each stage: output tokens, or requests where nothing is generated."""
-    unit = "output_throughput" if any(stage.get("output_throughput") for stage in stages) else "request_throughput"
-    name = "output tokens a second" if unit == "output_throughput" else "requests a second"
+    """Throughput of each stage: output tokens, or texts where nothing is generated."""
+    unit = "output_throughput" if _generates(stages) else "text_throughput"
+    name = "output tokens a second" if unit == "output_throughput" else "texts a second"
     bars = []
     for stage in stages:
         value = float(stage.get(unit) or 0.0)

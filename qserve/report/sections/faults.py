@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections.abc import Mapping, Sequence
 
 from qserve.report.blocks import Block, Column, Section, Table, Text
@@ -9,7 +11,7 @@ from qserve.report.facts import RunReport
 from qserve.report.figures import duration
 from qserve.runs import StoredEvent
 
-__all__ = ["faults"]
+__all__ = ["fault_told", "faults"]
 
 _ERRORS = (Column("worker", "worker"), Column("code", "error"), Column("requests", "requests", "count"))
 _EVENTS = (
@@ -32,7 +34,7 @@ def faults(report: RunReport) -> Section | None:
     events = _of_faults(report.events)
     if events:
         rows = tuple(
-            (event.unix_s, event.worker, event.event, _told(event.details)) for event in events[-_MOST_EVENTS:]
+            (event.unix_s, event.worker, event.event, fault_told(event.details)) for event in events[-_MOST_EVENTS:]
         )
         left_out = len(events) - len(rows)
         how = "the supervisor" + (f"; {left_out:,} earlier ones are left out" if left_out else "")
@@ -61,7 +63,16 @@ def _of_faults(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     return found
 
 
-def _told(details: Mapping[str, object]) -> str:
+def _ended(returncode: object) -> str:
+    """As people know it: the kernel's negative numbers are signals."""
+    if isinstance(returncode, int) and returncode < 0:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-returncode).name}"
+    return f"exit status {returncode}"
+
+
+def fault_told(details: Mapping[str, object]) -> str:
+    """An event's details as a phrase."""
     said = []
     for name, value in details.items():
         if name == "phases_s" and isinstance(value, dict):
@@ -69,7 +80,7 @@ def _told(details: Mapping[str, object]) -> str:
         elif name == "pause_s":
             said.append(f"tried again after {value} s")
         elif name == "returncode":
-            said.append(f"exit status {value}")
+            said.append(_ended(value))
         elif value is not None:
             said.append(str(value) if name == "reason" else f"{name.replace('_', ' ')}: {value}")
     return " · ".join(said)

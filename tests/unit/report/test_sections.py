@@ -8,6 +8,7 @@ import pytest
 
 from qserve.report.charts.specs import Bars
 from qserve.report.sections import sections_of
+from qserve.report.sections.bench import bench
 from qserve.report.sections.faults import faults
 from qserve.report.sections.memory import memory, token_error, total_error
 from qserve.report.sections.overview import overview
@@ -83,6 +84,31 @@ def test_only_faults_are_among_the_faults():
     assert _rows(faults(a_report()), "errors")["chat"][1:] == ("queue_full", 1)
     quiet = a_report(events=(StoredEvent(BEGAN, "chat", "ready", {}),), traffic=type(a_report().traffic)((), ()))
     assert faults(quiet) is None
+
+
+def test_a_signal_has_its_name():
+    events = (
+        StoredEvent(BEGAN, "chat", "down", {"returncode": -9}),
+        StoredEvent(BEGAN, "chat", "down", {"returncode": 3}),
+    )
+    block = next(block for block in faults(a_report(events=events)).blocks if getattr(block, "key", "") == "events")
+    assert [row[3] for row in block.rows] == ["killed by SIGKILL", "exit status 3"]
+
+
+def test_a_load_of_rewards_is_told_in_texts_and_its_failures_by_kind():
+    stage = {
+        "name": "4 at once", "completed": 20, "failed": 3, "request_throughput": 5.0, "output_throughput": 0.0,
+        "text_throughput": 40.0, "total_token_throughput": 9000.0, "errors": {"HTTP 503": 2, "timed out": 1},
+        "error_sentences": {"HTTP 503": "it restarts", "timed out": "too slow"},
+    }  # fmt: skip
+    document = {"load": {"endpoint": "reward"}, "stages": [stage, {**stage, "name": "8 at once"}]}
+    figure, *texts = bench(a_report(benches=(StoredDocument(1, "bench", BEGAN, "x", "", document),))).blocks
+    assert [one.key for one in figure.table.columns[4:6]] == ["texts_per_s", "tokens_per_s"]
+    assert "output_tokens_per_s" not in [one.key for one in figure.table.columns]
+    assert [bar.segments[0].value for bar in figure.chart.bars] == [40.0, 40.0]
+    assert [text.text for text in texts] == ["4 failed, HTTP 503: it restarts", "2 failed, timed out: too slow"]
+    generated = bench(a_report()).blocks[0].table
+    assert "output_tokens_per_s" in [one.key for one in generated.columns]
 
 
 @pytest.mark.parametrize(("changes", "words"), [
