@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from qserve.cli.state import state_folder
+from qserve.cli.state import run_store
 from qserve.errors import UsageError
 
 __all__ = ["command"]
@@ -60,7 +60,7 @@ def command(
 
         show_live(url, api_key, as_json=form == "json")
         return
-    _write(_written(state_folder(state_dir), run, form or _by_name(output)), output)
+    _write(_written(state_dir, run, form or _by_name(output)), output)
 
 
 def _by_name(output: Path | None) -> str | None:
@@ -73,11 +73,10 @@ def _by_name(output: Path | None) -> str | None:
     return kinds[output.suffix]
 
 
-def _written(state: Path, name: str | None, form: str | None) -> str:
+def _written(state_dir: Path | None, name: str | None, form: str | None) -> str:
     from qserve.report import read_report, to_html, to_json, to_markdown
-    from qserve.runs import RunStore
 
-    store = RunStore.open(state)
+    store = run_store(state_dir)
     report = read_report(store, store.run(name))
     if form == "html":
         return to_html(report)

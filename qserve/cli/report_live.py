@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from qserve.cli.show_bench import console_of
 from qserve.errors import UsageError
 from qserve.units import format_bytes
 
@@ -33,7 +34,7 @@ def show_live(url: str, api_key: str | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    console = Console(highlight=False)
+    console = console_of()
     for worker in document["data"]:
         _show(console, worker)
 
@@ -62,7 +63,7 @@ def _show(console: Console, worker: dict[str, Any]) -> None:
     planned, memory = worker.get("planned") or {}, worker.get("memory") or {}
     console.print(
         f"[bold]{worker['worker']}[/bold]  {', '.join(worker['models'])} · {worker['state']} · "
-        f"{worker['num_restarts']} restarts · {planned.get('engine', '')} {planned.get('engine_version', '')}"
+        f"{_restarts(worker['num_restarts'])} · {planned.get('engine', '')} {planned.get('engine_version', '')}"
     )
     if worker.get("error"):
         console.print(f"  {worker['error']}", markup=False)
@@ -74,6 +75,10 @@ def _show(console: Console, worker: dict[str, Any]) -> None:
     if worker.get("work"):
         _show_work(console, worker["work"])
     console.print()
+
+
+def _restarts(count: int) -> str:
+    return f"{count} restart{'' if count == 1 else 's'}"
 
 
 def _show_memory(console: Console, planned: dict[str, Any], memory: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qserve.cli.state import state_folder
+from qserve.cli.state import run_store
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def command(ctx: click.Context, /, limit: int, state_dir: Path | None, as_json: 
     """
     if ctx.invoked_subcommand is not None:
         return
-    store = _store(state_dir)
+    store = run_store(state_dir)
     if as_json:
         from qserve.runs.document import runs_document
 
@@ -76,7 +76,7 @@ def show(run: str | None, state_dir: Path | None, as_json: bool) -> None:
     qserve runs show
     qserve runs show 20261121-2240 --json
     """
-    store = _store(state_dir)
+    store = run_store(state_dir)
     found = store.run(run)
     if as_json:
         from qserve.runs.document import run_document
@@ -100,7 +100,7 @@ def compare(first: str, second: str, state_dir: Path | None, as_json: bool) -> N
     """
     from qserve.cli.compare_runs import compared, show_compared
 
-    store = _store(state_dir)
+    store = run_store(state_dir)
     rows = compared(store, store.run(first), store.run(second))
     if as_json:
         _print_json([row.to_json() for row in rows])
@@ -121,7 +121,7 @@ def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None
     """
     if bool(runs) == (older_than is not None):
         raise UsageError("name the runs to delete (`qserve runs` lists them), or give --older-than 30d; one of the two")
-    store = _store(state_dir)
+    store = run_store(state_dir)
     chosen = [store.run(name) for name in runs] if runs else _older(store, older_than or "")
     gone = store.delete(chosen)
     if as_json:
@@ -138,7 +138,7 @@ def residuals(state_dir: Path | None, as_json: bool) -> None:
     \b
     qserve runs residuals
     """
-    found = _store(state_dir).residuals()
+    found = run_store(state_dir).residuals()
     if as_json:
         from dataclasses import asdict
 
@@ -147,16 +147,6 @@ def residuals(state_dir: Path | None, as_json: bool) -> None:
     from qserve.cli.show_runs import show_residuals
 
     show_residuals(found)
-
-
-def _store(state_dir: Path | None) -> RunStore:
-    from qserve.runs import RunStore
-    from qserve.runs.database import FILE_NAME
-
-    folder = state_folder(state_dir)
-    if not (folder / FILE_NAME).exists():
-        raise UsageError(f"no run is stored in {folder}; start one with `qserve up`, or name the place: --state-dir")
-    return RunStore.open(folder)
 
 
 def _older(store: RunStore, age: str) -> list[StoredRun]:

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["state_folder"]
+from qserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from qserve.runs import RunStore
+
+__all__ = ["run_store", "state_folder"]
 
 
 def state_folder(state_dir: Path | None) -> Path:
     """--state-dir, else the user's state folder as the XDG Base Directory Specification has it."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return (state_dir or Path(home)) / "qserve"
+
+
+def run_store(state_dir: Path | None) -> RunStore:
+    """The store of runs that are there. Raises UsageError where there are none: to read makes no file."""
+    from qserve.runs import RunStore
+    from qserve.runs.database import FILE_NAME
+
+    folder = state_folder(state_dir)
+    if not (folder / FILE_NAME).exists():
+        raise UsageError(f"no run is stored in {folder}; start one with `qserve up`, or name the place: --state-dir")
+    return RunStore.open(folder)

@@ -138,3 +138,6 @@ def test_a_mistake_is_one_sentence(store, tmp_path, arguments, words):
 def test_an_empty_store_says_how_to_begin(tmp_path):
     done = _qserve(tmp_path)
     assert "start one with `qserve up`" in str(done.exception)
+    assert not list(tmp_path.iterdir()), "who only looks makes no store"
+    RunStore.open(tmp_path / "qserve")  # as a first start leaves it that failed before it was written down
+    assert "start one with `qserve up`" in str(_qserve(tmp_path).exception)
