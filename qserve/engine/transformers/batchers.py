@@ -42,8 +42,8 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
 
 
 def _has_pages() -> bool:
-    """Whether the library's continuous batching is the one that the paged batcher drives: before transformers 5.18 it
+    """Whether the library's continuous batching is the one that the paged batcher drives: before transformers 5.19 it
     kept other books, and the row batcher serves full attention as well."""
     from transformers import ContinuousBatchingConfig
 
-    return "page_size" in ContinuousBatchingConfig.__dataclass_fields__
+    return {"page_size", "auto_switch_to_flash"} <= set(ContinuousBatchingConfig.__dataclass_fields__)
