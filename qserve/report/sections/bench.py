@@ -65,7 +65,17 @@ def _figure(one: StoredDocument, stages: list[Mapping[str, Any]]) -> list[Block]
     table = Table(f"bench_{one.number}", f"{title}: {one.name}", columns, rows, how)
     sentence = (one.document.get("saturation") or {}).get("sentence")
     notes = [sentence, *_failures(stages), *one.document.get("notes", ())]
-    return [Figure(_bars(stages), table), *(Text(str(note)) for note in notes if note)]
+    told_of: list[Block] = [table]
+    if len(stages) > 1:
+        told_of = [Figure(_throughput(stages), table), *_latencies(table.title, stages)]
+    return [*told_of, *(Text(str(note)) for note in notes if note)]
+
+
+def _latencies(title: str, stages: list[Mapping[str, Any]]) -> list[Figure]:
+    """From stage to stage. Their tables hold no rows: the one of all stages stands above."""
+    streamed = any(stage.get("p99_ttft_ms") for stage in stages)
+    names = {"ttft": "first token", "tpot": "each further token"} if streamed else {"e2el": "whole answer"}
+    return [Figure(_latency(stages, key), Table("", f"{title}: {name}", (), ())) for key, name in names.items()]
 
 
 def _generates(stages: list[Mapping[str, Any]]) -> bool:
@@ -82,13 +92,23 @@ def _failures(stages: list[Mapping[str, Any]]) -> list[str]:
     return [f"{count:,} failed, {kind}: {sentences.get(kind, '')}" for kind, count in kinds.most_common(_MOST_KINDS)]
 
 
-def _bars(stages: list[Mapping[str, Any]]) -> Bars:
-    """Throughput of each stage: output tokens, or texts where nothing is generated."""
+def _throughput(stages: list[Mapping[str, Any]]) -> Bars:
+    """Output tokens, or texts where nothing is generated."""
     unit = "output_throughput" if _generates(stages) else "text_throughput"
     name = "output tokens a second" if unit == "output_throughput" else "texts a second"
     bars = []
     for stage in stages:
         value = float(stage.get(unit) or 0.0)
-        told = f"{text_of(value, 'rate')}"
+        told = text_of(value, "rate")
         bars.append(Bar(str(stage.get("name")), (Segment(name, value, told, "2"),), told))
     return Bars(tuple(bars), max(max(bar.segments[0].value for bar in bars), 1e-9))
+
+
+def _latency(stages: list[Mapping[str, Any]], name: str) -> Bars:
+    """The median, and what the 99th percentile adds to it."""
+    bars = []
+    for stage in stages:
+        p50, p99 = (float(stage.get(f"{share}_{name}_ms") or 0.0) for share in ("median", "p99"))
+        parts = (Segment("p50", p50, text_of(p50, "ms"), "1"), Segment("to p99", p99 - p50, text_of(p99, "ms"), "free"))
+        bars.append(Bar(str(stage.get("name")), parts, f"{text_of(p50, 'ms')} · p99 {text_of(p99, 'ms')}"))
+    return Bars(tuple(bars), max(float(stage.get(f"p99_{name}_ms") or 0.0) for stage in stages))

@@ -99,16 +99,20 @@ def test_a_load_of_rewards_is_told_in_texts_and_its_failures_by_kind():
     stage = {
         "name": "4 at once", "completed": 20, "failed": 3, "request_throughput": 5.0, "output_throughput": 0.0,
         "text_throughput": 40.0, "total_token_throughput": 9000.0, "errors": {"HTTP 503": 2, "timed out": 1},
-        "error_sentences": {"HTTP 503": "it restarts", "timed out": "too slow"},
+        "error_sentences": {"HTTP 503": "it restarts", "timed out": "too slow"}, "median_e2el_ms": 20.0,
+        "p99_e2el_ms": 50.0,
     }  # fmt: skip
     document = {"load": {"endpoint": "reward"}, "stages": [stage, {**stage, "name": "8 at once"}]}
-    figure, *texts = bench(a_report(benches=(StoredDocument(1, "bench", BEGAN, "x", "", document),))).blocks
-    assert [one.key for one in figure.table.columns[4:6]] == ["texts_per_s", "tokens_per_s"]
-    assert "output_tokens_per_s" not in [one.key for one in figure.table.columns]
-    assert [bar.segments[0].value for bar in figure.chart.bars] == [40.0, 40.0]
+    throughput, latency, *texts = bench(
+        a_report(benches=(StoredDocument(1, "bench", BEGAN, "x", "", document),))
+    ).blocks
+    columns = [one.key for one in throughput.table.columns]
+    assert columns[4:6] == ["texts_per_s", "tokens_per_s"] and "output_tokens_per_s" not in columns
+    assert [bar.segments[0].value for bar in throughput.chart.bars] == [40.0, 40.0]
+    assert [[segment.value for segment in bar.segments] for bar in latency.chart.bars] == [[20.0, 30.0]] * 2
     assert [text.text for text in texts] == ["4 failed, HTTP 503: it restarts", "2 failed, timed out: too slow"]
-    generated = bench(a_report()).blocks[0].table
-    assert "output_tokens_per_s" in [one.key for one in generated.columns]
+    generated = bench(a_report()).blocks[0]
+    assert "output_tokens_per_s" in [one.key for one in generated.columns], "a single load has no curve, and a table"
 
 
 @pytest.mark.parametrize(("changes", "words"), [
