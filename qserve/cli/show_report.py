@@ -41,7 +41,7 @@ def to_terminal(report: RunReport) -> str:
 
 def _shown(block: Block) -> Iterator[RenderableType]:
     match block:
-        case Table(is_long=False):
+        case Table(is_long=False) if block.columns:  # without any it is a chart's title
             yield RichText(f"\n{block.title}", "bold")
             yield _table(block)
             if block.how:

@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from qserve.cli.report import command
+from qserve.cli.show_report import to_terminal
 from qserve.errors import UsageError
 from qserve.report import read_report
-from qserve.runs import RunStore
-from tests.unit.report.made_up import BEGAN, WORK, comparison, scores
+from qserve.runs import RunStore, StoredDocument
+from tests.unit.report.made_up import BEGAN, WORK, a_report, comparison, scores
 
 LABELS = [
     ("POST", "/v1/chat/completions", "demo", "chat", 200, "", 0, 0),
@@ -120,6 +121,13 @@ def test_without_a_format_the_terminal_gets_the_tables(store, tmp_path):
     done = _qserve(tmp_path)
     assert "time to first token" in done.stdout and "offline" in done.stdout
     assert "\x1b[" not in done.stdout, "a pipe gets no colours"
+
+
+def test_the_terminal_gets_no_titles_of_charts():
+    stages = [{"name": name, "p99_e2el_ms": 2.0, "median_e2el_ms": 1.0, "text_throughput": 3.0} for name in "ab"]
+    document = StoredDocument(1, "bench", BEGAN, "x", "a, b", {"load": {"endpoint": "reward"}, "stages": stages})
+    shown = to_terminal(a_report(benches=(document,)))
+    assert "reward: a, b" in shown and "whole answer" not in shown.partition("Load tests")[2].partition("Faults")[0]
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
