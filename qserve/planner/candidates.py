@@ -281,11 +281,18 @@ def _dtype(spec: ModelSpec, weights: _Weights, device: Device, request: PlanRequ
     return "bfloat16" if spec.dtype == "float32" and device.kind == "cuda" else spec.dtype
 
 
+def _first_spec(checkpoint: Checkpoint, request: PlanRequest, place: _Place) -> ModelSpec:
+    """The weights that are tried first: a sibling's groups or blocks may be what doesn't divide."""
+    first = next(_quantizations(checkpoint, request, place), None)
+    return checkpoint.spec if first is None else first.spec
+
+
 def _nothing_runs(checkpoint: Checkpoint, request: PlanRequest, place: _Place) -> str:
-    reason = why_not_divisible(checkpoint.spec, request.tensor_parallel_size or 1)
+    spec, version = _first_spec(checkpoint, request, place), request.engine_version
+    reason = why_not_divisible(spec, request.tensor_parallel_size or 1, version)
     if reason:
-        sizes = [size for size in range(1, 17) if not why_not_divisible(checkpoint.spec, size)]
-        works = f"{checkpoint.id} divides over {', '.join(map(str, sizes))}"
+        sizes = [size for size in range(1, 17) if not why_not_divisible(spec, size, version)]
+        works = f"{spec.id} divides over {', '.join(map(str, sizes))}"
         return f"--tensor-parallel-size {request.tensor_parallel_size}: {reason}; {works}"
     engine = f"{place.engine} on a CPU" if place.devices[0].kind == "cpu" else place.engine
     runs = [name for name in SCHEMES if place.online(name, checkpoint.spec) is not None or SCHEMES[name].bits >= 16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,9 +10,15 @@ from dataclasses import replace
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
+from qserve.planner import constants
 from qserve.planner.request import PlanRequest
+from qserve.planner.versions import parse_release
 
 __all__ = ["layouts", "stage_layers", "stage_tensors", "why_not_divisible"]
+
+_FINER_BLOCKS = (0, 32)
+"""From here on an FP8 block of experts may be cut into finer ones, of 32 or more: vLLM's oracle/fp8.py,
+refine_fp8_moe_block_shape. Before, creating the weights failed (vllm#17569); 0.31 and 0.30 were not looked at."""
 
 _LAYER = re.compile(r"\.(?:layers|h)\.(\d+)\.")
 
@@ -37,15 +44,30 @@ def layouts(spec: ModelSpec, num_devices: int, request: PlanRequest) -> Iterator
         for pipeline in ([fixed_pipeline] if fixed_pipeline else range(1, num_devices // tensor + 1))
         if tensor * pipeline <= num_devices
         and pipeline <= spec.num_hidden_layers
-        and not why_not_divisible(spec, tensor)
+        and not why_not_divisible(spec, tensor, request.engine_version)
     ]
     yield from sorted(pairs, key=lambda pair: (pair[1], pair[0]))
 
 
-def why_not_divisible(spec: ModelSpec, tensor_parallel_size: int) -> str | None:
-    """The dimension that `tensor_parallel_size` ranks can't share; None when they can. KV heads may replicate."""
+def why_not_divisible(spec: ModelSpec, tensor_parallel_size: int, engine_version: str | None = None) -> str | None:
+    """The dimension that `tensor_parallel_size` ranks can't share; None when they can. KV heads may replicate.
+
+    `engine_version` is vLLM's release, the supported one by default: it decides what may cut a block of FP8 weights.
+    """
     ranks = tensor_parallel_size
-    group = spec.quantization.group_size if spec.quantization else 0
+    for name, size in _shared_sizes(spec):
+        if size % ranks:
+            return f"{size} {name} don't divide by {ranks}"
+        reason = _cuts(spec, name, size, ranks, engine_version) if name.endswith("columns") else None
+        if reason:
+            return f"{size} {name} over {ranks} ranks cut {reason}"
+    heads = spec.num_key_value_heads
+    if heads % ranks and ranks % heads:
+        return f"{heads} KV heads neither divide by {ranks} nor replicate evenly"
+    return None
+
+
+def _shared_sizes(spec: ModelSpec) -> list[tuple[str, int]]:
     sizes = [("attention heads", spec.num_attention_heads)]
     if spec.intermediate_size and (spec.moe is None or spec.moe.sparse_layers < spec.num_hidden_layers):
         sizes.append(("MLP columns", spec.intermediate_size))
@@ -53,14 +75,21 @@ def why_not_divisible(spec: ModelSpec, tensor_parallel_size: int) -> str | None:
         sizes.append(("expert columns", spec.moe.moe_intermediate_size))
     if spec.linear_attention:
         sizes.append(("linear-attention key heads", spec.linear_attention.num_key_heads))
-    for name, size in sizes:
-        if size % ranks:
-            return f"{size} {name} don't divide by {ranks}"
-        if group and name.endswith("columns") and (size // ranks) % group:
-            return f"{size} {name} over {ranks} ranks cut quantization groups of {group}"
-    heads = spec.num_key_value_heads
-    if heads % ranks and ranks % heads:
-        return f"{heads} KV heads neither divide by {ranks} nor replicate evenly"
+    return sizes
+
+
+def _cuts(spec: ModelSpec, name: str, size: int, ranks: int, engine_version: str | None) -> str | None:
+    """What of the stored quantization a rank would get a part of. Source: vLLM's validate_fp8_block_shape(_moe)."""
+    stored = spec.quantization
+    if stored is None:
+        return None
+    if stored.group_size and (size // ranks) % stored.group_size:
+        return f"quantization groups of {stored.group_size}"
+    if stored.block and ranks > 1 and (size // ranks) % stored.block:
+        release = parse_release(engine_version or constants.VLLM_VERSION)
+        finer = math.gcd(stored.block, size // ranks, spec.hidden_size)
+        if name != "expert columns" or release < _FINER_BLOCKS or finer < 32:
+            return f"FP8 blocks of {stored.block}"
     return None
 
 

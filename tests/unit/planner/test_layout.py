@@ -1,0 +1,49 @@
+"""How many ranks a model splits into: quantized blocks and groups that no rank may get a part of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qserve.core.quantization import CheckpointQuantization
+from qserve.errors import UsageError
+from qserve.planner.layout import why_not_divisible
+from tests.unit.planner.test_make_plan import plan_of
+from tests.unit.planner.test_weights import spec_of
+
+_FP8_BLOCKS = CheckpointQuantization("fp8", 8, block=128, symmetric=True)
+
+
+def test_blocks_of_experts_are_cut_from_0_32_on_and_by_no_release_before() -> None:
+    """vllm#17569: 768 expert columns over 4 ranks are 192 each, one FP8 block and a half."""
+    spec = replace(spec_of("Qwen/Qwen3-30B-A3B"), quantization=_FP8_BLOCKS)
+    assert why_not_divisible(spec, 2, "0.10.0") is None
+    assert why_not_divisible(spec, 4, "0.32.0") is None
+    assert why_not_divisible(spec, 4, "0.10.0") == "768 expert columns over 4 ranks cut FP8 blocks of 128"
+    assert why_not_divisible(replace(spec, quantization=None), 4, "0.10.0") is None
+
+
+def test_a_finer_block_has_32_columns_or_more() -> None:
+    spec = replace(spec_of("Qwen/Qwen3-30B-A3B"), quantization=_FP8_BLOCKS)
+    assert spec.moe is not None
+    narrow = replace(spec, moe=replace(spec.moe, moe_intermediate_size=640))
+    assert "cut FP8 blocks" in str(why_not_divisible(narrow, 8, "0.32.0"))  # 80 columns each: gcd(128, 80) = 16
+
+
+def test_blocks_of_a_dense_mlp_are_cut_by_no_release() -> None:
+    spec = replace(spec_of("Qwen/Qwen3-8B"), quantization=_FP8_BLOCKS)
+    assert why_not_divisible(spec, 8) is None  # 12288 / 8 = 12 blocks
+    odd = replace(spec, intermediate_size=12288 + 128)
+    assert why_not_divisible(odd, 2) == "12416 MLP columns over 2 ranks cut FP8 blocks of 128"
+
+
+def test_the_checkpoint_that_would_be_loaded_is_named_with_the_sizes_that_divide_it() -> None:
+    with pytest.raises(UsageError, match=r"cut FP8 blocks of 128; Qwen/Qwen3-30B-A3B-FP8 divides over 1, 2"):
+        plan_of("Qwen/Qwen3-30B-A3B", "h100:4", quant="fp8", tensor_parallel_size=4, engine_version="0.10.0")
+
+
+def test_auto_passes_over_weights_that_the_ranks_can_not_share() -> None:
+    """Four L4 have room for 30B in FP8 only, and two of them share its blocks."""
+    plan = plan_of("Qwen/Qwen3-30B-A3B", "l4:4", quant="fp8", engine_version="0.10.0")
+    assert plan.placement.tensor_parallel_size == 2
