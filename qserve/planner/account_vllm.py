@@ -17,7 +17,8 @@ from qserve.planner.memory.encoder import deepstack_bytes, longest_with_same_pro
 from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
 from qserve.planner.memory.pinned import Steps, cublas_workspace, pinned_copy_bytes
 from qserve.planner.memory.rope import rope_cache_bytes
-from qserve.planner.memory.weights import Loading, blocks_in_order, rank_weights
+from qserve.planner.memory.segments import CachingAllocator
+from qserve.planner.memory.weights import Loading, load, rank_weights
 from qserve.planner.plan import DevicePlan
 from qserve.planner.setup import Setup
 from qserve.planner.versions import VllmVersion
@@ -55,10 +56,12 @@ def _fuses_all_reduce(setup: Setup) -> bool:
 
 def stage_weights(setup: Setup) -> tuple[int, ...]:
     """Loaded bytes of one rank, per pipeline stage: tensors as vLLM fuses and shards them, and the rotary table."""
-    stages, loading = setup.pipeline_parallel_size, _loading(setup)
+    stages = range(setup.pipeline_parallel_size)
+    if not setup.on_cpu:
+        return tuple(_loaded(setup, stage).allocated for stage in stages)
+    shares = (stage_tensors(setup.spec, setup.tensors, stage, len(stages)) for stage in stages)
     rope = rope_cache_bytes(setup.spec, setup.dtype)
-    shares = (stage_tensors(setup.spec, setup.tensors, stage, stages) for stage in range(stages))
-    return tuple(rank_weights(setup.spec, share, loading) + rope for share in shares)
+    return tuple(rank_weights(setup.spec, share, _loading(setup)) + rope for share in shares)
 
 
 def _loading(setup: Setup) -> Loading:
@@ -76,11 +79,9 @@ def _loading(setup: Setup) -> Loading:
     )
 
 
-def _loaded_blocks(setup: Setup) -> tuple[int, ...]:
-    """Allocations of the first stage's rank in their order; the rotary table follows the embedding."""
-    share = stage_tensors(setup.spec, setup.tensors, 0, setup.pipeline_parallel_size)
-    embedding, *layers = blocks_in_order(setup.spec, share, _loading(setup))
-    return (embedding, rope_cache_bytes(setup.spec, setup.dtype), *layers)
+def _loaded(setup: Setup, stage: int = 0) -> CachingAllocator:
+    share = stage_tensors(setup.spec, setup.tensors, stage, setup.pipeline_parallel_size)
+    return load(setup.spec, share, _loading(setup), rope_cache_bytes(setup.spec, setup.dtype))
 
 
 _CPU_BLOCK_TOKENS = 128
@@ -264,7 +265,7 @@ class VllmAccount:
         if not pins or not vllm.compile_peak(spec, self.version, tokens, ranks):
             return 0
         steps = Steps(self.max_num_seqs, tokens, ranks, self.is_packed)
-        return pinned_copy_bytes(spec, setup.devices[0], steps, _loaded_blocks(setup))
+        return pinned_copy_bytes(spec, setup.devices[0], steps, _loaded(setup))
 
     @property
     def context(self) -> Constant:

@@ -125,8 +125,8 @@ class VllmVersion:
 
     @property
     def limits_block_splits(self) -> bool:
-        """Weights are loaded with the allocator's max_split_size at 20 MiB."""
-        return self.release >= (0, 28)
+        """Weights are loaded with the allocator's max_split_size at 20 MiB (vllm#41268, after 0.20)."""
+        return self.release >= (0, 21)
 
     @property
     def bitsandbytes_is_plugin(self) -> bool:

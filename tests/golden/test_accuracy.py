@@ -120,7 +120,7 @@ def test_the_cache_holds_on_the_first_hold_out() -> None:
 
 def test_activations_hold_over_the_hold_outs() -> None:
     """Together: the first has two rows, of which one is unexplained."""
-    assert mean(error for part in ("first", SECOND, THIRD, FIFTH) for error in pick("activations", part=part)) <= 0.03
+    assert mean(error for part in ("first", SECOND, THIRD, FIFTH) for error in pick("activations", part=part)) <= 0.035
 
 
 @pytest.mark.parametrize(("part", "rows", "limit"), [(SECOND, 8, 0.012), (THIRD, 12, 0.008), (FIFTH, 8, 0.132)])

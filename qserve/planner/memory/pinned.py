@@ -9,7 +9,6 @@ Source: pytorch aten/src/ATen/cuda/CublasHandlePool.cpp; vllm gpu_worker.py, det
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qserve.core.hardware import Device
@@ -39,14 +38,13 @@ def cublas_workspace(device: Device) -> int:
     return (constants.CUBLAS_WORKSPACE_HOPPER if is_new else constants.CUBLAS_WORKSPACE_AMPERE).num_bytes
 
 
-def pinned_copy_bytes(spec: ModelSpec, device: Device, steps: Steps, loaded: Sequence[int]) -> int:
+def pinned_copy_bytes(spec: ModelSpec, device: Device, steps: Steps, torch: CachingAllocator) -> int:
     """Bytes of the segment of the embedding's copy if the workspace comes to lie in it, else 0.
 
-    `loaded` are the blocks that the weights take, in the order of loading. What they leave of shared segments of
-    20 MiB is where a workspace of 8 MiB may lie instead; so is a residual stream that is free at that moment.
+    `torch` has the weights loaded. What they leave of shared segments of 20 MiB is where a workspace of 8 MiB may lie
+    instead; so is a residual stream that is free at that moment.
     """
-    torch = CachingAllocator()
-    torch.allocate(*loaded, *_sampler_buffers(spec, steps.num_seqs))
+    torch.allocate(*_sampler_buffers(spec, steps.num_seqs))
     residual = steps.num_tokens * spec.hidden_size * _BYTES
     copied = torch.allocate(spec.vocab_size * spec.hidden_size * _BYTES // steps.tensor_parallel_size)
     torch.release([*copied, *torch.allocate(residual, residual)])
