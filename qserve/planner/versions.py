@@ -96,13 +96,21 @@ class VllmVersion:
         return self.release >= (0, 22)
 
     @property
-    def may_pin_freed_segments(self) -> bool:
-        """Whether a segment that the profile run freed may stay, and be charged, as something small lies in it.
+    def charges_what_is_gone(self) -> bool:
+        """The account takes all that is gone from the card since the start (the log's "consumed memory").
 
-        From 0.27 on what is gone from the card is charged (the log's "consumed memory"); 0.32 limits splits in the
-        profile run, and says why. Source: vllm gpu_worker.py, determine_available_memory.
+        Before, it took the weights, the profile run's peak of torch, and what is no torch tensor: buffers made after
+        the weights were charged to nobody. Source: vllm gpu_worker.py, determine_available_memory.
         """
-        return (0, 27) <= self.release < (0, 32)
+        return self.release >= (0, 27)
+
+    @property
+    def pins_freed_segments(self) -> bool:
+        """Whether a segment that the profile run freed may stay, as a block lies in it, and be charged.
+
+        0.32 limits splits in the profile run, and says why. Source: vllm gpu_worker.py, determine_available_memory.
+        """
+        return self.charges_what_is_gone and self.release < (0, 32)
 
     @property
     def adapts_experts(self) -> bool:
