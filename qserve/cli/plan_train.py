@@ -37,7 +37,7 @@ _OFFLOAD = click.Choice(["none", "cpu", "nvme"])
 @click.option("--zero", "zero_stage", type=click.IntRange(0, 3), default=0, show_default=True, help="DeepSpeed ZeRO.")
 @click.option("--offload-optimizer", type=_OFFLOAD, default="none", show_default=True)
 @click.option("--offload-param", type=_OFFLOAD, default="none", show_default=True)
-@click.option("--lora-rank", type=click.IntRange(min=0), default=0, help="Train adapters [8 with lora and qlora].")
+@click.option("--lora-rank", type=_POSITIVE, help="Train adapters [8 with lora and qlora].")
 @click.option("--lora-targets", type=click.Choice(["all-linear", "attention", "qkv"]), default="all-linear")
 @click.option("--train-embeddings", is_flag=True, help="Train embedding and lm_head beside the adapters.")
 @click.option("--attention", type=click.Choice(["sdpa", "eager"]), default="sdpa", show_default=True)
@@ -73,8 +73,9 @@ def command(model: str, gpu: str | None, reward_model: str | None, as_json: bool
 
 
 def _request(values: dict[str, Any]) -> TrainingRequest:
-    known = {field.name: values[field.name] for field in fields(TrainingRequest) if field.name in values}
-    mode = known.pop("vllm")
+    given = {name: value for name, value in values.items() if value is not None}
+    known = {field.name: given[field.name] for field in fields(TrainingRequest) if field.name in given}
+    mode = known.pop("vllm", None)
     vllm = None
     if mode is not None:
         vllm = VllmBeside(

@@ -162,3 +162,10 @@ def test_packed_weights_are_not_trained_but_carry_adapters() -> None:
     with pytest.raises(UsageError, match="stored as awq, and packed weights can't be trained"):
         plan_training(spec, cards, TrainingRequest("sft"))
     assert _run("--method", "lora", "--model", "Qwen/Qwen3-8B-AWQ", "--gpu", "h100")[0] == 0
+
+
+def test_an_adapter_has_a_rank_of_one_or_more() -> None:
+    """0 was taken for the default of 8."""
+    done = CliRunner().invoke(command, shlex.split("--model Qwen/Qwen3-4B --method lora --lora-rank 0 --gpu rtx-4090"))
+    assert done.exit_code == 2
+    assert "'--lora-rank': 0 is not in the range" in done.output
