@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qserve.errors import UsageError
+from qserve.units import format_bytes
 
 __all__ = ["Retention", "forget", "stored_bytes", "trim"]
 
@@ -93,8 +94,8 @@ def _shrink(connection: sqlite3.Connection, retention: Retention, path: Path, ow
         while stored_bytes(connection) > retention.max_bytes and _delete_requests(connection, number):
             pass
     _log.warning(
-        "the run store %s was larger than %d MiB: %d MiB of the oldest records were removed (--keep-runs-gib)",
-        path, retention.max_bytes >> 20, (before - stored_bytes(connection)) >> 20,
+        "the run store %s was larger than %s: %s of the oldest records were removed (--keep-runs-gib)",
+        path, format_bytes(retention.max_bytes), format_bytes(before - stored_bytes(connection)),
     )  # fmt: skip
 
 

@@ -109,6 +109,8 @@ def _swept(connection: sqlite3.Connection, run: int, labels: Mapping[int, _Label
         label.num_requests += 1
         bucket.num_requests += 1
         bucket.prompt_tokens += prompt_tokens or 0
+        if completion_tokens is None and ttft_us is not None:  # a stream that nobody asked to be counted
+            completion_tokens = num_events
         bucket.completion_tokens += completion_tokens or 0
         if (ended_ms := began_ms + e2e_us // 1000) > worker.last_unix_ms:
             worker.last_unix_ms = ended_ms
@@ -120,9 +122,8 @@ def _swept(connection: sqlite3.Connection, run: int, labels: Mapping[int, _Label
             bucket.queued.append(queued_us)
         if ttft_us is not None:
             bucket.ttft.append(ttft_us)
-            tokens = completion_tokens or num_events
-            if tokens > 1:
-                bucket.tpot.append((e2e_us - ttft_us) / (tokens - 1))
+            if completion_tokens > 1:
+                bucket.tpot.append((e2e_us - ttft_us) / (completion_tokens - 1))
     return workers
 
 

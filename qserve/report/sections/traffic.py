@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.report.blocks import Block, Column, Figure, Row, Section, Table, Value
+from qserve.report.blocks import Block, Column, Figure, Row, Section, Table, Text, Value
 from qserve.report.charts.specs import Histogram, HistogramSeries, Line, Lines
 from qserve.report.facts import RunReport
 from qserve.report.figures import duration, moment
@@ -40,19 +40,34 @@ _SERIES = (
 )
 _BINS = (Column("from_ms", "from", "ms"), Column("to_ms", "to", "ms"), Column("requests", "requests", "count"))
 _FEWEST_POINTS = 2
+_TITLE = "Latency and throughput"
+_GONE = (
+    "The records of {:,} of {:,} requests are no longer kept: the store had grown beyond its bound (--keep-runs-gib). "
+    "What follows is of the others."
+)
+_TPOT = (
+    "TPOT is (E2E − TTFT) / (tokens − 1), as vllm bench has it. In streams whose client did not ask for the count of "
+    "tokens, events stand for them"
+)
 _CLOCKS = "the gateway's clock: from a request's arrival to the bytes that it sent"
 
 
 def traffic(report: RunReport) -> Section | None:
     """By worker; requests that reached none stand among the routes."""
-    if not report.traffic.groups:
-        return None
+    num_kept = sum(one.num_requests for one in report.traffic.groups)
+    num_gone = report.run.num_requests - num_kept
+    gone = [Text(_GONE.format(num_gone, report.run.num_requests))] if num_gone > 0 else []
+    if not num_kept:
+        return Section("traffic", _TITLE, tuple(gone)) if gone else None
     rows = tuple((one.route, one.model, one.num_requests, one.num_errors) for one in report.traffic.groups)
-    blocks: list[Block] = [Table("routes", "Requests by route", _ROUTES, rows, "every request that the gateway saw")]
+    blocks: list[Block] = [
+        *gone,
+        Table("routes", "Requests by route", _ROUTES, rows, "every request that the gateway saw"),
+    ]
     for found in report.traffic.workers:
         if found.worker and found.summary.latency_ms:
             blocks += _worker(found)
-    return Section("traffic", "Latency and throughput", tuple(blocks))
+    return Section("traffic", _TITLE, tuple(blocks))
 
 
 def _worker(found: WorkerTraffic) -> list[Block]:
@@ -64,7 +79,7 @@ def _worker(found: WorkerTraffic) -> list[Block]:
     window = ""
     if summary.first_unix_s and summary.last_unix_s:
         window = f"; {moment(summary.first_unix_s)}, {duration(summary.last_unix_s - summary.first_unix_s)}"
-    how = f"{_CLOCKS}; requests that succeeded{window}. TPOT is (E2E − TTFT) / (tokens − 1), as vllm bench has it"
+    how = f"{_CLOCKS}; requests that succeeded{window}. {_TPOT}"
     table = Table(f"latency_{found.worker}", f"{found.worker}: latency", _PERCENTILES, rows, how)
     over_time, histograms = _over_time(found), _histograms(found)
     rows_of = [over_time, histograms] if len(over_time) % 2 == 0 else [[*over_time, *histograms]]

@@ -131,6 +131,14 @@ def test_streams_have_first_tokens_and_whole_answers_have_none():
     assert "time to first token" in rows["chat"] and "time to first token" not in rows["reward"]
 
 
+def test_records_that_are_gone_are_told_and_not_taken_for_a_quiet_day():
+    trimmed = traffic(a_report(run=a_run(a_worker(), num_requests=1030)))
+    assert "1,000 of 1,030 requests are no longer kept" in trimmed.blocks[0].text
+    empty = a_report(run=a_run(a_worker(), num_requests=7), traffic=type(a_report().traffic)((), ()))
+    assert "7 of 7 requests" in traffic(empty).blocks[0].text
+    assert traffic(a_report()).blocks[0].key == "routes"
+
+
 def test_the_headline_has_what_one_looks_for_first():
     tiles = {tile.label: tile for tile in overview(a_report()).blocks[0].tiles}
     assert tiles["requests"].value == 30

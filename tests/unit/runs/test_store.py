@@ -16,7 +16,7 @@ from qserve.runs.document import run_document, runs_document
 from qserve.runs.retention import Retention
 from qserve.runs.schema import MIGRATIONS
 from qserve.runs.writer import RunWriter
-from tests.unit.runs.kept import new_run, stored, until, writer
+from tests.unit.runs.kept import new_run, request, stored, until, writer
 
 
 def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -58,6 +58,18 @@ def test_percentiles_are_of_what_succeeded(tmp_path: Path) -> None:
     assert e2e.p50 == pytest.approx(50.5), "between two values on a straight line"
     assert e2e.p99 == pytest.approx(99.01)
     assert chat.summary.errors == {"worker_died": 1}
+
+
+def test_events_stand_for_tokens_that_nobody_asked_to_be_counted(tmp_path: Path) -> None:
+    """Most clients stream without `include_usage`; their tokens are tokens all the same."""
+    run = writer(tmp_path)
+    run.request(request(1)._replace(completion_tokens=None, num_events=12))
+    run.request(request(1)._replace(completion_tokens=None, ttft_us=None, num_events=0))
+    run.close(0)
+    store = RunStore.open(tmp_path)
+    (found,) = store.traffic(store.run()).workers
+    assert found.summary.completion_tokens == 12
+    assert found.summary.latency_ms["tpot"].count == 1
 
 
 def test_ids_may_be_cut_short_but_not_ambiguous(tmp_path: Path) -> None:
