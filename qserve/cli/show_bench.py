@@ -137,8 +137,6 @@ def _show_one(console: Console, figures: StageFigures) -> None:
     words.append(f"{figures.total_token_throughput:,.1f} tokens/s in all")
     if figures.request_goodput is not None:
         words.append(f"goodput {figures.request_goodput:.2f}/s")
-    if figures.num_cut_off:
-        words.append(f"{figures.num_cut_off} cut off")
     console.print(" · ".join(words), style="bold", soft_wrap=True)
 
 
@@ -190,6 +188,10 @@ def _show_trouble(console: Console, figures: Sequence[StageFigures]) -> None:
 def _remarks(figures: Sequence[StageFigures]) -> list[str]:
     """What a reader must know to trust the table."""
     said = []
+    cut_off = [one for one in figures if one.num_cut_off]
+    if cut_off:
+        one = cut_off[-1]
+        said.append(f"Stopped at {one.stage.name}: {one.num_cut_off} requests that ran then are in no figure.")
     ahead = [one for one in figures if one.ttft.p50 - one.announced.p50 > max(2.0, 0.05 * one.ttft.p50)]
     if ahead:
         one = ahead[0]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 
 import click
 import pytest
+from rich.console import Console
 
 from qserve.bench.endpoints import ENDPOINTS, Endpoint, Prompt
 from qserve.bench.load import Stage
@@ -15,6 +17,7 @@ from qserve.bench.metrics import figures_of
 from qserve.bench.result import BenchResult, check_writable
 from qserve.bench.self_test import Check
 from qserve.cli.bench import command
+from qserve.cli.show_bench import show_result
 from qserve.errors import UsageError
 from tests.unit.bench.builders import failed, record, run_of
 
@@ -126,6 +129,16 @@ def test_a_clock_of_arrivals_is_json_too():
     told = BenchResult(0.0, {}, {"burstiness": float("inf")}, runs, [figures_of(runs[0], {})], None, {}, [])
     document = json.loads(json.dumps(told.to_json(), allow_nan=False))
     assert document["load"]["burstiness"] == document["stages"][0]["burstiness"] == "inf"
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_what_was_cut_off_is_told(num_stages):
+    runs = [run_of([record()], Stage(concurrency=2)) for _ in range(num_stages)]
+    runs[-1].num_cut_off = 3
+    stopped = BenchResult(0.0, {}, {}, runs, [figures_of(one, {}) for one in runs], None, {}, [])
+    console = Console(record=True, file=io.StringIO(), width=160)
+    show_result(console, stopped)
+    assert "Stopped at 2 at once: 3 requests that ran then are in no figure." in console.export_text()
 
 
 def test_csv_has_a_line_for_each_request(tmp_path):
