@@ -65,7 +65,7 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
     if hosted.engine_args or hosted.verify_quant:
         record.teaches_nothing(hosted.role)
     launch = _launch(hosted, socket, key, private)
-    launch.environment = {**launch.environment, **_seen_by(hosted.cards)}
+    launch.environment = {**launch.environment, **_seen_by(hosted.cards, hosted.plan.on_cpu)}
     worker = SupervisedWorker(endpoint, launch, record.log_file(hosted.role), _teller(record, screen))
     endpoint.memory = worker.memory
     return worker
@@ -82,12 +82,15 @@ def _launch(hosted: Hosted, socket: Path, key: str, private: Path) -> Launch:
     return OwnLaunch("qserve.engine.transformers", spec, file)
 
 
-def _seen_by(cards: tuple[Device, ...] | None) -> dict[str, str]:
+def _seen_by(cards: tuple[Device, ...] | None, on_cpu: bool) -> dict[str, str]:
     """Each worker sees its own cards only: what it takes for the first one is the first of these.
 
     Numbers mean what they meant in the plan, which lists cards as the driver does: CUDA itself puts fast ones first.
+    One that computes on the CPU sees none: for pinned memory transformers would make a context on the first one.
     """
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if on_cpu:
+        return {**order, "CUDA_VISIBLE_DEVICES": ""}
     if cards is None or not all(card.uuid for card in cards):
         return order
     return {**order, "CUDA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards)}

@@ -14,6 +14,7 @@ from bench.limits import measure_limits
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no card"),
+    pytest.mark.filterwarnings("default"),  # what drivers and kernels of other cards warn of is not ours to foresee
 ]
 
 

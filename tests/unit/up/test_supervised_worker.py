@@ -281,6 +281,11 @@ async def test_a_worker_that_dies_as_it_is_asked_what_it_holds_ends_nothing(
 
 def test_cards_are_numbered_as_the_plan_numbered_them() -> None:
     card = parse_gpu("rtx-4090")[0]
-    assert _seen_by(None) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    two = _seen_by((replace(card, uuid="GPU-b"), replace(card, uuid="GPU-a")))
+    assert _seen_by(None, on_cpu=False) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    two = _seen_by((replace(card, uuid="GPU-b"), replace(card, uuid="GPU-a")), on_cpu=False)
     assert two["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
+
+
+def test_a_worker_on_the_cpu_sees_no_card() -> None:
+    """transformers would pin memory on the first one, which takes half a gigabyte there, or fails where it is full."""
+    assert _seen_by(None, on_cpu=True)["CUDA_VISIBLE_DEVICES"] == ""
