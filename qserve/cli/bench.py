@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import signal
 import sys
 import time
@@ -127,7 +128,7 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
         sys.exit(0 if _self_test() else 1)
     asked = asked_of(values)
     state = state_folder(state_dir)
-    output = values["output"] or state / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    output = values["output"] or _own_file(state)
     from qserve.bench.result import check_writable
     from qserve.cli.show_bench import console_of, show_result
 
@@ -146,6 +147,11 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     kept = _keep(result, state, output)
     console.print(f"kept in {output}{kept}", soft_wrap=True)
     sys.exit(status)
+
+
+def _own_file(state: Path) -> Path:
+    """Named as runs are, by time and process: loads of one second are not written over each other."""
+    return state / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.json"
 
 
 def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[BenchResult, int]:

@@ -192,6 +192,18 @@ def test_completions_open_loop_and_csv(fake, bench, tmp_path):
     assert "50/s in bursts of 2" in said
 
 
+def test_loads_that_begin_in_one_second_have_files_of_their_own(fake, tmp_path, monkeypatch, capsys):
+    """Two terminals, or a script that starts several: a result is never written over another's."""
+    flags = ["--url", fake().url, "--state-dir", str(tmp_path), "--num-prompts", "2", "--output-len", "2"]
+    monkeypatch.setattr("time.strftime", lambda *arguments: "20261122-030000")
+    for pid in (1, 2):
+        monkeypatch.setattr("os.getpid", lambda pid=pid: pid)
+        with pytest.raises(SystemExit):
+            command.main([*flags, "--input-len", "5"], standalone_mode=False)
+    assert len(list((tmp_path / "qserve" / "bench").glob("*.json"))) == 2
+    assert capsys.readouterr().out.count("kept in ") == 2
+
+
 def test_a_sweep_doubles_until_its_bound(fake, bench):
     _, _, result = bench(fake(20.0).url, "--sweep", "--max-concurrency", "4")
     assert [stage["max_concurrency"] for stage in result["stages"]] == [1, 2, 4]
