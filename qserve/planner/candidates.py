@@ -15,7 +15,7 @@ from qserve.errors import UsageError
 from qserve.planner import constants
 from qserve.planner.adapters import refuse_adapters
 from qserve.planner.layout import layouts, why_not_divisible
-from qserve.planner.memory.held import held_quantization, held_tensors
+from qserve.planner.memory.held import held_quantization, held_tensors, single_scales, with_single_scales
 from qserve.planner.online import online_scheme, runs_stored, why_online
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
@@ -73,7 +73,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
         dtype = _dtype(checkpoint.spec, weights, devices[0], request)
         for tensor_parallel, pipeline_parallel in _layouts(weights.spec, devices, request, engine):
             found = True
-            tensors, in_flight = _held(weights, dtype, devices[0], engine)
+            tensors, in_flight = _held(weights, dtype, place)
             ranks = len(devices) if engine == "transformers" else tensor_parallel * pipeline_parallel
             asked = request if engine == "transformers" else _with_stored_cache(request, weights.spec, devices[0])
             yield Setup(
@@ -237,15 +237,15 @@ def _stored_as(scheme: str) -> CheckpointQuantization | None:
     return table.get(scheme)
 
 
-def _held(
-    weights: _Weights, dtype: str, device: Device, engine: Engine
-) -> tuple[tuple[Tensor, ...], CheckpointQuantization | None]:
-    """The tensors to count and what is done to them while loading; transformers does not keep every format as it is."""
-    if engine == "vllm":
-        return weights.tensors, weights.in_flight
-    in_flight = weights.in_flight
-    held = None if in_flight is None else held_quantization(in_flight, dtype, device)
-    return held_tensors(weights.spec, weights.tensors, device), held
+def _held(weights: _Weights, dtype: str, place: _Place) -> tuple[tuple[Tensor, ...], CheckpointQuantization | None]:
+    """The tensors to count and what is done to them while loading; no engine keeps every format as it is."""
+    in_flight, device = weights.in_flight, place.devices[0]
+    if place.engine == "transformers":
+        held = None if in_flight is None else held_quantization(in_flight, dtype, device)
+        return held_tensors(weights.spec, weights.tensors, device), held
+    if not VllmVersion.parse(place.engine_version).holds_single_scales:
+        return weights.tensors, in_flight
+    return with_single_scales(weights.tensors), None if in_flight is None else single_scales(in_flight)
 
 
 def _pays(scheme: str, device: Device, engine: Engine) -> bool:

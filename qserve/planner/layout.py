@@ -55,6 +55,8 @@ def why_not_divisible(spec: ModelSpec, tensor_parallel_size: int, engine_version
     `engine_version` is vLLM's release, the supported one by default: it decides what may cut a block of FP8 weights.
     """
     ranks = tensor_parallel_size
+    if ranks > 1 and spec.quantization and spec.quantization.scheme.startswith("bnb"):
+        return f"weights stored as {spec.quantization.scheme} don't split, bitsandbytes made them whole"
     for name, size in _shared_sizes(spec):
         if size % ranks:
             return f"{size} {name} don't divide by {ranks}"

@@ -62,6 +62,11 @@ class VllmVersion:
         return self.release >= (0, 17)
 
     @property
+    def holds_single_scales(self) -> bool:
+        """bitsandbytes' double quantization is undone while loading: an absmax takes 4 bytes, not one (vllm#19742)."""
+        return self.release >= (0, 9, 2)
+
+    @property
     def keeps_moe_workspace(self) -> bool:
         """Fused experts work in buffers that stay allocated, beside everything else."""
         return self.release >= (0, 13)

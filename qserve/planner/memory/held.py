@@ -1,7 +1,7 @@
-"""What transformers 5 keeps in memory of a quantized model on a device; not always what is stored, or asked for.
+"""What an engine keeps in memory of a quantized model on a device; not always what is stored, or asked for.
 
 Sources: transformers 5.19, quantizers/quantizer_finegrained_fp8.py and quantizer_compressed_tensors.py; bitsandbytes
-0.50, functional.py: _convert_weight_packed_for_cpu.
+0.50, functional.py: _convert_weight_packed_for_cpu; vLLM's bitsandbytes_loader.py, _dequantize_dq (vllm#19742).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import CheckpointQuantization
 from qserve.core.tensors import Tensor
 
-__all__ = ["held_in_16_bit", "held_quantization", "held_tensors"]
+__all__ = ["held_in_16_bit", "held_quantization", "held_tensors", "single_scales", "with_single_scales"]
 
 # compressed-tensors' formats: the library's reference path decompresses a layer for good when it first computes.
 _DECOMPRESSED = ("w8a8", "w4a16", "nvfp4")
@@ -47,3 +47,19 @@ def held_quantization(quantization: CheckpointQuantization, dtype: str, device: 
     if quantization.scheme not in _BNB_4BIT or not fused:
         return quantization
     return replace(quantization, double_quant=False, scale_dtype="BF16")
+
+
+def single_scales(quantization: CheckpointQuantization) -> CheckpointQuantization:
+    """As vLLM holds bitsandbytes' 4 bit: it undoes the double quantization while loading, 0.5625 B a weight."""
+    return replace(quantization, double_quant=False) if quantization.scheme in _BNB_4BIT else quantization
+
+
+def with_single_scales(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The same for stored tensors: each 8-bit absmax in fp32, without the scales that it had itself."""
+    kept = (tensor for tensor in tensors if "nested_" not in tensor.name)
+    return tuple(
+        replace(tensor, dtype="F32", nbytes=4 * tensor.nbytes)
+        if tensor.name.endswith("absmax") and tensor.dtype == "U8"
+        else tensor
+        for tensor in kept
+    )
