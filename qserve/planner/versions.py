@@ -74,13 +74,14 @@ class VllmVersion:
     def runs_model_runner_v2(self, spec: ModelSpec) -> bool:
         """Whether the second model runner serves this model by default, as it went from model to model.
 
-        Qwen3 dense in 16 bit (vllm#39337, before 0.24), quantized and experts (0.24, vllm#42667), everything dense
-        (0.25, vllm#44443), hybrids (0.29).
+        Qwen3 dense in 16 bit (vllm#39337, before 0.24), quantized and Qwen2's experts (0.24, vllm#44446, #42667),
+        everything dense (0.25, vllm#44443), hybrids and all experts (0.29, vllm#53183). Source: vllm config/vllm.py of
+        0.27, DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES: of Qwen's experts only Qwen2MoeForCausalLM stands in it.
         """
         if spec.is_hybrid or self.release >= (0, 29):
             return self.release >= (0, 29)
         if spec.moe is not None:
-            return self.release >= (0, 24)
+            return self.release >= (0, 24) and spec.architecture == "Qwen2MoeForCausalLM"
         is_first = spec.architecture == "Qwen3ForCausalLM"
         since = (0, 25) if not is_first else (0, 24) if spec.quantization else (0, 22)
         return self.release >= since

@@ -24,7 +24,7 @@ _BIAS_TOKENS = 1024  # vllm v1/worker/gpu/sample/logit_bias.py
 
 @dataclass(frozen=True)
 class Steps:
-    """What fixes the blocks of a step: sequences, tokens, ranks, and whether cuBLAS has no part in the layers."""
+    """What fixes the blocks of a step: sequences, tokens, ranks, and whether linears are packed."""
 
     num_seqs: int
     num_tokens: int
@@ -55,7 +55,10 @@ def pinned_copy_bytes(spec: ModelSpec, device: Device, steps: Steps, torch: Cach
 
 
 def _until_cublas(torch: CachingAllocator, spec: ModelSpec, steps: Steps, residual: int) -> None:
-    """The profile run up to the first product of cuBLAS: of the first layer, or of lm_head where linears are packed."""
+    """The profile run up to the first product of cuBLAS: q, k and v of the first layer in 16 bit.
+
+    Where linears are packed it is the router, if there are experts, else lm_head.
+    """
     ranks = steps.tensor_parallel_size
     per_head = steps.num_tokens * spec.head_dim * _BYTES // ranks
     stream = torch.allocate(residual)
@@ -75,6 +78,8 @@ def _until_cublas(torch: CachingAllocator, spec: ModelSpec, steps: Steps, residu
     added = torch.allocate(residual)
     normed = torch.allocate(residual)
     torch.release([*stream, *output])
+    if spec.moe:
+        return
     inner = steps.num_tokens * spec.intermediate_size * _BYTES // ranks
     gate_up = torch.allocate(2 * inner)
     torch.release(normed)

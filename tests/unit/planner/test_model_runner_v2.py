@@ -7,10 +7,11 @@ import pytest
 from qserve.core.hardware import known_gpus
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
+from qserve.planner import PlanRequest, make_plan
 from qserve.planner.memory.vllm import activation_peak, compile_peak, penalty_bytes
 from qserve.planner.versions import VllmVersion
 from qserve.units import GIB, MIB
-from tests.unit.planner.test_make_plan import plan_of
+from tests.unit.planner.test_make_plan import checkpoint_of, machine, plan_of
 
 
 def spec_of(model: str, **changes: object) -> ModelSpec:
@@ -30,7 +31,8 @@ def test_the_second_model_runner_came_model_by_model() -> None:
     assert not runs("Qwen/Qwen3-8B", "0.23.0", **AWQ)
     assert not runs("Qwen/Qwen2.5-7B", "0.24.0")
     assert runs("Qwen/Qwen2.5-7B", "0.25.0", **AWQ)
-    assert runs("Qwen/Qwen3-30B-A3B", "0.24.0")
+    assert runs("Qwen/Qwen2-57B-A14B-Instruct", "0.24.0")
+    assert [runs("Qwen/Qwen3-30B-A3B", release) for release in ("0.28.0", "0.29.0")] == [False, True]
     assert not runs("Qwen/Qwen3.5-9B", "0.28.0")
     assert runs("Qwen/Qwen3.5-9B", "0.29.0")
 
@@ -122,11 +124,19 @@ def test_before_0_27_nobody_is_charged_for_them() -> None:
 
 
 def test_buffers_of_fused_experts_are_gone_and_not_in_the_peak() -> None:
-    fixed = {"engine": "vllm", "max_num_seqs": 256, "max_model_len": 4096, "quant": "bf16"}
-    old, new = (plan_of("Qwen/Qwen3-30B-A3B", "h100-sxm", engine_version=r, **fixed) for r in ("0.26.0", "0.28.0"))
-    terms = [{term.name: term.num_bytes for term in plan.devices[0].terms} for plan in (old, new)]
-    assert "expert buffers" not in terms[0]
-    assert terms[1]["expert buffers"] == 8192 * 8 * (2048 + 2048) * 2
+    """Qwen3-30B-A3B-GPTQ-Int4 in 0.28, eagerly, 8192 tokens, RTX 5090: 16.66 GiB gone, 0.53 of peak, 11.03 of cache."""
+    packed = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}
+    steps = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 2048}
+    request = PlanRequest(
+        engine="vllm", engine_version="0.28.0", gpu_memory_utilization=0.9, enforce_eager=True, **steps
+    )
+    plan = make_plan(checkpoint_of("Qwen/Qwen3-30B-A3B", **packed), machine("rtx-5090"), request)
+    device = plan.devices[0]
+    terms = {term.name: term.num_bytes for term in device.terms}
+    assert terms["kept buffers"] == 8192 * 8 * (2048 + 2048) * 2 + 4 * 170 * 151936
+    assert (device.weights_bytes + terms["non-torch"] + terms["kept buffers"]) / GIB == pytest.approx(16.66, abs=0.04)
+    assert device.activations_bytes / GIB == pytest.approx(0.53, abs=0.03)
+    assert device.kv_cache_bytes / GIB == pytest.approx(11.03, abs=0.02)
 
 
 def test_the_plan_says_so() -> None:
