@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qserve.core.hardware import Device
+from qserve.core.quantization import CheckpointQuantization
 from qserve.core.tensors import dtype_bytes
 from qserve.planner import constants
 from qserve.planner.adapters import stage_adapters, step_adapters
@@ -18,6 +19,7 @@ from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, k
 from qserve.planner.memory.pinned import Steps, cublas_workspace, pinned_copy_bytes
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.memory.segments import CachingAllocator
+from qserve.planner.memory.unpacked import unpacked_experts_bytes, unpacked_layer_bytes
 from qserve.planner.memory.weights import Loading, load, rank_weights
 from qserve.planner.plan import DevicePlan
 from qserve.planner.setup import Setup
@@ -146,7 +148,8 @@ class VllmAccount:
             compiles=self.compiles,
             is_eager=request.enforce_eager,
             drafts=request.num_speculative_tokens > 0,
-            is_packed=self.is_packed and setup.spec.moe is None,
+            is_packed=self.is_packed,
+            unpacked_bytes=unpacked_layer_bytes(setup.spec, self.quantization, setup.tensor_parallel_size),
         )
 
     @cached_property
@@ -199,9 +202,14 @@ class VllmAccount:
         layers = max(stage_layers(self.setup.spec, self.setup.pipeline_parallel_size))
         plain = vllm.cuda_graph_bytes(self.setup.spec, self.version, self.captures, layers)
         if not self.setup.request.enable_lora:
-            return plain
+            return self.unpacked_in_graphs + plain
         adapted = int(plain * constants.ADAPTER_GRAPHS)
-        return adapted + (plain if self.version.captures_without_adapters else 0)
+        return self.unpacked_in_graphs + adapted + (plain if self.version.captures_without_adapters else 0)
+
+    @property
+    def unpacked_in_graphs(self) -> int:
+        """Experts in 16 bit, once: graphs share a pool of their own, which holds the largest that one of them needs."""
+        return unpacked_experts_bytes(self.setup.spec, self.quantization, self.setup.tensor_parallel_size)
 
     @property
     def captures(self) -> vllm.Captures:
@@ -239,19 +247,22 @@ class VllmAccount:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the layers' linears are no products for cuBLAS, as they are packed; bitsandbytes unpacks for it."""
-        found = self.setup.spec.quantization or self.setup.in_flight
-        return found is not None and not found.scheme.startswith("bnb")
+        """Whether no layer has a product for cuBLAS: routers have one, and bitsandbytes unpacks for it."""
+        found = self.quantization
+        return found is not None and self.setup.spec.moe is None and not found.scheme.startswith("bnb")
+
+    @property
+    def quantization(self) -> CheckpointQuantization | None:
+        """How the linear layers are held: as stored, or as made while loading."""
+        return self.setup.spec.quantization or self.setup.in_flight
 
     @cached_property
-    def kept_buffers_bytes(self) -> int:
-        """What fused experts and top-k keep to work in, where the release charges it as gone and not in the peak."""
-        setup, version = self.setup, self.version
-        if setup.on_cpu or not version.charges_what_is_gone:
+    def expert_buffers_bytes(self) -> int:
+        """What fused experts work in, where the release charges it as gone and not in the peak."""
+        if self.setup.on_cpu or not self.version.charges_what_is_gone:
             return 0
-        tokens, ranks = self.max_num_batched_tokens, setup.tensor_parallel_size
-        experts = vllm.moe_workspace(setup.spec, version, tokens, ranks)
-        return experts + vllm.sampler_buffer(setup.spec, setup.devices[0], version, self.max_num_seqs)
+        tokens, ranks = self.max_num_batched_tokens, self.setup.tensor_parallel_size
+        return vllm.moe_workspace(self.setup.spec, self.version, tokens, ranks)
 
     @property
     def uncharged_bytes(self) -> int:
@@ -283,7 +294,7 @@ class VllmAccount:
             return fixed
         requested = int(device.total_bytes * self.gpu_memory_utilization)
         charged = weights_bytes + self.activations_bytes + self.non_torch.num_bytes + self.repacking_bytes
-        charged += self.pinned_bytes + self.kept_buffers_bytes
+        charged += self.pinned_bytes + self.expert_buffers_bytes
         if self.setup.on_cpu:
             length = self.setup.request.max_model_len or self.setup.spec.max_position_embeddings
             return _cpu_cache_bytes(requested - charged, self.layout.bytes_per_sequence(length))
@@ -347,7 +358,7 @@ class VllmAccount:
 
     @property
     def _runtime_bytes(self) -> int:
-        kept = self.uncharged_bytes + self.pinned_bytes + self.kept_buffers_bytes
+        kept = self.uncharged_bytes + self.pinned_bytes + self.expert_buffers_bytes
         return self.non_torch.num_bytes + self.context.num_bytes + self.repacking_bytes + kept
 
     def _free_bytes(self, device: Device, stage: int) -> int:

@@ -17,6 +17,7 @@ from qserve.planner.memory.encoder import encoder_peak
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
 from qserve.planner.memory.pinned import cublas_workspace
 from qserve.planner.memory.rope import rope_cache_bytes
+from qserve.planner.memory.unpacked import unpacked_layer_bytes
 from qserve.planner.plan import Plan, Term
 from qserve.planner.setup import Setup
 from qserve.units import MIB, format_bytes
@@ -66,14 +67,11 @@ def _kept_terms(account: VllmAccount) -> Iterator[Term]:
             "penalties", counts, f"{_counts_formula(account)}, held but in no account of this release",
             "vllm v1/worker/gpu/sample/penalties.py", counts, counts,
         )  # fmt: skip
-    if buffers := account.kept_buffers_bytes:
-        spec, version, tokens = account.setup.spec, account.version, account.max_num_batched_tokens
-        rows = vllm.sampler_buffer(spec, account.setup.devices[0], version, account.max_num_seqs)
-        experts = f"two buffers of the fused experts for {tokens} tokens" if spec.moe else ""
-        top_k = f"rows of top-k {format_bytes(rows)}" if rows else ""
+    if buffers := account.expert_buffers_bytes:
+        tokens = account.max_num_batched_tokens
         yield Term(
-            "kept buffers", buffers, f"{' + '.join(filter(None, (experts, top_k)))}, kept after the profile run",
-            "vllm TritonExperts.workspace_shapes, topk_topp_triton.py; mem_utils.py", buffers, buffers,
+            "expert buffers", buffers, f"two buffers of the fused experts for {tokens} tokens, kept after the profile",
+            "vllm TritonExperts.workspace_shapes; mem_utils.py", buffers, buffers,
         )  # fmt: skip
     if pinned := account.pinned_bytes:
         yield Term(
@@ -176,12 +174,14 @@ def _activations_formula(account: VllmAccount, device: Device) -> str:
     if each == constants.SAMPLER_BYTES_GREEDY:
         sampler += ", greedy"
     elif account.version.samples_with_triton:
-        sampler += f" + 4·{min(device.sm_count, seqs)}·{spec.vocab_size} kept for top-k"
+        sampler += f" + 4·{device.sm_count} SMs·{spec.vocab_size}"
     base = format_bytes(constants.ACTIVATION_BASE.num_bytes)
     streams = vllm.layer_streams(spec, account.version, ranks, is_eager)
     layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + {streams})"
     if not (is_eager or account.version.runs_model_runner_v2(spec)):
         layer += f" + {format_bytes(constants.ACTIVATION_MLP_BASE.num_bytes)}"
+    if unpacked := unpacked_layer_bytes(spec, account.quantization, ranks):
+        layer += f" + {format_bytes(unpacked)} unpacked from 4 bit"
     parts = [f"sampler {sampler} + 2·{tokens}·{spec.hidden_size} + {base}", f"widest layer {layer}"]
     if compiler := _compiler_bytes(account):
         copied = f"compiler, first start only, 2·{spec.vocab_size}·{spec.hidden_size}/{ranks}"
@@ -220,11 +220,14 @@ def _graphs_formula(account: VllmAccount) -> str:
     layers = max(stage_layers(account.setup.spec, account.setup.pipeline_parallel_size))
     first, each = constants.GRAPH_BYTES_FIRST, vllm.graph_bytes_per_layer(account.setup.spec, account.version)
     plain = f"{format_bytes(first.num_bytes)} + {later} more graphs × {layers} layers × {format_bytes(each.num_bytes)}"
+    once = account.unpacked_in_graphs
+    unpacked = f" + {format_bytes(once)} of experts unpacked from 4 bit" if once else ""
     if not account.setup.request.enable_lora:
-        return plain
+        return plain + unpacked
+    factor = f"{constants.ADAPTER_GRAPHS:g}"
     if not account.version.captures_without_adapters:
-        return f"({plain}) × {constants.ADAPTER_GRAPHS:g} with adapters"
-    return f"({plain}) × (1 + {constants.ADAPTER_GRAPHS:g}): each is captured without and with adapters (vllm#25914)"
+        return f"({plain}) × {factor} with adapters{unpacked}"
+    return f"({plain}) × (1 + {factor}): each is captured without and with adapters (vllm#25914){unpacked}"
 
 
 def traps(setup: Setup, plan: Plan) -> tuple[str, ...]:

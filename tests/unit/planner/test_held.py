@@ -60,3 +60,35 @@ def test_nf4_made_while_loading_is_split() -> None:
     plan = plan_of("Qwen/Qwen2.5-7B-Instruct", "rtx-3060:2", quant="bnb-nf4", tensor_parallel_size=2)
     assert plan.quant.in_flight
     assert plan.placement.tensor_parallel_size == 2
+
+
+def test_experts_are_unpacked_for_a_step_and_once_more_for_the_graphs() -> None:
+    """128 experts of 3 × 2048 × 768 in bf16 are 1.125 GiB, in the profile's peak and in the pool of the graphs."""
+    asked = {"quant": "bnb-nf4", "max_num_seqs": 8, "max_model_len": 4096}
+    experts = 2 * 128 * 3 * 2048 * 768
+    graphs = plan_of("Qwen/Qwen3-30B-A3B", "rtx-5090", **asked).devices[0]
+    eager = plan_of("Qwen/Qwen3-30B-A3B", "rtx-5090", enforce_eager=True, **asked).devices[0]
+    calibrated = plan_of("Qwen/Qwen3-30B-A3B", "rtx-5090", **{**asked, "quant": "gptq-int4"}).devices[0]
+    assert experts < graphs.activations_bytes < experts + 0.2 * GIB
+    assert experts < eager.activations_bytes
+    assert eager.cuda_graphs_bytes == 0
+    assert graphs.cuda_graphs_bytes - calibrated.cuda_graphs_bytes == experts
+    assert calibrated.activations_bytes < experts
+    assert any("unpacked from 4 bit" in term.formula for term in graphs.terms if term.name == "CUDA graphs")
+
+
+def test_two_ranks_unpack_half_the_experts_each() -> None:
+    asked = {"quant": "bnb-nf4", "max_num_seqs": 8, "max_model_len": 4096}
+    one, two = (
+        plan_of("Qwen/Qwen3-30B-A3B", gpu, tensor_parallel_size=ranks, **asked).devices[0].cuda_graphs_bytes
+        for gpu, ranks in (("rtx-5090", 1), ("rtx-5090:2", 2))
+    )
+    assert one - two == 128 * 3 * 2048 * 768
+
+
+def test_one_matrix_of_a_dense_layer_is_unpacked_at_a_time() -> None:
+    """Beside a step that samples little: 4096 × 12288 in bf16 are 96 MiB."""
+    asked = {"max_num_seqs": 4, "max_model_len": 4096, "warm_compile_cache": True}
+    packed = plan_of("Qwen/Qwen3-8B", "rtx-4090", quant="bnb-nf4", **asked).devices[0].activations_bytes
+    whole = plan_of("Qwen/Qwen3-8B", "rtx-4090", quant="bf16", **asked).devices[0].activations_bytes
+    assert packed - whole == 2 * 4096 * 12288

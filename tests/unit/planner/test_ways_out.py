@@ -44,7 +44,7 @@ REFUSED = [
     "--model Qwen/Qwen3-32B --quant 4bit --gpu rtx-3060",
     "--model deepseek-ai/DeepSeek-R1-Distill-Qwen-14B --gpu rtx-4090 --max-model-len 131072",
     "--model Qwen/Qwen3-8B --gpu rtx-4090 --quant bf16 --kv-cache-memory-bytes 20GiB",
-    "--model Qwen/Qwen3.6-35B-A3B --gpu rtx-4090 --quant 4bit --max-num-seqs 512 --language-model-only",
+    "--model Qwen/Qwen3.8-27B --gpu rtx-4090 --quant 4bit --max-num-seqs 512",
     "--model Qwen/Qwen3-4B --gpu rtx-4060 --prompt-logprobs --max-num-batched-tokens 8192",
     "--model Qwen/Qwen3-8B --gpu rtx-4090 --quant bf16 --enable-lora --max-loras 16 --max-lora-rank 64",
     "--model Qwen/Qwen2.5-VL-7B-Instruct --gpu rtx-4090 --max-model-len 128000",
@@ -76,7 +76,7 @@ def test_the_longest_length_that_fits_is_offered_not_half_of_what_was_asked():
     ("line", "change"),
     [
         (REFUSED[2], "let the planner choose the KV cache"),
-        (REFUSED[3], "max_num_seqs 64"),
+        (REFUSED[3], "max_num_seqs 16"),
         (REFUSED[4], "max_num_batched_tokens 4096"),
         (REFUSED[4], "no room for prompt log-probabilities"),
         (REFUSED[5], "8 adapters at once"),
