@@ -148,7 +148,7 @@ class VllmAccount:
             compiles=self.compiles,
             is_eager=request.enforce_eager,
             drafts=request.num_speculative_tokens > 0,
-            is_packed=self.is_packed,
+            is_packed=self.is_packed and setup.spec.moe is None,
             unpacked_bytes=unpacked_layer_bytes(setup.spec, self.quantization, setup.tensor_parallel_size),
         )
 
@@ -247,9 +247,9 @@ class VllmAccount:
 
     @property
     def is_packed(self) -> bool:
-        """Whether no layer has a product for cuBLAS: routers have one, and bitsandbytes unpacks for it."""
+        """Whether the layers' linears are no products for cuBLAS, as they are packed; bitsandbytes unpacks for it."""
         found = self.quantization
-        return found is not None and self.setup.spec.moe is None and not found.scheme.startswith("bnb")
+        return found is not None and not found.scheme.startswith("bnb")
 
     @property
     def quantization(self) -> CheckpointQuantization | None:
@@ -257,12 +257,14 @@ class VllmAccount:
         return self.setup.spec.quantization or self.setup.in_flight
 
     @cached_property
-    def expert_buffers_bytes(self) -> int:
-        """What fused experts work in, where the release charges it as gone and not in the peak."""
-        if self.setup.on_cpu or not self.version.charges_what_is_gone:
+    def kept_buffers_bytes(self) -> int:
+        """What fused experts and top-k keep to work in, where the release charges it as gone and not in the peak."""
+        setup, version = self.setup, self.version
+        if setup.on_cpu or not version.charges_what_is_gone:
             return 0
-        tokens, ranks = self.max_num_batched_tokens, self.setup.tensor_parallel_size
-        return vllm.moe_workspace(self.setup.spec, self.version, tokens, ranks)
+        tokens, ranks = self.max_num_batched_tokens, setup.tensor_parallel_size
+        experts = vllm.moe_workspace(setup.spec, version, tokens, ranks)
+        return experts + vllm.sampler_buffer(setup.spec, setup.devices[0], version, self.max_num_seqs)
 
     @property
     def uncharged_bytes(self) -> int:
@@ -294,7 +296,7 @@ class VllmAccount:
             return fixed
         requested = int(device.total_bytes * self.gpu_memory_utilization)
         charged = weights_bytes + self.activations_bytes + self.non_torch.num_bytes + self.repacking_bytes
-        charged += self.pinned_bytes + self.expert_buffers_bytes
+        charged += self.pinned_bytes + self.kept_buffers_bytes
         if self.setup.on_cpu:
             length = self.setup.request.max_model_len or self.setup.spec.max_position_embeddings
             return _cpu_cache_bytes(requested - charged, self.layout.bytes_per_sequence(length))
@@ -358,7 +360,7 @@ class VllmAccount:
 
     @property
     def _runtime_bytes(self) -> int:
-        kept = self.uncharged_bytes + self.pinned_bytes + self.expert_buffers_bytes
+        kept = self.uncharged_bytes + self.pinned_bytes + self.kept_buffers_bytes
         return self.non_torch.num_bytes + self.context.num_bytes + self.repacking_bytes + kept
 
     def _free_bytes(self, device: Device, stage: int) -> int:

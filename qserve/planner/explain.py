@@ -67,11 +67,14 @@ def _kept_terms(account: VllmAccount) -> Iterator[Term]:
             "penalties", counts, f"{_counts_formula(account)}, held but in no account of this release",
             "vllm v1/worker/gpu/sample/penalties.py", counts, counts,
         )  # fmt: skip
-    if buffers := account.expert_buffers_bytes:
-        tokens = account.max_num_batched_tokens
+    if buffers := account.kept_buffers_bytes:
+        spec, version, tokens = account.setup.spec, account.version, account.max_num_batched_tokens
+        rows = vllm.sampler_buffer(spec, account.setup.devices[0], version, account.max_num_seqs)
+        experts = f"two buffers of the fused experts for {tokens} tokens" if spec.moe else ""
+        top_k = f"rows of top-k {format_bytes(rows)}" if rows else ""
         yield Term(
-            "expert buffers", buffers, f"two buffers of the fused experts for {tokens} tokens, kept after the profile",
-            "vllm TritonExperts.workspace_shapes; mem_utils.py", buffers, buffers,
+            "kept buffers", buffers, f"{' + '.join(filter(None, (experts, top_k)))}, kept after the profile run",
+            "vllm TritonExperts.workspace_shapes, topk_topp_triton.py; mem_utils.py", buffers, buffers,
         )  # fmt: skip
     if pinned := account.pinned_bytes:
         yield Term(
@@ -174,7 +177,7 @@ def _activations_formula(account: VllmAccount, device: Device) -> str:
     if each == constants.SAMPLER_BYTES_GREEDY:
         sampler += ", greedy"
     elif account.version.samples_with_triton:
-        sampler += f" + 4·{device.sm_count} SMs·{spec.vocab_size}"
+        sampler += f" + 4·{min(device.sm_count, seqs)}·{spec.vocab_size} kept for top-k"
     base = format_bytes(constants.ACTIVATION_BASE.num_bytes)
     streams = vllm.layer_streams(spec, account.version, ranks, is_eager)
     layer = f"2·{tokens}·(3·{spec.intermediate_size}/{ranks} + {streams})"

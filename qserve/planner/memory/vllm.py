@@ -25,6 +25,7 @@ __all__ = [
     "moe_workspace",
     "penalty_bytes",
     "prompt_logprobs_bytes",
+    "sampler_buffer",
     "sampler_bytes",
 ]
 
@@ -67,7 +68,7 @@ def activation_peak(
 ) -> int:
     """Peak of vLLM's profile run on one rank: sampler, widest layer, compiler or vision encoder, whichever is more.
 
-    sampler: 14·S·V + 4·SMs·V + 2·T·H + base (38·S·V before 0.17, without the SM term; 2·S·V in the second model
+    sampler: 14·S·V + `sampler_buffer` + 2·T·H + base (38·S·V before 0.17, without the buffer; 2·S·V in the second model
     runner, which profiles greedy requests; 26·S·V or 46·S·V where the first runner verifies `drafts`)
     layer: 2·T·(3I/tp + `layer_streams`) + base + `unpacked_bytes`; fused experts keep two buffers beside it.
     compiler: `compile_peak`, where the engine `compiles` (not with --enforce-eager).
@@ -89,8 +90,10 @@ def activation_peak(
         + (0 if is_packed else workspace),
         compile_peak(spec, version, max_num_batched_tokens, tensor_parallel_size) if compiles else 0,
     )
-    outlives = version.charges_what_is_gone
-    return max(encoder, language - outlives * workspace + experts + embeddings) - outlives * experts
+    if not version.charges_what_is_gone:
+        return max(encoder, language + experts + embeddings)
+    kept = experts + sampler_buffer(spec, device, version, max_num_seqs)
+    return max(encoder, language - workspace + experts + embeddings) - kept
 
 
 def sampler_bytes(spec: ModelSpec, version: VllmVersion, drafts: bool = False) -> int:
@@ -100,6 +103,16 @@ def sampler_bytes(spec: ModelSpec, version: VllmVersion, drafts: bool = False) -
     if not version.samples_with_triton:
         return constants.SAMPLER_BYTES_SORT + (constants.SAMPLER_BYTES_BONUS if drafts else 0)
     return constants.SAMPLER_BYTES_REJECTION if drafts else constants.SAMPLER_BYTES_TRITON
+
+
+def sampler_buffer(spec: ModelSpec, device: Device, version: VllmVersion, num_seqs: int) -> int:
+    """What top-k and top-p keep for good: a row of the vocabulary in fp32 for each SM, or sequence if those are fewer.
+
+    Source: vllm v1/sample/ops/topk_topp_triton.py, _TRITON_BUFFER_CACHE.
+    """
+    if spec.head.kind == "score" or version.runs_model_runner_v2(spec) or not version.samples_with_triton:
+        return 0
+    return 4 * min(device.sm_count, num_seqs) * spec.vocab_size
 
 
 def layer_streams(spec: ModelSpec, version: VllmVersion, tensor_parallel_size: int = 1, is_eager: bool = False) -> int:
@@ -197,10 +210,8 @@ def _sampler_peak(
     base = constants.ACTIVATION_BASE.num_bytes + hidden
     if spec.head.kind == "score":  # a pooling model samples nothing
         return base
-    peak = sampler_bytes(spec, version, drafts) * min(num_seqs, num_tokens) * spec.vocab_size + base
-    if version.runs_model_runner_v2(spec) or not version.samples_with_triton:
-        return peak
-    return peak + 4 * device.sm_count * spec.vocab_size
+    rows = min(num_seqs, num_tokens) * spec.vocab_size
+    return sampler_bytes(spec, version, drafts) * rows + base + sampler_buffer(spec, device, version, num_seqs)
 
 
 def _layer_peak(
