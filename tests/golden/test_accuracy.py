@@ -123,7 +123,7 @@ def test_activations_hold_over_the_hold_outs() -> None:
     assert mean(error for part in ("first", SECOND, THIRD, FIFTH) for error in pick("activations", part=part)) <= 0.035
 
 
-@pytest.mark.parametrize(("part", "rows", "limit"), [(SECOND, 8, 0.012), (THIRD, 12, 0.008), (FIFTH, 8, 0.132)])
+@pytest.mark.parametrize(("part", "rows", "limit"), [(SECOND, 8, 0.009), (THIRD, 12, 0.008), (FIFTH, 8, 0.132)])
 def test_later_hold_outs_are_reported_as_they_come_out(part: str, rows: int, limit: float) -> None:
     """No promise: the bounds are what docs/results/planner.md reports for today, so that the page stays true."""
     tokens = pick("KV tokens", "vllm", (0, 17), part=part)
