@@ -43,14 +43,20 @@ def accepted(
     )
 
 
-def refused(plan: Plan, short_bytes: int, wanted_bytes: int, left_bytes: int, is_fixed: bool = False) -> Plan:
+def refused(
+    plan: Plan, short_bytes: int, wanted_bytes: int, left_bytes: int, is_fixed: bool = False, states_bytes: int = 0
+) -> Plan:
     """`plan`, which does not fit: `wanted_bytes` of KV cache for one sequence where `left_bytes` are left.
 
-    `is_fixed`: the user set the cache to `left_bytes`.
+    `is_fixed`: the user set the cache to `left_bytes`. `states_bytes`: a block for every sequence, which hybrids need.
     """
     device = min(plan.devices, key=lambda item: item.free_bytes)
     held = f"{format_bytes(device.weights_bytes)} of weights, {format_bytes(device.activations_bytes)} of activations"
     need = f"one sequence of {plan.workload.max_model_len} tokens needs {format_bytes(wanted_bytes)}"
+    if states_bytes > max(wanted_bytes, left_bytes):
+        sequences = f"{plan.workload.max_num_seqs} sequences (max_num_seqs)"
+        need = f"the states of {sequences} need a block each, {format_bytes(states_bytes)}"
+        wanted_bytes = states_bytes
     if not is_fixed and left_bytes >= 0:
         why = f"{held} and the engine's own memory leave {format_bytes(left_bytes)} for the KV cache, and {need}"
     elif not is_fixed:

@@ -47,10 +47,11 @@ def settle_vllm(setup: Setup, room_tokens: int) -> Plan:
     plan = accepted(setup, workload, placement, devices, account.logged_tokens(max_model_len), concurrency)
     if fits:
         return plan
-    layers = setup.spec.num_hidden_layers // setup.pipeline_parallel_size
-    wanted = account.layout.bytes_per_sequence(need) * layers // setup.spec.num_hidden_layers
-    short = max(wanted - account.cache_bytes, -account.least_free_bytes, 1)
-    return refused(plan, short, wanted, account.cache_bytes, is_fixed=request.kv_cache_memory_bytes is not None)
+    layers, layout = setup.spec.num_hidden_layers // setup.pipeline_parallel_size, account.layout
+    needs = layout.bytes_per_sequence(need), layout.least_bytes(account.max_num_seqs)
+    sequence, states = (nbytes * layers // setup.spec.num_hidden_layers for nbytes in needs)
+    short = max(sequence - account.cache_bytes, states - account.cache_bytes, -account.least_free_bytes, 1)
+    return refused(plan, short, sequence, account.cache_bytes, request.kv_cache_memory_bytes is not None, states)
 
 
 def _first_that_fits(setup: Setup, need: int) -> tuple[VllmAccount, bool]:
@@ -65,8 +66,7 @@ def _vllm_fits(account: VllmAccount, need: int) -> bool:
     """One sequence of `need` tokens has its blocks, hybrids have a state for every sequence, nothing is overdrawn."""
     if account.max_tokens_of_one_sequence < need:
         return False
-    layout = account.layout
-    if layout.state_blocks and account.max_num_seqs > layout.num_blocks(account.whole_model_cache_bytes):
+    if account.layout.least_bytes(account.max_num_seqs) > max(0, account.whole_model_cache_bytes):
         return False  # start-up fails: fewer blocks than sequences
     return account.least_free_bytes + account.slack_bytes >= 0
 

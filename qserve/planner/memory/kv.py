@@ -67,6 +67,10 @@ class KvLayout:
     def bytes_per_sequence(self, num_tokens: int) -> int:
         return self.blocks_per_sequence(num_tokens) * self.block_bytes
 
+    def least_bytes(self, max_num_seqs: int) -> int:
+        """What a start needs: where sequences have states, a block for each, or vLLM refuses."""
+        return max_num_seqs * self.block_bytes if self.state_blocks else 0
+
     def max_concurrency(self, cache_bytes: int, max_model_len: int) -> float:
         """Sequences of full length at once, as vLLM logs it."""
         return self.num_blocks(cache_bytes) / self.blocks_per_sequence(max_model_len)

@@ -151,3 +151,11 @@ def test_what_no_engine_takes_is_refused(line, message):
     done = CliRunner().invoke(command, ["--model", "Qwen/Qwen3-8B", *shlex.split(line)])
     assert isinstance(done.exception, UsageError)
     assert message in str(done.exception)
+
+
+def test_too_many_sequences_of_a_hybrid_are_what_is_short() -> None:
+    """It said "1 B short": one sequence had its room, 512 have not a block each."""
+    plan = plan_of("Qwen/Qwen3.8-27B", "rtx-4090", quant="4bit", max_num_seqs=512, language_model_only=True)
+    assert not plan.fits
+    assert "the states of 512 sequences (max_num_seqs) need a block each, 24.50 GiB" in (plan.why_not or "")
+    assert plan.short_bytes + plan.devices[0].kv_cache_bytes == int(24.5 * GIB)
