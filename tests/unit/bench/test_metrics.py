@@ -121,15 +121,21 @@ def test_eight_servers_in_step_are_told_from_eight_that_fall_behind(load):
         assert statistics.median(said) == pytest.approx(1 / load, abs=0.08)
 
 
-def queued(load, seed):
+def test_bursts_are_taken_for_one_measurement_each():
+    """Four that came together waited together: fifteen bursts say less than sixty arrivals."""
+    said = [figures_of(queued(0.8, seed, num=60, burst_size=4, spread=0.0), {}).kept_up for seed in range(60)]
+    assert sum(one < 0.9 for one in said) <= 10
+
+
+def queued(load, seed, num=120, burst_size=1, spread=0.5):
     rng = random.Random(seed)
     free_s, took_s = [0.0] * 8, []
-    came_s = arrivals(Stage(request_rate=10.0, num_prompts=120), rng)
+    came_s = arrivals(Stage(request_rate=10.0, num_prompts=num, burst_size=burst_size), rng)
     for due_s in came_s:
         begins_s = max(due_s, min(free_s))
-        free_s[free_s.index(min(free_s))] = ends_s = begins_s + load * 0.8 * rng.uniform(0.5, 1.5)
+        free_s[free_s.index(min(free_s))] = ends_s = begins_s + load * 0.8 * rng.uniform(1 - spread, 1 + spread)
         took_s.append(ends_s - due_s)
-    return open_run(came_s, took_s)
+    return open_run(came_s, took_s, burst_size=burst_size)
 
 
 def test_what_fails_is_not_kept_up_with():
