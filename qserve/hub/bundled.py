@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qserve.core import facts
+from qserve.planner.siblings import padded_size
 
 __all__ = ["alias_of", "aliases", "bundled_config", "known_ids"]
 
@@ -57,5 +58,7 @@ def _sibling_config(model_id: str) -> Mapping[str, Any] | None:
         for scheme, sibling_id in siblings.items():
             base = bundled_config(base_id) if sibling_id == model_id and scheme in _QUANTIZATION_CONFIGS else None
             if base:
-                return {**base, "quantization_config": _QUANTIZATION_CONFIGS[scheme]}
+                columns = padded_size(sibling_id)
+                padded = {"intermediate_size": columns} if columns else {}
+                return {**base, **padded, "quantization_config": _QUANTIZATION_CONFIGS[scheme]}
     return None

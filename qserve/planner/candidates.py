@@ -20,7 +20,7 @@ from qserve.planner.online import online_scheme, runs_stored, why_online
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
-from qserve.planner.siblings import sibling_of
+from qserve.planner.siblings import padded_size, sibling_of
 from qserve.planner.versions import VllmVersion, check_transformers
 
 __all__ = ["candidates"]
@@ -213,7 +213,8 @@ def _quantized(checkpoint: Checkpoint, scheme: str, place: _Place) -> _Weights |
     sibling = sibling_of(checkpoint.id, scheme)
     stored = _stored_as(scheme)
     if sibling is not None and stored is not None and place.runs_stored(scheme):
-        spec = replace(checkpoint.spec, quantization=stored, id=sibling)
+        columns = padded_size(sibling) or checkpoint.spec.intermediate_size
+        spec = replace(checkpoint.spec, quantization=stored, id=sibling, intermediate_size=columns)
         reason = f"{sibling} was quantized with calibration data, which is better than quantizing while loading"
         return _Weights(QuantChoice(scheme, sibling, reason=reason), spec, tensors_of(spec))
     online = place.online(scheme, checkpoint.spec)

@@ -9,6 +9,7 @@ import pytest
 from qserve.core.quantization import CheckpointQuantization
 from qserve.errors import UsageError
 from qserve.planner.layout import why_not_divisible
+from qserve.units import GIB
 from tests.unit.planner.test_make_plan import plan_of
 from tests.unit.planner.test_weights import spec_of
 
@@ -47,3 +48,18 @@ def test_auto_passes_over_weights_that_the_ranks_can_not_share() -> None:
     """Four L4 have room for 30B in FP8 only, and two of them share its blocks."""
     plan = plan_of("Qwen/Qwen3-30B-A3B", "l4:4", quant="fp8", engine_version="0.10.0")
     assert plan.placement.tensor_parallel_size == 2
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-72B-Instruct", "Qwen/Qwen2.5-72B-Instruct-AWQ"])
+def test_padded_siblings_of_72b_split_over_four_ranks(model: str) -> None:
+    """29568 columns over 4 ranks cut groups of 128, so the files have 29696: 19.40 GiB on each of two (v064)."""
+    quant = "auto" if model.endswith("AWQ") else "awq"
+    four = plan_of(model, "rtx-3090:4", quant=quant)
+    assert four.placement.tensor_parallel_size == 4
+    two = plan_of(model, "rtx-3090:2", quant=quant, engine_version="0.7.2")
+    assert two.placement.tensor_parallel_size == 2
+    assert two.devices[0].weights_bytes == pytest.approx(19.3952 * GIB, rel=0.002)
+
+
+def test_72b_itself_is_not_padded() -> None:
+    assert spec_of("Qwen/Qwen2.5-72B-Instruct").intermediate_size == 29568
