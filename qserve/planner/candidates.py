@@ -21,7 +21,7 @@ from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
 from qserve.planner.siblings import padded_size, sibling_of
-from qserve.planner.versions import VllmVersion, check_transformers
+from qserve.planner.versions import VllmVersion, check_knows, check_transformers
 
 __all__ = ["candidates"]
 
@@ -67,6 +67,8 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
     version = request.engine_version or constants.VLLM_VERSION
     if engine == "transformers":
         check_transformers(version)
+    else:
+        check_knows(checkpoint.spec.architecture, version)
     found = False
     place = _Place(engine, version, devices, hardware.cpu)
     for weights in _quantizations(checkpoint, request, place):

@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 
-__all__ = ["VllmVersion", "check_transformers", "parse_release"]
+__all__ = ["VllmVersion", "check_knows", "check_transformers", "parse_release"]
+
+_FIRST_RELEASES = {
+    "Qwen2VL": "0.6.1",
+    "Qwen2_5_VL": "0.7.2",
+    "Qwen3For": "0.8.4",
+    "Qwen3Moe": "0.8.4",
+    "Qwen3Next": "0.10.2",
+    "Qwen3VL": "0.11.0",
+    "Qwen3_5": "0.16.0",
+}
+"""By the beginning of an architecture's name, vLLM's first release with it: its release notes, and for Qwen3.5, which
+0.15 did not know, the earliest log. Older ones are in every release that is planned."""
 
 
 def parse_release(text: str) -> tuple[int, int, int]:
@@ -24,6 +36,15 @@ def check_transformers(text: str) -> None:
     if parse_release(text) < (4, 38):
         raise UsageError(
             f"--engine-version {text}: transformers before 4.38 is not planned for; leave it out, or give --engine vllm"
+        )
+
+
+def check_knows(architecture: str, engine_version: str) -> None:
+    """Raises UsageError for a release of vLLM that is older than the model's code in it."""
+    first = next((since for start, since in _FIRST_RELEASES.items() if architecture.startswith(start)), None)
+    if first is not None and parse_release(engine_version) < parse_release(first):
+        raise UsageError(
+            f"--engine-version {engine_version}: vLLM knows {architecture} from {first} on; give that or a later release"
         )
 
 

@@ -84,3 +84,19 @@ def test_blocks_are_multiples_of_16() -> None:
     with pytest.raises(UsageError, match="multiples of 16"):
         plan_of("Qwen/Qwen3-8B", "rtx-4090", block_size=7)
     assert plan_of("Qwen/Qwen3-8B", "rtx-4090", block_size=32).fits
+
+
+@pytest.mark.parametrize(
+    ("model", "before", "since"),
+    [
+        ("Qwen/Qwen3-8B", "0.8.3", "0.8.4"),
+        ("Qwen/Qwen3-30B-A3B", "0.7.3", "0.8.4"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "0.10.1", "0.10.2"),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "0.7.1", "0.7.2"),
+        ("Qwen/Qwen3.6-27B", "0.15.0", "0.16.0"),
+    ],
+)
+def test_a_release_older_than_the_models_code_in_it_is_refused(model: str, before: str, since: str) -> None:
+    with pytest.raises(UsageError, match=f"^--engine-version {before}: vLLM knows Qwen.* from {since} on"):
+        plan_of(model, "h100", engine_version=before)
+    assert plan_of(model, "h200:2", engine_version=since).fits
