@@ -57,40 +57,50 @@ def why_not_divisible(spec: ModelSpec, tensor_parallel_size: int, engine_version
     ranks = tensor_parallel_size
     if ranks > 1 and spec.quantization and spec.quantization.scheme.startswith("bnb"):
         return f"weights stored as {spec.quantization.scheme} don't split, bitsandbytes made them whole"
-    for name, size in _shared_sizes(spec):
+    for name, size, module in _shared_sizes(spec):
         if size % ranks:
             return f"{size} {name} don't divide by {ranks}"
-        reason = _cuts(spec, name, size, ranks, engine_version) if name.endswith("columns") else None
-        if reason:
-            return f"{size} {name} over {ranks} ranks cut {reason}"
+        cut = _cut(spec, module, size // ranks, engine_version) if module and ranks > 1 else None
+        if cut:
+            return f"{size} {name} over {ranks} ranks cut {cut}"
     heads = spec.num_key_value_heads
     if heads % ranks and ranks % heads:
         return f"{heads} KV heads neither divide by {ranks} nor replicate evenly"
     return None
 
 
-def _shared_sizes(spec: ModelSpec) -> list[tuple[str, int]]:
-    sizes = [("attention heads", spec.num_attention_heads)]
+def _shared_sizes(spec: ModelSpec) -> list[tuple[str, int, str]]:
+    """What ranks share: its name, how many, and of columns the row-parallel layer that takes them in."""
+    sizes = [
+        ("attention heads", spec.num_attention_heads, ""),
+        ("attention columns", spec.num_attention_heads * spec.head_dim, "self_attn.o_proj"),
+    ]
     if spec.intermediate_size and (spec.moe is None or spec.moe.sparse_layers < spec.num_hidden_layers):
-        sizes.append(("MLP columns", spec.intermediate_size))
+        sizes.append(("MLP columns", spec.intermediate_size, "mlp.down_proj"))
     if spec.moe:
-        sizes.append(("expert columns", spec.moe.moe_intermediate_size))
+        shared = spec.moe.shared_expert_intermediate_size
+        sizes.append(("expert columns", spec.moe.moe_intermediate_size, "mlp.experts.0.down_proj"))
+        sizes.append(("shared expert's columns", shared, "mlp.shared_expert.down_proj"))
     if spec.linear_attention:
-        sizes.append(("linear-attention key heads", spec.linear_attention.num_key_heads))
+        sizes.append(("linear-attention key heads", spec.linear_attention.num_key_heads, ""))
     return sizes
 
 
-def _cuts(spec: ModelSpec, name: str, size: int, ranks: int, engine_version: str | None) -> str | None:
-    """What of the stored quantization a rank would get a part of. Source: vLLM's validate_fp8_block_shape(_moe)."""
-    stored = spec.quantization
+def _cut(spec: ModelSpec, module: str, columns: int, engine_version: str | None) -> str | None:
+    """What of the module's stored scales a rank with `columns` of its inputs would get a part of; None: nothing.
+
+    Source: vLLM's marlin_utils.py (verify_marlin_supports_shape) and validate_fp8_block_shape(_moe).
+    """
+    last = spec.num_hidden_layers - 1
+    stored = spec.quantization.of_module(f"model.layers.{last}.{module}") if spec.quantization else None
     if stored is None:
         return None
-    if stored.group_size and (size // ranks) % stored.group_size:
+    if stored.group_size and columns % stored.group_size:
         return f"quantization groups of {stored.group_size}"
-    if stored.block and ranks > 1 and (size // ranks) % stored.block:
+    if stored.block and columns % stored.block:
         release = parse_release(engine_version or constants.VLLM_VERSION)
-        finer = math.gcd(stored.block, size // ranks, spec.hidden_size)
-        if name != "expert columns" or release < _FINER_BLOCKS or finer < 32:
+        finer = math.gcd(stored.block, columns, spec.hidden_size)
+        if "experts." not in module or release < _FINER_BLOCKS or finer < 32:
             return f"FP8 blocks of {stored.block}"
     return None
 

@@ -44,7 +44,7 @@ def check_knows(architecture: str, engine_version: str) -> None:
     first = next((since for start, since in _FIRST_RELEASES.items() if architecture.startswith(start)), None)
     if first is not None and parse_release(engine_version) < parse_release(first):
         raise UsageError(
-            f"--engine-version {engine_version}: vLLM knows {architecture} from {first} on; give that or a later release"
+            f"--engine-version {engine_version}: vLLM knows {architecture} from {first} on; give that or a later one"
         )
 
 

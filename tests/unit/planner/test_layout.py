@@ -63,3 +63,18 @@ def test_padded_siblings_of_72b_split_over_four_ranks(model: str) -> None:
 
 def test_72b_itself_is_not_padded() -> None:
     assert spec_of("Qwen/Qwen2.5-72B-Instruct").intermediate_size == 29568
+
+
+def test_attention_gets_whole_groups_too() -> None:
+    """Qwen2.5-0.5B: 14 heads of 64 are 896 columns, 448 for each of two ranks and half a group of 128."""
+    spec = replace(spec_of("Qwen/Qwen2.5-0.5B-Instruct"), quantization=CheckpointQuantization("awq", 4, group_size=128))
+    assert why_not_divisible(spec, 2) == "896 attention columns over 2 ranks cut quantization groups of 128"
+    assert why_not_divisible(replace(spec, quantization=None), 2) is None
+
+
+def test_only_modules_that_are_quantized_have_scales_to_cut() -> None:
+    """512 columns of Qwen3.6-35B's shared expert over 8 ranks: half a block, unless the checkpoint leaves it alone."""
+    spec = replace(spec_of("Qwen/Qwen3.6-35B-A3B"), quantization=_FP8_BLOCKS)
+    assert why_not_divisible(spec, 8) == "512 shared expert's columns over 8 ranks cut FP8 blocks of 128"
+    skipped = replace(_FP8_BLOCKS, skipped=("re:.*shared_expert.*",))
+    assert why_not_divisible(replace(spec, quantization=skipped), 8) is None
