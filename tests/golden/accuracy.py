@@ -95,6 +95,12 @@ UNTRUSTED = {
     },
     **{f"w{number:03d}": "the release is not stated" for number in range(26, 29)},
     **{f"w{number:03d}": "model, card and step are inferred from the log's figures" for number in range(98, 103)},
+    **{
+        f"w{number:03d}": "WSL2, the first model runner and graphs up to 32 sequences, which no flag of the plan says"
+        for number in (41, 42, 43, 44, 46, 47, 48, 49)
+    },
+    "w074": "the planner knew this log: Qwen3's experts were moved to the first model runner by it",
+    "w086": "1.76 GiB is rounded: a block of 2096 tokens takes 0.08; 1.7575 give the 44,016",
     "t131": "the project's own start sets expandable_segments, which round nothing",
     "t132": "the project's own start sets expandable_segments",
     "m0448": "of a rank that does not sample; the driver's cache was the smaller one (81536 tokens)",

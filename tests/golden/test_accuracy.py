@@ -14,6 +14,7 @@ from tests.golden.accuracy import (
     HOLDOUT,
     MEASUREMENTS,
     SECOND,
+    SIXTH,
     THIRD,
     Comparison,
     Skipped,
@@ -103,7 +104,7 @@ def test_the_holdout_is_no_part_of_the_figures_behind_the_constants() -> None:
 
 
 def test_weights_and_pages_hold_on_logs_that_nobody_had_seen() -> None:
-    for part in ("first", SECOND, THIRD, FIFTH):
+    for part in ("first", SECOND, THIRD, FIFTH, SIXTH):
         weights = pick("weights", part=part)
         assert mean(weights) <= 0.005
         assert max(weights) <= 0.02
@@ -130,6 +131,14 @@ def test_later_hold_outs_are_reported_as_they_come_out(part: str, rows: int, lim
     assert len(tokens) >= rows
     assert mean(tokens) <= limit
     assert mean(pick("activations", "vllm", (0, 10), part=part)) <= 0.02
+
+
+def test_the_sixth_hold_out_as_it_came() -> None:
+    """The plan was not changed after it. Peaks are left out: the one row of fused experts has graphs in it, +41 %."""
+    tokens = pick("KV tokens", "vllm", (0, 17), part=SIXTH)
+    assert len(tokens) >= 14
+    assert mean(tokens) <= 0.006
+    assert mean(pick("KV tokens", "vllm", until=(0, 17), part=SIXTH)) <= 0.04
 
 
 def test_every_row_is_compared_or_has_a_reason() -> None:
