@@ -111,5 +111,8 @@ def test_shared_memory_of_a_killed_server_is_given_back() -> None:
         lines = [guard.stdout.readline() for _ in range(4)]
     (name,) = (line.split()[1] for line in lines if " " in line.strip())
     assert guard.wait(20) == -9
-    assert not Path("/dev/shm", name).exists()
+    deadline = time.monotonic() + 20  # the tracker has been told; how soon it runs is the machine's
+    while Path("/dev/shm", name).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert gone([int(line.split()[0]) for line in lines if line.split()[0] != "0"])
