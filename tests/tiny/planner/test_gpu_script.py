@@ -44,7 +44,7 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_without_a_card_it_says_so(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 0
-    assert "sees no card on this machine (Torch not compiled with CUDA enabled)" in done.stdout
+    assert "sees no card on this machine (" in done.stdout  # the reason is torch's: its build, or no driver
     assert "nothing was measured" in done.stdout
 
 
