@@ -12,21 +12,21 @@ from qserve.planner import constants
 from qserve.planner.adapters import stage_adapters, step_adapters
 from qserve.planner.constants import Constant
 from qserve.planner.explain import vllm_terms
-from qserve.planner.layout import stage_layers, stage_tensors
+from qserve.planner.layout import stage_layers
 from qserve.planner.memory import vllm, vllm_cpu
 from qserve.planner.memory.encoder import deepstack_bytes, longest_with_same_profile, profiled_tokens
 from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
 from qserve.planner.memory.pinned import Steps, cublas_workspace, pinned_copy_bytes
-from qserve.planner.memory.rope import rope_cache_bytes
-from qserve.planner.memory.segments import CachingAllocator
 from qserve.planner.memory.unpacked import unpacked_experts_bytes, unpacked_layer_bytes
-from qserve.planner.memory.weights import Loading, load, rank_weights
 from qserve.planner.plan import DevicePlan
 from qserve.planner.setup import Setup
 from qserve.planner.versions import VllmVersion
-from qserve.units import GIB, MIB
+from qserve.planner.vllm_weights import loaded_blocks
+from qserve.units import GIB
 
-__all__ = ["VllmAccount", "cuda_context", "stage_weights"]
+__all__ = ["VllmAccount", "cuda_context"]
+
+_CPU_BLOCK_TOKENS = 128
 
 
 def cuda_context(setup: Setup) -> Constant:
@@ -37,58 +37,11 @@ def cuda_context(setup: Setup) -> Constant:
     return constants.CUDA_CONTEXT_MULTI if is_wide else constants.CUDA_CONTEXT_SINGLE
 
 
-def _cpu_cache_bytes(left_bytes: int, sequence_bytes: int) -> int:
-    """A part of the RAM that is left, in whole GiB; more where one sequence of full length needs it and others don't.
-
-    vLLM takes whole GiB from VLLM_CPU_KVCACHE_SPACE.
-    """
-    if left_bytes < GIB:
-        return left_bytes
-    share = max(1, int(left_bytes * _CPU_CACHE_SHARE) // GIB)
-    whole = -(-sequence_bytes // GIB)
-    return (whole if share < whole <= left_bytes * _CPU_MOST_SHARE // GIB else share) * GIB
-
-
 def _fuses_all_reduce(setup: Setup) -> bool:
     """Data-centre cards from Hopper on; a described card without cc= is one by its 132 SMs and its memory."""
     device = setup.devices[0]
     is_described_hopper = device.sm_count == 132 and device.total_bytes >= 70 * GIB
     return is_described_hopper or device.compute_capability in ((9, 0), (10, 0), (10, 3))
-
-
-def stage_weights(setup: Setup) -> tuple[int, ...]:
-    """Loaded bytes of one rank, per pipeline stage: tensors as vLLM fuses and shards them, and the rotary table."""
-    stages = range(setup.pipeline_parallel_size)
-    if not setup.on_cpu:
-        return tuple(_loaded(setup, stage).allocated for stage in stages)
-    shares = (stage_tensors(setup.spec, setup.tensors, stage, len(stages)) for stage in stages)
-    rope = rope_cache_bytes(setup.spec, setup.dtype)
-    return tuple(rank_weights(setup.spec, share, _loading(setup)) + rope for share in shares)
-
-
-def _loading(setup: Setup) -> Loading:
-    request = setup.request
-    return Loading(
-        dtype=setup.dtype,
-        quantization=setup.in_flight,
-        tensor_parallel_size=setup.tensor_parallel_size,
-        fuse=True,
-        fuse_experts=True,
-        round_blocks=not setup.on_cpu,
-        max_split_bytes=20 * MIB if VllmVersion.parse(setup.engine_version).limits_block_splits else None,
-        with_mtp=request.num_speculative_tokens > 0,
-        with_vision=not request.language_model_only,
-    )
-
-
-def _loaded(setup: Setup, stage: int = 0) -> CachingAllocator:
-    share = stage_tensors(setup.spec, setup.tensors, stage, setup.pipeline_parallel_size)
-    return load(setup.spec, share, _loading(setup), rope_cache_bytes(setup.spec, setup.dtype))
-
-
-_CPU_BLOCK_TOKENS = 128
-_CPU_CACHE_SHARE = 0.3
-_CPU_MOST_SHARE = 0.6
 
 
 @dataclass(frozen=True)
@@ -280,7 +233,7 @@ class VllmAccount:
         if not pins or not vllm.compile_peak(spec, self.version, tokens, ranks):
             return 0
         steps = Steps(self.max_num_seqs, tokens, ranks, self.is_packed)
-        return pinned_copy_bytes(spec, setup.devices[0], steps, _loaded(setup))
+        return pinned_copy_bytes(spec, setup.devices[0], steps, loaded_blocks(setup))
 
     @property
     def context(self) -> Constant:
@@ -299,7 +252,7 @@ class VllmAccount:
         charged += self.pinned_bytes + self.kept_buffers_bytes
         if self.setup.on_cpu:
             length = self.setup.request.max_model_len or self.setup.spec.max_position_embeddings
-            return _cpu_cache_bytes(requested - charged, self.layout.bytes_per_sequence(length))
+            return vllm_cpu.cache_bytes(requested - charged, self.layout.bytes_per_sequence(length))
         return requested - charged - (self.cuda_graphs_bytes if self.subtracts_cuda_graphs else 0)
 
     @cached_property

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qserve.core.workload import Workload
-from qserve.planner.account_vllm import VllmAccount, cuda_context, stage_weights
+from qserve.planner.account_vllm import VllmAccount, cuda_context
 from qserve.planner.corrected import CorrectedVllmAccount, corrected_weights
 from qserve.planner.memory import vllm
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import Placement, Plan
 from qserve.planner.setup import Setup
 from qserve.planner.versions import VllmVersion
+from qserve.planner.vllm_weights import stage_weights
 
 __all__ = ["settle_vllm"]
 

@@ -93,47 +93,55 @@ def _shorter(setup: Setup, refused: Plan) -> Kind:
     ]
 
 
-def _fewer_sequences(setup: Setup) -> Kind:
-    most = setup.request.max_num_seqs or 1
+def _halves(
+    setup: Setup,
+    most: int | None,
+    limited: Callable[[int], PlanRequest],
+    label: Callable[[int], str],
+    cost: str,
+    least: int = 1,
+) -> Kind:
+    """A limit of the request at a half, a quarter, … of the `most` that was refused, down to `least`."""
+    most = most or 1
     return True, [
-        _Change(
-            f"max_num_seqs {most >> times}",
-            "fewer requests run at once, the others wait",
-            replace(setup.request, max_num_seqs=most >> times),
-            setup.hardware,
-            setup.checkpoint.id,
-        )
-        for times in range(1, most.bit_length())
-    ]
-
-
-def _smaller_step(setup: Setup) -> Kind:
-    most, least = setup.request.max_num_batched_tokens or 0, max(_LEAST_LENGTH, setup.request.max_num_seqs or 1)
-    return True, [
-        _Change(
-            f"max_num_batched_tokens {most >> times}",
-            "long prompts take more steps",
-            replace(setup.request, max_num_batched_tokens=most >> times),
-            setup.hardware,
-            setup.checkpoint.id,
-        )
+        _Change(label(most >> times), cost, limited(most >> times), setup.hardware, setup.checkpoint.id)
         for times in range(1, most.bit_length())
         if most >> times >= least
     ]
 
 
+def _fewer_sequences(setup: Setup) -> Kind:
+    request = setup.request
+    return _halves(
+        setup,
+        request.max_num_seqs,
+        lambda number: replace(request, max_num_seqs=number),
+        "max_num_seqs {}".format,
+        "fewer requests run at once, the others wait",
+    )
+
+
+def _smaller_step(setup: Setup) -> Kind:
+    request = setup.request
+    return _halves(
+        setup,
+        request.max_num_batched_tokens,
+        lambda number: replace(request, max_num_batched_tokens=number),
+        "max_num_batched_tokens {}".format,
+        "long prompts take more steps",
+        least=max(_LEAST_LENGTH, request.max_num_seqs or 1),
+    )
+
+
 def _fewer_adapters(setup: Setup) -> Kind:
-    most = setup.request.max_loras or 1
-    return True, [
-        _Change(
-            f"{most >> times} {'adapters' if most >> times > 1 else 'adapter'} at once",
-            "requests for other adapters wait",
-            replace(setup.request, max_loras=most >> times),
-            setup.hardware,
-            setup.checkpoint.id,
-        )
-        for times in range(1, most.bit_length())
-    ]
+    request = setup.request
+    return _halves(
+        setup,
+        request.max_loras,
+        lambda number: replace(request, max_loras=number),
+        lambda number: f"{number} {'adapters' if number > 1 else 'adapter'} at once",
+        "requests for other adapters wait",
+    )
 
 
 def _smaller_workload(setup: Setup) -> Kind:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.constants import STEP_VLLM_CPU
-from qserve.units import MIB
+from qserve.units import GIB, MIB
 
-__all__ = ["activation_bytes", "heap_bytes", "packed_bytes"]
+__all__ = ["activation_bytes", "cache_bytes", "heap_bytes", "packed_bytes"]
 
+_CACHE_SHARE = 0.3
+_MOST_CACHE_SHARE = 0.6
 _SAMPLER_BYTES = 14  # 16-bit logits, their fp32 copy, probabilities and noise, per sequence and vocabulary entry
 # glibc's DEFAULT_MMAP_THRESHOLD_MAX: larger blocks go back to the system when they are freed.
 _LARGEST_HEAP_BLOCK = 32 * MIB
@@ -39,3 +41,15 @@ def heap_bytes(spec: ModelSpec, element_bytes: int) -> int:
         for elements in (rows_of_qkv, query, 2 * spec.intermediate_size, spec.intermediate_size)
     ]
     return spec.num_hidden_layers * max((size for size in sizes if size <= _LARGEST_HEAP_BLOCK), default=0)
+
+
+def cache_bytes(left_bytes: int, sequence_bytes: int) -> int:
+    """A part of the RAM that is left, in whole GiB; more where one sequence of full length needs it and others don't.
+
+    vLLM takes whole GiB from VLLM_CPU_KVCACHE_SPACE.
+    """
+    if left_bytes < GIB:
+        return left_bytes
+    share = max(1, int(left_bytes * _CACHE_SHARE) // GIB)
+    whole = -(-sequence_bytes // GIB)
+    return (whole if share < whole <= left_bytes * _MOST_CACHE_SHARE // GIB else share) * GIB
