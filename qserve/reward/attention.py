@@ -14,7 +14,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from qserve.engine.transformers.attention import grouped_sdpa, leave_out_cudnn
+from qserve.engine.transformers.sdpa import grouped_sdpa, leave_out_cudnn
 
 __all__ = ["NAME", "RowLayout", "Stretch", "register", "stretches_sdpa"]
 

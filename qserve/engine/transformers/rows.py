@@ -14,7 +14,8 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionLayer
 
-from qserve.engine.transformers.attention import Bucket, RowStep, length_buckets, padded_width
+from qserve.engine.transformers.attention import RowStep
+from qserve.engine.transformers.sdpa import Bucket, length_buckets, padded_width
 
 __all__ = ["PAGE_SIZE", "Pages", "RowCache"]
 

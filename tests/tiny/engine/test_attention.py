@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.transformers import attention
-from qserve.engine.transformers.attention import length_buckets, varlen_sdpa
+from qserve.engine.transformers import attention, sdpa
+from qserve.engine.transformers.attention import varlen_sdpa
+from qserve.engine.transformers.sdpa import length_buckets
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 16
 
@@ -68,8 +69,8 @@ def test_where_no_kernel_takes_grouped_heads_none_is_asked_to(monkeypatch: pytes
         calls.append(arguments)
         return torch.nn.functional.scaled_dot_product_attention(*tensors, **arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(attention, "scaled_dot_product_attention", recorded)
-    monkeypatch.setattr(attention, "_has_grouped_kernel", lambda query, mask: False)
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", recorded)
+    monkeypatch.setattr(sdpa, "_has_grouped_kernel", lambda query, mask: False)
     check([4], [9])
     check([7, 3, 12], [7, 3, 12])
     assert len(calls) == 4
@@ -91,7 +92,7 @@ def test_which_calls_have_a_kernel_for_grouped_heads_on_a_card(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     query = cast("torch.Tensor", SimpleNamespace(device=torch.device("cuda", 0), dtype=dtype))
-    assert attention._has_grouped_kernel(query, torch.ones(1) if masked else None) is has_one
+    assert sdpa._has_grouped_kernel(query, torch.ones(1) if masked else None) is has_one
 
 
 def test_cudnn_with_its_plan_for_every_length_is_left_out() -> None:
