@@ -1,4 +1,4 @@
-"""docs/architecture.md is true: every path and every name in it exists."""
+"""docs/architecture.md and the pages it lists are true: every path and every name in them exists."""
 
 from __future__ import annotations
 
@@ -9,10 +9,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "architecture.md").read_text()
-QUOTED = re.findall(r"`([^`\n]+)`", PAGE.replace("```", ""))
-PATHS = sorted({text for text in QUOTED if re.fullmatch(r"[\w./-]+(\.\w+|/)", text) and ("/" in text or ".py" in text)})
-NAMES = sorted({text for text in QUOTED if re.fullmatch(r"[\w./-]+\.py: [\w.]+", text)})
+INDEX = ROOT / "docs" / "architecture.md"
+TRACES = sorted((ROOT / "docs" / "architecture").glob("*.md"))
+PAGE_BYTES = 10_000  # a page that is read at one sitting
+
+
+def quoted_in(pages, pattern):
+    """Each match of the pattern within single backquotes, with the first page that has it."""
+    found = {}
+    for page in pages:
+        for text in re.findall(r"`([^`\n]+)`", page.read_text().replace("```", "")):
+            if re.fullmatch(pattern, text):
+                found.setdefault(text, str(page.relative_to(ROOT)))
+    return sorted(found.items())
+
+
+PATHS = [
+    (text, page) for text, page in quoted_in([INDEX, *TRACES], r"[\w./-]+(\.\w+|/)") if "/" in text or ".py" in text
+]
+NAMES = quoted_in([INDEX, *TRACES], r"[\w./-]+\.py: [\w.]+")
 TOP_FOLDERS = ("configs/", "docs/", "tests/", "scripts/", "bench/", "evals/")
 
 
@@ -39,22 +54,32 @@ def test_the_page_quotes_enough_to_be_worth_checking():
     assert len(NAMES) > 50
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_every_path_exists(path):
-    routes = ("/health", "/openapi.json", "/ready")
+@pytest.mark.parametrize(("path", "page"), PATHS)
+def test_every_path_exists(path, page):
+    routes = ("/health", "/openapi.json", "/ready", "/report", "/metrics")
     if path not in routes:
-        assert resolve(path).exists(), f"docs/architecture.md names {path}, which is not there"
+        assert resolve(path).exists(), f"{page} names {path}, which is not there"
 
 
-@pytest.mark.parametrize("quoted", NAMES)
-def test_every_name_exists(quoted):
+@pytest.mark.parametrize(("quoted", "page"), NAMES)
+def test_every_name_exists(quoted, page):
     path, name = quoted.split(": ")
     found = set(defined_names(ast.parse(resolve(path).read_text())))
-    assert name in found, f"docs/architecture.md names {quoted}; {path} defines no {name}"
+    assert name in found, f"{page} names {quoted}; {path} defines no {name}"
 
 
 def test_every_package_has_its_line():
     packages = {path.parent.name for path in (ROOT / "qserve").glob("*/__init__.py")}
-    table = set(re.findall(r"^\| .*", PAGE, re.MULTILINE))
+    table = set(re.findall(r"^\| .*", INDEX.read_text(), re.MULTILINE))
     named = set(re.findall(r"`(\w+)/`", "\n".join(table)))
     assert packages <= named, f"docs/architecture.md has no line for {packages - named}"
+
+
+@pytest.mark.parametrize("page", [INDEX, *TRACES], ids=lambda page: page.stem)
+def test_a_page_is_short(page):
+    assert len(page.read_bytes()) <= PAGE_BYTES
+
+
+def test_the_index_lists_every_trace():
+    listed = set(re.findall(r"\(architecture/(\w+\.md)\)", INDEX.read_text()))
+    assert listed == {page.name for page in TRACES}
