@@ -67,6 +67,9 @@ class WorkerEndpoint:
         num_restarts: how often it had to be started again.
         tells_report: it has a GET /v1/qserve/report of its own.
         tokenizer: folder with the tokenizer's files, for clients that count tokens; None: not to be given away.
+        max_prompt_bytes: UTF-8 bytes above which no prompt can fit `max_model_len`; None: not known.
+        num_in_flight: requests that the gateway has sent and not seen the end of; written by the gateway.
+        num_pieces_received: pieces of answers that came from the worker, ever; written by the gateway.
     """
 
     name: str
@@ -86,6 +89,9 @@ class WorkerEndpoint:
     num_restarts: int = 0
     tells_report: bool = False
     tokenizer: Path | None = None
+    max_prompt_bytes: int | None = None
+    num_in_flight: int = 0
+    num_pieces_received: int = 0
 
     @property
     def speaks_our_errors(self) -> bool:
