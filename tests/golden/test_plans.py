@@ -1,0 +1,22 @@
+"""The planner answers as it did: a part of the kept requests; `python scripts/golden_plans.py` asks all of them."""
+
+from __future__ import annotations
+
+from tests.golden.plans.answers import answer, is_as_kept, kept, machine
+
+_STEP = 4
+
+
+def test_plans_are_the_kept_ones() -> None:
+    with machine():
+        differing = [line for line, was in list(kept().items())[::_STEP] if not is_as_kept(was, answer(line))]
+    assert not differing, "`python scripts/golden_plans.py` shows what differs; --write keeps it, where it is meant"
+
+
+def test_the_kept_plans_are_of_every_kind() -> None:
+    answers = kept()
+    statuses = [one["status"] for one in answers.values()]
+    assert len(answers) >= 600
+    assert all(statuses.count(status) >= 50 for status in (0, 2, 3))
+    engines = {one["plan"].get("engine") for one in answers.values() if one["plan"]}
+    assert engines >= {"vllm", "transformers"}
