@@ -16,7 +16,7 @@ from qserve.cli.reward_source import Answered, local_rewards, opened_scorer, ser
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:
-    from qserve.reward.evaluate import Accuracy, PreferenceReport
+    from qserve.reward.evaluation.accuracy import Accuracy, PreferenceReport
 
 __all__ = ["command"]
 
@@ -55,8 +55,8 @@ def command(
         refuse_given(flags, "a server loaded its model already; leave it out, or leave --url out")
     else:
         refuse_given(("model", "api_key"), "for a server; name one with --url, or leave it out")
-    from qserve.reward.evaluate import evaluate, shape_of
-    from qserve.reward.files import read_records
+    from qserve.reward.evaluation.accuracy import evaluate, shape_of
+    from qserve.reward.evaluation.records import read_records
 
     records = read_records(file)
     shape_of(records)  # before a model is loaded for nothing
@@ -82,7 +82,7 @@ def _show(report: PreferenceReport, name: str, file: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from qserve.reward.evaluate import histogram
+    from qserve.reward.evaluation.accuracy import histogram
 
     table = Table(title=f"{name} on {file.name} ({report.shape})", box=None)
     for heading in ("", "right", "asked", "ties", "accuracy", "95 % interval", "mean margin"):

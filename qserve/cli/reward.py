@@ -18,8 +18,8 @@ from qserve.errors import UsageError
 from qserve.planner import PlanRequest
 
 if TYPE_CHECKING:
-    from qserve.reward.compare import Agreement
-    from qserve.reward.files import Content
+    from qserve.reward.evaluation.agreement import Agreement
+    from qserve.reward.evaluation.records import Content
 
 __all__ = ["command"]
 
@@ -68,7 +68,7 @@ def check(
         refuse_given(("quants", *LOADING_FLAGS), "a server loaded its model already; leave it out, or leave --url out")
     else:
         refuse_given(("model", "api_key"), "for a server; name one with --url, or leave it out")
-    from qserve.reward.compare import agreement
+    from qserve.reward.evaluation.agreement import agreement
 
     contents, compared = _texts(file)
     true, kept = _true_rewards(reward, values, contents)
@@ -97,7 +97,7 @@ def _figures(row: Agreement) -> dict[str, float | None]:
 
 def _texts(file: Path | None) -> tuple[list[Content], list[tuple[int, int]]]:
     """Texts, and which of them somebody compares."""
-    from qserve.reward.files import read_records
+    from qserve.reward.evaluation.records import read_records
 
     if file is None:
         return _built_in()
@@ -136,10 +136,10 @@ def _true_rewards(
     """True rewards, and from the index of each text that can be scored at all to its place among them."""
     from qserve.reward.find import find_reward
     from qserve.reward.open import plan_reward
-    from qserve.reward.pooling import PoolingRule
-    from qserve.reward.reference import plain_scorer
-    from qserve.reward.scorer import ScoreItem
-    from qserve.reward.template import RewardTemplate
+    from qserve.reward.scoring.pooling import PoolingRule
+    from qserve.reward.evaluation.reference import plain_scorer
+    from qserve.reward.scoring.scorer import ScoreItem
+    from qserve.reward.scoring.template import RewardTemplate
     from qserve.wire.errors import ApiError
 
     settings = settings_of(dict(values))

@@ -13,10 +13,10 @@ from qserve.cli.options import hardware_of
 from qserve.cli.reward_options import settings_of
 from qserve.errors import QserveError, UsageError
 from qserve.planner import PlanRequest
-from qserve.reward.files import Content
+from qserve.reward.evaluation.records import Content
 
 if TYPE_CHECKING:
-    from qserve.reward.scorer import RewardScorer
+    from qserve.reward.scoring.scorer import RewardScorer
 
 __all__ = ["Answered", "Rewards", "local_rewards", "opened_scorer", "served_rewards", "with_progress"]
 
@@ -44,7 +44,7 @@ def opened_scorer(reward: str, values: dict[str, Any]) -> RewardScorer:
 
 def local_rewards(scorer: RewardScorer) -> Rewards:
     """Of a scorer in this process."""
-    from qserve.reward.scorer import Score, ScoreItem
+    from qserve.reward.scoring.scorer import Score, ScoreItem
     from qserve.wire.errors import ApiError
 
     def items(contents: Sequence[Content]) -> Iterator[ScoreItem | str]:

@@ -34,7 +34,7 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
     qserve score answers.jsonl --reward adapter/ --base ./Qwen3-8B --quant 4bit
     qserve score answers.jsonl --reward model.pt --base ./Qwen2.5-3B --truncate left
     """
-    from qserve.reward.files import Record, read_records
+    from qserve.reward.evaluation.records import Record, read_records
 
     records = read_records(file)
     scorer = opened_scorer(reward, values)

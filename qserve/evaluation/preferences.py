@@ -16,7 +16,7 @@ from qserve.errors import UsageError, WorkerFailed
 from qserve.evaluation.harness import Progress
 from qserve.evaluation.server import ServedModel, post_json
 from qserve.evaluation.suites import task_folders
-from qserve.reward.files import Record, read_records
+from qserve.reward.evaluation.records import Record, read_records
 
 __all__ = ["conversations_of", "demo_preferences", "evaluate_preferences", "read_preferences"]
 

@@ -13,7 +13,7 @@ from qserve.evaluation.load import LoadFigures, chat_load, reward_load
 from qserve.evaluation.results import EvalResult
 from qserve.evaluation.server import ServedModel
 from qserve.evaluation.tasks import Tasks
-from qserve.reward.files import Record
+from qserve.reward.evaluation.records import Record
 
 __all__ = ["ChatQuestions", "Questions", "RewardQuestions"]
 

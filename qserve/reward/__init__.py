@@ -2,8 +2,12 @@
 
 items.py          what is scored and what comes out
 settings.py       how: pooling, head, template, length, truncation
-checkpoints/      seven formats, recognised from the files
-template.py       from messages or text to the tokens that the model was trained on
-load.py           body and head into memory                      (torch)
-scorer.py         requests of all clients, batched and scored    (torch)
+find.py, open.py  from --reward to a checkpoint, and to a scorer that is ready
+checkpoints/      the formats, recognised from the files' headers
+model/            body and head into memory                      (torch)
+scoring/          templates, packed rows, pooling: texts to rewards (torch)
+protocols/        what each client asks, and what it is answered
+serving/          the worker's ASGI app, metrics, memory
+vllm/             the same over a vLLM server
+evaluation/       preference files, accuracy, agreement
 """

@@ -16,13 +16,13 @@ from qserve.errors import WorkerFailed
 from qserve.reward.settings import RewardSettings
 
 if TYPE_CHECKING:
-    from qserve.reward.scorer import RewardScorer
+    from qserve.reward.scoring.scorer import RewardScorer
 
 
 async def _serve(document: dict[str, Any]) -> None:
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
-    from qserve.reward.app import build_app
-    from qserve.reward.memory import measured_memory
+    from qserve.reward.serving.app import build_app
+    from qserve.reward.serving.memory import measured_memory
 
     spec, settings = WorkerSpec.from_json(document), RewardSettings.from_json(document["reward"])
     if spec.plan.engine == "vllm":
@@ -40,9 +40,9 @@ async def _serve(document: dict[str, Any]) -> None:
 
 async def _serve_on_vllm(spec: WorkerSpec, settings: RewardSettings) -> None:
     """The same app over a vLLM server, which is our child; without it this worker ends, and is started again."""
-    from qserve.reward.app import build_app
+    from qserve.reward.serving.app import build_app
     from qserve.reward.checkpoints import recognise
-    from qserve.reward.memory import with_own
+    from qserve.reward.serving.memory import with_own
     from qserve.reward.vllm.scorer import VllmScorer
     from qserve.reward.vllm.server import VllmServer
 

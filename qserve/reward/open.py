@@ -10,8 +10,8 @@ from qserve.errors import DoesNotFit
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.find import find_reward
-from qserve.reward.load import load_reward_model
-from qserve.reward.scorer import RewardScorer
+from qserve.reward.model.load import load_reward_model
+from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings
 
 __all__ = ["find_reward", "make_scorer", "open_scorer", "plan_reward"]

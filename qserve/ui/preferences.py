@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
-from qserve.reward.files import Content, Record, read_records
+from qserve.reward.evaluation.records import Content, Record, read_records
 from qserve.ui.api import Api
 
 __all__ = ["ScoredFile", "read_file", "score_records"]

@@ -14,10 +14,10 @@ from qserve.engine.transformers.load import load_tokenizer
 from qserve.planner.plan import Plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.items import Score, ScoreItem
-from qserve.reward.pooling import PoolingRule
-from qserve.reward.scorer import ScorerStats, check_length, how_scored
+from qserve.reward.scoring.pooling import PoolingRule
+from qserve.reward.scoring.scorer import ScorerStats, check_length, how_scored
 from qserve.reward.settings import RewardSettings
-from qserve.reward.template import RewardTemplate
+from qserve.reward.scoring.template import RewardTemplate
 from qserve.reward.vllm.server import VllmServer
 from qserve.wire.errors import ApiError
 

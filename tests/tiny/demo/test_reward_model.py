@@ -10,11 +10,11 @@ from qserve.demo import reward_model_path
 from qserve.demo.preferences import write_held_out
 from qserve.detect import detect
 from qserve.planner import PlanRequest
-from qserve.reward.evaluate import evaluate
-from qserve.reward.files import read_records
+from qserve.reward.evaluation.accuracy import evaluate
+from qserve.reward.evaluation.records import read_records
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.open import open_scorer
-from qserve.reward.scorer import RewardScorer
+from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings
 
 

@@ -13,7 +13,7 @@ import torch
 from qserve.detect import detect
 from qserve.planner import PlanRequest
 from qserve.reward.open import open_scorer
-from qserve.reward.scorer import RewardScorer
+from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings
 from tests.tiny.reward.make_checkpoints import MADE
 

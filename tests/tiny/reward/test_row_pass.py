@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from qserve.engine.cpu import build, kernels
-from qserve.reward.attention import RowLayout, Stretch, stretches_sdpa
-from qserve.reward.forward import TextToRead, read_packed
+from qserve.reward.scoring.attention import RowLayout, Stretch, stretches_sdpa
+from qserve.reward.scoring.forward import TextToRead, read_packed
 from qserve.reward.items import Score, ScoreItem
-from qserve.reward.load import LoadedReward
-from qserve.reward.pooling import Reading
-from qserve.reward.row_pass import RowPass, attending
-from qserve.reward.rows import grouped
-from qserve.reward.scorer import RewardScorer
+from qserve.reward.model.load import LoadedReward
+from qserve.reward.scoring.pooling import Reading
+from qserve.reward.scoring.row_pass import RowPass, attending
+from qserve.reward.scoring.rows import grouped
+from qserve.reward.scoring.scorer import RewardScorer
 from tests.tiny.reward.test_formats import texts
 
 pytestmark = pytest.mark.skipif(build.why_none() is not None, reason=str(build.why_none()))

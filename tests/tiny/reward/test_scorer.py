@@ -20,7 +20,7 @@ from qserve.errors import BrokenCheckpoint
 from qserve.planner import PlanRequest
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.open import open_scorer
-from qserve.reward.scorer import RewardScorer
+from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings
 from qserve.wire.errors import ApiError
 from tests.tiny.reward.test_formats import texts

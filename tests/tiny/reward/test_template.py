@@ -17,7 +17,7 @@ from qserve.errors import UsageError
 from qserve.reward.checkpoints import recognise
 from qserve.reward.items import ScoreItem
 from qserve.reward.settings import RewardSettings
-from qserve.reward.template import RewardTemplate
+from qserve.reward.scoring.template import RewardTemplate
 from qserve.wire.errors import ApiError
 from tests.tiny.reward.conftest import Opener
 

@@ -18,7 +18,7 @@ from qserve.demo.preferences import (
     write_held_out,
 )
 from qserve.demo.tasks import TASKS
-from qserve.reward.files import read_records
+from qserve.reward.evaluation.records import read_records
 
 
 @pytest.mark.parametrize("system", [None, "Be brief."])

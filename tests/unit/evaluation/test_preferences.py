@@ -13,7 +13,7 @@ from qserve.evaluation.diff import compare
 from qserve.evaluation.preferences import demo_preferences, evaluate_preferences, read_preferences
 from qserve.evaluation.results import EvalResult
 from qserve.evaluation.server import ServedModel
-from qserve.reward.files import Record
+from qserve.reward.evaluation.records import Record
 from tests.unit.evaluation.answering import answering
 
 PAIRS = [

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from qserve.core.shares import wilson_interval
 from qserve.errors import UsageError
-from qserve.reward.compare import agreement, rank_correlation
-from qserve.reward.evaluate import evaluate, histogram
-from qserve.reward.files import Record, read_records
+from qserve.reward.evaluation.agreement import agreement, rank_correlation
+from qserve.reward.evaluation.accuracy import evaluate, histogram
+from qserve.reward.evaluation.records import Record, read_records
 
 
 def records(tmp_path: Path, *lines: dict[str, Any]) -> list[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qserve.reward.items import Score
-from qserve.reward.report import RecentRequests, report_of
+from qserve.reward.serving.report import RecentRequests, report_of
 
 
 @dataclass

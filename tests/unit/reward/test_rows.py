@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.reward.rows import Group, grouped, into_rows, padded_rows, shared_length
+from qserve.reward.scoring.rows import Group, grouped, into_rows, padded_rows, shared_length
 
 TOKEN = st.integers(0, 3)
 TEXTS = st.lists(st.lists(TOKEN, min_size=1, max_size=60), min_size=1, max_size=30)

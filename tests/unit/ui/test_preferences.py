@@ -64,7 +64,7 @@ async def test_every_format_goes_in_and_comes_back_with_rewards(tmp_path: Path, 
 
 
 async def test_requests_have_a_bounded_size_and_every_reward_finds_its_place() -> None:
-    from qserve.reward.files import Record
+    from qserve.reward.evaluation.records import Record
 
     records = [Record(n, ("x" * n, [{"role": "user", "content": "q"}]), 1, None, {}) for n in range(1, 101)]
     api = Scorer()
@@ -74,7 +74,7 @@ async def test_requests_have_a_bounded_size_and_every_reward_finds_its_place() -
 
 
 async def test_zero_is_an_edge_of_the_histogram() -> None:
-    from qserve.reward.files import Record
+    from qserve.reward.evaluation.records import Record
 
     records = tuple(Record(n, ("", ""), 1, None, {}) for n in range(3))
     edges, counts, split = ScoredFile(records, ((0.0, 1.0), (3.0, 1.0), (5.0, 1.0))).columns()

@@ -13,14 +13,14 @@ from qserve.engine.transformers.batching import SequenceFailed
 from qserve.engine.transformers.out_of_memory import OutOfMemory
 from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.reward.checkpoints import RewardCheckpoint
-from qserve.reward.compute import Output, RowComputer, ScorerStats
-from qserve.reward.forward import TextToRead
+from qserve.reward.scoring.compute import Output, RowComputer, ScorerStats
+from qserve.reward.scoring.forward import TextToRead
 from qserve.reward.items import Score, ScoreItem, TokenizedText
-from qserve.reward.load import LoadedReward
-from qserve.reward.pooling import PoolingRule
-from qserve.reward.row_queue import Job, RowQueue, RowRules
+from qserve.reward.model.load import LoadedReward
+from qserve.reward.scoring.pooling import PoolingRule
+from qserve.reward.scoring.row_queue import Job, RowQueue, RowRules
 from qserve.reward.settings import RewardSettings
-from qserve.reward.template import RewardTemplate
+from qserve.reward.scoring.template import RewardTemplate
 from qserve.wire.errors import ApiError
 
 __all__ = ["RewardScorer", "Score", "ScoreItem", "ScorerStats", "TokenizedText", "check_length", "how_scored"]

@@ -19,7 +19,7 @@ from typing import Literal
 
 from qserve.core.shares import wilson_interval
 from qserve.errors import UsageError
-from qserve.reward.files import Record
+from qserve.reward.evaluation.records import Record
 
 __all__ = ["Accuracy", "PreferenceReport", "Shape", "evaluate", "histogram", "shape_of"]
 

@@ -1,4 +1,4 @@
-"""Attention over a packed row in which several texts may share a beginning (`qserve.reward.rows`).
+"""Attention over a packed row in which several texts may share a beginning (`qserve.reward.scoring.rows`).
 
 Known to transformers through `AttentionInterface`, as flash-attn's `varlen` is. Each stretch of the row is one causal
 SDPA call over its own keys, with the keys of the shared beginning before them; nothing is masked away between texts,

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from qserve.reward.compute import Output, RowComputer
-from qserve.reward.forward import TextToRead
-from qserve.reward.rows import Group, grouped, into_rows, padded_rows
+from qserve.reward.scoring.compute import Output, RowComputer
+from qserve.reward.scoring.forward import TextToRead
+from qserve.reward.scoring.rows import Group, grouped, into_rows, padded_rows
 
 __all__ = ["Job", "RowQueue", "RowRules"]
 

@@ -9,7 +9,7 @@ import torch
 
 from qserve.engine.cpu import kernels
 from qserve.engine.cpu.dense import Attend, DenseBody
-from qserve.reward.attention import RowLayout, stretches_sdpa
+from qserve.reward.scoring.attention import RowLayout, stretches_sdpa
 
 __all__ = ["RowPass", "attending"]
 

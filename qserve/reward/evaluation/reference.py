@@ -10,7 +10,7 @@ import torch
 
 from qserve.planner.plan import Plan, QuantChoice
 from qserve.reward.checkpoints import RewardCheckpoint
-from qserve.reward.load import LoadedReward, load_reward_model
+from qserve.reward.model.load import LoadedReward, load_reward_model
 
 __all__ = ["PlainScorer", "plain_scorer"]
 

@@ -10,10 +10,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from qserve.reward.items import Score
-from qserve.reward.report import LENGTHS, RecentRequests
+from qserve.reward.serving.report import LENGTHS, RecentRequests
 
 if TYPE_CHECKING:
-    from qserve.reward.scorer import RewardScorer, ScorerStats
+    from qserve.reward.scoring.scorer import RewardScorer, ScorerStats
     from qserve.reward.vllm.scorer import VllmScorer
 
 __all__ = ["RewardMetrics"]

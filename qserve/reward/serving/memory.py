@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from qserve.engine.transformers.memory import beside_weights
-from qserve.reward.scorer import RewardScorer
+from qserve.reward.scoring.scorer import RewardScorer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

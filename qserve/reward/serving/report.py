@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qserve.reward.items import Score
 
 if TYPE_CHECKING:
-    from qserve.reward.scorer import ScorerStats
+    from qserve.reward.scoring.scorer import ScorerStats
 
 __all__ = ["LENGTHS", "RecentRequests", "report_of"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from qserve.reward.attention import RowLayout, Stretch
-from qserve.reward.load import LoadedReward
-from qserve.reward.pooling import Reading
-from qserve.reward.rows import Group
+from qserve.reward.scoring.attention import RowLayout, Stretch
+from qserve.reward.model.load import LoadedReward
+from qserve.reward.scoring.pooling import Reading
+from qserve.reward.scoring.rows import Group
 
 __all__ = ["TextToRead", "read_packed", "read_padded"]
 

@@ -11,9 +11,9 @@ import torch
 
 from qserve.engine.transformers.batching import NOT_A_NUMBER, SequenceFailed
 from qserve.engine.transformers.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
-from qserve.reward.forward import TextToRead, read_packed, read_padded
-from qserve.reward.load import LoadedReward
-from qserve.reward.rows import Group
+from qserve.reward.scoring.forward import TextToRead, read_packed, read_padded
+from qserve.reward.model.load import LoadedReward
+from qserve.reward.scoring.rows import Group
 
 __all__ = ["RowComputer", "ScorerStats"]
 

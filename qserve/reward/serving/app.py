@@ -23,14 +23,14 @@ from starlette.types import ASGIApp
 
 from qserve.engine.asgi import CLIENT_CLOSED, KeyGuard, to_response, unless_client_leaves
 from qserve.reward.items import Score, ScoreItem
-from qserve.reward.metrics import RewardMetrics
+from qserve.reward.serving.metrics import RewardMetrics
 from qserve.reward.protocols.job import About, Scored, ScoreJob, Text
 from qserve.reward.protocols.table import PROTOCOLS, Protocol
-from qserve.reward.report import report_of
+from qserve.reward.serving.report import report_of
 from qserve.wire.errors import ApiError, Dialect, from_validation
 
 if TYPE_CHECKING:
-    from qserve.reward.scorer import RewardScorer
+    from qserve.reward.scoring.scorer import RewardScorer
     from qserve.reward.vllm.scorer import VllmScorer
 
 __all__ = ["build_app"]
