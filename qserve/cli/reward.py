@@ -134,10 +134,10 @@ def _true_rewards(
     reward: str, values: dict[str, Any], contents: Sequence[Content]
 ) -> tuple[list[float], dict[int, int]]:
     """True rewards, and from the index of each text that can be scored at all to its place among them."""
+    from qserve.reward.evaluation.reference import plain_scorer
     from qserve.reward.find import find_reward
     from qserve.reward.open import plan_reward
     from qserve.reward.scoring.pooling import PoolingRule
-    from qserve.reward.evaluation.reference import plain_scorer
     from qserve.reward.scoring.scorer import ScoreItem
     from qserve.reward.scoring.template import RewardTemplate
     from qserve.wire.errors import ApiError
@@ -154,12 +154,12 @@ def _true_rewards(
     for index, content in enumerate(contents):
         try:
             ids = template.encode(content).token_ids
-            reading = rule.reading(ScoreItem(ids))
+            pooled = rule.pooled(ScoreItem(ids))
         except ApiError as error:
             click.echo(f"text {index} is left out: {error.message}", err=True)
             continue
         kept[index] = len(true)
-        true.append(plain.score(ids, -1 if reading.mean else reading.positions[-1]))
+        true.append(plain.score(ids, -1 if pooled.mean else pooled.positions[-1]))
     if not true:
         raise UsageError("no text of the file can be scored; the lines above say why")
     return true, kept

@@ -52,7 +52,7 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
             try:
                 encoded = scorer.template.encode(content)
                 item = ScoreItem(encoded.token_ids, truncated=encoded.truncated)
-                scorer.rule.reading(item)
+                scorer.rule.pooled(item)
                 yield item
             except ApiError as error:
                 yield error.message

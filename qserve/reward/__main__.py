@@ -40,8 +40,8 @@ async def _serve(document: dict[str, Any]) -> None:
 
 async def _serve_on_vllm(spec: WorkerSpec, settings: RewardSettings) -> None:
     """The same app over a vLLM server, which is our child; without it this worker ends, and is started again."""
-    from qserve.reward.serving.app import build_app
     from qserve.reward.checkpoints import recognise
+    from qserve.reward.serving.app import build_app
     from qserve.reward.serving.memory import with_own
     from qserve.reward.vllm.scorer import VllmScorer
     from qserve.reward.vllm.server import VllmServer

@@ -25,10 +25,10 @@ from qserve.engine.transformers.placement import check_cards, in_names_of
 from qserve.engine.transformers.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, settle
 from qserve.errors import BrokenCheckpoint
 from qserve.planner.plan import Plan
-from qserve.reward.scoring import attention
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint
-from qserve.reward.scoring.row_pass import RowPass
 from qserve.reward.model.weights import body_tensors, read_tensors
+from qserve.reward.scoring import attention
+from qserve.reward.scoring.row_pass import RowPass
 
 __all__ = ["LoadedReward", "ScoreHead", "load_reward_model"]
 

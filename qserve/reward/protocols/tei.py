@@ -1,6 +1,6 @@
 """text-embeddings-inference on a classifier: POST /predict, and POST /rerank told from vLLM's by `texts`.
 
-Its answers are lists, with no room for `meta`: a header holds it (`qserve.reward.serving.app`). A pair of strings is a prompt
+Its answers are lists, which have no field for `meta`: a header holds it. A pair of strings is a prompt
 and its answer.
 """
 

@@ -1,6 +1,6 @@
 """Attention over a packed row in which several texts may share a beginning (`qserve.reward.scoring.rows`).
 
-Known to transformers through `AttentionInterface`, as flash-attn's `varlen` is. Each stretch of the row is one causal
+Known to transformers through `AttentionInterface`, as flash-attn's `varlen` is. Each segment of the row is one causal
 SDPA call over its own keys, with the keys of the shared beginning before them; nothing is masked away between texts,
 and no mask of the whole row exists.
 """
@@ -16,13 +16,13 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from qserve.engine.transformers.sdpa import grouped_sdpa, leave_out_cudnn
 
-__all__ = ["NAME", "RowLayout", "Stretch", "register", "stretches_sdpa"]
+__all__ = ["NAME", "RowLayout", "Segment", "register", "segment_sdpa"]
 
-NAME = "qserve_stretches_sdpa"
+NAME = "qserve_segment_sdpa"
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Segment:
     """Tokens [start, stop) of a row: they see each other causally, and all of [shared_start, shared_stop)."""
 
     start: int
@@ -33,9 +33,9 @@ class Stretch:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The stretches of one row, which they fill. `masks` keeps what one layer made for the next one on its device."""
+    """The segments of one row, which they fill. `masks` keeps what one layer made for the next one on its device."""
 
-    stretches: tuple[Stretch, ...]
+    segments: tuple[Segment, ...]
     masks: dict[tuple[int, int, torch.device], torch.Tensor] = field(default_factory=dict)
 
     def mask(self, num_queries: int, num_keys: int, device: torch.device) -> torch.Tensor:
@@ -49,12 +49,12 @@ class RowLayout:
 
 def register() -> None:
     """Make the function known to transformers under `NAME`; it needs no mask of the library's."""
-    AttentionInterface.register(NAME, stretches_sdpa)
+    AttentionInterface.register(NAME, segment_sdpa)
     AttentionMaskInterface.register(NAME, lambda *_args, **_kwargs: None)
     leave_out_cudnn()
 
 
-def stretches_sdpa(
+def segment_sdpa(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -85,7 +85,7 @@ def stretches_sdpa(
     if layout is None:
         raise ValueError("this attention needs the layout of the row; the model was called without one")
     output = torch.empty_like(query)
-    for one in layout.stretches:
+    for one in layout.segments:
         own = slice(one.start, one.stop)
         keys, values = key[:, :, own], value[:, :, own]
         mask = None

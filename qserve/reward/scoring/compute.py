@@ -11,8 +11,8 @@ import torch
 
 from qserve.engine.transformers.batching import NOT_A_NUMBER, SequenceFailed
 from qserve.engine.transformers.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
-from qserve.reward.scoring.forward import TextToRead, read_packed, read_padded
 from qserve.reward.model.load import LoadedReward
+from qserve.reward.scoring.forward import PooledText, forward_packed, forward_padded
 from qserve.reward.scoring.rows import Group
 
 __all__ = ["RowComputer", "ScorerStats"]
@@ -45,7 +45,7 @@ class RowComputer:
         self._loaded = loaded
         self._stats_lock = threading.Lock()
 
-    def compute(self, row: Sequence[Group], texts: Sequence[TextToRead]) -> dict[int, Output]:
+    def compute(self, row: Sequence[Group], texts: Sequence[PooledText]) -> dict[int, Output]:
         """By member of `row`, its output. Raises nothing: others wait behind the thread that calls."""
         failure = None
         try:
@@ -70,12 +70,12 @@ class RowComputer:
             self.stats.num_tokens += num_tokens
             self.stats.num_truncated += truncated
 
-    def _forward(self, row: Sequence[Group], texts: Sequence[TextToRead]) -> dict[int, torch.Tensor]:
+    def _forward(self, row: Sequence[Group], texts: Sequence[PooledText]) -> dict[int, torch.Tensor]:
         began_s = time.perf_counter()
         if self._loaded.packs:
-            outputs = read_packed(self._loaded, row, texts)
+            outputs = forward_packed(self._loaded, row, texts)
         else:
-            outputs = read_padded(self._loaded, [member for group in row for member in group.members], texts)
+            outputs = forward_padded(self._loaded, [member for group in row for member in group.members], texts)
         self._count_row(row, time.perf_counter() - began_s)
         return outputs
 

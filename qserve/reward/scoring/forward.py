@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 import torch
 
-from qserve.reward.scoring.attention import RowLayout, Stretch
 from qserve.reward.model.load import LoadedReward
-from qserve.reward.scoring.pooling import Reading
+from qserve.reward.scoring.attention import RowLayout, Segment
+from qserve.reward.scoring.pooling import Pooled
 from qserve.reward.scoring.rows import Group
 
-__all__ = ["TextToRead", "read_packed", "read_padded"]
+__all__ = ["PooledText", "forward_packed", "forward_padded"]
 
 
 @dataclass(frozen=True)
-class TextToRead:
+class PooledText:
     """Token ids and where to read the head."""
 
     token_ids: Sequence[int]
-    reading: Reading
+    pooled: Pooled
 
 
 @torch.inference_mode()
-def read_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[TextToRead]) -> dict[int, torch.Tensor]:
+def forward_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[PooledText]) -> dict[int, torch.Tensor]:
     """By text index, the head's output [positions, labels] in fp32 on the CPU (one row for a mean).
 
     The row goes through the body as one sequence whose texts do not see each other. `texts` are indexed by the groups'
@@ -32,23 +32,23 @@ def read_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[Text
     """
     ids: list[int] = []
     positions: list[int] = []
-    stretches: list[Stretch] = []
+    segments: list[Segment] = []
     wanted: dict[int, list[int]] = {}
     for group in row:
         begin = len(ids)
         shared = texts[group.members[0]].token_ids[: group.shared]
         if shared:
-            stretches.append(Stretch(begin, begin + group.shared))
+            segments.append(Segment(begin, begin + group.shared))
             ids += shared
             positions += range(group.shared)
         for member in group.members:
             text, start = texts[member], len(ids)
             ids += text.token_ids[group.shared :]
             positions += range(group.shared, len(text.token_ids))
-            stretches.append(Stretch(start, len(ids), begin, begin + group.shared))
+            segments.append(Segment(start, len(ids), begin, begin + group.shared))
             offset = start - group.shared
-            wanted[member] = [begin + p if p < group.shared else offset + p for p in text.reading.positions]
-    layout = RowLayout(tuple(stretches))
+            wanted[member] = [begin + p if p < group.shared else offset + p for p in text.pooled.positions]
+    layout = RowLayout(tuple(segments))
     if loaded.row_pass is not None:
         places = sorted({place for of_text in wanted.values() for place in of_text})
         hidden = loaded.row_pass(torch.tensor(ids), torch.tensor(positions), layout, torch.tensor(places))
@@ -65,7 +65,9 @@ def read_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[Text
 
 
 @torch.inference_mode()
-def read_padded(loaded: LoadedReward, members: Sequence[int], texts: Sequence[TextToRead]) -> dict[int, torch.Tensor]:
+def forward_padded(
+    loaded: LoadedReward, members: Sequence[int], texts: Sequence[PooledText]
+) -> dict[int, torch.Tensor]:
     """The same for bodies that can't be packed: one text a row, padding on the right, where no text sees it."""
     longest = max(len(texts[member].token_ids) for member in members)
     device = loaded.device
@@ -76,7 +78,7 @@ def read_padded(loaded: LoadedReward, members: Sequence[int], texts: Sequence[Te
         text = texts[member]
         ids[index, : len(text.token_ids)] = torch.tensor(text.token_ids)
         mask[index, : len(text.token_ids)] = 1
-        wanted[member] = [index * longest + position for position in text.reading.positions]
+        wanted[member] = [index * longest + position for position in text.pooled.positions]
     hidden = loaded.body(
         input_ids=ids.to(device), attention_mask=mask.to(device), use_cache=False
     ).last_hidden_state.flatten(0, 1)
@@ -84,13 +86,13 @@ def read_padded(loaded: LoadedReward, members: Sequence[int], texts: Sequence[Te
 
 
 def _read(
-    loaded: LoadedReward, hidden: torch.Tensor, wanted: dict[int, list[int]], texts: Sequence[TextToRead]
+    loaded: LoadedReward, hidden: torch.Tensor, wanted: dict[int, list[int]], texts: Sequence[PooledText]
 ) -> dict[int, torch.Tensor]:
     """`hidden` is [tokens, hidden size]; `wanted` are its rows, by text."""
     rows, counts = [], []
     for member, places in wanted.items():
         states = hidden[torch.tensor(places, device=hidden.device)].float()
-        states = states.mean(0, keepdim=True) if texts[member].reading.mean else states
+        states = states.mean(0, keepdim=True) if texts[member].pooled.mean else states
         rows.append(states)
         counts.append(len(states))
     head_device = next(loaded.head.parameters()).device

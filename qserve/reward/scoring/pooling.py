@@ -9,11 +9,11 @@ from qserve.reward.items import ScoreItem
 from qserve.reward.settings import Pooling, RewardSettings
 from qserve.wire.errors import ApiError
 
-__all__ = ["PoolingRule", "Reading"]
+__all__ = ["Pooled", "PoolingRule"]
 
 
 @dataclass(frozen=True)
-class Reading:
+class Pooled:
     """Positions of one text at which the head is read; `mean`: over the hidden states of all of them, once."""
 
     positions: tuple[int, ...]
@@ -42,23 +42,23 @@ class PoolingRule:
             return "step"
         return f"position {self.position}" if self.pooling == "position" else self.pooling
 
-    def reading(self, item: ScoreItem) -> Reading:
+    def pooled(self, item: ScoreItem) -> Pooled:
         """Where to read `item`; positions that it brings itself go before the rule.
 
         Raises ApiError (400) where the text has no such position.
         """
         length = len(item.token_ids)
         if item.positions is not None:
-            return Reading(tuple(self._inside(position, length) for position in item.positions))
+            return Pooled(tuple(self._inside(position, length) for position in item.positions))
         if self.step_token_id is not None:
-            return Reading(self._steps(item))
+            return Pooled(self._steps(item))
         if self.pooling == "eos":
-            return Reading((self._last_eos(item),))
+            return Pooled((self._last_eos(item),))
         if self.pooling == "position":
-            return Reading((self._inside(self.position, length),))
+            return Pooled((self._inside(self.position, length),))
         if self.pooling == "mean":
-            return Reading(tuple(range(length)), mean=True)
-        return Reading((length - 1,))
+            return Pooled(tuple(range(length)), mean=True)
+        return Pooled((length - 1,))
 
     def _inside(self, position: int, length: int) -> int:
         index = position + length if position < 0 else position

@@ -9,7 +9,7 @@ import torch
 
 from qserve.engine.cpu import kernels
 from qserve.engine.cpu.dense import Attend, DenseBody
-from qserve.reward.scoring.attention import RowLayout, stretches_sdpa
+from qserve.reward.scoring.attention import RowLayout, segment_sdpa
 
 __all__ = ["RowPass", "attending"]
 
@@ -41,11 +41,11 @@ class RowPass:
 
 def attending(layout: RowLayout) -> Attend:
     """Attention over the row that `layout` describes, for every layer of a pass."""
-    begins = {stretch.start: index for index, stretch in enumerate(layout.stretches)}
-    stretches = torch.tensor(
+    begins = {segment.start: index for index, segment in enumerate(layout.segments)}
+    segments = torch.tensor(
         [
             (one.start, one.stop) * 2 + (begins[one.shared_start] if one.shared_stop > one.shared_start else -1,)
-            for one in layout.stretches
+            for one in layout.segments
         ],
         dtype=torch.int64,
     )
@@ -53,8 +53,8 @@ def attending(layout: RowLayout) -> Attend:
     def attend(attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         size = attention.head_dim
         if kernels.can_attend(size):
-            return kernels.attend(query, key, value, size, attention.scaling, stretches)
+            return kernels.attend(query, key, value, size, attention.scaling, segments)
         q, k, v = (part.view(1, len(part), -1, size).transpose(1, 2) for part in (query, key, value))
-        return stretches_sdpa(attention, q, k, v, None, attention.scaling, layout=layout)[0].flatten(2)[0]
+        return segment_sdpa(attention, q, k, v, None, attention.scaling, layout=layout)[0].flatten(2)[0]
 
     return attend

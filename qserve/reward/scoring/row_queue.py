@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 
 from qserve.reward.scoring.compute import Output, RowComputer
-from qserve.reward.scoring.forward import TextToRead
+from qserve.reward.scoring.forward import PooledText
 from qserve.reward.scoring.rows import Group, grouped, into_rows, padded_rows
 
 __all__ = ["Job", "RowQueue", "RowRules"]
@@ -53,7 +53,7 @@ class RowRules:
 class Job:
     """One text on its way. `deliver` is called once, by a worker's thread; `is_cancelled` is asked before it runs."""
 
-    text: TextToRead
+    text: PooledText
     deliver: Callable[[Output], None]
     is_cancelled: Callable[[], bool] = field(default=lambda: False)
 
@@ -146,7 +146,7 @@ class RowQueue:
         members = {member for group in row for member in group.members}
         left = [job for index, job in enumerate(window) if index not in members]
         self._waiting = left + self._waiting[len(window) :]
-        self._wait_for_room(row)
+        self._wait_for_capacity(row)
         return row, window
 
     def _window(self) -> list[Job]:
@@ -157,7 +157,7 @@ class RowQueue:
                 return self._waiting[:count]
         return self._waiting
 
-    def _next_row(self, texts: list[TextToRead]) -> tuple[Group, ...]:
+    def _next_row(self, texts: list[PooledText]) -> tuple[Group, ...]:
         if not self._rules.packs:
             return padded_rows([len(text.token_ids) for text in texts], self._rules.row_tokens)[0]
         if self._rules.shares:
@@ -166,7 +166,7 @@ class RowQueue:
             groups = [Group(0, (index,), (len(text.token_ids),)) for index, text in enumerate(texts)]
         return into_rows(groups, self._rules.row_tokens)[0]
 
-    def _wait_for_room(self, row: tuple[Group, ...]) -> None:
+    def _wait_for_capacity(self, row: tuple[Group, ...]) -> None:
         """Until the row fits beside those that run: activations were planned for `tokens_at_once`."""
         tokens = sum(group.num_tokens for group in row)
         with self._changed:

@@ -13,14 +13,14 @@ from qserve.engine.transformers.batching import SequenceFailed
 from qserve.engine.transformers.out_of_memory import OutOfMemory
 from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.reward.checkpoints import RewardCheckpoint
-from qserve.reward.scoring.compute import Output, RowComputer, ScorerStats
-from qserve.reward.scoring.forward import TextToRead
 from qserve.reward.items import Score, ScoreItem, TokenizedText
 from qserve.reward.model.load import LoadedReward
+from qserve.reward.scoring.compute import Output, RowComputer, ScorerStats
+from qserve.reward.scoring.forward import PooledText
 from qserve.reward.scoring.pooling import PoolingRule
 from qserve.reward.scoring.row_queue import Job, RowQueue, RowRules
-from qserve.reward.settings import RewardSettings
 from qserve.reward.scoring.template import RewardTemplate
+from qserve.reward.settings import RewardSettings
 from qserve.wire.errors import ApiError
 
 __all__ = ["RewardScorer", "Score", "ScoreItem", "ScorerStats", "TokenizedText", "check_length", "how_scored"]
@@ -128,16 +128,16 @@ class RewardScorer:
         """The same, computed here and now. Not between `start` and `stop`."""
         outcomes: dict[int, Outcome] = {}
 
-        def keep(index: int, item: ScoreItem, text: TextToRead) -> Job:
+        def keep(index: int, item: ScoreItem, text: PooledText) -> Job:
             return Job(text, lambda output: outcomes.__setitem__(index, self._outcome(item, text, output)))
 
         self._queue.run([keep(index, item, self._checked(item)) for index, item in enumerate(items)])
         return [outcomes[index] for index in range(len(items))]
 
-    def _checked(self, item: ScoreItem) -> TextToRead:
+    def _checked(self, item: ScoreItem) -> PooledText:
         """Raises ApiError (400) for an item that can't be scored."""
         check_length(item, self.max_length)
-        return TextToRead(item.token_ids, self.rule.reading(item))
+        return PooledText(item.token_ids, self.rule.pooled(item))
 
     def _job(self, item: ScoreItem, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Outcome]) -> Job:
         text = self._checked(item)
@@ -148,13 +148,13 @@ class RewardScorer:
 
         return Job(text, deliver, future.cancelled)
 
-    def _outcome(self, item: ScoreItem, text: TextToRead, output: Output) -> Outcome:
+    def _outcome(self, item: ScoreItem, text: PooledText, output: Output) -> Outcome:
         if isinstance(output, SequenceFailed):
             return output
         # Of two labels, "bad" and "good", the second one's probability.
         values = (output.softmax(-1)[:, 1] if output.shape[1] == 2 else output[:, 0]).tolist()
         many = item.positions is not None or self.rule.step_token_id is not None
-        position = -1 if text.reading.mean else text.reading.positions[-1]
+        position = -1 if text.pooled.mean else text.pooled.positions[-1]
         self._computer.count_item(len(item.token_ids), item.truncated)
         return Score(values[-1], tuple(values) if many else None, len(item.token_ids), item.truncated, position)
 

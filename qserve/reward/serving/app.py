@@ -23,9 +23,9 @@ from starlette.types import ASGIApp
 
 from qserve.engine.asgi import CLIENT_CLOSED, KeyGuard, to_response, unless_client_leaves
 from qserve.reward.items import Score, ScoreItem
-from qserve.reward.serving.metrics import RewardMetrics
 from qserve.reward.protocols.job import About, Scored, ScoreJob, Text
 from qserve.reward.protocols.table import PROTOCOLS, Protocol
+from qserve.reward.serving.metrics import RewardMetrics
 from qserve.reward.serving.report import report_of
 from qserve.wire.errors import ApiError, Dialect, from_validation
 

@@ -16,8 +16,8 @@ from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.scoring.pooling import PoolingRule
 from qserve.reward.scoring.scorer import ScorerStats, check_length, how_scored
-from qserve.reward.settings import RewardSettings
 from qserve.reward.scoring.template import RewardTemplate
+from qserve.reward.settings import RewardSettings
 from qserve.reward.vllm.server import VllmServer
 from qserve.wire.errors import ApiError
 
@@ -62,7 +62,7 @@ class VllmScorer:
 
     def _place(self, item: ScoreItem) -> int:
         check_length(item, self.max_length)
-        place = self.rule.reading(item).positions[-1]
+        place = self.rule.pooled(item).positions[-1]
         if item.positions not in (None, (place,)) or place != len(item.token_ids) - 1:
             message = "on vLLM a text is read at its last token alone; serve the model without --reward-engine vllm"
             raise ApiError(400, message, "position_not_served", "positions")

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import uvicorn
 
-from qserve.reward.serving.app import build_app
 from qserve.reward.scoring.scorer import RewardScorer
+from qserve.reward.serving.app import build_app
 
 KEY = "internal-key"
 MODEL = "rm"

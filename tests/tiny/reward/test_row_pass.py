@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from qserve.engine.cpu import build, kernels
-from qserve.reward.scoring.attention import RowLayout, Stretch, stretches_sdpa
-from qserve.reward.scoring.forward import TextToRead, read_packed
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.model.load import LoadedReward
-from qserve.reward.scoring.pooling import Reading
+from qserve.reward.scoring.attention import RowLayout, Segment, segment_sdpa
+from qserve.reward.scoring.forward import PooledText, forward_packed
+from qserve.reward.scoring.pooling import Pooled
 from qserve.reward.scoring.row_pass import RowPass, attending
 from qserve.reward.scoring.rows import grouped
 from qserve.reward.scoring.scorer import RewardScorer
@@ -33,15 +33,15 @@ KINDS = (
 Opener = Callable[..., RewardScorer]
 
 
-def row_of(prompt: int, lengths: list[int], every: bool = False) -> tuple[Any, list[TextToRead]]:
+def row_of(prompt: int, lengths: list[int], every: bool = False) -> tuple[Any, list[PooledText]]:
     """Texts of which the first four share `prompt` tokens, read at their ends and in the middle, or everywhere."""
     shared = texts(1, [prompt])[0]
     ids = [shared + one if index < 4 else one for index, one in enumerate(texts(2, lengths))]
 
-    def reading(count: int) -> Reading:
-        return Reading(tuple(range(count)), mean=True) if every else Reading((count // 2, count - 1))
+    def pooled(count: int) -> Pooled:
+        return Pooled(tuple(range(count)), mean=True) if every else Pooled((count // 2, count - 1))
 
-    return grouped(ids), [TextToRead(one, reading(len(one))) for one in ids]
+    return grouped(ids), [PooledText(one, pooled(len(one))) for one in ids]
 
 
 def error(found: dict[int, torch.Tensor], true: dict[int, torch.Tensor]) -> float:
@@ -55,9 +55,9 @@ def test_it_is_as_close_to_float32_as_the_library_is(kind: str, every: bool, ope
     assert exact.row_pass is None
     assert rounded.row_pass is not None
     row, asked = row_of(40, [33, 7, 16, 1, 100, 2, 31, 64], every)
-    true = read_packed(exact, row, asked)
-    ours = read_packed(rounded, row, asked)
-    library = read_packed(replace(rounded, row_pass=None), row, asked)
+    true = forward_packed(exact, row, asked)
+    ours = forward_packed(rounded, row, asked)
+    library = forward_packed(replace(rounded, row_pass=None), row, asked)
     assert [len(ours[key]) for key in ours] == [len(library[key]) for key in ours]
     assert error(ours, true) <= 1.3 * error(library, true) + 1e-4
 
@@ -73,9 +73,9 @@ def test_attention_is_that_of_torch(size: int, heads: tuple[int, int]) -> None:
     shared = {1: 0, 2: 0, 3: 0, 6: 5}
     layout = RowLayout(
         tuple(
-            Stretch(begin, begin + length)
+            Segment(begin, begin + length)
             if index not in shared
-            else Stretch(begin, begin + length, begins[shared[index]], begins[shared[index]] + lengths[shared[index]])
+            else Segment(begin, begin + length, begins[shared[index]], begins[shared[index]] + lengths[shared[index]])
             for index, (begin, length) in enumerate(zip(begins, lengths, strict=True))
         )
     )
@@ -83,7 +83,7 @@ def test_attention_is_that_of_torch(size: int, heads: tuple[int, int]) -> None:
     module = SimpleNamespace(head_dim=size, scaling=size**-0.5)
     found = attending(layout)(module, 3 * q, k, v).float()
     apart = [part.float().view(1, len(part), -1, size).transpose(1, 2) for part in (3 * q, k, v)]
-    true = stretches_sdpa(torch.nn.Identity(), apart[0], apart[1], apart[2], None, size**-0.5, layout=layout)[0]
+    true = segment_sdpa(torch.nn.Identity(), apart[0], apart[1], apart[2], None, size**-0.5, layout=layout)[0]
     assert torch.allclose(found, true.flatten(2)[0], atol=2e-2, rtol=2e-2)
 
 

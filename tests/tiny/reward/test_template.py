@@ -16,8 +16,8 @@ from qserve.demo import chat_model_path
 from qserve.errors import UsageError
 from qserve.reward.checkpoints import recognise
 from qserve.reward.items import ScoreItem
-from qserve.reward.settings import RewardSettings
 from qserve.reward.scoring.template import RewardTemplate
+from qserve.reward.settings import RewardSettings
 from qserve.wire.errors import ApiError
 from tests.tiny.reward.conftest import Opener
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from qserve.core.shares import wilson_interval
 from qserve.errors import UsageError
-from qserve.reward.evaluation.agreement import agreement, rank_correlation
 from qserve.reward.evaluation.accuracy import evaluate, histogram
+from qserve.reward.evaluation.agreement import agreement, rank_correlation
 from qserve.reward.evaluation.records import Record, read_records
 
 

@@ -113,7 +113,7 @@ def test_every_request_counts_its_texts(path):
 
 
 def test_every_metric_of_the_worker_is_on_the_page():
-    source = (ROOT / "qserve" / "reward" / "metrics.py").read_text()
+    source = (ROOT / "qserve" / "reward" / "serving" / "metrics.py").read_text()
     named = set(re.findall(r'"(qserve_reward_\w+)"', source))
     page = (ROOT / "docs" / "api.md").read_text()
     told = set(re.findall(r"`(qserve_reward_\w+?)(?:_total)?`", page))
