@@ -15,6 +15,8 @@ Each message says what was seen, what is allowed, and which flag or change fixes
 
 from __future__ import annotations
 
+from qserve.packages import install_command
+
 __all__ = [
     "BrokenCheckpoint",
     "DoesNotFit",
@@ -55,10 +57,10 @@ class UnknownArchitecture(UsageError):
 class MissingExtra(UsageError):
     """An optional package is needed."""
 
-    def __init__(self, package: str, extra: str, needed_for: str) -> None:
+    def __init__(self, package: str, needed_for: str) -> None:
         super().__init__(
             f"{needed_for} needs the package {package}, which is not installed. "
-            f"Install it: pip install 'qserve[{extra}]'"
+            f"Install it: {install_command(package)} (`make setup` in a clone installs all)"
         )
 
 

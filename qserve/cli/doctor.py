@@ -16,13 +16,13 @@ from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
 from qserve.detect.engines import (
     BNB_PLUGIN,
-    GPTQMODEL,
     Packages,
     install_plugin_command,
     why_not_installed,
     why_not_scheme,
 )
 from qserve.engine.cpu.build import INSTALL, compiler_command
+from qserve.packages import install_command
 from qserve.planner.request import EngineName
 from qserve.units import GIB, format_bytes
 
@@ -161,7 +161,7 @@ def _engines(hardware: Hardware, packages: Packages) -> list[Check]:
             "transformers",
             "ok" if has_transformers else "missing",
             f"{versions.get('transformers', 'not installed')}, torch {versions.get('torch', 'not installed')}",
-            "" if has_transformers else "pip install qserve",
+            "" if has_transformers else install_command("torch", "transformers", "accelerate"),
         ),
     ]
 
@@ -172,12 +172,12 @@ def _has_transformers(packages: Packages) -> bool:
 
 def _extras(packages: Packages) -> list[Check]:
     wanted = (
-        ("bitsandbytes", "LLM.int8 and NF4 while loading", "pip install 'qserve[bnb]'"),
+        ("bitsandbytes", "LLM.int8 and NF4 while loading", install_command("bitsandbytes")),
         (BNB_PLUGIN, "NF4 while loading, on vLLM", install_plugin_command(packages)),
-        ("gptqmodel", "GPTQ and AWQ on the transformers engine", GPTQMODEL),
-        ("lm-eval", "qserve eval", "pip install 'qserve[eval]'"),
-        ("gradio", "the web UI", "pip install 'qserve[ui]'"),
-        ("openai", "the client that benchmarks use", "pip install 'qserve[bench]'"),
+        ("gptqmodel", "GPTQ and AWQ on the transformers engine", install_command("gptqmodel")),
+        ("lm-eval", "qserve eval", install_command("lm-eval")),
+        ("gradio", "the web UI", install_command("gradio")),
+        ("openai", "the client that benchmarks use", install_command("openai")),
     )
     return [
         Check("extra", name, "ok", packages.versions[name], use)

@@ -10,13 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES, resolve_scheme
+from qserve.packages import install_command
 from qserve.planner.online import runs_stored
 from qserve.planner.plan import Plan
 from qserve.planner.request import EngineName, PlanRequest
 
 __all__ = [
     "BNB_PLUGIN",
-    "GPTQMODEL",
     "VLLM_ACCEPTED",
     "VLLM_TESTED",
     "Packages",
@@ -105,7 +105,7 @@ def install_plugin_command(packages: Packages) -> str:
 def why_not_installed(hardware: Hardware, packages: Packages) -> str | None:
     """Why vLLM as it is installed serves nothing on this machine, and the command that helps; None where it can."""
     if packages.vllm is None:
-        return "vLLM is not installed (pip install 'qserve[vllm]'; without a card `make setup` installs its CPU build)"
+        return f"vLLM is not installed ({install_command('vllm')}; without a card `make setup` installs its CPU build)"
     if not packages.accepts_vllm:
         return f"vLLM {packages.vllm} is not one of the releases that qserve drives (0.28 to {VLLM_TESTED})"
     if hardware.devices and packages.vllm_is_for_cpu:
@@ -143,10 +143,6 @@ def _why_not_checkpoint(checkpoint: Checkpoint, hardware: Hardware, packages: Pa
     return None
 
 
-# 7.7 asks for a newer torch and transformers than qserve is pinned to.
-GPTQMODEL = "pip install 'gptqmodel>=7.5,<7.7'"
-
-
 def why_not_scheme(scheme: str, engine: EngineName, hardware: Hardware, packages: Packages) -> str | None:
     """Why `engine` can't run a checkpoint that is stored in `scheme` on this machine; None where it can."""
     if engine not in SCHEMES[scheme].engines:
@@ -154,12 +150,12 @@ def why_not_scheme(scheme: str, engine: EngineName, hardware: Hardware, packages
     if engine == "vllm":
         return why_not_installed(hardware, packages) or _why_not_on_vllm(scheme, hardware, packages)
     if scheme.startswith("bnb"):
-        return None if "bitsandbytes" in packages.versions else "pip install bitsandbytes"
+        return None if "bitsandbytes" in packages.versions else install_command("bitsandbytes")
     if SCHEMES[scheme].bits >= 16:
         return None
     if scheme == "fp8":
         return None if _capability(hardware) >= (8, 9) else "needs a card of compute capability 8.9"
-    command = GPTQMODEL if scheme == "awq" else f"{GPTQMODEL} optimum"
+    command = install_command("gptqmodel") if scheme == "awq" else install_command("gptqmodel", "optimum")
     return None if "gptqmodel" in packages.versions else command
 
 

@@ -66,7 +66,7 @@ def import_lm_eval() -> Any:
             importlib.import_module("lm_eval.tasks")
             return importlib.import_module("lm_eval")
     except ImportError as error:
-        raise MissingExtra("lm-eval", "eval", "`qserve eval`") from error
+        raise MissingExtra("lm-eval", "`qserve eval`") from error
 
 
 @contextlib.contextmanager

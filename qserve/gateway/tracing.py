@@ -120,7 +120,7 @@ def to_collector(endpoint: str) -> OpenTelemetry:
         otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     except ImportError as error:
         package = (error.name or "opentelemetry").partition(".")[0]
-        raise MissingExtra(package, "otel", "--otlp-traces-endpoint") from error
+        raise MissingExtra(package, "--otlp-traces-endpoint") from error
     about = resources.Resource.create({"service.name": "qserve", "service.version": qserve.__version__})
     provider = sdk.TracerProvider(resource=about)
     has_own_timeout = any(name in os.environ for name in _TIMEOUT_VARIABLES)

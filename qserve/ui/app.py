@@ -28,7 +28,7 @@ def build_app(settings: UISettings) -> ASGIApp:
         with lean_import():
             import gradio as gr
     except ImportError as error:
-        raise MissingExtra("gradio", "ui", "the web UI") from error
+        raise MissingExtra("gradio", "the web UI") from error
     from fastapi import FastAPI
 
     from qserve.ui import theme

@@ -199,7 +199,7 @@ def _parquet(needed_for: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingExtra("pyarrow", "ui", needed_for) from error
+        raise MissingExtra("pyarrow", needed_for) from error
     return pyarrow.parquet
 
 

@@ -19,6 +19,7 @@ from qserve.engine.own import OwnProcess
 from qserve.errors import MissingExtra, QserveError
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.web import UiEndpoint
+from qserve.packages import install_command
 from qserve.ui.settings import UISettings
 from qserve.up.record import RunRecord
 from qserve.up.worker import SupervisedWorker, WorkerEvents
@@ -28,13 +29,13 @@ __all__ = ["check_installed", "hosted_ui"]
 _log = logging.getLogger("qserve.up")
 # No card is looked for, no proxy asked, nobody told anything.
 _ENVIRONMENT = {"GRADIO_ANALYTICS_ENABLED": "False", "CUDA_VISIBLE_DEVICES": "", "NO_PROXY": "*", "no_proxy": "*"}
-_INSTALL = "pip install 'qserve[ui]'"
+_INSTALL = install_command("gradio")
 
 
 def check_installed() -> None:
     """Raises MissingExtra without Gradio."""
     if importlib.util.find_spec("gradio") is None:
-        raise MissingExtra("gradio", "ui", "the web UI")
+        raise MissingExtra("gradio", "the web UI")
 
 
 @contextlib.asynccontextmanager

@@ -49,7 +49,7 @@ def in_flight_config(plan: Plan, dtype: torch.dtype) -> Any | None:
             f"{', '.join(BNB_SCHEMES)}"
         )
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise MissingExtra("bitsandbytes", "bnb", f"--quant {scheme}")
+        raise MissingExtra("bitsandbytes", f"--quant {scheme}")
     from transformers import BitsAndBytesConfig  # checks for bitsandbytes itself
 
     mixed = _mixes_cards_and_host(plan.placement.device_map)

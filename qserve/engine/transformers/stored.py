@@ -12,6 +12,7 @@ from transformers import AutoConfig
 
 from qserve.errors import MissingExtra, UsageError
 from qserve.hub.folder import read_config
+from qserve.packages import install_command
 from qserve.planner.plan import Plan
 
 __all__ = ["missing_packages", "stored_arguments", "stored_config"]
@@ -19,12 +20,11 @@ __all__ = ["missing_packages", "stored_arguments", "stored_config"]
 _FP8_CAPABILITY = (8, 9)
 # By `quant_method`: importable names, and the command that installs them beside the versions qserve is pinned to.
 _NEEDS: dict[str, tuple[tuple[str, ...], str]] = {
-    # 7.7 asks for torch 2.14 and transformers 5.20.
-    "awq": (("gptqmodel",), "pip install 'gptqmodel>=7.5,<7.7'"),
-    "gptq": (("gptqmodel", "optimum"), "pip install 'gptqmodel>=7.5,<7.7' optimum"),
-    "compressed-tensors": (("compressed_tensors",), "pip install 'compressed-tensors>=0.15'"),
-    "torchao": (("torchao",), "pip install torchao"),
-    "auto-round": (("auto_round",), "pip install auto-round"),
+    "awq": (("gptqmodel",), install_command("gptqmodel")),
+    "gptq": (("gptqmodel", "optimum"), install_command("gptqmodel", "optimum")),
+    "compressed-tensors": (("compressed_tensors",), install_command("compressed-tensors>=0.15")),
+    "torchao": (("torchao",), install_command("torchao")),
+    "auto-round": (("auto_round",), install_command("auto-round")),
 }
 
 
@@ -39,7 +39,7 @@ def missing_packages(quantization: Mapping[str, Any]) -> None:
     """Raises UsageError with the install command when a package is missing that this `quantization_config` needs."""
     method = str(quantization.get("quant_method", "")).lower()
     if method == "bitsandbytes" and importlib.util.find_spec("bitsandbytes") is None:
-        raise MissingExtra("bitsandbytes", "bnb", "this checkpoint is stored in bitsandbytes' format and")
+        raise MissingExtra("bitsandbytes", "this checkpoint is stored in bitsandbytes' format and")
     names, command = _NEEDS.get(method, ((), ""))
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:

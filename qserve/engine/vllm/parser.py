@@ -20,6 +20,7 @@ from qserve.detect.engines import Packages
 from qserve.engine.vllm.diagnose import failure_of
 from qserve.engine.vllm.versions import Release, release_of
 from qserve.errors import UsageError, WorkerFailed
+from qserve.packages import install_command
 
 __all__ = ["Argument", "Flag", "FlagParser", "installed_parser"]
 
@@ -113,7 +114,7 @@ def installed_parser(cache_folder: Path | None = None) -> FlagParser:
     """
     packages = Packages.installed()
     if packages.vllm is None:
-        raise UsageError("--engine vllm: vLLM is not installed; pip install 'qserve[vllm]', or `make setup`")
+        raise UsageError(f"--engine vllm: vLLM is not installed; {install_command('vllm')}, or `make setup`")
     release = release_of(packages.vllm)
     file = (cache_folder or _cache_folder()) / f"vllm-flags-{release.version}-{_installation(packages)}.json"
     try:

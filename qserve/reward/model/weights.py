@@ -48,7 +48,7 @@ def read_tensors(tensors: Iterable[StoredTensor]) -> dict[str, torch.Tensor]:
 
 def _merged(checkpoint: RewardCheckpoint, adapter: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     if importlib.util.find_spec("peft") is None:
-        raise MissingExtra("peft", "reward", f"the adapter {adapter}")
+        raise MissingExtra("peft", f"the adapter {adapter}")
     from peft import PeftConfig, PeftModel  # an extra
 
     task = str(PeftConfig.from_pretrained(str(adapter)).task_type)

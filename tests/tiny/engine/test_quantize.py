@@ -160,7 +160,7 @@ def test_routers_and_experts_stay_and_are_told(random_folder: Callable[..., str]
 
 def test_without_bitsandbytes_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'qserve\[bnb\]'"):
+    with pytest.raises(MissingExtra, match=r'pip install "bitsandbytes>=0.50"'):
         quantize.in_flight_config(plan_of("demo", "bnb-nf4"), torch.bfloat16)
 
 

@@ -147,5 +147,5 @@ def test_a_collector_is_named_by_its_whole_address():
 
 def test_without_the_extra_a_sentence_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'qserve\[otel\]'"):
+    with pytest.raises(MissingExtra, match=r'pip install "opentelemetry-sdk'):
         to_collector("http://127.0.0.1:4318/v1/traces")

@@ -17,7 +17,7 @@ from qserve.evaluation.results import EvalResult
 from qserve.runs import RunStore
 from tests.tiny.serving.served import START_LIMIT_S, until
 
-pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'qserve[eval]'")
+pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
 
 # `auto` is bf16 for the demo; in float32 both give the same answers, so that one is the measure of the other, which was
 # killed and went on.

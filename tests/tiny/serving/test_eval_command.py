@@ -19,7 +19,7 @@ from qserve.runs import RunStore
 from tests.tiny.serving.held_up import HeldUp
 from tests.tiny.serving.served import START_LIMIT_S, Service, until
 
-pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'qserve[eval]'")
+pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
 
 LIMIT = 24
 TASKS = ("qserve_demo_choice", "qserve_demo_generate", "qserve_demo_text")

@@ -19,7 +19,7 @@ from qserve.evaluation.server import ServedModel, look_at
 from qserve.evaluation.tasks import load_tasks
 from tests.tiny.serving.served import Service
 
-lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'qserve[eval]'")
+lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
 
 EVALS = Path(__file__).parents[3] / "evals"
 LIMIT = 40

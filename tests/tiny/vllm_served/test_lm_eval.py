@@ -17,7 +17,7 @@ from qserve.demo import chat_model_path
 from tests.tiny.serving.served import Service
 from tests.tiny.vllm_served.conftest import KEY
 
-lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'qserve[eval]'")
+lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
 
 EVALS = Path(__file__).parents[3] / "evals"
 LIMIT = 40

@@ -223,10 +223,10 @@ async def test_while_it_is_away_a_page_says_so_and_the_rest_is_503(state, said):
 
 
 async def test_without_gradio_the_page_names_the_command():
-    client = Client(install="pip install 'qserve[ui]'")
+    client = Client(install='pip install "gradio>=6.31"')
     await client.sign_in()
     page = await client.ask("GET", "/")
-    assert page.status == 501 and "pip install &#x27;qserve[ui]&#x27;" in page.text
+    assert page.status == 501 and "pip install &quot;gradio&gt;=6.31&quot;" in page.text
     assert not client.ui.wanted.is_set()
 
 

@@ -102,5 +102,5 @@ async def test_its_file_is_the_users_alone_and_has_no_key_where_none_is_asked(ho
 
 def test_without_gradio_the_command_that_installs_it_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"pip install 'qserve\[ui\]'"):
+    with pytest.raises(MissingExtra, match=r'pip install "gradio>='):
         web_ui.check_installed()

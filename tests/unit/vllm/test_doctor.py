@@ -60,10 +60,10 @@ def test_a_machine_with_cards():
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("bitsandbytes", "pip install 'qserve[bnb]'"),
+        ("bitsandbytes", 'pip install "bitsandbytes>=0.50"'),
         ("vllm-bnb-plugin", "pip install --no-deps vllm-bnb-plugin bitsandbytes"),
-        ("lm-eval", "pip install 'qserve[eval]'"),
-        ("gradio", "pip install 'qserve[ui]'"),
+        ("lm-eval", 'pip install "lm-eval[api]>=0.4.13"'),
+        ("gradio", 'pip install "gradio>=6.31"'),
     ],
 )
 def test_what_is_missing_has_its_command(name, remedy):
