@@ -8,8 +8,8 @@ from typing import Any, get_args
 import click
 
 from qserve.errors import UsageError
-from qserve.planner.device_map import Mode
-from qserve.planner.module_map import ModuleMap
+from qserve.planner.engines.transformers.device_map import Mode
+from qserve.planner.engines.transformers.module_map import ModuleMap
 
 __all__ = ["DeviceMapParam"]
 

@@ -11,7 +11,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES, resolve_scheme
 from qserve.packages import install_command
-from qserve.planner.online import runs_stored
+from qserve.planner.engines.vllm.online import runs_stored
 from qserve.planner.plan import Plan
 from qserve.planner.request import EngineName, PlanRequest
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from qserve.planner.account_transformers import TransformersAccount
-from qserve.planner.account_vllm import VllmAccount
-from qserve.planner.constants import Constant
+from qserve.planner.engines.transformers.estimate import TransformersAccount
+from qserve.planner.engines.vllm.constants import Constant
+from qserve.planner.engines.vllm.estimate import VllmAccount
 from qserve.planner.learned import Correction, LearnedTerm, corrected_tokens, corrections_for, shape_of, step_of
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup

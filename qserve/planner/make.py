@@ -8,16 +8,16 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
 from qserve.errors import UsageError
-from qserve.planner.candidates import candidates
 from qserve.planner.corrected import with_corrections
-from qserve.planner.engine_args import engine_args
-from qserve.planner.explain import traps
+from qserve.planner.engines.vllm.explain import traps
+from qserve.planner.engines.vllm.flags import engine_args
 from qserve.planner.notes import notes_on
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
+from qserve.planner.search.candidates import candidates
+from qserve.planner.search.suggestions import suggestions
 from qserve.planner.settle import ROOM_TOKENS, settle
 from qserve.planner.setup import Setup
-from qserve.planner.suggest import suggestions
 from qserve.units import format_bytes
 
 __all__ = ["make_plan"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qserve.planner.adapters import adapter_notes
+from qserve.planner.engines.vllm.adapters import adapter_notes
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
-from qserve.planner.versions import VllmVersion
 
 __all__ = ["notes_on"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qserve.errors import UsageError
-from qserve.planner.device_map import Mode, Place
+from qserve.planner.engines.transformers.device_map import Mode, Place
+from qserve.planner.engines.transformers.module_map import ModuleMap, parse_limits
+from qserve.planner.engines.vllm.media import MediaLimits, parse_media
+from qserve.planner.engines.vllm.memory.lora import RANKS, Adapters
 from qserve.planner.learned import Residual
-from qserve.planner.media import MediaLimits, parse_media
-from qserve.planner.memory.lora import RANKS, Adapters
-from qserve.planner.module_map import ModuleMap, parse_limits
 
 __all__ = ["VLLM_ONLY", "EngineName", "Offload", "PlanRequest"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from qserve.planner.engines.transformers.fit import settle_transformers
+from qserve.planner.engines.vllm.fit import settle_vllm
 from qserve.planner.plan import Plan
-from qserve.planner.settle_transformers import settle_transformers
-from qserve.planner.settle_vllm import settle_vllm
 from qserve.planner.setup import Setup
 
 __all__ = ["ROOM_TOKENS", "settle"]

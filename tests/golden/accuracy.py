@@ -20,9 +20,9 @@ from qserve.core.model_spec import ModelSpec
 from qserve.errors import QserveError
 from qserve.hub.bundled import bundled_config, known_ids
 from qserve.planner import Plan, PlanRequest, make_plan
-from qserve.planner.constants import VLLM_VERSION
-from qserve.planner.memory.vllm import default_max_num_batched_tokens, default_max_num_seqs
-from qserve.planner.versions import VllmVersion
+from qserve.planner.engines.vllm.constants import VLLM_VERSION
+from qserve.planner.engines.vllm.memory.activations import default_max_num_batched_tokens, default_max_num_seqs
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.units import GIB, MIB
 
 __all__ = [

@@ -37,7 +37,7 @@ from qserve.engine.transformers.prompt_logprobs import PromptToScore, score_prom
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
-from qserve.planner.module_map import ModuleMap
+from qserve.planner.engines.transformers.module_map import ModuleMap
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
 

@@ -16,10 +16,10 @@ from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
 from qserve.planner import Plan, PlanRequest, make_plan
-from qserve.planner.device_map import Bin, Mode, Module, Modules, Spread, lay
+from qserve.planner.engines.transformers.device_map import Bin, Mode, Module, Modules, Spread, lay
+from qserve.planner.engines.transformers.module_map import ModuleMap, overdrawn
+from qserve.planner.engines.transformers.modules import modules_of, tensors_by_layer
 from qserve.planner.memory.weights import Loading, rank_weights
-from qserve.planner.module_map import ModuleMap, overdrawn
-from qserve.planner.modules import modules_of, tensors_by_layer
 from qserve.units import GIB, MIB
 
 MODES: tuple[Mode, ...] = ("auto", "balanced", "sequential")

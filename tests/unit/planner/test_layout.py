@@ -8,7 +8,7 @@ import pytest
 
 from qserve.core.quantization import CheckpointQuantization
 from qserve.errors import UsageError
-from qserve.planner.layout import why_not_divisible
+from qserve.planner.engines.vllm.layouts import why_not_divisible
 from qserve.units import GIB
 from tests.unit.planner.test_make_plan import plan_of
 from tests.unit.planner.test_weights import spec_of

@@ -14,8 +14,8 @@ from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
 from qserve.planner import PlanRequest, make_plan
-from qserve.planner.memory.lora import Adapters, adapted_modules, adapter_step_bytes, module_bytes
-from qserve.planner.versions import VllmVersion
+from qserve.planner.engines.vllm.memory.lora import Adapters, adapted_modules, adapter_step_bytes, module_bytes
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.units import GIB, MIB
 
 NOW = VllmVersion.parse("0.32.0")

@@ -14,8 +14,13 @@ from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
 from qserve.planner import PlanRequest, make_plan
-from qserve.planner.media import MediaLimits, parse_media
-from qserve.planner.memory.encoder import embedding_bytes, encoder_peak, longest_with_same_profile, profiled_tokens
+from qserve.planner.engines.vllm.media import MediaLimits, parse_media
+from qserve.planner.engines.vllm.memory.encoder import (
+    embedding_bytes,
+    encoder_peak,
+    longest_with_same_profile,
+    profiled_tokens,
+)
 from qserve.units import GIB
 
 QWEN2_5_VL, QWEN3_VL = "Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen3-VL-8B-Instruct"

@@ -8,8 +8,8 @@ from qserve.core.hardware import known_gpus
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
 from qserve.planner import PlanRequest, make_plan
-from qserve.planner.memory.vllm import activation_peak, compile_peak, penalty_bytes
-from qserve.planner.versions import VllmVersion
+from qserve.planner.engines.vllm.memory.activations import activation_peak, compile_peak, penalty_bytes
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.units import GIB, MIB
 from tests.unit.planner.test_make_plan import checkpoint_of, machine, plan_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
-from qserve.planner.memory.transformers import SCORING_PIECE_BYTES, activation_bytes, scoring_logits_bytes
+from qserve.planner.engines.transformers.memory import SCORING_PIECE_BYTES, activation_bytes, scoring_logits_bytes
 from qserve.units import MIB
 from tests.unit.planner.test_make_plan import plan_of
 

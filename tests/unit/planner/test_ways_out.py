@@ -12,7 +12,7 @@ from qserve.cli.plan import command
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
-from qserve.planner.layout import layouts
+from qserve.planner.engines.vllm.layouts import layouts
 from qserve.units import GIB
 from tests.unit.planner.test_make_plan import plan_of
 from tests.unit.planner.test_weights import spec_of

@@ -7,9 +7,9 @@ import pytest
 from qserve.core.dimensions import tensors_of
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.memory.weights import Loading, load
-from qserve.planner.versions import VllmVersion
 from qserve.units import GIB, MIB
 
 AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}

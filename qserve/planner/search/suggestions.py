@@ -10,7 +10,7 @@ from itertools import islice
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, known_gpus
 from qserve.core.quantization import FAMILIES, SCHEMES
-from qserve.planner.constants import TRANSFORMERS_VERSION
+from qserve.planner.engines.vllm.constants import TRANSFORMERS_VERSION
 from qserve.planner.plan import Plan, Suggestion
 from qserve.planner.request import Offload, PlanRequest
 from qserve.planner.setup import Setup

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
-from qserve.planner import constants
+from qserve.planner.engines.vllm import constants
 from qserve.planner.memory.segments import CachingAllocator
 
 __all__ = ["Steps", "cublas_workspace", "pinned_copy_bytes"]

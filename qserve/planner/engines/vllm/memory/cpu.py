@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.constants import STEP_VLLM_CPU
+from qserve.planner.engines.vllm.constants import STEP_VLLM_CPU
 from qserve.units import GIB, MIB
 
 __all__ = ["activation_bytes", "cache_bytes", "heap_bytes", "packed_bytes"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import Tensor
-from qserve.planner.device_map import Module, Modules
+from qserve.planner.engines.transformers.device_map import Module, Modules
 
 __all__ = ["modules_of", "tensors_by_layer"]
 

@@ -7,11 +7,17 @@ from dataclasses import replace
 
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
-from qserve.planner.layout import stage_layers
-from qserve.planner.memory.lora import AdaptedModule, Adapters, adapted_modules, adapter_step_bytes, module_bytes
+from qserve.planner.engines.vllm.layouts import stage_layers
+from qserve.planner.engines.vllm.memory.lora import (
+    AdaptedModule,
+    Adapters,
+    adapted_modules,
+    adapter_step_bytes,
+    module_bytes,
+)
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.plan import Term
 from qserve.planner.setup import Setup
-from qserve.planner.versions import VllmVersion
 from qserve.units import MIB, format_bytes
 
 __all__ = ["adapter_notes", "adapter_term", "refuse_adapters", "stage_adapters", "step_adapters"]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
-from qserve.planner import constants
-from qserve.planner.constants import Constant
-from qserve.planner.memory.encoder import embedding_bytes, encoder_peak
-from qserve.planner.memory.pinned import cublas_workspace
-from qserve.planner.versions import VllmVersion
+from qserve.planner.engines.vllm import constants
+from qserve.planner.engines.vllm.constants import Constant
+from qserve.planner.engines.vllm.memory.encoder import embedding_bytes, encoder_peak
+from qserve.planner.engines.vllm.memory.pinned import cublas_workspace
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.units import GIB, MIB
 
 __all__ = [

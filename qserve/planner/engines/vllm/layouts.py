@@ -10,9 +10,9 @@ from dataclasses import replace
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
-from qserve.planner import constants
+from qserve.planner.engines.vllm import constants
+from qserve.planner.engines.vllm.versions import parse_release
 from qserve.planner.request import PlanRequest
-from qserve.planner.versions import parse_release
 
 __all__ = ["layouts", "stage_layers", "stage_tensors", "why_not_divisible"]
 

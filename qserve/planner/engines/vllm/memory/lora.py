@@ -16,8 +16,8 @@ from typing import Literal
 
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import dtype_bytes
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.memory.allocator import allocated_bytes
-from qserve.planner.versions import VllmVersion
 
 __all__ = ["RANKS", "AdaptedModule", "Adapters", "adapted_modules", "adapter_step_bytes", "module_bytes"]
 

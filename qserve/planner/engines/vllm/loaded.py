@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from qserve.planner.layout import stage_tensors
+from qserve.planner.engines.vllm.layouts import stage_tensors
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.memory.segments import CachingAllocator
 from qserve.planner.memory.weights import Loading, load, rank_weights
 from qserve.planner.setup import Setup
-from qserve.planner.versions import VllmVersion
 from qserve.units import MIB
 
 __all__ = ["loaded_blocks", "stage_weights"]

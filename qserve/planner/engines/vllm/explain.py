@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 from qserve.core.hardware import Device
 from qserve.core.tensors import dtype_bytes
-from qserve.planner import constants
-from qserve.planner.adapters import adapter_term, step_adapters
-from qserve.planner.constants import STEP_VLLM_CPU
-from qserve.planner.layout import stage_layers
-from qserve.planner.memory import vllm
-from qserve.planner.memory.encoder import encoder_peak
+from qserve.planner.engines.vllm import constants
+from qserve.planner.engines.vllm.adapters import adapter_term, step_adapters
+from qserve.planner.engines.vllm.constants import STEP_VLLM_CPU
+from qserve.planner.engines.vllm.layouts import stage_layers
+from qserve.planner.engines.vllm.memory import activations as vllm
+from qserve.planner.engines.vllm.memory.encoder import encoder_peak
+from qserve.planner.engines.vllm.memory.pinned import cublas_workspace
+from qserve.planner.engines.vllm.memory.unpacked import unpacked_layer_bytes
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, kv_scale_bytes
-from qserve.planner.memory.pinned import cublas_workspace
 from qserve.planner.memory.rope import rope_cache_bytes
-from qserve.planner.memory.unpacked import unpacked_layer_bytes
 from qserve.planner.plan import Plan, Term
 from qserve.planner.setup import Setup
 from qserve.units import MIB, format_bytes
 
 if TYPE_CHECKING:
-    from qserve.planner.account_vllm import VllmAccount
+    from qserve.planner.engines.vllm.estimate import VllmAccount
 
 __all__ = ["traps", "vllm_terms", "weights_formula"]
 

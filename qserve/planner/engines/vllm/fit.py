@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qserve.core.workload import Workload
-from qserve.planner.account_vllm import VllmAccount, cuda_context
 from qserve.planner.corrected import CorrectedVllmAccount, corrected_weights
-from qserve.planner.memory import vllm
+from qserve.planner.engines.vllm.estimate import VllmAccount, cuda_context
+from qserve.planner.engines.vllm.loaded import stage_weights
+from qserve.planner.engines.vllm.memory import activations as vllm
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import Placement, Plan
 from qserve.planner.setup import Setup
-from qserve.planner.versions import VllmVersion
-from qserve.planner.vllm_weights import stage_weights
 
 __all__ = ["settle_vllm"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qserve.core.workload import Workload
-from qserve.planner.account_transformers import TransformersAccount
 from qserve.planner.corrected import CorrectedTransformersAccount
-from qserve.planner.device_map import Spread
+from qserve.planner.engines.transformers.device_map import Spread
+from qserve.planner.engines.transformers.estimate import TransformersAccount
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import DeviceMap, DevicePlan, Placement, Plan
 from qserve.planner.setup import Setup

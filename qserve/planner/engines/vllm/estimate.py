@@ -8,20 +8,21 @@ from functools import cached_property
 from qserve.core.hardware import Device
 from qserve.core.quantization import CheckpointQuantization
 from qserve.core.tensors import dtype_bytes
-from qserve.planner import constants
-from qserve.planner.adapters import stage_adapters, step_adapters
-from qserve.planner.constants import Constant
-from qserve.planner.explain import vllm_terms
-from qserve.planner.layout import stage_layers
-from qserve.planner.memory import vllm, vllm_cpu
-from qserve.planner.memory.encoder import deepstack_bytes, longest_with_same_profile, profiled_tokens
+from qserve.planner.engines.vllm import constants
+from qserve.planner.engines.vllm.adapters import stage_adapters, step_adapters
+from qserve.planner.engines.vllm.constants import Constant
+from qserve.planner.engines.vllm.explain import vllm_terms
+from qserve.planner.engines.vllm.layouts import stage_layers
+from qserve.planner.engines.vllm.loaded import loaded_blocks
+from qserve.planner.engines.vllm.memory import activations as vllm
+from qserve.planner.engines.vllm.memory import cpu as vllm_cpu
+from qserve.planner.engines.vllm.memory.encoder import deepstack_bytes, longest_with_same_profile, profiled_tokens
+from qserve.planner.engines.vllm.memory.pinned import Steps, cublas_workspace, pinned_copy_bytes
+from qserve.planner.engines.vllm.memory.unpacked import unpacked_experts_bytes, unpacked_layer_bytes
+from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.memory.kv import KvLayout, StateOptions, kv_element_bytes, kv_layout, kv_scale_bytes
-from qserve.planner.memory.pinned import Steps, cublas_workspace, pinned_copy_bytes
-from qserve.planner.memory.unpacked import unpacked_experts_bytes, unpacked_layer_bytes
 from qserve.planner.plan import DevicePlan
 from qserve.planner.setup import Setup
-from qserve.planner.versions import VllmVersion
-from qserve.planner.vllm_weights import loaded_blocks
 from qserve.units import GIB
 
 __all__ = ["VllmAccount", "cuda_context"]

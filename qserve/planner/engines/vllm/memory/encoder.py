@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from qserve.core.model_parts import VisionEncoder
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.media import MediaLimits
+from qserve.planner.engines.vllm.media import MediaLimits
 
 __all__ = ["deepstack_bytes", "embedding_bytes", "encoder_peak", "longest_with_same_profile", "profiled_tokens"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from qserve.core.hardware import CpuFeatures, Device
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import SCHEMES, CheckpointQuantization, Engine
-from qserve.planner.versions import VllmVersion
+from qserve.planner.engines.vllm.versions import VllmVersion
 
 __all__ = ["online_scheme", "runs_stored", "why_online"]
 

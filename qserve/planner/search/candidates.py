@@ -12,16 +12,16 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import FAMILIES, SCHEMES, CheckpointQuantization, Engine, resolve_scheme
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
-from qserve.planner import constants
-from qserve.planner.adapters import refuse_adapters
-from qserve.planner.layout import layouts, why_not_divisible
+from qserve.planner.engines.vllm import constants
+from qserve.planner.engines.vllm.adapters import refuse_adapters
+from qserve.planner.engines.vllm.layouts import layouts, why_not_divisible
+from qserve.planner.engines.vllm.online import online_scheme, runs_stored, why_online
+from qserve.planner.engines.vllm.versions import VllmVersion, check_knows, check_transformers
 from qserve.planner.memory.held import held_quantization, held_tensors, single_scales, with_single_scales
-from qserve.planner.online import online_scheme, runs_stored, why_online
 from qserve.planner.plan import QuantChoice
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
 from qserve.planner.siblings import padded_size, sibling_of
-from qserve.planner.versions import VllmVersion, check_knows, check_transformers
 
 __all__ = ["candidates"]
 

@@ -9,12 +9,8 @@ from functools import cached_property
 from qserve.core.hardware import Device
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
-from qserve.planner import constants
-from qserve.planner.constants import Constant
-from qserve.planner.device_map import Bin, Modules, Spread, lay
-from qserve.planner.explain import weights_formula
-from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
-from qserve.planner.memory.transformers import (
+from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, lay
+from qserve.planner.engines.transformers.memory import (
     activation_bytes,
     exllama_scratch_bytes,
     generate_extra_bytes,
@@ -24,12 +20,16 @@ from qserve.planner.memory.transformers import (
     rotary_tables_bytes,
     scoring_logits_bytes,
 )
+from qserve.planner.engines.transformers.module_map import ModuleMap, overdrawn
+from qserve.planner.engines.transformers.modules import modules_of
+from qserve.planner.engines.vllm import constants
+from qserve.planner.engines.vllm.constants import Constant
+from qserve.planner.engines.vllm.explain import weights_formula
+from qserve.planner.engines.vllm.versions import parse_release
+from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
-from qserve.planner.module_map import ModuleMap, overdrawn
-from qserve.planner.modules import modules_of
 from qserve.planner.plan import DevicePlan, Term
 from qserve.planner.setup import Setup
-from qserve.planner.versions import parse_release
 from qserve.units import format_bytes
 
 __all__ = ["TransformersAccount"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qserve.errors import UsageError
-from qserve.planner.device_map import Bin, Modules, Place, Spread
+from qserve.planner.engines.transformers.device_map import Bin, Modules, Place, Spread
 from qserve.units import parse_bytes
 
 __all__ = ["ModuleMap", "overdrawn", "parse_limits"]
