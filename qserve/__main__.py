@@ -1,8 +1,7 @@
-"""`python -m qserve`: the same as the command, for where it is not on the PATH."""
+"""`python -m qserve` is the command `qserve`, for where the script is not on the path."""
 
 from __future__ import annotations
 
 from qserve.cli.main import main
 
-if __name__ == "__main__":
-    main()
+main()

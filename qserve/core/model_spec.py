@@ -40,6 +40,10 @@ LayerType = Literal["full_attention", "sliding_attention", "linear_attention"]
 _LAYER_TYPES: tuple[LayerType, ...] = ("full_attention", "sliding_attention", "linear_attention")
 
 
+# Above what any model has, and below what costs time: these are counted one by one. Llama 405B has 126 layers.
+_MOST = {"num_hidden_layers": 1000, "depth": 1000, "mtp_num_hidden_layers": 1000}
+_MOST_OF_ANY = (1 << 31) - 1
+
 _LANGUAGE_MODEL = Head("lm")
 
 
@@ -110,6 +114,11 @@ class ModelSpec:
             ) from error
 
 
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
 class _Reader:
     """Reads one config.json: `text` is the language model's part of it, `where` names it in messages."""
 
@@ -159,9 +168,11 @@ class _Reader:
         value = self.text.get(key)
         if value is None:
             value = default
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        most = _MOST.get(key, _MOST_OF_ANY)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            bound = f"from {least} to {most}" if isinstance(value, int) and value > most else f"from {least} on"
             raise BrokenCheckpoint(
-                f"{self.where}: {key} is {self.text.get(key)!r}, but must be a whole number from {least} on; "
+                f"{self.where}: {key} is {_shown(self.text.get(key))}, but must be a whole number {bound}; "
                 "config.json is damaged or of a model that is not a decoder. Download it again"
             )
         return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import urllib.error
@@ -12,7 +11,8 @@ from typing import Any
 
 from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
-from qserve.hub.folder import parse_header
+from qserve.hub.bounded import MAX_JSON_BYTES, parse_json, shard_names
+from qserve.hub.folder import MAX_HEADER_BYTES, check_count, parse_header
 
 __all__ = ["fetch"]
 
@@ -27,7 +27,7 @@ def fetch(model_id: str) -> tuple[Mapping[str, Any], tuple[Tensor, ...] | None] 
     Raises ModelNotFound where the hub says that there is no such model, or that a token is needed.
     """
     try:
-        config = json.loads(_get(model_id, "config.json"))
+        config = parse_json(_get(model_id, "config.json"), f"config.json of {model_id}")
         return config, _tensors(model_id)
     except urllib.error.HTTPError as error:
         raise ModelNotFound(_refusal(model_id, error.code)) from None
@@ -45,23 +45,24 @@ def _tensors(model_id: str) -> tuple[Tensor, ...] | None:
             if error.code == 404:
                 return None
             raise
-        header_bytes = struct.unpack("<Q", head[:8])[0]
+        header_bytes = struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else 0
+        if not 0 < header_bytes <= MAX_HEADER_BYTES:
+            raise BrokenCheckpoint(f"{model_id}/{name} does not begin with a safetensors header")
         if header_bytes + 8 > len(head):
             head = _get(model_id, name, header_bytes + 8)
         tensors += parse_header(head[8 : 8 + header_bytes], f"{model_id}/{name}")[0]
+        check_count(len(tensors), model_id)
     return tuple(tensors)
 
 
 def _file_names(model_id: str) -> list[str]:
     try:
-        index = json.loads(_get(model_id, "model.safetensors.index.json"))
-        return sorted(set(index["weight_map"].values()))
+        where = f"the index of {model_id}"
+        return shard_names(parse_json(_get(model_id, "model.safetensors.index.json"), where), where)
     except urllib.error.HTTPError as error:
         if error.code != 404:
             raise
         return ["model.safetensors"]
-    except KeyError:
-        raise BrokenCheckpoint(f"the index of {model_id} has no weight_map") from None
 
 
 def _get(model_id: str, name: str, num_bytes: int | None = None) -> bytes:
@@ -76,7 +77,7 @@ def _get(model_id: str, name: str, num_bytes: int | None = None) -> bytes:
         # Large files are redirected to other hosts, which must not see the token.
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310
-        body: bytes = response.read() if num_bytes is None else response.read(num_bytes)
+        body: bytes = response.read(MAX_JSON_BYTES + 1 if num_bytes is None else num_bytes)
     return body
 
 

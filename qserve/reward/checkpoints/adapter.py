@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from qserve.errors import BrokenCheckpoint, ModelNotFound
+from qserve.errors import ModelNotFound
 from qserve.hub import cache
+from qserve.hub.bounded import read_json
 
 __all__ = ["AdapterConfig", "base_of", "has_adapter", "read_adapter_config"]
 
@@ -29,11 +29,9 @@ def has_adapter(folder: Path) -> bool:
 
 def read_adapter_config(folder: Path) -> AdapterConfig:
     """adapter_config.json. Raises BrokenCheckpoint for damaged JSON."""
-    try:
-        data = json.loads((folder / _CONFIG).read_text())
-        return AdapterConfig(str(data.get("peft_type", "")), data.get("base_model_name_or_path"))
-    except (OSError, ValueError, AttributeError) as error:
-        raise BrokenCheckpoint(f"{folder / _CONFIG} is no readable adapter config ({error}); copy it again") from None
+    data = read_json(folder / _CONFIG)
+    base = data.get("base_model_name_or_path")
+    return AdapterConfig(str(data.get("peft_type", "")), base if isinstance(base, str) else None)
 
 
 def base_of(folder: Path, adapter: AdapterConfig, asked: str | None) -> Path:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint
+from qserve.hub.bounded import read_json, shard_names
 from qserve.hub.folder import read_header
 from qserve.reward.checkpoints.describe import StoredTensor
 
@@ -105,10 +105,7 @@ def _is_weights(file: Path) -> bool:
 
 
 def _indexed(index: Path) -> list[Path]:
-    try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
-        raise BrokenCheckpoint(f"{index} has no readable weight_map ({error}); copy it again") from None
+    names = shard_names(read_json(index), str(index))
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing:
         raise BrokenCheckpoint(

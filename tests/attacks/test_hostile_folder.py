@@ -1,0 +1,199 @@
+"""A checkpoint folder that a stranger wrote: one sentence, in seconds and megabytes, by plan and up alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from qserve.errors import BrokenCheckpoint
+from qserve.hub.bounded import parse_json, shard_names
+from qserve.hub.folder import parse_header
+
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 320,
+    "max_position_embeddings": 256, "tie_word_embeddings": True, "dtype": "bfloat16",
+}  # fmt: skip
+LIMIT_S = 60  # of a start of Python on a busy machine; what hangs or counts for ever is far above
+LIMIT_BYTES = 1 << 30
+
+
+def write(folder, **changes):
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+    return folder
+
+
+def tensors(folder, header, name="model.safetensors"):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    (folder / name).write_bytes(struct.pack("<Q", len(text)) + text)
+
+
+def many_layers(folder):
+    write(folder, num_hidden_layers=100_000)
+
+
+def a_billion_layers(folder):
+    write(folder, num_hidden_layers=10**9)
+
+
+def million_tensors(folder):
+    write(folder)
+    entry = '"t%d":{"dtype":"BF16","shape":[0],"data_offsets":[0,0]}'
+    tensors(folder, ("{" + ",".join(entry % i for i in range(1_000_000)) + "}").encode())
+
+
+def pipe(folder):
+    os.mkfifo(write(folder) / "model.safetensors")
+
+
+def pipe_as_tokenizer(folder):
+    os.mkfifo(write(folder) / "tokenizer.json")
+
+
+def unix_socket(folder):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(write(folder) / "model.safetensors"))  # a socket's name is short
+
+
+def endless_device(folder):
+    (write(folder) / "model.safetensors").symlink_to("/dev/zero")
+
+
+def nested_config(folder):
+    (folder / "config.json").write_text('{"a":' * 200_000 + "1" + "}" * 200_000)
+
+
+def rather_nested_config(folder):
+    (folder / "config.json").write_text('{"a":' * 500 + "1" + "}" * 500)
+
+
+def nested_header(folder):
+    write(folder)
+    tensors(folder, b"[" * 2_000_000)
+
+
+def index_elsewhere(folder):
+    weight_map = {"model.embed_tokens.weight": "../../../etc/passwd"}
+    (write(folder) / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def index_of_numbers(folder):
+    (write(folder) / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": 1}}))
+
+
+def shape_of_text(folder):
+    write(folder)
+    tensors(folder, {"model.embed_tokens.weight": {"dtype": "BF16", "shape": ["8", "8"], "data_offsets": [0, 0]}})
+
+
+def backward_offsets(folder):
+    write(folder)
+    tensors(folder, {"model.embed_tokens.weight": {"dtype": "BF16", "shape": [8], "data_offsets": [16, 0]}})
+
+
+def huge_config(folder):
+    with (folder / "config.json").open("wb") as file:
+        file.truncate(3 << 30)
+
+
+FOLDERS = {
+    many_layers: "num_hidden_layers is 100000, but must be a whole number from 1 to 1000",
+    a_billion_layers: "num_hidden_layers is 1000000000, but must be a whole number from 1 to 1000",
+    million_tensors: "lists 1000000 tensors or more, and at most 400000 are read",
+    pipe: "model.safetensors is a named pipe, and a checkpoint has regular files only",
+    pipe_as_tokenizer: "tokenizer.json is a named pipe",
+    unix_socket: "model.safetensors is a socket",
+    endless_device: "model.safetensors is a device",
+    nested_config: "is nested deeper than 64 levels",
+    rather_nested_config: "is nested deeper than 64 levels",
+    nested_header: "is no safetensors header",
+    index_elsewhere: "names the file '../../../etc/passwd', which is not in its folder",
+    index_of_numbers: "names the file '1', which is not in its folder",
+    shape_of_text: "model.embed_tokens.weight has the shape ('8', '8')",
+    backward_offsets: "model.embed_tokens.weight has the shape (8,) at bytes 16 to 0",
+    huge_config: "is larger than 64 MiB",
+}
+
+
+def limited():
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+
+
+def called(tmp_path, *arguments):
+    command = [sys.executable, "-m", "qserve", *arguments]
+    environment = {**os.environ, "QSERVE_STATE_DIR": str(tmp_path / "state"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=LIMIT_S, preexec_fn=limited, env=environment
+    )
+
+
+@pytest.mark.parametrize("make", FOLDERS, ids=lambda make: make.__name__)
+def test_plan_refuses_it_in_one_sentence(make, tmp_path):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    make(folder)
+    done = called(tmp_path, "plan", "--model", str(folder), "--gpu", "rtx-4090")
+    assert FOLDERS[make] in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    "command", [("up",), ("up", "--model", "demo", "--reward"), ("plan", "--model", "demo", "--reward")]
+)
+@pytest.mark.parametrize("make", [pipe, index_elsewhere, nested_config], ids=lambda make: make.__name__)
+def test_up_and_rewards_have_the_same_bounds(make, command, tmp_path):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    make(folder)
+    last = command if command[-1] == "--reward" else (*command, "--model")
+    done = called(tmp_path, *last, str(folder))
+    said = " ".join(done.stderr.split())
+    assert FOLDERS[make] in said or "holds no weights (*.safetensors" in said  # of files with a pipe among them
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+
+
+def test_links_of_the_hub_cache_are_followed(tmp_path):
+    """Its snapshots are links to ../../blobs; what an index names is still a plain name."""
+    (tmp_path / "blob").write_text("{}")
+    (tmp_path / "config.json").symlink_to(tmp_path / "blob")
+    assert shard_names({"weight_map": {"a": "model-1.safetensors", "b": "sub/model-2.safetensors"}}, "index") == [
+        "model-1.safetensors", "sub/model-2.safetensors",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "a/../../b", "", "a\0b", "..", None, 3, "..\\b"])
+def test_no_name_leads_out_of_the_folder(name):
+    with pytest.raises(BrokenCheckpoint, match="which is not in its folder"):
+        shard_names({"weight_map": {"a": name}}, "index")
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe", b"[1]", b"1e999", b"", b'{"a":' + b"9" * 10_000 + b"}"])
+def test_what_is_no_object_is_said(text):
+    with pytest.raises(BrokenCheckpoint):
+        parse_json(text, "config.json")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "BF16", "shape": [True], "data_offsets": [0, 2]},
+        {"dtype": "BF16", "shape": [-1], "data_offsets": [0, 2]},
+        {"dtype": "BF16", "shape": [1] * 9, "data_offsets": [0, 2]},
+        {"dtype": "BF16", "shape": [1], "data_offsets": [0.5, 2]},
+        {"dtype": "BF16", "shape": [1], "data_offsets": [0, 1 << 64]},
+        {"dtype": ["BF16"], "shape": [1], "data_offsets": [0, 2]},
+        {"dtype": "BF16", "shape": "11", "data_offsets": [0, 2]},
+    ],
+)
+def test_an_entry_holds_numbers(entry):
+    with pytest.raises(BrokenCheckpoint, match="is no safetensors header"):
+        parse_header(json.dumps({"a": entry}).encode(), "model.safetensors")
