@@ -104,7 +104,7 @@ def serve(socket: Path, key: str, port_file: Path, state: Path | None) -> None:
     import qserve.up  # noqa: F401
     from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
     from qserve.gateway.app import build_gateway
-    from qserve.gateway.server import build_server
+    from qserve.gateway.http.server import build_server
     from qserve.gateway.settings import GatewaySettings
     from qserve.up.record import Recording, RunRecord
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from qserve.engine.base import WorkerState
 from qserve.errors import QserveError, UsageError, WorkerFailed
 from qserve.gateway.app import build_gateway
-from qserve.gateway.server import build_server
+from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.tracing import NoTraces, Traces
 from qserve.up import ports

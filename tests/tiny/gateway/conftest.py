@@ -21,7 +21,7 @@ import uvloop
 
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.gateway.app import build_gateway
-from qserve.gateway.server import build_server
+from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.tracing import Traces
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from qserve.gateway.bounded_http import MAX_HEAD_BYTES
+from qserve.gateway.http.bounded_http import MAX_HEAD_BYTES
 
 _BEGIN = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
 _LONG = {

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.errors import UsageError
 from qserve.gateway.app import build_gateway
-from qserve.gateway.server import build_server
+from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.engine_fields import fields_of
 from tests.tiny.gateway.small_engine import DOCUMENT, EVENTS, SmallEngine

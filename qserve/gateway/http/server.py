@@ -5,7 +5,7 @@ from __future__ import annotations
 import uvicorn
 from starlette.types import ASGIApp
 
-from qserve.gateway.bounded_http import BoundedHttp
+from qserve.gateway.http.bounded_http import BoundedHttp
 
 __all__ = ["build_server"]
 
