@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qserve.gateway.http.bounded_http import CONNECTION, BoundedHttp
+from qserve.gateway.key_brake import KeyBrake
 from qserve.wire.errors import ApiError
 
-__all__ = ["OPEN_PATHS", "KeyAuth", "Keys", "bearer_token", "check_host", "header"]
+__all__ = ["OPEN_PATHS", "KeyAuth", "Keys", "bearer_token", "check_host", "header", "peer_of", "trust"]
 
 OPEN_PATHS = frozenset({"/health"})
+# RFC 9110: a name or address, and a port of digits. `localhost:80@evil` is neither.
+_HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
 class Keys:
@@ -35,25 +41,63 @@ class Keys:
 class KeyAuth:
     """ASGI middleware: the Host where that is pinned, then the key."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], allowed_hosts: Sequence[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Sequence[str], allowed_hosts: Sequence[str], brake: KeyBrake | None = None
+    ) -> None:
+        """`brake`: counts wrong keys together with whoever else asks for them."""
         self._app = app
         self._keys = Keys(keys)
         self._hosts = allowed_hosts
+        self._brake = brake or KeyBrake()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             check_host(scope, self._hosts)
-            if self._keys and scope["path"] not in OPEN_PATHS:
-                self._check_key(scope)
+            if scope["path"] not in OPEN_PATHS:
+                if self._keys:
+                    await self._check_key(scope)
+                trust(scope)
         await self._app(scope, receive, send)
 
-    def _check_key(self, scope: Scope) -> None:
-        # Anthropic's clients have a header of their own for it.
-        token = bearer_token(header(scope, b"authorization")) or header(scope, b"x-api-key")
-        if not token:
-            raise ApiError(401, "no API key given; send the header Authorization: Bearer <key>", "missing_api_key")
+    async def _check_key(self, scope: Scope) -> None:
+        token = _token(scope)
+        connection: BoundedHttp | None = scope.get(CONNECTION)
+        address = peer_of(scope)
+        is_trusted = connection is not None and connection.is_trusted
+        pause_s = self._brake.pause_s(address, is_trusted=is_trusted)
+        if pause_s:
+            await asyncio.sleep(pause_s)
         if not self._keys.holds(token):
+            self._brake.count_wrong(address)
+            if connection is not None:
+                connection.distrust()
             raise ApiError(401, "the API key is not one of this gateway's keys", "invalid_api_key")
+
+
+def trust(scope: Scope) -> None:
+    """The request was let in: its connection is kept longer than those of strangers."""
+    connection: BoundedHttp | None = scope.get(CONNECTION)
+    if connection is not None:
+        connection.trust()
+
+
+def peer_of(scope: Scope) -> str:
+    """The address that the connection comes from; "" where it has none."""
+    return scope["client"][0] if scope.get("client") else ""
+
+
+def _token(scope: Scope) -> bytes:
+    """The key that was sent. Anthropic's clients have a header of their own for it, x-api-key."""
+    authorization = header(scope, b"authorization")
+    token = bearer_token(authorization)
+    if authorization and not token:
+        # Not looked at, it would be a credential that passes without being right.
+        message = "the Authorization header holds no key; send Authorization: Bearer <key>, or x-api-key alone"
+        raise ApiError(401, message, "invalid_api_key")
+    token = token or header(scope, b"x-api-key")
+    if not token:
+        raise ApiError(401, "no API key given; send the header Authorization: Bearer <key>", "missing_api_key")
+    return token
 
 
 def check_host(scope: Scope, hosts: Sequence[str]) -> None:
@@ -77,7 +121,6 @@ def header(scope: Scope, name: bytes) -> bytes:
 
 
 def _host_name(host: bytes) -> bytes:
-    """`[::1]:8000` → `[::1]`, `localhost:8000` → `localhost`."""
-    if host.startswith(b"["):
-        return host[: host.find(b"]") + 1].lower()
-    return host.partition(b":")[0].lower()
+    """`[::1]:8000` → `[::1]`, `localhost:8000` → `localhost`; b"" for what is no host."""
+    match = _HOST.fullmatch(host)
+    return match[1].lower() if match is not None else b""

@@ -1,20 +1,31 @@
-"""uvicorn's HTTP/1.1 with a bound on what it keeps of a request before the app sees it, and errors in the API's shape.
+"""uvicorn's HTTP/1.1 with bounds on what comes before the app: the size of a head, the time for it, and its log.
 
-uvicorn bounds neither the number of headers nor their length: a client without a key could fill the memory with them.
+uvicorn bounds neither the number of headers nor their length nor how slowly they come: a client without a key could
+fill the memory with them, or keep every descriptor for as long as it likes.
 """
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, cast
+
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from qserve.gateway.http.connections import Connections
+from qserve.gateway.http.refused_log import RefusedLog
 from qserve.wire.errors import ApiError
 
-__all__ = ["MAX_HEAD_BYTES", "BoundedHttp"]
+__all__ = ["CONNECTION", "HEAD_TIMEOUT_S", "MAX_HEAD_BYTES", "BoundedHttp"]
 
 # Request line and headers. Browsers and proxies send a few kB; nginx allows 32 kB, uvicorn's other parser 64 kB.
 MAX_HEAD_BYTES = 64 * 1024
+# From the connection, or from the first byte of a later head, to the empty line; nginx allows 60 s, Apache 20 s.
+HEAD_TIMEOUT_S = 15.0
+# In a request's scope: the connection that it came over.
+CONNECTION = "qserve.connection"
 _LINGER_S = 2.0
-_REASONS = {400: b"Bad Request", 431: b"Request Header Fields Too Large"}
+_REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
 class _HeadTooLong(Exception):
@@ -22,29 +33,82 @@ class _HeadTooLong(Exception):
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection. Beyond the bound it answers 431 and closes."""
+    """One connection. Beyond a bound it answers 408 or 431 and closes."""
 
     _num_head_bytes = 0  # of this request, as the parser has handed them out
     _num_unparsed_bytes = 0  # that came after the piece in which it began, while its head is not complete
+    _num_begun = 0  # requests on this connection
     _is_in_head = False
     _is_refused = False
+    _peer = ""
+    _timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, connections: Connections, refused: RefusedLog, **named: Any) -> None:
+        """uvicorn's own arguments, and what all connections of a server share."""
+        super().__init__(*arguments, **named)
+        self._connections_of_server = connections
+        self._refused_log = refused
+
+    @property
+    def is_trusted(self) -> bool:
+        """A request on it was let in, and no wrong key came since."""
+        return self._connections_of_server.is_trusted(self)
+
+    def trust(self) -> None:
+        """A request on it was let in."""
+        self._connections_of_server.trust(self)
+
+    def distrust(self) -> None:
+        """A wrong key came over it."""
+        self._connections_of_server.distrust(self, self._peer)
+
+    def close_now(self) -> None:
+        """Without another word: there is no descriptor for it."""
+        self._refused_log.refused(self._peer, "more connections than descriptors; an idle one was closed")
+        self.transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(  # type: ignore[override]
+        self, transport: asyncio.Transport
+    ) -> None:
+        super().connection_made(transport)
+        self._peer = self.client[0] if self.client else ""
+        self._connections_of_server.add(self, self._peer)
+        self._limit_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._connections_of_server.remove(self)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
-        was_in_head = self._is_in_head
-        super().data_received(data)
-        if self._is_refused or self.transport.is_closing():
-            return  # by the parser, in this very piece
-        if not (was_in_head and self._is_in_head):
+        was_in_head, num_begun = self._is_in_head, self._num_begun
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # there are no other protocols here: it is answered as the request that it is
+        except httptools.HttpParserError:
+            self._refuse(_too_long() if self._num_head_bytes > MAX_HEAD_BYTES else _no_http())
+        if self._is_refused or self.transport.is_closing() or not self._is_in_head:
             return
-        self._num_unparsed_bytes += len(data)  # one endless header is handed out when it ends, if ever
-        if self._num_unparsed_bytes > MAX_HEAD_BYTES:
-            self._refuse(_too_long())
+        if self._timer is None:
+            self._limit_head()
+        if was_in_head and num_begun == self._num_begun:
+            self._num_unparsed_bytes += len(data)  # one endless header is handed out when it ends, if ever
+            if self._num_unparsed_bytes > MAX_HEAD_BYTES:
+                self._refuse(_too_long())
+
+    # httptools
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        cast("dict[str, Any]", self.scope)[CONNECTION] = self
         self._is_in_head = True
+        self._num_begun += 1
         self._num_head_bytes = self._num_unparsed_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -57,14 +121,41 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
+        self._stop_timer()
+        self._connections_of_server.answers(self)
         super().on_headers_complete()
 
-    def send_400_response(self, msg: str) -> None:
-        """What uvicorn calls for whatever the parser refuses."""
-        if self._num_head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_too_long())
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle.response_complete:  # it was answered before its body had come
+            self._stop_timer()
+
+    def on_response_complete(self) -> None:
+        has_next, is_body_open = bool(self.pipeline), self.cycle.more_body
+        super().on_response_complete()
+        if self.transport.is_closing() or has_next:
+            return
+        self._connections_of_server.rests(self)
+        if is_body_open and not self.pipeline:
+            self._limit_head()  # the rest of a body that nobody reads may take as long as a head
+
+    def _limit_head(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._on_timer)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._is_refused or self.transport.is_closing():
+            return
+        if self._is_in_head:
+            self._refuse(_too_slow())
         else:
-            self._refuse(ApiError(400, "the request is no HTTP", "invalid_http"))
+            self.transport.close()  # it never said a word, or is sending what was refused
 
     def _count(self, num_bytes: int) -> None:
         self._num_head_bytes += num_bytes
@@ -74,6 +165,8 @@ class BoundedHttp(HttpToolsProtocol):
     def _refuse(self, error: ApiError) -> None:
         body = error.body()
         self._is_refused = True
+        self._stop_timer()
+        self._refused_log.refused(self._peer, error.message)
         head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
         self.transport.write(head % (error.status, _REASONS[error.status], len(body)) + body)
         # Closed at once, what the client still sends would reset the connection, and its answer would be lost.
@@ -81,5 +174,13 @@ class BoundedHttp(HttpToolsProtocol):
         self.loop.call_later(_LINGER_S, self.transport.abort)
 
 
+def _no_http() -> ApiError:
+    return ApiError(400, "the request is no HTTP", "invalid_http")
+
+
 def _too_long() -> ApiError:
     return ApiError(431, f"request line and headers are longer than {MAX_HEAD_BYTES // 1024} KiB", "headers_too_large")
+
+
+def _too_slow() -> ApiError:
+    return ApiError(408, f"request line and headers took longer than {HEAD_TIMEOUT_S:g} s", "head_timeout")

@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import sys
+from functools import partial
+from typing import Any
+
 import uvicorn
 from starlette.types import ASGIApp
 
+from qserve.gateway.http.accepting import Acceptor
 from qserve.gateway.http.bounded_http import BoundedHttp
+from qserve.gateway.http.connections import Connections, limits_of_process, raise_descriptor_limit
+from qserve.gateway.http.refused_log import RefusedLog
 
-__all__ = ["build_server"]
+__all__ = ["BoundedServer", "build_server"]
 
 # Longer than clients keep idle connections in their pools (httpx: 5 s, aiohttp: 15 s), so that they close first.
 _KEEP_ALIVE_S = 75
+_BACKLOG = 2048
 
 
-def build_server(app: ASGIApp, host: str, port: int, drain_timeout_s: int | None = None) -> uvicorn.Server:
+class BoundedServer(uvicorn.Server):
+    """uvicorn that accepts a connection when there is space for it."""
+
+    servers: list[Any]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(3)  # as uvicorn does
+        raise_descriptor_limit()
+        connections = Connections(limits_of_process())
+        protocol = partial(
+            BoundedHttp, config=self.config, server_state=self.server_state, app_state=self.lifespan.state,
+            _loop=asyncio.get_running_loop(), connections=connections, refused=RefusedLog(),
+        )  # fmt: skip
+        listeners = sockets if sockets is not None else [self._open_listener()]
+        self.servers = [Acceptor(listener, protocol, connections) for listener in listeners]
+        self.started = True
+
+    def _open_listener(self) -> socket.socket:
+        return socket.create_server((self.config.host, self.config.port), backlog=_BACKLOG)
+
+
+def build_server(app: ASGIApp, host: str, port: int, drain_timeout_s: int | None = None) -> BoundedServer:
     """A server for the running event loop: `await server.serve()`, with `sockets=[…]` if they are open already.
 
     Headers that name the software, uvicorn's own access log and its trust in proxies' headers are off.
@@ -33,4 +66,4 @@ def build_server(app: ASGIApp, host: str, port: int, drain_timeout_s: int | None
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=drain_timeout_s,
     )
-    return uvicorn.Server(config)
+    return BoundedServer(config)

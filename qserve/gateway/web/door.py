@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qserve.gateway.auth import Keys, check_host, header
+from qserve.gateway.auth import Keys, check_host, header, trust
 from qserve.gateway.limits import read_body
 from qserve.gateway.record import record_of
 from qserve.gateway.respond import send_body
@@ -70,6 +70,7 @@ class Door:
             self._sessions.end(token)
             await _go_to_start(send, session_cookie(scope, ""))
         elif visitor is not None:
+            trust(scope)
             await self._ui(_with_visitor(scope, visitor), receive, send)
         elif scope["path"] == START.path:
             await self._welcome(scope, receive, send)

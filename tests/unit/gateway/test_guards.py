@@ -45,6 +45,17 @@ async def test_anything_else_does_not(value):
     assert "wrong" not in refused.value.message and "right" not in refused.value.message
 
 
+async def test_anthropics_header_is_a_key_too():
+    assert await _passes(_scope(x_api_key="right"))
+    assert await _passes(_scope(x_api_key="other", authorization="Bearer right"))
+
+
+async def test_a_key_beside_another_kind_of_credential_does_not_pass():
+    with pytest.raises(ApiError) as refused:
+        await _passes(_scope(x_api_key="right", authorization="Basic cmlnaHQ6cmlnaHQ="))
+    assert refused.value.status == 401 and "x-api-key alone" in refused.value.message
+
+
 async def test_two_authorization_headers_do_not_pass():
     scope = _scope(authorization="Bearer right")
     scope["headers"] *= 2
@@ -71,7 +82,11 @@ async def test_named_hosts_pass(host):
     assert await _passes(_scope(host=host), keys=(), hosts=("localhost", "127.0.0.1", "[::1]"))
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "127.0.0.1.evil.example:80"])
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil.example", "", "127.0.0.1.evil.example:80", "localhost:80@evil.example",
+     "localhost:", "localhost:80:80", "localhost/x", "localhost:80#", "[::1]x"],
+)  # fmt: skip
 async def test_other_hosts_are_refused_even_on_health(host):
     with pytest.raises(ApiError) as refused:
         await _passes(_scope("/health", host=host), keys=(), hosts=("localhost", "127.0.0.1"))

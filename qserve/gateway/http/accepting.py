@@ -1,0 +1,82 @@
+"""Accepting connections no faster than they can be kept.
+
+An event loop's own server accepts whatever waits, all at once: with few descriptors left the kernel's EMFILE then
+closes honest clients' connections. Here a connection is accepted when there is space for it, and waits in the
+kernel's backlog otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable
+
+from qserve.gateway.http.connections import Connections
+
+__all__ = ["Acceptor"]
+
+# So many are accepted before those accepted so far may send their heads: none is evicted that has sent its own.
+_BATCH = 4
+_PAUSE_S = 0.02
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """Stands where uvicorn has an `asyncio.Server`: `sockets`, `close`, `wait_closed`."""
+
+    def __init__(
+        self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol], connections: Connections
+    ) -> None:
+        """Begins at once; needs a running loop. `listener` is listening already."""
+        self.sockets = (listener,)
+        listener.setblocking(False)
+        self._listener = listener
+        self._protocol = protocol
+        self._connections = connections
+        self._task = asyncio.get_running_loop().create_task(self._accept_for_ever())
+
+    def close(self) -> None:
+        """Stop accepting."""
+        self._task.cancel()
+        self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Returns when nothing is accepted any more."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _accept_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._until_space()
+            try:
+                client, _ = await loop.sock_accept(self._listener)
+                await self._take(client)
+                for _ in range(_BATCH - 1):
+                    if self._connections.is_full:
+                        break
+                    client, _ = self._listener.accept()
+                    await self._take(client)
+            except BlockingIOError:
+                continue  # nobody waits
+            except OSError as error:
+                # A client that left again, or no descriptor for it: neither ends the service.
+                if error.errno in _OUT_OF_DESCRIPTORS and not self._connections.make_space():
+                    await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(0)
+
+    async def _take(self, client: socket.socket) -> None:
+        client.setblocking(False)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, client)
+        except BaseException:
+            client.close()
+            raise
+
+    async def _until_space(self) -> None:
+        """Closes what matters least; waits where everything that is open matters."""
+        while self._connections.is_full:
+            made_space = self._connections.make_space()
+            await asyncio.sleep(0 if made_space else _PAUSE_S)
