@@ -73,6 +73,13 @@ _OPTIONS = (
         help="vLLM kept the compiled code of an earlier start: the profile run copies no embedding.",
     ),
     click.option("--mamba-ssm-cache-dtype", help="Recurrent state of hybrids, for example bfloat16."),
+    click.option(
+        "--max-cudagraph-capture-size", type=_POSITIVE, help="Largest batch that vLLM captures as a CUDA graph [512]."
+    ),
+    click.option(
+        "--hf-overrides",
+        help="Keys of config.json that stretch the context, as JSON: '{\"rope_parameters\": {…}}' (YaRN).",
+    ),
     click.option("--block-size", type=_POSITIVE, help="Tokens of a KV block."),
     click.option("--enable-lora", is_flag=True, help="Make room for LoRA adapters in vLLM."),
     click.option("--max-loras", type=_POSITIVE, help="Adapters that run at once [1]."),

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from qserve.cli.counted_flags import with_counted_flags
 from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.learning import with_learned
 from qserve.cli.options import hardware_of, plan_options, request_of
 from qserve.cli.state import state_folder
+from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.planner.share import SharedPlan, make_shared_plan

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from qserve.cli.counted_flags import uncounted_flags, with_counted_flags
 from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.given import refuse_given
 from qserve.cli.learning import with_learned
@@ -21,6 +20,7 @@ from qserve.cli.options import hardware_of, plan_options, request_of
 from qserve.cli.recording import recording_of
 from qserve.cli.reward_options import REWARD_FLAGS, reward_options, settings_of
 from qserve.cli.state import state_folder
+from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.errors import UsageError
 from qserve.planner.request import PlanRequest
 from qserve.units import MIB
@@ -200,8 +200,6 @@ def command(
     settings = settings_of(values)
     request = with_counted_flags(request_of(values), engine_args)
     request = with_learned(request, run_folder.parent.parent, model, gpu, is_off=values["no_learn"])
-    for flag in uncounted_flags(engine_args):
-        screen.note(f"· --engine-args {flag}: takes memory that the plan does not count")
     with logs.failures_told(log_format), tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
         wanted = Wanted(
             model, served_model_name, reward, served_reward_name, settings, load_format, Path(configs), reward_engine

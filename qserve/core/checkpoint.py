@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,16 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import Tensor, compact
 
 __all__ = ["Checkpoint"]
+
+
+def merged(own: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`own` with the keys of `over`; objects are merged key by key, as vLLM merges its hf_overrides."""
+    both = {key: merged(own[key], value) for key, value in over.items() if _are_objects(own.get(key), value)}
+    return {**own, **over, **both}
+
+
+def _are_objects(one: Any, other: Any) -> bool:
+    return isinstance(one, Mapping) and isinstance(other, Mapping)
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,14 @@ class Checkpoint:
     spec: ModelSpec
     tensors: tuple[Tensor, ...] | None = field(default=None, repr=False)
     messages: tuple[str, ...] = ()
+
+    def overridden(self, keys: Mapping[str, Any]) -> Checkpoint:
+        """The checkpoint with keys of its config.json replaced (--hf-overrides): what they say of its positions."""
+        if not keys:
+            return self
+        config = merged(self.config, keys)
+        positions = ModelSpec.from_config(config, self.id).max_position_embeddings
+        return replace(self, config=config, spec=replace(self.spec, max_position_embeddings=positions))
 
     @cached_property
     def counted_tensors(self) -> tuple[Tensor, ...]:

@@ -28,6 +28,7 @@ def make_plan(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) 
 
     Raises UsageError for a request that contradicts itself or the model.
     """
+    checkpoint = checkpoint.overridden(request.overrides)
     setups = list(candidates(checkpoint, hardware, request))
     plan, setup = _first_that_fits(setups) or _nearest(setups)
     notes = (*checkpoint.messages, *hardware.notes, *_passed_over(setups, setup, plan), *notes_on(setup, plan))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -60,6 +62,8 @@ class PlanRequest:
     warm_compile_cache: bool = False
     mamba_ssm_cache_dtype: str | None = None
     block_size: int | None = None
+    max_cudagraph_capture_size: int | None = None
+    hf_overrides: str | None = None
     enable_lora: bool = False
     max_loras: int | None = None
     max_lora_rank: int | None = None
@@ -76,6 +80,7 @@ class PlanRequest:
         if self.max_memory is not None:
             parse_limits(self.max_memory)
         parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
+        self.overrides  # noqa: B018 (it raises)
         self._check_adapters()
         for flag, name, known in (
             ("--dtype", self.dtype, _DTYPES),
@@ -101,6 +106,17 @@ class PlanRequest:
     def media(self) -> MediaLimits:
         """Images and videos of one prompt, as far as they are limited."""
         return parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
+
+    @property
+    def overrides(self) -> Mapping[str, Any]:
+        """Keys that --hf-overrides puts in the place of config.json's own; UsageError for anything but an object."""
+        try:
+            read = json.loads(self.hf_overrides or "{}")
+        except ValueError:
+            read = None
+        if not isinstance(read, dict):
+            raise UsageError(f"--hf-overrides {self.hf_overrides!r} is no JSON object of keys of config.json")
+        return read
 
     @property
     def adapters(self) -> Adapters | None:
@@ -154,6 +170,7 @@ VLLM_ONLY = (
     "enable_prefix_caching", "num_speculative_tokens", "language_model_only", "mamba_ssm_cache_dtype",
     "kv_cache_dtype", "warm_compile_cache", "enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras",
     "lora_target_modules", "limit_mm_per_prompt", "mm_processor_kwargs", "skip_mm_profiling",
+    "max_cudagraph_capture_size", "hf_overrides",
 )  # fmt: skip
 """Fields that the transformers engine does not read."""
 

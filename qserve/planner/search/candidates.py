@@ -135,7 +135,7 @@ def _refuse_what_nobody_reads(
     if request.max_model_len is not None and request.max_model_len > positions:
         raise UsageError(
             f"--max-model-len {request.max_model_len}: {checkpoint.id} has {positions} positions; give that or less (a "
-            "longer context needs rope_scaling in its config.json)"
+            "longer context needs YaRN: --hf-overrides, or rope_parameters in its config.json)"
         )
     if request.block_size is not None and request.block_size % 16:
         raise UsageError(f"--block-size {request.block_size}: vLLM's attention takes multiples of 16")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qserve.engine.vllm.command import command
-from qserve.engine.vllm.extra import _OWNED, _PLANNED
+from qserve.engine.vllm.flag_table import flag_table
 from qserve.errors import UsageError
 from tests.unit.vllm.builders import RELEASES, pairs, parser_for, plan_of, spec_of
 
@@ -19,7 +19,7 @@ def with_extra(parser, extra):
 
 
 def test_other_flags_pass_through(parser):
-    extra = ("--seed", "7", "--lora-modules", "a=org/a", "b=org/b", "--hf-overrides.rope.factor=2")
+    extra = ("--seed", "7", "--lora-modules", "a=org/a", "b=org/b", "--hf-overrides.rope_scaling.factor=2")
     argv = with_extra(parser, " ".join(extra))
     assert argv[-6:] == extra
 
@@ -112,6 +112,7 @@ def test_what_qserve_needs_can_not_be_undone(parser):
 def test_every_setting_that_is_guarded_exists(release):
     """A renamed flag would slip past its guard."""
     known = {flag.dest for flag in parser_for(release).flags.values()}
-    since = {"grpc_port": "0.32.0", "log_level": "0.31.0", "logging_config": "0.31.0"}
-    expected = {name for name in {*_PLANNED, *_OWNED} - {"model_tag"} if since.get(name, "0") <= release}
+    since = {"grpc_port": "0.32.0", "dp_sync_interval": "0.30.0", "log_level": "0.31.0", "logging_config": "0.31.0"}
+    table = flag_table()
+    expected = {name for name in {*table.planned, *table.owned} - {"model_tag"} if since.get(name, "0") <= release}
     assert expected <= known

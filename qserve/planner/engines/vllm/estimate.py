@@ -168,9 +168,10 @@ class VllmAccount:
     @property
     def captures(self) -> vllm.Captures:
         """Off data-centre cards FlashInfer serves an fp8 cache, and captures no step of several drafted tokens."""
-        drafts, cache = self.setup.request.num_speculative_tokens, self.setup.request.kv_cache_dtype
-        only = drafts > 0 and cache.startswith("fp8") and not _fuses_all_reduce(self.setup)
-        return vllm.Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only)
+        request = self.setup.request
+        drafts, largest = request.num_speculative_tokens, request.max_cudagraph_capture_size
+        only = drafts > 0 and request.kv_cache_dtype.startswith("fp8") and not _fuses_all_reduce(self.setup)
+        return vllm.Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest)
 
     @cached_property
     def subtracts_cuda_graphs(self) -> bool:

@@ -35,6 +35,8 @@ def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
         ("--mamba-ssm-cache-dtype", request.mamba_ssm_cache_dtype),
         ("--block-size", request.block_size),
         ("--speculative-config", _speculation(request.num_speculative_tokens)),
+        ("--max-cudagraph-capture-size", request.max_cudagraph_capture_size),
+        ("--hf-overrides", request.hf_overrides),
         ("--limit-mm-per-prompt", request.limit_mm_per_prompt),
         ("--mm-processor-kwargs", request.mm_processor_kwargs),
         ("--max-loras", request.max_loras),

@@ -167,6 +167,7 @@ class Captures:
     max_num_batched_tokens: int
     num_speculative_tokens: int = 0
     piecewise_only: bool = False
+    largest_asked: int | None = None
 
     @property
     def num_modes(self) -> int:
@@ -176,10 +177,11 @@ class Captures:
     def num_graphs(self) -> int:
         """Piecewise graphs up to min(2·S·(1 + k), 512) tokens and full ones up to S·(1 + k), for k drafted tokens.
 
-        Sizes are 1, 2, 4, then steps of 8, of 16 from 256. Source: vllm VllmConfig._set_cudagraph_sizes.
+        --max-cudagraph-capture-size takes the place of that minimum. Sizes are 1, 2, 4, then steps of 8, of 16 from
+        256. Source: vllm VllmConfig._set_cudagraph_sizes.
         """
         decode = self.max_num_seqs * (1 + self.num_speculative_tokens)
-        largest = min(2 * decode, 512, self.max_num_batched_tokens)
+        largest = min(self.largest_asked or min(2 * decode, 512), self.max_num_batched_tokens)
         steps = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
         full = 0 if self.piecewise_only else min(largest, decode)
         return sum((size <= largest) + (size <= full) for size in steps)
