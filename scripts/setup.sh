@@ -83,6 +83,14 @@ install_cpu() {
 install_cuda() {
     say "NVIDIA card: the CUDA builds of torch and vLLM, and all that checks and tests need (about 10 GB)"
     pip_install --constraint constraints.txt --editable ".[vllm,$EXTRAS]"
+    check_toolchain
+}
+
+# Triton compiles a launcher in C when vLLM starts; without it the first start ends after minutes of loading.
+check_toolchain() {
+    local lacking
+    lacking=$("$VENV/bin/python" -c 'from qserve.detect.toolchain import lacking_toolchain as f; print(", nor ".join(f()))')
+    [ -z "$lacking" ] || say "vLLM will not start on the card yet: there is not $lacking"
 }
 
 # What tests/browser needs, where there are tests (an image has none). No browser is no failure: the tests say that they

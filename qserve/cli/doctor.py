@@ -76,7 +76,9 @@ def command(port: int, as_json: bool) -> None:
 
 def examine(hardware: Hardware, packages: Packages, cache: Path, port: int, port_is_free: bool) -> list[Check]:
     """Every line of the report, in its order."""
-    return [*_machine(hardware, cache, port, port_is_free), *_engines(hardware, packages), *_extras(packages)]
+    toolchain = [_toolchain(packages)] if hardware.devices else []
+    machine = _machine(hardware, cache, port, port_is_free)
+    return [*machine, *toolchain, *_engines(hardware, packages), *_extras(packages)]
 
 
 def can_chat(hardware: Hardware, packages: Packages) -> bool:
@@ -137,6 +139,14 @@ def _compiler() -> Check:
     if found is None:
         return Check("machine", "compiler", "warning", "none: bf16 runs at half of its speed on the CPU", INSTALL)
     return Check("machine", "compiler", "ok", f"{found}, for kernels that bf16 takes on the CPU")
+
+
+def _toolchain(packages: Packages) -> Check:
+    """What Triton compiles with when vLLM starts on a card."""
+    if packages.lacking:
+        found = "vLLM can't compile its kernels: there is not " + ", nor ".join(packages.lacking)
+        return Check("machine", "toolchain", "missing", found, "install it, then vLLM starts on the card")
+    return Check("machine", "toolchain", "ok", "a C compiler and Python's headers, for the kernels that vLLM compiles")
 
 
 def _cpu_formats(hardware: Hardware) -> str:

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES, resolve_scheme
+from qserve.detect.toolchain import lacking_toolchain
 from qserve.packages import install_command
 from qserve.planner.engines.vllm.online import runs_stored
 from qserve.planner.plan import Plan
@@ -40,9 +41,13 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Packages:
-    """Installed versions by distribution name; what is not installed is not in it."""
+    """Installed versions by distribution name; what is not installed is not in it.
+
+    `lacking` is what vLLM needs to compile its kernels on a card and this machine has not.
+    """
 
     versions: dict[str, str]
+    lacking: tuple[str, ...] = ()
 
     @classmethod
     def installed(cls, read: Callable[[str], str] = version) -> Packages:
@@ -53,7 +58,7 @@ class Packages:
                 found[name] = read(name)
             except PackageNotFoundError:
                 continue
-        return cls(found)
+        return cls(found, lacking_toolchain())
 
     @property
     def vllm(self) -> str | None:
@@ -118,7 +123,25 @@ def why_not_installed(hardware: Hardware, packages: Packages) -> str | None:
             f"the installed vLLM {packages.vllm} is the CUDA build, and there is no card "
             "(make setup ACCELERATOR=cpu installs the CPU build)"
         )
-    return None
+    if hardware.devices and packages.lacking:
+        return f"vLLM compiles kernels when it starts on a card, and there is not {', nor '.join(packages.lacking)}"
+    return _why_not_slice(hardware)
+
+
+def _why_not_slice(hardware: Hardware) -> str | None:
+    """vLLM turns the UUID of a MIG slice into NVML's number of it, and takes that for the number of a card.
+
+    Source: vllm 0.32, NvmlCudaPlatform.device_control_id_to_physical_device_id; NVML's nvmlDeviceGetIndex. A card's
+    first slice needs no UUID: CUDA takes the card's number for it.
+    """
+    uuid = hardware.devices[0].uuid if hardware.devices else ""
+    if not uuid.startswith("MIG-"):
+        return None
+    return (
+        f"vLLM takes the number of a MIG slice for that of a card, so it can't be given {uuid}; take the card's first "
+        f"slice, start qserve in a container that sees this slice alone (docker run --gpus device={uuid}), or use the "
+        "transformers engine"
+    )
 
 
 def _why_not_request(request: PlanRequest) -> str | None:

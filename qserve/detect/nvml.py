@@ -67,7 +67,8 @@ def _cards_at(nvml: Any, index: int, host: HostMemory) -> list[_Named]:
     for number, part in enumerate(slices):
         uuid = _decoded(nvml.nvmlDeviceGetUUID(part))
         names = (uuid, f"{index}:{number}", *((str(index),) if number == 0 else ()))
-        found.append((names, replace(_slice(nvml, handle, part), uuid=uuid)))
+        # The first one is asked for by the card's number, which every program reads as CUDA does; not so a MIG UUID.
+        found.append((names, replace(_slice(nvml, handle, part), uuid=names[-1] if number == 0 else uuid)))
     return found
 
 

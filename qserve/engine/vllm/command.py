@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
@@ -15,7 +16,7 @@ from qserve.engine.vllm.parser import FlagParser
 from qserve.engine.vllm.weights import check_fused
 from qserve.errors import UsageError
 
-__all__ = ["VllmCommand", "command"]
+__all__ = ["VllmCommand", "command", "ready_timeout_s"]
 
 _SERVER = "vllm.entrypoints.openai.api_server"
 
@@ -33,6 +34,8 @@ _SETTINGS = {
     "PYTHONUNBUFFERED": "1",
 }
 _LEFT_OUT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_CONFIG_PATH")
+# VLLM_ENGINE_READY_TIMEOUT_S of vLLM 0.32's envs.py; 65 GB from a disk of 50 MB/s take 1300 s before anything compiles.
+_READY_TIMEOUT_S, _COMPILING_S, _SLOWEST_DISK_BYTES_PER_S = 600, 600, 50_000_000
 # Anything quieter would hide what `log` reads.
 _LOG_LEVELS = ("DEBUG", "INFO")
 
@@ -79,6 +82,15 @@ def command(
     return VllmCommand((python, "-m", _SERVER, *words), _environment(spec, inherited))
 
 
+def ready_timeout_s(num_bytes: int) -> int:
+    """How long vLLM's engine may take until it is ready: its own 600 s, or more for what a slow disk has to give."""
+    return max(_READY_TIMEOUT_S, _COMPILING_S + num_bytes // _SLOWEST_DISK_BYTES_PER_S)
+
+
+def _bytes_to_load(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
 def _scheduling(spec: WorkerSpec) -> tuple[str, ...]:
     """A prompt longer than a step is only possible in pieces; the plan counted steps of that size."""
     limits = spec.plan.workload
@@ -114,10 +126,12 @@ def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, st
             f"plan's KV cache of {spec.plan.placement.kv_cache_memory_bytes} bytes; unset it and use "
             "--kv-cache-memory-bytes"
         )
+    ready_timeout = inherited.get("VLLM_ENGINE_READY_TIMEOUT_S") or str(ready_timeout_s(_bytes_to_load(spec.folder)))
     level = inherited.get("VLLM_LOGGING_LEVEL", "INFO").upper()
     return {
         **{name: value for name, value in inherited.items() if name not in _LEFT_OUT},
         **_SETTINGS,
+        "VLLM_ENGINE_READY_TIMEOUT_S": ready_timeout,
         "VLLM_LOGGING_LEVEL": level if level in _LOG_LEVELS else "INFO",
         "VLLM_API_KEY": spec.key,
     }

@@ -26,6 +26,8 @@ class FailureKind(enum.StrEnum):
     DEVICE = "device"
     NCCL = "NCCL"
     IMPORT = "import"
+    TOOLCHAIN = "toolchain"
+    SLOW_LOADING = "slow loading"
     UNKNOWN = "unknown"
 
 

@@ -41,6 +41,7 @@ _MEMORY = {
     FailureKind.TOO_MANY_SEQUENCES,
 }
 _NOBODYS_FAULT = {FailureKind.ADDRESS_IN_USE, FailureKind.DEVICE, FailureKind.NCCL, FailureKind.UNKNOWN}
+_NOBODYS_FAULT |= {FailureKind.TOOLCHAIN, FailureKind.SLOW_LOADING}
 _CHECKPOINT = {FailureKind.CHECKPOINT, FailureKind.ARCHITECTURE}
 
 

@@ -388,6 +388,39 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     _rule(
+        r"Failed to find C compiler|No working C\+\+ compiler found",
+        _says(
+            FailureKind.TOOLCHAIN,
+            "vLLM compiles kernels when it starts, and there is no C compiler (Debian, Ubuntu: apt install g++; or "
+            "name one in CC). `qserve doctor` looks for it.",
+        ),
+    ),
+    _rule(
+        r"fatal error: Python\.h: No such file or directory",
+        _says(
+            FailureKind.TOOLCHAIN,
+            "vLLM compiles kernels when it starts, and Python's headers are not here (Debian, Ubuntu: apt install "
+            "python3-dev, of this Python's release). `qserve doctor` looks for them.",
+        ),
+    ),
+    _rule(
+        r"Could not find nvcc|Ninja build failed",
+        _says(
+            FailureKind.TOOLCHAIN,
+            "FlashInfer wanted to compile a kernel, and the CUDA toolkit that is here (nvcc) can't, or there is none. "
+            "VLLM_USE_FLASHINFER_SAMPLER=0 does without it for sampling, --engine-args '--attention-backend "
+            "TRITON_ATTN' for attention.",
+        ),
+    ),
+    _rule(
+        r"Timed out waiting for engine core processes to start[\s\S]{0,200}?Waited (?P<waited>\d+)s",
+        _says(
+            FailureKind.SLOW_LOADING,
+            "vLLM gave up after {waited} s, most likely while it read the weights: a cold or remote disk. Start it "
+            "again, the files may be in memory now; or set VLLM_ENGINE_READY_TIMEOUT_S higher.",
+        ),
+    ),
+    _rule(
         r"(?P<what>ImportError: .*(?:cannot open shared object file|undefined symbol|cannot import name).*)",
         _says(
             FailureKind.IMPORT,

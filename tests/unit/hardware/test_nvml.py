@@ -142,6 +142,8 @@ def test_mig_slices_stand_for_their_card(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "CUDA_VISIBLE_DEVICES=MIG-" in notes[0]
     (chosen,), _ = _read(monkeypatch, [card], CUDA_VISIBLE_DEVICES="MIG-1")
     assert chosen.name.endswith("1")
+    # vLLM takes the number of a slice for that of a card; the card's number is the first slice's for everybody.
+    assert (device.uuid, chosen.uuid) == ("0", "MIG-1")
 
 
 def test_whole_cards_hide_slices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.engine.vllm.command import command
+from qserve.engine.vllm.command import command, ready_timeout_s
 from qserve.errors import UsageError
 from tests.unit.vllm.builders import DEMO, RELEASES, pairs, parser_for, plan_of, spec_of
 
@@ -101,3 +101,11 @@ def test_tool_calls_are_parsed_as_the_template_writes_them(parser):
     assert flags["--tool-call-parser"] == "hermes"
     assert "--enable-auto-tool-choice" in flags
     assert "--reasoning-parser" not in flags  # the demo model does not think aloud
+
+
+def test_a_large_checkpoint_has_time_to_come_from_a_slow_disk(parser, tmp_path):
+    assert ready_timeout_s(0) == ready_timeout_s(50_000_000) - 1 == 600
+    assert ready_timeout_s(65_000_000_000) == 1900
+    assert command(spec_of(plan_of(quant="bf16")), parser, "", {}).env["VLLM_ENGINE_READY_TIMEOUT_S"] == "600"
+    own = {"VLLM_ENGINE_READY_TIMEOUT_S": "7200"}
+    assert command(spec_of(plan_of(quant="bf16")), parser, "", own).env["VLLM_ENGINE_READY_TIMEOUT_S"] == "7200"

@@ -55,6 +55,10 @@ def test_a_machine_with_cards():
     assert found["card 1"].found.startswith("NVIDIA GeForce RTX 4090")
     assert "compute capability 8.9" in found["card 0"].found
     assert found["vllm"].found == "0.32.0, CUDA build"
+    assert found["toolchain"].state == "ok"
+    lacking = Packages({**BASE, "vllm": "0.32.0"}, lacking=("a C compiler (apt install gcc)",))
+    broken = checks(lacking, hardware("rtx-4090"))
+    assert (broken["toolchain"].state, broken["vllm"].state) == ("missing", "missing")
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,26 @@ PUBLIC = (
         Kind.DEVICE,
         "make setup ACCELERATOR=cpu",
     ),
+    (
+        "https://github.com/vllm-project/vllm/issues/15329",
+        'ERROR 03-22 09:50:04 [core.py:340]     raise RuntimeError("Failed to find C compiler. Please specify via CC '
+        'environment variable.")',
+        Kind.TOOLCHAIN,
+        "there is no C compiler (Debian, Ubuntu: apt install g++",
+    ),
+    (
+        "https://github.com/vllm-project/vllm/issues/14075 (gcc's own words)",
+        "/tmp/tmpx1/main.c:5:10: fatal error: Python.h: No such file or directory\ncompilation terminated.",
+        Kind.TOOLCHAIN,
+        "Python's headers are not here",
+    ),
+    (
+        "vllm 0.32, v1/engine/core_client.py",
+        "TimeoutError: Timed out waiting for engine core processes to start. This is often caused by slow weight "
+        "loading for large models. Waited 600s (configured by VLLM_ENGINE_READY_TIMEOUT_S).",
+        Kind.SLOW_LOADING,
+        "vLLM gave up after 600 s",
+    ),
 )  # fmt: skip
 
 
