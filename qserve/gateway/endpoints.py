@@ -13,11 +13,10 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 import qserve
-from qserve.engine.base import WorkerEndpoint
 from qserve.gateway import exposition
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies
+from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
 from qserve.gateway.limits import read_body, require_json, safe_name, safe_query
 from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.record import record_of
@@ -25,7 +24,7 @@ from qserve.gateway.relay import Call, Exchange
 from qserve.gateway.report_pages import HTML, POLICY, ReportPages
 from qserve.gateway.respond import send_body, send_json
 from qserve.gateway.routes import RelayedRoute, Route
-from qserve.gateway.services import Asked, Service
+from qserve.gateway.services import CheckedRequest, Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.upstream import Upstream, named, serving
 from qserve.wire import vllm
@@ -85,31 +84,38 @@ class Endpoints:
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
             require_json(scope)
             body = await read_body(scope, receive, self._settings.max_body_bytes, self._settings.body_idle_timeout_s)
-            upstream, service = await self._addressed(route, body)
-            asked = await self._read(route, service, body, upstream.endpoint)
-            if route.names_model and asked.model is not None and asked.model not in upstream.endpoint.names:
-                named(self._upstreams, asked.model)
-            call = Call(route.method, route.path, asked.num_sequences, route.dialect)
-            await self._exchange(upstream, call, body, asked.model, scope).run(receive, send)
+            upstream, checked = await self._checked(route, body)
+            if route.names_model and checked.model is not None and checked.model not in upstream.endpoint.names:
+                named(self._upstreams, checked.model)
+            call = Call(route.method, route.path, checked.num_sequences, route.dialect)
+            await self._exchange(upstream, call, body, checked.model, scope).run(receive, send)
 
         return endpoint
 
-    async def _addressed(self, route: RelayedRoute, body: bytes) -> tuple[Upstream, Service]:
-        """Who is to read the body. Only where there are several workers the body is looked into to find that out."""
-        model = None
-        if route.names_model and len(self._upstreams) > 1:
-            is_large = len(body) > LARGE_BYTES
-            model = await self._large_bodies.model(body) if is_large else vllm.read_body(body).get("model")
+    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Upstream, CheckedRequest]:
+        """Who is to answer, and what was asked. Large bodies are looked at in another process, in their turn."""
+        if len(body) <= LARGE_BYTES:
+            model = vllm.read_body(body).get("model") if self._is_told_by_model(route) else None
+            upstream, service = self._addressed(route, model)
+            assert service.reader is not None, "routes without a body are relayed by name"
+            return upstream, service.reader.read(body, route.path, upstream.endpoint)
+        async with self._large_bodies.turn_of(body) as large:
+            return await self._checked_elsewhere(route, large)
+
+    async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[Upstream, CheckedRequest]:
+        model = await large.model() if self._is_told_by_model(route) else None
+        upstream, service = self._addressed(route, model)
+        return upstream, await large.read(route, service, upstream.endpoint)
+
+    def _is_told_by_model(self, route: RelayedRoute) -> bool:
+        """Only where there are several workers a body is looked into to find out whose it is."""
+        return route.names_model and len(self._upstreams) > 1
+
+    def _addressed(self, route: RelayedRoute, model: Any) -> tuple[Upstream, Service]:
         upstream, service = serving(self._upstreams, route, model if isinstance(model, str) else None)
         if service.engine != "transformers":
             upstream.check_ready()
         return upstream, service
-
-    async def _read(self, route: RelayedRoute, service: Service, body: bytes, endpoint: WorkerEndpoint) -> Asked:
-        if len(body) > LARGE_BYTES:
-            return await self._large_bodies.read(route, service, body, endpoint)
-        assert service.reader is not None, "routes without a body are relayed by name"
-        return service.reader.read(body, route.path, endpoint)
 
     def _relayed_by_name(self, route: RelayedRoute) -> Endpoint:
         """A route without a body: what it is about stands in its path."""

@@ -10,17 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from qserve.engine.base import WorkerEndpoint
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError, from_validation
+from qserve.wire.openai import Wire
+from qserve.wire.prompt_size import check_prompt_size
 
-__all__ = ["Asked", "ByEngine", "BySchema", "Reader", "Service"]
+__all__ = ["ByEngine", "BySchema", "CheckedRequest", "Reader", "Service"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CheckedRequest:
     """What the gateway needs to know of a request that it has checked.
 
     Attributes:
@@ -35,22 +37,30 @@ class Asked:
 class Reader(Protocol):
     """Checks a body. Raises ApiError 400 that names what is wrong."""
 
-    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> Asked: ...
+    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest: ...
+
+    def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:
+        """Names that a body may have at its top; None: any."""
 
 
 @dataclass(frozen=True)
 class BySchema:
     """A body that one of our own schemas describes; `count` is None for work that never queues."""
 
-    schema: type[BaseModel]
+    schema: type[Wire]
     count: Callable[[Any], int] | None = None
 
-    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> Asked:
+    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
         try:
             request: Any = self.schema.model_validate_json(body)
         except ValidationError as error:
             raise from_validation(error) from None
-        return Asked(request.model, self.count(request) if self.count is not None else 0)
+        if endpoint.name == "chat":  # a reward model may be told to truncate
+            _check_size(request.__dict__, endpoint)
+        return CheckedRequest(request.model, self.count(request) if self.count is not None else 0)
+
+    def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str]:
+        return self.schema.known_names()
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class ByEngine:
 
     count: Callable[[Mapping[str, Any]], int] | None = None
 
-    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> Asked:
+    def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
         fields = endpoint.request_fields
         if fields is None:
             raise ApiError(503, "the worker has not told its routes yet", "worker_not_ready", retry_after_s=2)
@@ -68,7 +78,17 @@ class ByEngine:
             raise ApiError(404, message, "route_not_served")
         value = vllm.read_body(body)
         vllm.check_body(fields, path, value)
-        return Asked(value.get("model"), self.count(value) if self.count is not None else 0)
+        _check_size(value, endpoint)
+        return CheckedRequest(value.get("model"), self.count(value) if self.count is not None else 0)
+
+    def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:
+        fields = endpoint.request_fields
+        return None if fields is None else vllm.known_names(fields, path)
+
+
+def _check_size(fields: Mapping[str, Any], endpoint: WorkerEndpoint) -> None:
+    for name in ("prompt", "messages"):
+        check_prompt_size(fields.get(name), endpoint.max_prompt_bytes, endpoint.max_model_len)
 
 
 @dataclass(frozen=True)

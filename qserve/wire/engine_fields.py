@@ -74,6 +74,13 @@ class EngineFields:
     shapes: Mapping[tuple[str, str], _Shape] = field(repr=False)
     routes: frozenset[tuple[str, str]]
 
+    def names(self, path: str, method: str) -> frozenset[str] | None:
+        """Names that the body of a route may have at its top; None: any, or it has none."""
+        shape = self.shapes.get((path, method))
+        if shape is None or shape.is_open or not shape.objects:
+            return None
+        return frozenset(name for one in shape.objects for name in one.fields)
+
     def check(self, path: str, method: str, body: Mapping[str, Any], beside: frozenset[str] = frozenset()) -> None:
         """Raises ApiError 400 for the first name that the engine does not know. Null means "not given".
 

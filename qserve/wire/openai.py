@@ -14,6 +14,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 __all__ = [
+    "MAX_PROMPTS",
     "ChatCompletionRequest",
     "ChatMessage",
     "CompletionRequest",
@@ -22,9 +23,14 @@ __all__ = [
     "StreamOptions",
     "TextPart",
     "TokenizeRequest",
+    "Wire",
 ]
 
 MAX_N = 128
+# As OpenAI bounds the inputs of an embeddings request.
+MAX_PROMPTS = 2048
+# Each takes tokens of the template; no context is so long that more would fit.
+MAX_MESSAGES = 8192
 MAX_STOP_STRINGS = 16
 MAX_TOP_LOGPROBS = 20
 INT64_MAX = 2**63 - 1
@@ -52,7 +58,7 @@ TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 _MAX_NAMES = 4096
 
 
-class _Wire(BaseModel):
+class Wire(BaseModel):
     """Strict about names and types: `"5"` is no integer, an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
@@ -73,15 +79,21 @@ class _Wire(BaseModel):
             return {key: value for key, value in data.items() if value is not None}
         return data
 
+    @classmethod
+    def known_names(cls) -> frozenset[str]:
+        """Names that a body may have at its top, those included that are refused with a sentence of their own."""
+        aliases = {field.alias for field in cls.model_fields.values() if field.alias is not None}
+        return frozenset({*cls.model_fields, *aliases, *_REFUSED})
 
-class StreamOptions(_Wire):
+
+class StreamOptions(Wire):
     """`include_usage`: one more event before [DONE] with the token counts; with `continuous_usage_stats` each event."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = Field(False, description="vLLM's: only with include_usage")
 
 
-class SamplingFields(_Wire):
+class SamplingFields(Wire):
     """What both completions endpoints share. Absent fields take the model's own generation defaults."""
 
     model: NonEmptyString
@@ -120,14 +132,14 @@ class SamplingFields(_Wire):
         return self
 
 
-class TextPart(_Wire):
+class TextPart(Wire):
     """One part of a message's content. Images and audio are refused by their `type`."""
 
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(_Wire):
+class ChatMessage(Wire):
     """One turn. Roles are those that Qwen's chat template knows."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -147,7 +159,7 @@ class ChatMessage(_Wire):
         return self.content or ""
 
 
-class TextFormat(_Wire):
+class TextFormat(Wire):
     """`response_format`: only plain text here; structured output comes with vLLM."""
 
     type: Literal["text"]
@@ -156,7 +168,7 @@ class TextFormat(_Wire):
 class ChatCompletionRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
     max_completion_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
     logprobs: bool = False
@@ -186,8 +198,8 @@ class CompletionRequest(SamplingFields):
     prompt: (
         str
         | TokenIds
-        | Annotated[list[str], Field(min_length=1, fail_fast=True)]
-        | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
     )
     max_tokens: int | None = Field(None, ge=0, le=INT64_MAX, description="16 where absent; 0 only with echo")
     echo: bool = False
@@ -205,12 +217,12 @@ class CompletionRequest(SamplingFields):
         return self
 
 
-class TokenizeRequest(_Wire):
+class TokenizeRequest(Wire):
     """POST /tokenize: a prompt, or messages that go through the chat template."""
 
     model: NonEmptyString | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] | None = None
     add_special_tokens: bool = False
     add_generation_prompt: bool = True
     return_token_strs: bool = False
@@ -223,7 +235,7 @@ class TokenizeRequest(_Wire):
         return self
 
 
-class DetokenizeRequest(_Wire):
+class DetokenizeRequest(Wire):
     """POST /detokenize."""
 
     model: NonEmptyString | None = None

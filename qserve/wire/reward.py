@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from qserve.wire.openai import ChatMessage, NonEmptyString, TextFormat, TokenIds
-from qserve.wire.openai import _Wire as Wire
+from qserve.wire.openai import ChatMessage, NonEmptyString, TextFormat, TokenIds, Wire
 
 __all__ = [
     "ChatRequest",

@@ -13,6 +13,7 @@ from pydantic_core import from_json
 
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import ApiError
+from qserve.wire.openai import MAX_PROMPTS
 
 __all__ = [
     "ANYWHERE",
@@ -20,6 +21,7 @@ __all__ = [
     "NARROWED",
     "REFUSED",
     "check_body",
+    "known_names",
     "n_of_chat",
     "n_of_sampling_params",
     "n_per_prompt",
@@ -78,6 +80,16 @@ def read_body(body: bytes) -> dict[str, Any]:
     return value
 
 
+def known_names(fields: EngineFields, path: str) -> frozenset[str] | None:
+    """Names that a body for this route may have at its top, those that are refused with a reason included."""
+    names = fields.names(path, "POST")
+    if names is None:
+        return None
+    narrowed = {name.partition(".")[0] for name in NARROWED}
+    beside = next((names for begin, names in ANYWHERE.items() if path.startswith(begin)), frozenset())
+    return frozenset({*names, *HARMLESS, *REFUSED, *narrowed, *beside})
+
+
 def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None:
     """Raises ApiError 400 for a field that the engine would not read, and for a `model` that is no string."""
     asked = {name: value for name, value in body.items() if name not in HARMLESS and value is not None}
@@ -117,7 +129,7 @@ def _plain_tool(tool: Any) -> Any:
 
 def n_per_prompt(body: Mapping[str, Any]) -> int:
     """/v1/completions: `n` for each prompt; a list of integers is one prompt."""
-    return _n(body) * _num_texts(body.get("prompt"))
+    return _n(body) * _num_texts(body, "prompt")
 
 
 def n_of_chat(body: Mapping[str, Any]) -> int:
@@ -127,12 +139,12 @@ def n_of_chat(body: Mapping[str, Any]) -> int:
 
 def one_per_conversation(body: Mapping[str, Any]) -> int:
     """/v1/chat/completions/batch."""
-    return max(1, len(_list(body.get("messages"))))
+    return max(1, _bounded(len(_list(body.get("messages"))), "messages"))
 
 
 def one_per_input(body: Mapping[str, Any]) -> int:
     """/v1/embeddings: each text is a sequence."""
-    return _num_texts(body.get("input"))
+    return _num_texts(body, "input")
 
 
 def n_of_sampling_params(body: Mapping[str, Any]) -> int:
@@ -143,13 +155,13 @@ def n_of_sampling_params(body: Mapping[str, Any]) -> int:
 
 def one_per_item(body: Mapping[str, Any]) -> int:
     """/generative_scoring."""
-    return _num_texts(body.get("items"))
+    return _num_texts(body, "items")
 
 
 def one_per_question(body: Mapping[str, Any]) -> int:
     """/v1/systemone."""
     questions = body.get("questions")
-    return max(1, len(questions)) if isinstance(questions, dict) else 1
+    return max(1, _bounded(len(questions), "questions")) if isinstance(questions, dict) else 1
 
 
 def one(body: Mapping[str, Any]) -> int:
@@ -167,9 +179,20 @@ def _n(body: Mapping[str, Any]) -> int:
     return n
 
 
-def _num_texts(value: Any) -> int:
-    """How many texts a string, token ids, or a list of either is."""
-    return len(value) if isinstance(value, list) and value and not isinstance(value[0], int) else 1
+def _num_texts(body: Mapping[str, Any], name: str) -> int:
+    """How many texts a string, token ids, or a list of either is. Raises ApiError 400 for too many."""
+    value = body.get(name)
+    is_list_of_texts = isinstance(value, list) and value and not isinstance(value[0], int)
+    return _bounded(len(value), name) if isinstance(value, list) and is_list_of_texts else 1
+
+
+def _bounded(count: int, name: str) -> int:
+    if count > MAX_PROMPTS:
+        message = (
+            f"'{name}' holds {count}; one request may hold {MAX_PROMPTS}. Send the others in requests of their own"
+        )
+        raise ApiError(400, message, "invalid_value", name)
+    return count
 
 
 def _list(value: Any) -> list[Any]:

@@ -1,0 +1,94 @@
+"""What can be said of a large body without reading its values: is it JSON, which names has it, how long are its parts.
+
+msgspec skips over values at a gigabyte a second and stops at the first name that is none, where a full reading builds
+an object for each of a million names first.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from qserve.units import format_bytes
+from qserve.wire.errors import ApiError, unknown_field
+
+__all__ = ["MAX_PART_BYTES", "FirstLook", "first_look"]
+
+# What holds no text is never long: a schema, tools, arguments of a template.
+MAX_PART_BYTES = 1 << 20
+_TEXTS = frozenset({
+    "conversations", "documents", "input", "input_ids", "inputs", "items", "labels", "messages", "pairs", "prompt",
+    "prompts", "queries", "query", "questions", "responses", "system", "text", "texts", "token_ids", "tokens", "user",
+})  # fmt: skip
+_UNKNOWN_NAME = re.compile(r"unknown field `(.*)`", re.DOTALL)
+_MAX_UNKNOWN_NULLS = 32
+_NOT_GIVEN = msgspec.Raw(b"")
+
+
+@dataclass(frozen=True)
+class FirstLook:
+    """The length of each part in bytes, and the model that the body names."""
+
+    model: str | None
+    part_bytes: dict[str, int]
+
+
+def first_look(body: bytes, names: frozenset[str] | None = None) -> FirstLook:
+    """Raises ApiError 400 for what is no JSON object, a name that is not in `names`, or a part that is too long."""
+    parts = _parts(body, names)
+    sizes = {name: len(memoryview(part)) for name, part in parts.items()}
+    for name, num_bytes in sizes.items():
+        if num_bytes > MAX_PART_BYTES and name not in _TEXTS:
+            message = f"'{name[:100]}' is {format_bytes(num_bytes)} long; it may have {format_bytes(MAX_PART_BYTES)}"
+            raise ApiError(400, message, "invalid_value", name[:100])
+    return FirstLook(_model(parts.get("model", _NOT_GIVEN)), sizes)
+
+
+def _parts(body: bytes, names: frozenset[str] | None) -> dict[str, msgspec.Raw]:
+    try:
+        if names is None:
+            return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        return _of_names(body, names)
+    except msgspec.ValidationError:
+        raise ApiError(400, "the body must be a JSON object", "invalid_value") from None
+    except msgspec.DecodeError as error:
+        raise ApiError(400, f"the body is no JSON: {error}", "invalid_json") from None
+    except RecursionError:
+        raise ApiError(400, "the body is no JSON that can be read: it is nested too deeply", "invalid_json") from None
+
+
+def _of_names(body: bytes, names: frozenset[str], num_nulls: int = 0) -> dict[str, msgspec.Raw]:
+    """The parts by name. Null means "not given", whatever the name: clients write out every field they know."""
+    decoder, names_of = _decoder(names)
+    try:
+        found = decoder.decode(body)
+    except msgspec.ValidationError as error:
+        unknown = _UNKNOWN_NAME.search(str(error))
+        if unknown is None:
+            raise
+        is_null = re.search(rb'"%b"\s*:\s*null' % re.escape(unknown[1].encode()), body)
+        if is_null is None or num_nulls == _MAX_UNKNOWN_NULLS:
+            raise unknown_field(unknown[1]) from None
+        return _of_names(body, names | {unknown[1]}, num_nulls + 1)
+    return {name: part for at, name in names_of.items() if (part := getattr(found, at)) is not _NOT_GIVEN}
+
+
+@lru_cache(maxsize=64)
+def _decoder(names: frozenset[str]) -> tuple[msgspec.json.Decoder[Any], dict[str, str]]:
+    """Reads objects of these names, values left as bytes; and which attribute stands for which name."""
+    names_of = {f"part_{number}": name for number, name in enumerate(sorted(names))}
+    fields = [(at, msgspec.Raw, _NOT_GIVEN) for at in names_of]
+    struct = msgspec.defstruct("Body", fields, rename=names_of, forbid_unknown_fields=True)
+    return msgspec.json.Decoder(struct), names_of
+
+
+def _model(part: msgspec.Raw) -> str | None:
+    """None for anything but a string; whoever reads the body in full says what is wrong with it."""
+    try:
+        return msgspec.json.decode(part, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
