@@ -15,6 +15,7 @@ from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
 from qserve.hub import cache, folder
 from qserve.hub.bundled import alias_of, bundled_config, known_ids
+from qserve.hub.named import named_config
 
 __all__ = ["resolve"]
 
@@ -25,7 +26,8 @@ def resolve(model: str) -> Checkpoint:
     """The checkpoint that `model` names: a folder, `demo`, an alias, or a hub id.
 
     A hub id is looked up in the local Hugging Face cache, then on the hub (config and header bytes only; not when
-    HF_HUB_OFFLINE is set), then among the bundled dimensions of configs/models.toml. Raises ModelNotFound,
+    HF_HUB_OFFLINE is set), then among the bundled dimensions of configs/models.toml; a quantized checkpoint of one of
+    those is at last planned by its name. Raises ModelNotFound,
     BrokenCheckpoint or UnknownArchitecture.
     """
     if model == "demo":
@@ -64,6 +66,11 @@ def _from_hub(model_id: str, messages: tuple[str, ...]) -> Checkpoint:
     if bundled:
         note = f"{model_id} is not on this machine: planned from its bundled dimensions"
         return _from_dimensions(model_id, bundled, (*messages, note))
+    named = named_config(model_id)
+    if named:
+        base, config = named
+        note = f"{model_id} can't be looked at: planned from the dimensions of {base}, packed as its name says"
+        return _from_dimensions(model_id, config, (*messages, note))
     raise ModelNotFound(_not_found(model_id))
 
 

@@ -19,6 +19,7 @@ from qserve.core.hardware import Device, Hardware, known_gpus
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import QserveError
 from qserve.hub.bundled import bundled_config, known_ids
+from qserve.hub.named import named_config
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.planner.engines.vllm.constants import VLLM_VERSION
 from qserve.planner.engines.vllm.memory.activations import default_max_num_batched_tokens, default_max_num_seqs
@@ -26,7 +27,7 @@ from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.units import GIB, MIB
 
 __all__ = [
-    "FIFTH", "FOURTH", "HOLDOUT", "MEASUREMENTS", "SECOND", "SIXTH", "THIRD",
+    "FIFTH", "FOURTH", "HOLDOUT", "MEASUREMENTS", "SECOND", "SEVENTH", "SIXTH", "THIRD",
     "Comparison", "Skipped", "compare_all", "read_rows",
 ]  # fmt: skip
 
@@ -41,6 +42,7 @@ THIRD = "third"
 FOURTH = "fourth"
 FIFTH = "fifth"
 SIXTH = "sixth"
+SEVENTH = "seventh"
 _RAM_BYTES = 512 * GIB
 
 # Rows that contradict physics or their own neighbours. They are planned and shown, but not averaged.
@@ -310,11 +312,12 @@ def request_of(row: Row) -> PlanRequest:
     return PlanRequest(
         **shared,
         block_size=config.get("block_size"),
+        max_cudagraph_capture_size=config.get("max_cudagraph_capture_size"),
         engine="vllm",
         engine_version=release,
         dtype=None if dtype == "auto" else dtype,
         gpu_memory_utilization=config.get("gpu_memory_utilization"),
-        quant="auto" if _packing(row.model, str(config.get("quant"))) else "bf16",
+        quant="auto" if row.model.endswith("-NVFP4") or _packing(row.model, str(config.get("quant"))) else "bf16",
         kv_cache_dtype=str(config.get("kv_cache_dtype", "auto")).split(" ")[0].replace("bf16", "bfloat16"),
         tensor_parallel_size=config.get("tp", 1),
         enforce_eager=bool(config.get("enforce_eager")),
@@ -353,6 +356,9 @@ def _release(config: dict[str, Any]) -> str | None:
 @cache
 def checkpoint_of(model: str, quant: str) -> Checkpoint | None:
     """The bundled dimensions of a row's model, packed as the row says."""
+    named = named_config(model) if model.endswith("-NVFP4") else None
+    if named is not None:
+        return Checkpoint(model, None, named[1], ModelSpec.from_config(named[1], model))
     name = _full_id(model)
     if name is None:
         return None

@@ -1,0 +1,51 @@
+"""Quantized checkpoints of known models, planned by their names where nobody can look at them."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.core.model_spec import ModelSpec
+from qserve.errors import ModelNotFound
+from qserve.hub import resolve
+from qserve.hub.named import named_config
+
+
+@pytest.mark.parametrize(
+    ("model", "base", "scheme"),
+    [
+        ("RedHatAI/Qwen3.6-35B-A3B-NVFP4", "Qwen/Qwen3.6-35B-A3B", "nvfp4"),
+        ("nvidia/Qwen3-32B-NVFP4", "Qwen/Qwen3-32B", "nvfp4"),
+        ("unsloth/Qwen3.8-27B-NVFP4", "Qwen/Qwen3.8-27B", "nvfp4"),
+        ("RedHatAI/Qwen3-8B-FP8-dynamic", "Qwen/Qwen3-8B", "fp8"),
+        ("Qwen/Qwen3.8-27B-FP8", "Qwen/Qwen3.8-27B", "fp8"),
+        ("RedHatAI/Qwen2.5-7B-Instruct-quantized.w8a8", "Qwen/Qwen2.5-7B-Instruct", "w8a8"),
+        ("RedHatAI/Qwen3-14B-quantized.w4a16", "Qwen/Qwen3-14B", "w4a16"),
+        ("cyankiwi/Qwen3.5-9B-AWQ-4bit", "Qwen/Qwen3.5-9B", "awq"),
+        ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "Qwen/Qwen3-8B", "bnb-nf4"),
+    ],
+)
+def test_model_and_packing_by_name(model: str, base: str, scheme: str) -> None:
+    found = named_config(model)
+    assert found is not None
+    assert found[0] == base
+    quantization = ModelSpec.from_config(found[1], model).quantization
+    assert quantization is not None
+    assert quantization.scheme == scheme
+
+
+@pytest.mark.parametrize("model", ["someone/Llama-8B-NVFP4", "Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Weird", "NVFP4"])
+def test_other_names_tell_nothing(model: str) -> None:
+    assert named_config(model) is None
+
+
+def test_it_is_planned_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = resolve("RedHatAI/Qwen3.6-35B-A3B-NVFP4")
+    assert "planned from the dimensions of Qwen/Qwen3.6-35B-A3B, packed as its name says" in found.messages[-1]
+    with pytest.raises(ModelNotFound):
+        resolve("someone/Llama-8B-NVFP4")
+
+
+def test_models_that_were_missing() -> None:
+    for model, billions in (("Qwen/Qwen3.5-122B-A10B", 122), ("Qwen/Qwen3-Reranker-8B", 8)):
+        assert resolve(model).parameters == pytest.approx(billions * 1e9, rel=0.03)
