@@ -29,6 +29,7 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.upstream import Upstream, named, serving
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError
+from qserve.wire.reward import BULK_PLACES
 
 __all__ = ["Endpoints"]
 
@@ -87,7 +88,8 @@ class Endpoints:
             upstream, checked = await self._checked(route, body)
             if route.names_model and checked.model is not None and checked.model not in upstream.endpoint.names:
                 named(self._upstreams, checked.model)
-            call = Call(route.method, route.path, checked.num_sequences, route.dialect)
+            is_bulk = upstream.name == "reward" and checked.num_sequences >= BULK_PLACES
+            call = Call(route.method, route.path, checked.num_sequences, route.dialect, is_bulk)
             await self._exchange(upstream, call, body, checked.model, scope).run(receive, send)
 
         return endpoint

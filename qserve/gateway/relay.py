@@ -36,12 +36,14 @@ class Call:
         path: with the query, if there is one.
         num_sequences: places it takes at the worker; 0 for work so small that it never queues.
         dialect: whose shape an error inside a stream has.
+        is_bulk: of so many sequences that others go before it.
     """
 
     method: str
     path: str
     num_sequences: int
     dialect: Dialect
+    is_bulk: bool = False
 
 
 class Exchange:
@@ -82,7 +84,7 @@ class Exchange:
             return
         self._record.phase = "queued"
         queued_s = time.perf_counter()
-        admission, background = self._upstream.admission, self._record.is_background
+        admission, background = self._upstream.admission, self._record.is_background or self._call.is_bulk
         async with admission.places(self._call.num_sequences, len(self._body), background=background):
             self._record.queue_wait_s = time.perf_counter() - queued_s
             self._record.admitted_s = self._record.elapsed_s

@@ -16,6 +16,8 @@ from pydantic_core import PydanticCustomError
 from qserve.wire.openai import ChatMessage, NonEmptyString, TextFormat, TokenIds, Wire
 
 __all__ = [
+    "BULK_PLACES",
+    "MAX_TEXTS",
     "ChatRequest",
     "ClassifyRequest",
     "EmbeddingRequest",
@@ -28,9 +30,18 @@ __all__ = [
     "RewardRequest",
     "ScoreEvaluationRequest",
     "ScoreRequest",
+    "num_places",
 ]
 
+MAX_TEXTS = 32_768
+"""Texts of one request. More would keep gigabytes of objects in memory while nobody gains by it: send several."""
+_TEXTS_A_PLACE = 64
+BULK_PLACES = 16
+"""Places in the queue that a request with a thousand texts or more takes. The worker shares its time out between
+requests; the places bound how many of them it holds."""
+
 Conversation = Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
+Conversations = Annotated[list[Conversation], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)]
 Strings = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 Input = str | TokenIds | Strings | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
 Texts = str | Strings
@@ -48,18 +59,35 @@ def one_of(value: Wire, *names: str) -> str:
     return given[0]
 
 
+def num_places(num_texts: int) -> int:
+    """Places in the queue of a request: one for every 64 texts begun."""
+    return min(BULK_PLACES, -(-num_texts // _TEXTS_A_PLACE))
+
+
 class _Asked(Wire):
     """`model` may be left out where one reward model is served."""
 
     model: NonEmptyString | None = None
     user: str | None = Field(None, description="harmless: taken and not used")
 
+    @model_validator(mode="after")
+    def _not_too_many(self) -> Self:
+        if (count := self.num_texts()) > MAX_TEXTS:
+            raise PydanticCustomError(
+                "too_many_texts", f"the request has {count} texts and may have {MAX_TEXTS}; send several requests"
+            )
+        return self
+
+    def num_texts(self) -> int:
+        """Texts to score: a pair is two."""
+        raise NotImplementedError
+
 
 class Normalization(Wire):
-    """(reward - mean) / std."""
+    """(reward - mean) / std. The bounds keep every quotient a number that JSON has."""
 
-    mean: float
-    std: float = Field(gt=0)
+    mean: float = Field(ge=-1e30, le=1e30)
+    std: float = Field(ge=1e-30)
 
 
 class PreferencePair(Wire):
@@ -82,12 +110,12 @@ class RewardRequest(_Asked):
     An answer that is a list of strings is a list of steps: a process reward model scores each.
     """
 
-    conversations: Annotated[list[Conversation], Field(min_length=1, fail_fast=True)] | None = None
+    conversations: Conversations | None = None
     texts: Strings | None = Field(None, description="templated already")
     token_ids: Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)] | None = None
     prompt: str | Conversation | None = None
     responses: Annotated[list[str | Strings], Field(min_length=1, fail_fast=True)] | None = None
-    pairs: Annotated[list[PreferencePair], Field(min_length=1, fail_fast=True)] | None = None
+    pairs: Annotated[list[PreferencePair], Field(min_length=1, max_length=MAX_TEXTS // 2, fail_fast=True)] | None = None
     normalize: bool | Normalization = False
     truncate: Literal["left", "right", "refuse"] | None = None
     max_length: int | None = Field(None, ge=1)
@@ -100,7 +128,6 @@ class RewardRequest(_Asked):
         return self
 
     def num_texts(self) -> int:
-        """Texts to score: a pair is two."""
         if self.pairs is not None:
             return 2 * len(self.pairs)
         return len(self.conversations or self.texts or self.token_ids or self.responses or ())

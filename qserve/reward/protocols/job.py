@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from qserve.reward.answers import check_answered
 from qserve.reward.items import Score
 from qserve.reward.settings import Truncation
 from qserve.wire.errors import ApiError
@@ -115,18 +116,9 @@ def turn(role: Literal["user", "assistant"], content: str) -> ChatMessage:
 
 def conversation(messages: Sequence[ChatMessage], where: str) -> tuple[Mapping[str, Any], ...]:
     """Messages for the template. Raises ApiError 400 unless the last one is an answer that holds something."""
-    last = messages[-1]
-    if last.role != "assistant":
-        raise ApiError(
-            400,
-            f"'{where}' ends with a message of role '{last.role}'; what is scored is an answer: the last message must "
-            "be the assistant's",
-            "invalid_value",
-            where,
-        )
-    if not last.text():
-        raise ApiError(400, f"'{where}' ends with an empty answer; there is nothing to score", "empty_input", where)
-    return tuple({"role": message.role, "content": message.text()} for message in messages)
+    turns = tuple({"role": message.role, "content": message.text()} for message in messages)
+    check_answered(turns, where)
+    return turns
 
 
 def answered(prompt: str | Sequence[ChatMessage], answer: str, where: str) -> tuple[Mapping[str, Any], ...]:

@@ -1,4 +1,4 @@
-"""The queue before the model: what waits, whoever sent it, becomes rows; one or two threads compute them.
+"""The queue before the model: what waits, shared out fairly between requests, becomes rows that threads compute.
 
 Several rows may run at once on a CPU, each with its share of the cores; one alone has them all, which is faster where
 there are few (docs/results/LOG.md).
@@ -15,15 +15,16 @@ from dataclasses import dataclass, field
 import torch
 
 from qserve.reward.scoring.compute import Output, RowComputer
+from qserve.reward.scoring.fair_queue import FairQueue, Flow
 from qserve.reward.scoring.forward import PooledText
 from qserve.reward.scoring.rows import Group, grouped, into_rows, padded_rows
 
-__all__ = ["Job", "RowQueue", "RowRules"]
+__all__ = ["HORIZON_ROWS", "Job", "RowQueue", "RowRules"]
 
 # A first text that finds nobody at work waits this long for company, as long as more keeps coming.
 _COMPANY_S, _MOST_COMPANY_S = 0.001, 0.004
-# Rows are made from this many rows' worth of what waits; more would not make them fuller.
-_HORIZON_ROWS = 8
+HORIZON_ROWS = 8
+"""Rows are made from this many rows' worth of what waits; more would not make them fuller."""
 # How long the end waits for rows that are being computed.
 _LONGEST_ROW_S = 5.0
 
@@ -64,8 +65,8 @@ class RowQueue:
     def __init__(self, computer: RowComputer, rules: RowRules) -> None:
         self._computer = computer
         self._rules = rules
-        self._arrivals: queue.SimpleQueue[Sequence[Job]] = queue.SimpleQueue()
-        self._waiting: list[Job] = []
+        self._arrivals: queue.SimpleQueue[tuple[Flow, Sequence[Job]]] = queue.SimpleQueue()
+        self._waiting: FairQueue[Job] = FairQueue(lambda job: len(job.text.token_ids))
         self._choosing = threading.Lock()
         self._changed = threading.Condition()
         self._tokens_running = 0
@@ -73,9 +74,9 @@ class RowQueue:
         self._stopped = False
         self._threads: list[threading.Thread] = []
 
-    def put(self, jobs: Sequence[Job]) -> None:
-        """Hand over what belongs together."""
-        self._arrivals.put(jobs)
+    def put(self, jobs: Sequence[Job], flow: Flow) -> None:
+        """Hand over jobs of one request; `flow` is the same for all that it hands over."""
+        self._arrivals.put((flow, jobs))
 
     def start(self) -> None:
         """Start the threads."""
@@ -87,13 +88,13 @@ class RowQueue:
         """End the threads after the rows that they are at; what still waits is not delivered."""
         self._stopped = True
         for _ in self._threads:
-            self._arrivals.put(())
+            self._arrivals.put((Flow(), ()))
         for thread in self._threads:  # a thread that is still in a row when the interpreter ends aborts the process
             thread.join(_LONGEST_ROW_S)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Compute `jobs` here and now; returns when all are delivered. Not between `start` and `stop`."""
-        self._waiting += jobs
+        self._waiting.put(Flow(), jobs)
         threads = [threading.Thread(target=self._work_until_empty) for _ in range(self._rules.num_workers - 1)]
         for thread in threads:
             thread.start()
@@ -124,38 +125,28 @@ class RowQueue:
         deadline_s = time.monotonic() + _MOST_COMPANY_S
         busy = bool(self._waiting)
         while not self._stopped:
-            full = sum(len(job.text.token_ids) for job in self._waiting) >= self._rules.row_tokens
+            full = self._waiting.num_tokens >= self._rules.row_tokens
             try:
                 if not self._waiting:
-                    self._waiting += self._arrivals.get()
+                    self._waiting.put(*self._arrivals.get())
                     deadline_s = time.monotonic() + _MOST_COMPANY_S
                 elif busy or full or self._num_running or time.monotonic() > deadline_s:
-                    self._waiting += self._arrivals.get_nowait()
+                    self._waiting.put(*self._arrivals.get_nowait())
                 else:
-                    self._waiting += self._arrivals.get(timeout=_COMPANY_S)
+                    self._waiting.put(*self._arrivals.get(timeout=_COMPANY_S))
             except queue.Empty:
                 return
 
     def _choose(self) -> tuple[tuple[Group, ...], list[Job]] | None:
         """The next row and the jobs that it indexes, taken out of what waits. None when all have been cancelled."""
-        self._waiting = [job for job in self._waiting if not job.is_cancelled()]
+        self._waiting.drop(lambda job: job.is_cancelled())
         if not self._waiting:
             return None
-        window = self._window()
+        window = self._waiting.window(HORIZON_ROWS * self._rules.row_tokens)
         row = self._next_row([job.text for job in window])
-        members = {member for group in row for member in group.members}
-        left = [job for index, job in enumerate(window) if index not in members]
-        self._waiting = left + self._waiting[len(window) :]
+        self._waiting.take([window[member] for group in row for member in group.members])
         self._wait_for_capacity(row)
         return row, window
-
-    def _window(self) -> list[Job]:
-        tokens = 0
-        for count, job in enumerate(self._waiting, start=1):
-            tokens += len(job.text.token_ids)
-            if tokens > _HORIZON_ROWS * self._rules.row_tokens:
-                return self._waiting[:count]
-        return self._waiting
 
     def _next_row(self, texts: list[PooledText]) -> tuple[Group, ...]:
         if not self._rules.packs:

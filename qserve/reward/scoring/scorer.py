@@ -16,9 +16,10 @@ from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.items import Score, ScoreItem, TokenizedText
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.compute import Output, RowComputer, ScorerStats
+from qserve.reward.scoring.fair_queue import Flow
 from qserve.reward.scoring.forward import PooledText
 from qserve.reward.scoring.pooling import PoolingRule
-from qserve.reward.scoring.row_queue import Job, RowQueue, RowRules
+from qserve.reward.scoring.row_queue import HORIZON_ROWS, Job, RowQueue, RowRules
 from qserve.reward.scoring.template import RewardTemplate
 from qserve.reward.settings import RewardSettings
 from qserve.wire.errors import ApiError
@@ -56,6 +57,7 @@ class RewardScorer:
         self._computer = RowComputer(loaded)
         rules = _rules(loaded, max_num_batched_tokens, share_prefixes, rows_at_once)
         self.row_tokens = rules.row_tokens
+        self.tokens_ahead = 2 * HORIZON_ROWS * rules.row_tokens
         self._queue = RowQueue(self._computer, rules)
 
     @property
@@ -98,26 +100,27 @@ class RewardScorer:
             kind = DoesNotFit if outcome.code == OutOfMemory.code else BrokenCheckpoint
             raise kind(f"{self.loaded.checkpoint.id} can't be used: {outcome}")
 
-    async def score(self, items: Sequence[ScoreItem]) -> list[Score]:
+    async def score(self, items: Sequence[ScoreItem], flow: Flow | None = None) -> list[Score]:
         """The scores, in the order of `items`; computed together with what other requests wait for.
 
-        Raises ApiError: 400 for an item that can't be read as the model is (too long, no step token, …), before
-        anything runs; the engine's own status for one that failed.
+        Requests get equal shares of the tokens that are computed. One that comes in several calls names itself by the
+        same `flow`; without one the call is a request of its own. Raises ApiError: 400 for an item that can't be read
+        as the model is (too long, no step token, …), before anything runs; the engine's own status for one that failed.
         """
-        outcomes = await self.score_each(items)
+        outcomes = await self.score_each(items, flow)
         for outcome in outcomes:
             if isinstance(outcome, SequenceFailed):
                 raise ApiError(outcome.status, str(outcome), outcome.code)
         return [outcome for outcome in outcomes if isinstance(outcome, Score)]
 
-    async def score_each(self, items: Sequence[ScoreItem]) -> list[Outcome]:
+    async def score_each(self, items: Sequence[ScoreItem], flow: Flow | None = None) -> list[Outcome]:
         """The same, with the failure of an item in its place. Items of a caller that is cancelled are not computed."""
         loop = asyncio.get_running_loop()
         futures: list[asyncio.Future[Outcome]] = [loop.create_future() for _ in items]
         jobs = [self._job(item, loop, future) for item, future in zip(items, futures, strict=True)]
         if not jobs:
             return []
-        self._queue.put(jobs)
+        self._queue.put(jobs, flow or Flow())
         try:
             return list(await asyncio.gather(*futures))
         finally:

@@ -15,8 +15,10 @@ from typing import Any
 from jinja2 import TemplateError
 
 from qserve.errors import UsageError
+from qserve.reward.answers import check_answered
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.items import TokenizedText
+from qserve.reward.scoring.size_bound import SizeBound
 from qserve.reward.settings import RewardSettings, Truncation
 from qserve.wire.errors import ApiError
 
@@ -36,6 +38,7 @@ class RewardTemplate:
         self._tokenizer = tokenizer
         self._template = _read_template(settings.template) or _own_template(tokenizer)
         self._forced_eos_id = tokenizer.eos_token_id if checkpoint.forced_eos else None
+        self._size_bound = SizeBound(tokenizer)
         self._vocab_size = int(checkpoint.config.get("vocab_size", 0))
         self.template_hash = hashlib.sha256((self._template or "").encode()).hexdigest()[:16]
 
@@ -85,17 +88,11 @@ class RewardTemplate:
         Raises ApiError (400) for a text without tokens, for ids outside the vocabulary, and for a text that is too
         long where nothing may be cut off.
         """
-        ids = self._ids(content)
         limit = min(self.max_length, max_length or self.max_length)
         cut = truncate or self.truncate
+        ids = self._ids(content, limit, cut)
         if len(ids) > limit and cut == "refuse":
-            raise ApiError(
-                400,
-                f"the text has {len(ids)} tokens, the model takes {limit} (max_length); shorten it, or let it be cut: "
-                "--truncate left | right, or a larger --max-length",
-                "context_length_exceeded",
-                "input",
-            )
+            raise _too_long(str(len(ids)), limit)
         if len(ids) <= limit:
             return TokenizedText(ids, truncated=False)
         shorter = ids[-limit:] if cut == "left" else ids[:limit]
@@ -103,27 +100,45 @@ class RewardTemplate:
             shorter[-1] = self._forced_eos_id
         return TokenizedText(shorter, truncated=True)
 
-    def _ids(self, content: str | Sequence[int] | Sequence[Message]) -> list[int]:
+    def _ids(self, content: str | Sequence[int] | Sequence[Message], limit: int, cut: Truncation) -> list[int]:
         if isinstance(content, str):
-            ids = self._of_text(content, add_special_tokens=True)
+            ids = self._of_text(content, limit, cut, add_special_tokens=True)
         elif content and isinstance(content[0], Mapping):
+            messages: Sequence[Message] = content  # type: ignore[assignment]
+            text = self.render(messages)
+            check_answered(messages, "messages")
             # The template has written BOS already, where the model has one.
-            ids = self._of_text(self.render(content), add_special_tokens=False)  # type: ignore[arg-type]
+            ids = self._of_text(text, limit, cut, add_special_tokens=False)
         else:
+            if len(content) > limit and cut == "refuse":
+                raise _too_long(str(len(content)), limit)
             ids = self._checked(content)  # type: ignore[arg-type]
         if not ids:
             raise ApiError(400, "the text is empty: it has no tokens to score", "empty_input", "input")
         return ids
 
-    def _of_text(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    def _of_text(self, text: str, limit: int, cut: Truncation, *, add_special_tokens: bool) -> list[int]:
         tokenizer = self._tokenizer
         if self._forced_eos_id is not None:
             text = text.rstrip("\n")
             text = text if text.endswith(tokenizer.eos_token) else text + tokenizer.eos_token
         if tokenizer.bos_token and text.startswith(tokenizer.bos_token):
             add_special_tokens = False
+        if self._size_bound.exceeds(text, limit):
+            text = self._shorter(text, limit, cut)
         ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return ids
+
+    def _shorter(self, text: str, limit: int, cut: Truncation) -> str:
+        """Of a text that is sure to be cut, more than can be kept of it. Raises ApiError 400 where it may not be.
+
+        Twice the characters that fit and a token more, so that where it is cut here is far from where it is cut then.
+        """
+        per_token = self._size_bound.bytes_per_token or 1
+        if cut == "refuse":
+            raise _too_long(f"more than {limit}", limit)
+        num_kept = 2 * per_token * (limit + 1)
+        return text[-num_kept:] if cut == "left" else text[:num_kept]
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         wrong = next(
@@ -137,6 +152,16 @@ class RewardTemplate:
                 "input",
             )
         return list(ids)
+
+
+def _too_long(found: str, limit: int) -> ApiError:
+    return ApiError(
+        400,
+        f"the text has {found} tokens, the model takes {limit} (max_length); shorten it, or let it be cut: "
+        "--truncate left | right, or a larger --max-length",
+        "context_length_exceeded",
+        "input",
+    )
 
 
 def _read_template(file: str | None) -> str | None:

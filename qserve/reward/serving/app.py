@@ -1,6 +1,8 @@
 """The reward worker's routes: a request becomes a job, its texts tokens, their scores the answer.
 
-Who sends what does not matter to the scorer: it computes together what all of them wait for.
+Who sends what does not matter to the scorer: it computes together what all of them wait for, and gives each request the
+same share. A request's texts are tokenized in portions, each in its turn with those of others, and only so far ahead of
+the model as rows need: neither time nor memory of a request with thousands of texts is anybody else's.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import inspect
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -25,7 +28,9 @@ from qserve.engine.asgi import CLIENT_CLOSED, KeyGuard, to_response, unless_clie
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.protocols.job import About, Scored, ScoreJob, Text
 from qserve.reward.protocols.table import PROTOCOLS, Protocol
+from qserve.reward.scoring.fair_queue import Flow
 from qserve.reward.serving.metrics import RewardMetrics
+from qserve.reward.serving.portions import is_large, portions
 from qserve.reward.serving.report import report_of
 from qserve.wire.errors import ApiError, Dialect, from_validation
 
@@ -36,6 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["build_app"]
 
 _log = logging.getLogger("qserve.worker")
+# A larger body is read in a thread, and only so many such requests are held in memory as objects: some 10 bytes a byte.
+_LARGE_BYTES = 1 << 16
+_LARGE_REQUESTS = 2
 
 
 def build_app(
@@ -94,34 +102,59 @@ class _Host:
         self._metrics = metrics
         self._meta = {name: value for name, value in scorer.meta.items() if value is not None}
         self._about = About(model, self._meta)
-        # One thread: a text of 100 000 tokens must not keep the event loop from answering others.
+        # One thread each: portions of all requests take turns, a text of megabytes only with its like, and a large body
+        # takes up to a second to read.
         self._tokenizing = ThreadPoolExecutor(1, "tokenizing")
+        self._tokenizing_large = ThreadPoolExecutor(1, "tokenizing-large")
+        self._reading = ThreadPoolExecutor(1, "reading")
+        self._large_requests = asyncio.Semaphore(_LARGE_REQUESTS)
 
     def endpoint(self, protocol: Protocol) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
             body = await request.body()
             began_s = time.perf_counter()
-            job = protocol.job(_parsed(protocol, body), self._about)
-            scores = await unless_client_leaves(request, self._score(job))
-            if scores is None:
-                return Response(status_code=CLIENT_CLOSED)
-            latency_s = time.perf_counter() - began_s
-            self._metrics.observe(scores, latency_s)
-            scored = self._scored(scores, latency_s)
-            body = job.tell(scored)
-            # A list has no room for how its scores came about; a header has.
-            headers = {"x-qserve-meta": json.dumps(dict(scored.meta))} if isinstance(body, list) else None
-            return JSONResponse(body, headers=headers)
+            answer = await unless_client_leaves(request, self._answer(protocol, body, began_s))
+            return Response(status_code=CLIENT_CLOSED) if answer is None else answer
 
         return endpoint
 
-    async def _score(self, job: ScoreJob) -> list[Score]:
+    async def _answer(self, protocol: Protocol, body: bytes, began_s: float) -> Response:
+        if len(body) <= _LARGE_BYTES:
+            job = self._read(protocol, body)
+            return self._told(job, await self._score(job), began_s)
         loop = asyncio.get_running_loop()
-        items = await loop.run_in_executor(self._tokenizing, self._items, job)
-        return await self._scorer.score(items)
+        async with self._large_requests:
+            job = await loop.run_in_executor(self._reading, self._read, protocol, body)
+            scores = await self._score(job)
+            return await loop.run_in_executor(self._reading, self._told, job, scores, began_s)
 
-    def _items(self, job: ScoreJob) -> list[ScoreItem]:
-        return [self._item(text, job) for text in job.texts]
+    def _read(self, protocol: Protocol, body: bytes) -> ScoreJob:
+        return protocol.job(_parsed(protocol, body), self._about)
+
+    async def _score(self, job: ScoreJob) -> list[Score]:
+        """The scores in order. As soon as a portion fails, what is left of the request is neither read nor computed."""
+        loop, flow = asyncio.get_running_loop(), Flow()
+        scores: list[Score] = []
+        running: deque[tuple[int, asyncio.Task[list[Score]]]] = deque()
+        try:
+            for portion in portions(job.texts):
+                thread = self._tokenizing_large if is_large(portion) else self._tokenizing
+                items = await loop.run_in_executor(thread, self._items, portion, job)
+                num_tokens = sum(len(item.token_ids) for item in items)
+                running.append((num_tokens, asyncio.create_task(self._scorer.score(items, flow))))
+                while sum(tokens for tokens, _ in running) > self._scorer.tokens_ahead:
+                    scores += await running.popleft()[1]
+            while running:
+                scores += await running.popleft()[1]
+        finally:
+            tasks = [task for _, task in running]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return scores
+
+    def _items(self, texts: Sequence[Text], job: ScoreJob) -> list[ScoreItem]:
+        return [self._item(text, job) for text in texts]
 
     def _item(self, text: Text, job: ScoreJob) -> ScoreItem:
         """Raises ApiError 400, with the field that the text came from."""
@@ -132,9 +165,14 @@ class _Host:
         positions = tuple(range(len(tokens.token_ids))) if text.every_token else None
         return ScoreItem(tokens.token_ids, positions, truncated=tokens.truncated)
 
-    def _scored(self, scores: Sequence[Score], latency_s: float) -> Scored:
+    def _told(self, job: ScoreJob, scores: Sequence[Score], began_s: float) -> Response:
+        latency_s = time.perf_counter() - began_s
+        self._metrics.observe(scores, latency_s)
         meta = {**self._meta, "truncated": sum(score.truncated for score in scores)}
-        return Scored(scores, self._about.model, meta, round(latency_s * 1e3, 3), int(time.time()))
+        body = job.tell(Scored(scores, self._about.model, meta, round(latency_s * 1e3, 3), int(time.time())))
+        # A list has no field for how its scores came about; a header has.
+        headers = {"x-qserve-meta": json.dumps(meta)} if isinstance(body, list) else None
+        return JSONResponse(body, headers=headers)
 
 
 def _parsed(protocol: Protocol, body: bytes) -> Any:

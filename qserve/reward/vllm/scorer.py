@@ -14,6 +14,7 @@ from qserve.engine.transformers.load import load_tokenizer
 from qserve.planner.plan import Plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.items import Score, ScoreItem
+from qserve.reward.scoring.fair_queue import Flow
 from qserve.reward.scoring.pooling import PoolingRule
 from qserve.reward.scoring.scorer import ScorerStats, check_length, how_scored
 from qserve.reward.scoring.template import RewardTemplate
@@ -40,12 +41,16 @@ class VllmScorer:
             "quant": plan.quant.scheme if plan.quant.in_flight else "none",
             "engine": f"vllm {plan.engine_version}",
         }
+        self.tokens_ahead = 2 * plan.workload.max_num_batched_tokens
         self._server = server
         self._num_asking, self._busy_since_s = 0, 0.0
 
-    async def score(self, items: Sequence[ScoreItem]) -> list[Score]:
-        """As `RewardScorer.score`. Raises ApiError: 400 for an item that can't be read at its last token, 503 where
-        the server is gone, 500 for a reward that is no number."""
+    async def score(self, items: Sequence[ScoreItem], flow: Flow | None = None) -> list[Score]:
+        """As `RewardScorer.score`; vLLM serves portions of texts in the order in which they come.
+
+        Raises ApiError: 400 for an item that can't be read at its last token, 503 where the server is gone, 500 for a
+        reward that is no number.
+        """
         places = [self._place(item) for item in items]
         if not items:
             return []

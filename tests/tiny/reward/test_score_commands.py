@@ -153,3 +153,19 @@ def test_eval_reward_reports_by_subset(
     assert kept(state)["overall"] == found["overall"]
     assert "margins" in done.output
     assert "s1" in done.output
+
+
+@pytest.mark.parametrize("line", [
+    {"prompt": "What is 1+1?", "response": ""}, {"messages": [USER, turn("")]}, {"messages": [USER]},
+    {"prompt": "What is 1+1?", "responses": ["2", ""]},
+])  # fmt: skip
+def test_an_empty_answer_is_refused_as_the_server_refuses_it(
+    line: dict[str, Any], tmp_path: Path, made: Callable[[str], Path]
+) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.write_text(json.dumps(line) + "\n" + json.dumps(LINES[2]) + "\n")
+    result = run(score, str(path), "--reward", str(made("sequence-classification")))
+    assert result.exit_code == 1
+    refused, scored = map(json.loads, result.stdout.splitlines())
+    assert "nothing to score" in refused["error"] or "must be the assistant's" in refused["error"]
+    assert isinstance(scored["reward"], float)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from qserve.gateway.admission import Admission
 from qserve.wire.errors import ApiError
+from qserve.wire.reward import BULK_PLACES, num_places
 
 
 class Guest:
@@ -201,3 +202,15 @@ async def test_when_a_large_one_in_front_leaves_the_small_one_behind_goes_in():
     assert inside.inside and small.inside
     await inside.leave()
     await small.leave()
+
+
+async def test_large_requests_for_rewards_leave_places_for_small_ones():
+    door = Admission(num_places=64, max_waiting=100, max_waiting_bytes=1000)
+    large = [Guest(door, BULK_PLACES, background=True) for _ in range(5)]
+    await _settle()
+    assert [guest.inside for guest in large] == [True, True, True, False, False]
+    small = [Guest(door, num_places(2)) for _ in range(16)]
+    await _settle()
+    assert all(guest.inside for guest in small)
+    for guest in (*small, *large):
+        await guest.leave()
