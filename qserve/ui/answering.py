@@ -108,45 +108,50 @@ class _Draft:
 
 
 async def draw_answers(
-    api: Api, conversation: Conversation, sides: Sequence[Sampling], systems: Sequence[str], begin_with: str = ""
+    api: Api, conversation: Conversation, sides: Sequence[Sampling], systems: Sequence[str], *, goes_on: bool = False
 ) -> AsyncGenerator[Conversation, None]:
     """The conversation with answers to its last question, again and again as they grow; at last with all of them.
 
-    `systems` are the sides' system prompts. `begin_with`: go on writing this answer (one side, one answer).
+    `systems` are the sides' system prompts. `goes_on`: the first answer of each side is written on, its others stay.
     Closing the iterator closes the requests, which frees their places at the worker.
     """
     changed = asyncio.Event()
+    before = conversation.turns[-1].sides if goes_on else ()
     drafts = [
-        [_Draft(Answer(model=side.model, content=begin_with), changed) for _ in range(side.num_answers)]
-        for side in sides
+        [_Draft(answer, changed) for answer in _beginnings(side, before[number] if number < len(before) else ())]
+        for number, side in enumerate(sides)
     ]
-    before = len(conversation.turns) - 1
     work = [
         asyncio.create_task(
-            _draw(
-                api,
-                draft,
-                _body(replace(conversation, system=systems[number]), number, before, side, index, begin_with),
-            )
+            _draw(api, draft, _body(replace(conversation, system=systems[number]), number, side, index, draft.answer))
         )
         for number, side in enumerate(sides)
         for index, draft in enumerate(drafts[number])
     ]
+
+    def told() -> Conversation:
+        """What is drawn, and beside it what stays."""
+        drawn = [
+            [*(draft.answer for draft in side), *(before[number][1:] if number < len(before) else ())]
+            for number, side in enumerate(drafts)
+        ]
+        return conversation.answered([*drawn, *before[len(drawn) :]])
+
     try:
         while not all(task.done() for task in work):
             await _first_of(changed, work)
             changed.clear()
-            yield conversation.answered([[draft.answer for draft in side] for side in drafts])
+            yield told()
             await asyncio.sleep(_REDRAW_S)
-        yield conversation.answered([[draft.answer for draft in side] for side in drafts])
+        yield told()
     finally:
         for task in work:
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
 
 
-async def reward_answers(api: Api, conversation: Conversation, model: str) -> Conversation:
-    """The conversation with rewards on the answers to its last question, best first where there are several.
+async def reward_answers(api: Api, conversation: Conversation, model: str, *, is_ranked: bool = True) -> Conversation:
+    """The conversation with rewards on the answers to its last question; where `is_ranked`, the best comes first.
 
     Raises ApiFailure.
     """
@@ -160,19 +165,25 @@ async def reward_answers(api: Api, conversation: Conversation, model: str) -> Co
             scored = await api.post("/v1/reward", asked)
             rewards = {row["index"]: float(row["reward"]) for row in scored["data"]}
             whole = [replace(one, reward=rewards[index]) for index, one in enumerate(whole)]
-            whole.sort(key=lambda one: -(one.reward or 0.0))
+            if is_ranked:
+                whole.sort(key=lambda one: -(one.reward or 0.0))
         sides.append([*whole, *(one for one in answers if not one.text or one.error)])
     return conversation.answered(sides)
 
 
-def _body(
-    conversation: Conversation, number: int, before: int, side: Sampling, index: int, begin_with: str
-) -> dict[str, Any]:
-    messages = conversation.messages(number, before)
+def _beginnings(side: Sampling, before: Sequence[Answer]) -> list[Answer]:
+    """What the answers of a side begin with: nothing, or the first of those that stand there."""
+    if before:
+        return [Answer(model=side.model, content=before[0].content, reasoning=before[0].reasoning)]
+    return [Answer(model=side.model) for _ in range(side.num_answers)]
+
+
+def _body(conversation: Conversation, number: int, side: Sampling, index: int, begun: Answer) -> dict[str, Any]:
+    messages = conversation.messages(number, len(conversation.turns) - 1)
     messages.append({"role": "user", "content": conversation.turns[-1].question})
-    if not begin_with:
+    if not begun.content:
         return side.body(messages, index)
-    messages.append({"role": "assistant", "content": begin_with})
+    messages.append({"role": "assistant", "content": begun.content})
     return {**side.body(messages, index), "continue_final_message": True, "add_generation_prompt": False}
 
 

@@ -64,12 +64,18 @@ class Turn:
 
 @dataclass(frozen=True)
 class Conversation:
-    """All turns under one system prompt. `created` is in seconds since 1970."""
+    """All turns under one system prompt.
+
+    Attributes:
+        created: in seconds since 1970.
+        copy_of: the conversation that another tab went on with at the same time; "" for an original.
+    """
 
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     created: float = field(default_factory=time.time)
     system: str = ""
     turns: tuple[Turn, ...] = ()
+    copy_of: str = ""
 
     @property
     def title(self) -> str:
@@ -122,7 +128,8 @@ class Conversation:
                 Turn(str(turn["question"]), tuple(tuple(_answer_of(one) for one in side) for side in turn["sides"]))
                 for turn in data["turns"]
             )
-            return cls(str(data["id"]), float(data["created"]), str(data.get("system", "")), turns)
+            system, copy_of = str(data.get("system", "")), str(data.get("copy_of", ""))
+            return cls(str(data["id"]), float(data["created"]), system, turns, copy_of)
         except (KeyError, TypeError, ValueError):
             return cls()
 

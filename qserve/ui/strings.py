@@ -41,6 +41,11 @@ STRINGS: dict[str, tuple[str, str]] = {
     ),
     "chat.history": ("Conversations", "历史对话"),
     "chat.history.none": ("None yet.", "暂无。"),
+    "chat.copy_of": ("copy", "副本"),
+    "chat.forked": (
+        "This conversation was continued in another tab. What you wrote here is kept as a copy of its own.",
+        "此对话已在另一个标签页中继续。你在这里的内容已另存为副本。",
+    ),
     "chat.delete": ("Delete", "删除"),
     "chat.model": ("Model", "模型"),
     "chat.settings": ("Settings", "设置"),

@@ -14,6 +14,7 @@ from qserve.ui.strings import LANGUAGES, STRINGS
 __all__ = ["css", "script", "theme"]
 
 _STATIC = Path(__file__).parent / "static"
+_SCRIPTS = ("conversations.js", "follow.js", "mend.js", "alive.js")  # after page.js, which they build on
 _SANS = ("system-ui", "-apple-system", "Segoe UI", "Noto Sans", "PingFang SC", "Microsoft YaHei", "Noto Sans CJK SC")
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono")
 
@@ -83,7 +84,7 @@ def script() -> str:
         for column, language in enumerate(LANGUAGES)
     }
     page = _read("page.js").replace("__STRINGS__", json.dumps(words, ensure_ascii=False).replace("<", "\\u003c"))
-    return page + _read("mend.js") + _read("alive.js")
+    return page + "".join(_read(name) for name in _SCRIPTS)
 
 
 @cache

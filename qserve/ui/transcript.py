@@ -1,33 +1,48 @@
-"""A conversation as Gradio's Chatbot shows it: Markdown with thinking folded, and figures under each answer."""
+"""A conversation as Gradio's Chatbot shows it: text as HTML of our own, thinking folded, figures under each answer."""
 
 from __future__ import annotations
 
 import html
-import re
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
+from qserve.ui.chat.markdown import GrowingMarkdown, blocks_of, one_line
 from qserve.ui.conversation import Answer, Conversation
 from qserve.ui.strings import say
 
-__all__ = ["messages_of", "turn_of"]
+__all__ = ["Drafts", "messages_of", "new_drafts", "turn_of"]
 
-_FENCE = "```"
-_CODE = re.compile(r"(```.*?(?:```|$)|`[^`\n]+`)", re.DOTALL)
+Place = tuple[int, int, int]
+"""Where an answer stands: the numbers of its turn, its side and its rank."""
+Drafts = defaultdict[tuple[int, int, int, str], GrowingMarkdown]
+"""What is rendered of answers that are being written, by place and kind of text."""
 
 
-def messages_of(conversation: Conversation, side: int, language: str) -> list[dict[str, Any]]:
-    """Messages for the Chatbot of one side: per turn one of the user and, once answers began, one of the model."""
+def new_drafts() -> Drafts:
+    """Nothing yet."""
+    return defaultdict(GrowingMarkdown)
+
+
+def messages_of(
+    conversation: Conversation, side: int, language: str, drafts: Drafts | None = None
+) -> list[dict[str, Any]]:
+    """Messages for the Chatbot of one side: per turn one of the user and, once answers began, one of the model.
+
+    With `drafts`, kept by whoever draws an answer again and again as it grows, its finished part is rendered once.
+    """
+    drafts = drafts if drafts is not None else new_drafts()
     messages = []
     for number, turn in enumerate(conversation.turns):
-        messages.append({"role": "user", "content": [_text(_literal(turn.question))]})
+        messages.append({"role": "user", "content": [_text("\n\n".join(blocks_of(turn.question)))]})
         answers = turn.sides[side] if side < len(turn.sides) else ()
         if answers:
             parts = [
-                part
-                for rank, answer in enumerate(answers)
-                for part in _parts(answer, rank, len(answers), f"qs-of-{number}-{side}-{rank}", language)
+                _text(part)
+                for rank in range(len(answers))
+                for part in _parts(answers, (number, side, rank), language, drafts)
             ]
-            messages.append({"role": "assistant", "content": [_text(part) for part in parts]})
+            messages.append({"role": "assistant", "content": parts})
     return messages
 
 
@@ -40,51 +55,56 @@ def turn_of(conversation: Conversation, side: int, index: int) -> int:
     return len(conversation.turns) - 1
 
 
-def _parts(answer: Answer, rank: int, count: int, anchor: str, language: str) -> list[str]:
-    """Pieces of Markdown, each rendered on its own, so that a fence that is open in one swallows no other."""
+def _parts(answers: Sequence[Answer], place: Place, language: str, drafts: Drafts) -> list[str]:
+    """Pieces of HTML, blocks apart by an empty line: the browser draws anew only those that changed."""
+    answer, rank = answers[place[-1]], place[-1]
     parts = []
     if answer.thinking:
-        parts.append(_thought(answer, language))
+        parts.append(_thought(answer, place, language, drafts))
     if answer.text.strip():
-        parts.append(answer.text)
+        parts.append("\n\n".join(_blocks(answer, "text", place, drafts)))
     if answer.error:
-        parts.append(f'<div class="qs-error" role="alert">{html.escape(answer.error)}</div>')
-    figures = f'<div class="qs-figures">{_figures(answer, rank, count, anchor, language)}</div>'
+        parts.append(one_line(f'<div class="qs-error" role="alert">{html.escape(answer.error)}</div>'))
+    figures = one_line(f'<div class="qs-figures">{_figures(answers, place, language)}</div>')
     if rank == 0:
         return [*parts, figures]
-    summary = say(language, "chat.other", rank=rank + 1, count=count)
+    summary = say(language, "chat.other", rank=rank + 1, count=len(answers))
     if answer.reward is not None:
         summary += " · " + say(language, "chat.reward", value=f"{answer.reward:.3f}")
-    return [_folded("qs-other", summary, "\n\n".join([*(_closed(part) for part in parts), figures]))]
+    return [_folded("qs-other", summary, [*parts, figures])]
 
 
-def _thought(answer: Answer, language: str) -> str:
+def _blocks(answer: Answer, kind: str, place: Place, drafts: Drafts) -> Sequence[str]:
+    """The answer's `text` or `thinking` as blocks of HTML."""
+    text: str = getattr(answer, kind)
+    return blocks_of(text) if answer.finish_reason else drafts[(*place, kind)].blocks_of(text)
+
+
+def _thought(answer: Answer, place: Place, language: str, drafts: Drafts) -> str:
     thinks_still = not answer.text.strip() and not answer.finish_reason
     summary = say(language, "chat.thinking_now" if thinks_still else "chat.thoughts")
-    return _folded("qs-thought", summary, _closed(answer.thinking), thinks_still)
+    return _folded("qs-thought", summary, _blocks(answer, "thinking", place, drafts), thinks_still)
 
 
-def _folded(kind: str, summary: str, inside: str, is_open: bool = False) -> str:
-    # The empty lines let Markdown go on inside of the element.
+def _folded(kind: str, summary: str, inside: Sequence[str], is_open: bool = False) -> str:
+    # No empty line may stand in it: the browser's parser would take the rest for Markdown.
     return (
-        f'<details class="{kind}"{" open" if is_open else ""}><summary>{html.escape(summary)}</summary>\n\n'
-        f"{inside}\n\n</details>"
+        f'<details class="{kind}"{" open" if is_open else ""}><summary>{html.escape(summary)}</summary>'
+        f"{''.join(inside).replace(chr(10), '')}</details>"
     )
 
 
-def _closed(text: str) -> str:
-    """With an end for a code fence that is still open."""
-    return f"{text}\n{_FENCE}" if text.count(_FENCE) % 2 else text
-
-
-def _figures(answer: Answer, rank: int, count: int, anchor: str, language: str) -> str:
+def _figures(answers: Sequence[Answer], place: Place, language: str) -> str:
+    answer, rank = answers[place[-1]], place[-1]
     if not answer.finish_reason:
         return '<span class="qs-writing">…</span>'
     told = []
     if answer.reward is not None:
         told.append(f"<b>{say(language, 'chat.reward', value=f'{answer.reward:.3f}')}</b>")
-    if rank == 0 and count > 1 and answer.reward is not None:
-        told.append(say(language, "chat.best", count=count))
+    # An answer that was continued may be the best no longer.
+    rewards = [one.reward for one in answers if one.reward is not None]
+    if rank == 0 and len(answers) > 1 and rewards and answer.reward == max(rewards):
+        told.append(say(language, "chat.best", count=len(answers)))
     if answer.tokens_per_s is not None:
         told.append(say(language, "chat.tokens_per_s", value=f"{answer.tokens_per_s:.1f}"))
     if answer.ttft_ms is not None:
@@ -96,14 +116,9 @@ def _figures(answer: Answer, rank: int, count: int, anchor: str, language: str) 
         told.append(say(language, f"chat.{answer.finish_reason}"))
     if answer.model:
         told.append(html.escape(answer.model))
-    copy = f'<button class="qs-copy {anchor}">{say(language, "chat.copy")}</button>' if answer.text else ""
+    anchor = "-".join(map(str, place))
+    copy = f'<button class="qs-copy qs-of-{anchor}">{say(language, "chat.copy")}</button>' if answer.text else ""
     return " ".join(f"<span>{one}</span>" for one in told) + copy
-
-
-def _literal(question: str) -> str:
-    """What a user wrote is Markdown, but never HTML. Code shows what stands in it anyway."""
-    pieces = _CODE.split(question)
-    return "".join(piece if index % 2 else html.escape(piece, quote=False) for index, piece in enumerate(pieces))
 
 
 def _text(text: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ __all__ = ["Visitors"]
 _OPEN = "/health"
 _FILE = "/gradio_api/file="
 _HEARTBEAT = "/gradio_api/heartbeat/"
-_WITH_SESSION = frozenset({"/gradio_api/queue/join", "/gradio_api/cancel", "/gradio_api/reset"})
+_WITH_SESSION = frozenset({"/gradio_api/queue/join", "/gradio_api/cancel"})
 _QUERY_NAMES = ("session_hash", "upload_id")
 _TELLING = (b"application/json", b"text/event-stream", b"text/html")
 # In JSON of Gradio's own: inside a string, what a model wrote above all, these quotes would be escaped.

@@ -11,9 +11,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -142,3 +143,26 @@ def page(signed_in: BrowserContext) -> Page:
     page.goto("/")
     page.wait_for_selector("gradio-app button", state="visible")
     return page
+
+
+def conversation_of(turns: Sequence[tuple[str, list[list[str]]]], id_: str = "0123456789ab") -> dict[str, Any]:
+    """A conversation as the browser keeps it: of each turn the question, and the answers of each side."""
+
+    def answers(texts: list[str]) -> list[dict[str, str]]:
+        return [{"content": text, "finish_reason": "stop"} for text in texts]
+
+    kept = [{"question": question, "sides": [answers(side) for side in sides]} for question, sides in turns]
+    return {"version": 1, "title": turns[0][0], "id": id_, "created": 1.7e9, "system": "", "turns": kept}
+
+
+def keep_conversation(page: Page, turns: Sequence[tuple[str, list[list[str]]]]) -> None:
+    """As if it had been led in this tab, which is loaded anew with it."""
+    page.evaluate(
+        """kept => {
+            localStorage.setItem("qserve.chat." + kept.id, JSON.stringify(kept));
+            sessionStorage.setItem("qserve.current", kept.id);
+        }""",
+        conversation_of(turns),
+    )
+    page.reload()
+    page.wait_for_selector("#qs-bot-0 [data-testid=user]")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-from tests.browser.conftest import PATIENCE_MS
+from tests.browser.conftest import PATIENCE_MS, keep_conversation
 
 COUNTING = "Count from 1 to 30"
 expect.set_options(timeout=PATIENCE_MS)
@@ -173,6 +173,113 @@ def test_an_answer_that_was_cut_is_continued(page: Page) -> None:
     assert after.startswith(before) and after == ", ".join(str(number) for number in range(1, 31))
 
 
+def test_an_answer_that_is_continued_keeps_its_others(page: Page) -> None:
+    turn = ("What is 1 + 1?", [["It is", "second", "third"]])
+    keep_conversation(page, [turn])
+    page.locator("#qs-continue").click()
+    expect(page.locator("#qs-stop")).to_be_visible()
+    rested(page)
+    first, *others = kept(page)["turns"][0]["sides"][0]
+    assert first["content"].startswith("It is") and [one["content"] for one in others] == ["second", "third"]
+    expect(page.locator("#qs-bot-0 details.qs-other")).to_have_count(2)
+
+
+def test_both_sides_answer_in_a_new_conversation_and_are_continued(page: Page) -> None:
+    page.locator("#qs-compare > button").click()
+    page.locator("#qs-compare input[type=checkbox]").check()
+    say(page, "What is 30 - 12?")
+    page.locator("#qs-new").click()
+    expect(page.locator("#qs-bot-0 [data-testid=user]")).to_have_count(0)
+    expect(page.locator("#qs-bot-1")).to_be_visible()
+    say(page, "What is 5 + 5?")
+    expect(bot(page, 1).first).to_contain_text("10")
+    page.locator("#qs-continue").click()
+    expect(page.locator("#qs-stop")).to_be_visible()
+    rested(page)
+    sides = kept(page)["turns"][0]["sides"]
+    assert len(sides) == 2 and all(side[0]["content"].startswith("10") for side in sides)
+
+
+def slow_down(page: Page) -> None:
+    """Sixteen answers at once: long enough for somebody to do something else."""
+    page.locator("#qs-best-of input[type=number]").fill("16")
+    page.locator("#qs-best-of input[type=number]").press("Tab")
+
+
+def test_a_reload_while_an_answer_streams_keeps_what_came(page: Page) -> None:
+    slow_down(page)
+    ask(page, COUNTING)
+    page.wait_for_function("document.querySelector('#qs-bot-0 [data-testid=bot]')?.textContent.includes('1, 2, 3')")
+    page.reload()
+    expect(page.locator("#qs-bot-0 [data-testid=user]")).to_have_text(COUNTING)
+    expect(bot(page).first).to_contain_text("1, 2")
+    rested(page)
+    expect(page.locator("#qs-bot-0 .qs-figures").first).to_contain_text("stopped")
+
+
+def test_new_while_an_answer_is_on_its_way_leaves_it_behind(page: Page) -> None:
+    slow_down(page)
+    ask(page, COUNTING)
+    expect(page.locator("#qs-stop")).to_be_visible()
+    page.locator("#qs-new").click()
+    expect(page.locator("#qs-bot-0 [data-testid=user]")).to_have_count(0)
+    page.locator("#qs-best-of input[type=number]").fill("1")
+    page.locator("#qs-best-of input[type=number]").press("Tab")
+    say(page, "What is 2 + 2?")
+    assert [turn["question"] for turn in kept(page)["turns"]] == ["What is 2 + 2?"]
+    expect(page.locator("#qs-bot-0 [data-testid=user]")).to_have_count(1)
+
+
+def test_an_edit_box_ends_with_its_conversation_and_holds_what_was_written(page: Page) -> None:
+    keep_conversation(page, [("if **a**<b", [["x"]]), ("then", [["y"]])])
+    page.locator("#qs-bot-0 button[aria-label=Edit]").first.click()
+    expect(page.locator("textarea.edit-textarea")).to_have_value("if **a**<b")
+    page.locator("#qs-history .qs-open").click()
+    expect(page.locator("textarea.edit-textarea")).to_have_count(1)  # the same conversation, nothing has changed
+    say(page, "What is 3 + 3?")
+    expect(page.locator("textarea.edit-textarea")).to_have_count(0)
+    expect(page.locator("#qs-bot-0 [data-testid=user]")).to_have_count(3)
+
+
+def test_two_tabs_on_one_conversation_are_both_kept(signed_in: BrowserContext) -> None:
+    one = signed_in.new_page()
+    one.goto("/")
+    expect(one.locator("#qs-model input")).to_have_value("demo")
+    keep_conversation(one, [("What is 1 + 1?", [["2"]])])
+    two = signed_in.new_page()
+    two.goto("/")
+    expect(two.locator("#qs-model input")).to_have_value("demo")
+    two.locator("#qs-history .qs-open").click()
+    expect(two.locator("#qs-bot-0 [data-testid=user]")).to_have_count(1)
+    say(one, "What is 2 + 2?")
+    say(two, "What is 3 + 3?")
+    expect(two.locator(".qs-notice")).to_contain_text("kept as a copy")
+    expect(one.locator("#qs-history .qs-open")).to_have_text(["What is 1 + 1? (copy)", "What is 1 + 1?"])
+    questions = {tab: [turn["question"] for turn in kept(tab)["turns"]] for tab in (one, two)}
+    assert questions == {
+        one: ["What is 1 + 1?", "What is 2 + 2?"],
+        two: ["What is 1 + 1?", "What is 3 + 3?"],
+    }
+    two.reload()
+    say(two, "What is 4 + 4?")
+    assert [turn["question"] for turn in kept(two)["turns"]][-2:] == ["What is 3 + 3?", "What is 4 + 4?"]
+
+
+def test_a_reader_who_scrolls_up_is_left_there(page: Page) -> None:
+    page.set_viewport_size({"width": 1000, "height": 480})
+    area = page.locator("#qs-bot-0 [role=log]")
+    at_the_end = "area => area.scrollHeight - area.clientHeight - area.scrollTop < 9"
+    slow_down(page)
+    ask(page, COUNTING)
+    page.wait_for_function("(area => area.scrollTop > 100)(document.querySelector('#qs-bot-0 [role=log]'))")
+    assert area.evaluate(at_the_end), "it does not follow"
+    area.hover()
+    page.mouse.wheel(0, -90)
+    page.wait_for_function("document.querySelector('#qs-bot-0 [role=log]').qsFollows === false")
+    rested(page)
+    assert not area.evaluate(at_the_end), "it took the reader down"
+
+
 def test_the_export_is_the_conversation(page: Page, tmp_path: Path) -> None:
     say(page, "What is 1 + 1?")
     conversation = kept(page)
@@ -210,7 +317,7 @@ def test_the_language_can_be_switched(page: Page) -> None:
     expect(page.locator("#qs-bot-0 .qs-figures")).to_contain_text("奖励")
 
 
-def test_what_a_model_or_a_user_writes_is_no_html(page: Page) -> None:
+def test_what_a_user_writes_is_no_html(page: Page) -> None:
     say(page, '<img src=x onerror="window.broken = true"><script>window.broken = true</script>')
     assert page.evaluate("window.broken") is None
 

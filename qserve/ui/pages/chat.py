@@ -5,31 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from html import unescape
+from html import escape
 from typing import Any
 
 import gradio as gr
 
 from qserve.ui.answering import draw_answers, reward_answers
 from qserve.ui.api import ApiFailure
+from qserve.ui.chat.markdown import MATH_DELIMITERS
 from qserve.ui.conversation import Conversation
 from qserve.ui.pages.chat_form import ChatForm, Wish, chat_form
 from qserve.ui.pages.page import PRIVATE, Shared
 from qserve.ui.server import Served, look_at
 from qserve.ui.strings import marked, say
-from qserve.ui.transcript import messages_of, turn_of
+from qserve.ui.transcript import Drafts, messages_of, new_drafts, turn_of
 
 __all__ = ["ChatPage"]
 
 _EXAMPLES = ("What is 17 + 25?", "Count from 1 to 30", "你好，你是谁？")
 _KEEP = "qserve.keep(props, trigger, watch); if (false) trigger('load');"
 _HISTORY = "qserve.history(element, trigger); if (false) { trigger('select'); trigger('clear'); }"
-_LATEX = [
-    {"left": "$$", "right": "$$", "display": True},
-    {"left": "\\[", "right": "\\]", "display": True},
-    {"left": "\\(", "right": "\\)", "display": False},
-    {"left": "$", "right": "$", "display": False},
-]
 Update = dict[Any, Any]
 
 
@@ -62,10 +57,12 @@ class ChatPage:
                     height="max(320px, calc(100dvh - 222px))",
                     min_width=280,
                     editable="user",
-                    latex_delimiters=_LATEX,
+                    latex_delimiters=list(MATH_DELIMITERS),
+                    allow_tags=False,
                     buttons=[],
                     layout="bubble",
                     placeholder=marked("chat.empty") if side == 0 else None,
+                    autoscroll=False,  # follow.js does it: Gradio's own takes a reader down who scrolls up
                     examples=[{"text": text} for text in _EXAMPLES] if side == 0 else None,
                     feedback_options=None,
                 )
@@ -120,19 +117,20 @@ class ChatPage:
         ):
             asks += [bot.retry(retried, **writing), bot.edit(edited, **writing)]
             bot.undo(self._undo, [keeper, language], [*self._bots, keeper, self._question], **PRIVATE)
-        self._stop.click(self._stopped, [keeper, language], drawn, cancels=asks, **PRIVATE)
-        self._new.click(
-            self._fresh, None, [*drawn], js="() => { qserve.forget(); return []; }", cancels=asks, **PRIVATE
+        # What was asked before is cancelled first: its last words must not come after what takes its place.
+        stops = {"fn": None, "cancels": asks, **PRIVATE}
+        compare = self._form.compare
+        self._stop.click(**stops).then(self._stopped, [keeper, language], drawn, **PRIVATE)
+        self._new.click(js="() => { qserve.forget(); return []; }", **stops).then(
+            self._fresh, [language, compare], drawn, **PRIVATE
         )
-        self._history.clear(self._fresh, None, drawn, cancels=asks, **PRIVATE)
-        self._history.select(self._opened, language, drawn, cancels=asks, **PRIVATE)
+        self._history.clear(**stops).then(self._fresh, [language, compare], drawn, **PRIVATE)
+        self._history.select(**stops).then(self._reopened, [keeper, language, compare], drawn, **PRIVATE)
         # The component of the language may not have its value yet.
-        spoken = "(kept) => [kept, qserve.language]"
-        keeper.load(self._reopened, [keeper, language], drawn, js=spoken, **PRIVATE)
+        spoken = "(kept, _, compare) => [kept, qserve.language, compare]"
+        keeper.load(self._reopened, [keeper, language, compare], drawn, js=spoken, **PRIVATE)
         self._export.click(None, keeper, None, js="(c) => { qserve.exportConversation(c); return []; }")
-        self._form.compare.change(
-            lambda wanted: gr.update(visible=wanted), self._form.compare, self._bots[1], **PRIVATE
-        )
+        compare.change(lambda wanted: gr.update(visible=wanted), compare, self._bots[1], **PRIVATE)
 
     async def _ask(self, question: str, kept: Any, language: str, *form: Any) -> AsyncIterator[Update]:
         conversation = Conversation.from_json(kept)
@@ -179,20 +177,17 @@ class ChatPage:
             return
         index = event.index if isinstance(event.index, int) else event.index[0]
         cut = conversation.cut(turn_of(conversation, side, index))
-        async for update in self._answer(
-            cut, unescape(str(event.value)).strip(), language, self._form.read(form, language)
-        ):
+        async for update in self._answer(cut, str(event.value).strip(), language, self._form.read(form, language)):
             yield update
 
     async def _go_on(self, _question: str, kept: Any, language: str, *form: Any) -> AsyncIterator[Update]:
-        """Writes on at the end of the last answer."""
+        """Writes on at the end of the last answer, on each side."""
         conversation = Conversation.from_json(kept)
         if not conversation.turns or not any(conversation.turns[-1].sides):
             return
         wish = self._form.read(form, language)
-        last = conversation.turns[-1].sides[0][0]
-        sides = (replace(wish.sides[0], num_answers=1),)
-        async for update in self._drawn(conversation, replace(wish, sides=sides), language, last.content):
+        sides = wish.sides[: len(conversation.turns[-1].sides)]
+        async for update in self._drawn(conversation, replace(wish, sides=sides), language, goes_on=True):
             yield update
 
     async def _answer(
@@ -211,67 +206,66 @@ class ChatPage:
         served = await look_at(self._shared.api)
         if not served.chat:
             why = served.problem or "; ".join(served.waiting)
-            raise gr.Error(say(language, "chat.no_model", why=why), print_exception=False)
+            raise gr.Error(escape(say(language, "chat.no_model", why=why)), print_exception=False)
         sides = tuple(replace(side, model=side.model or served.chat[0]) for side in wish.sides)
         return replace(wish, sides=sides, reward_model=wish.reward_model or next(iter(served.reward), ""))
 
     async def _drawn(
-        self, asked: Conversation, wish: Wish, language: str, begin_with: str = ""
+        self, asked: Conversation, wish: Wish, language: str, *, goes_on: bool = False
     ) -> AsyncIterator[Update]:
         """Answers as they are written, then their rewards."""
-        told = asked
-        drawing = draw_answers(self._shared.api, asked, wish.sides, wish.systems, begin_with)
+        told, drafts = asked, new_drafts()
+        drawing = draw_answers(self._shared.api, asked, wish.sides, wish.systems, goes_on=goes_on)
         # The request is on its way while the question is being drawn.
         begun = asyncio.ensure_future(anext(drawing, asked))
         try:
             yield {**self._shown(asked, language), self._question: "", **self._busy(True)}
             told = await begun
-            yield self._shown(told, language)
+            yield self._shown(told, language, drafts)
             async for told in drawing:
-                yield self._shown(told, language)
+                yield self._shown(told, language, drafts)
         finally:
             begun.cancel()
             await asyncio.gather(begun, return_exceptions=True)
             await drawing.aclose()
         if wish.reward_model:
             try:
-                told = await reward_answers(self._shared.api, told, wish.reward_model)
+                # The answer that was written on stays the first: the conversation goes on from it.
+                told = await reward_answers(self._shared.api, told, wish.reward_model, is_ranked=not goes_on)
             except ApiFailure as failure:
-                gr.Warning(say(language, "chat.no_reward", why=str(failure)))
+                gr.Warning(escape(say(language, "chat.no_reward", why=str(failure))))
         yield {**self._shown(told, language), **self._busy(False)}
 
-    def _shown(self, conversation: Conversation, language: str) -> Update:
+    def _shown(self, conversation: Conversation, language: str, drafts: Drafts | None = None) -> Update:
         bots: Update = {
-            bot: messages_of(conversation, side, language)
+            bot: messages_of(conversation, side, language, drafts)
             for side, bot in enumerate(self._bots)
-            if side == 0 or any(len(turn.sides) > 1 for turn in conversation.turns)
+            if side == 0 or _has_two_sides(conversation)
         }
         return {**bots, self._keeper: conversation.to_json()}
 
     def _busy(self, is_busy: bool) -> Update:
         return {self._send: gr.update(visible=not is_busy), self._stop: gr.update(visible=is_busy)}
 
-    def _opened_with(self, conversation: Conversation, language: str) -> Update:
-        second = any(len(turn.sides) > 1 for turn in conversation.turns)
-        return {
-            self._bots[0]: messages_of(conversation, 0, language),
-            self._bots[1]: gr.update(value=messages_of(conversation, 1, language), visible=second),
-            self._keeper: conversation.to_json(),
-            **self._busy(False),
-        }
-
     def _stopped(self, kept: Any, language: str) -> Update:
         return {**self._shown(Conversation.from_json(kept).stopped(), language), **self._busy(False)}
 
-    def _fresh(self) -> Update:
-        return self._opened_with(Conversation(), "")
+    def _fresh(self, language: str, compare: bool) -> Update:
+        return self._opened(Conversation(), language, compare)
 
-    def _opened(self, language: str, event: gr.EventData) -> Update:
-        return self._opened_with(Conversation.from_json(event._data.get("conversation")).stopped(), language)
+    def _reopened(self, kept: Any, language: str, compare: bool) -> Update:
+        """From the list, or after a reload: an answer that was being written is marked as stopped."""
+        return self._opened(Conversation.from_json(kept).stopped(), language, compare)
 
-    def _reopened(self, kept: Any, language: str) -> Update:
-        """After a reload: an answer that was being written is marked as stopped."""
-        return self._opened_with(Conversation.from_json(kept).stopped(), language)
+    def _opened(self, conversation: Conversation, language: str, compare: bool) -> Update:
+        return {
+            self._bots[0]: messages_of(conversation, 0, language),
+            self._bots[1]: gr.update(
+                value=messages_of(conversation, 1, language), visible=bool(compare) or _has_two_sides(conversation)
+            ),
+            self._keeper: conversation.to_json(),
+            **self._busy(False),
+        }
 
     def _undo(self, kept: Any, language: str) -> Update:
         """The last question goes back to where it was written."""
@@ -279,3 +273,7 @@ class ChatPage:
         question = conversation.turns[-1].question if conversation.turns else ""
         cut = conversation.cut(max(0, len(conversation.turns) - 1))
         return {**self._shown(cut, language), self._question: question}
+
+
+def _has_two_sides(conversation: Conversation) -> bool:
+    return any(len(turn.sides) > 1 for turn in conversation.turns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import gradio as gr
@@ -46,4 +47,5 @@ def whole_number_of(text: str | None, key: str, language: str) -> int | None:
 
 def _refusal(key: str, text: str, field: str, language: str) -> str:
     assert field in STRINGS
-    return say(language, key, field=say(language, field), value=text.strip())
+    # What Gradio shows of an error is HTML.
+    return escape(say(language, key, field=say(language, field), value=text.strip()))

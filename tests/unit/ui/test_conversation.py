@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from qserve.ui.conversation import Answer, Conversation, split_thinking
-from qserve.ui.transcript import messages_of, turn_of
+from qserve.ui.transcript import messages_of, new_drafts, turn_of
 
 DONE = {"finish_reason": "stop", "model": "m"}
 
@@ -89,13 +91,29 @@ def test_the_best_is_shown_and_the_others_are_folded_with_their_rewards() -> Non
 
 def test_an_open_fence_swallows_nothing_that_is_folded() -> None:
     thinking = shown(Conversation().asked("q", 1).answered([[Answer(content="<think>```py\nx")]]))[1]
-    assert thinking.index("```\n\n</details>") > thinking.index("```py")
+    assert "<code>x</code></pre></div></div></details>" in thinking
     assert '<details class="qs-thought" open>' in thinking and "Thinking …" in thinking
 
 
-def test_what_a_user_writes_is_no_html_outside_of_code() -> None:
+def test_what_is_drawn_of_a_growing_answer_is_what_is_drawn_of_the_whole() -> None:
+    text = "# Title\n\nSome *words*.\n\n- a\n- b\n\n```py\nx = 1\n\ny\n```\n\n$x$ end"
+    drafts = new_drafts()
+    for length in range(len(text) + 1):
+        growing = Conversation().asked("q", 1).answered([[Answer(content=text[:length])]])
+        drawn = messages_of(growing, 0, "en", drafts)[1]["content"][0]["text"]
+    whole = Conversation().asked("q", 1).answered([[Answer(content=text, **DONE)]])
+    assert drawn == messages_of(whole, 0, "en")[1]["content"][0]["text"]
+
+
+def test_an_answer_that_was_continued_may_be_the_best_no_longer() -> None:
+    answers = [Answer(content=text, reward=reward, **DONE) for text, reward in (("first", 0.5), ("other", 2.0))]
+    assert "best of 2" not in shown(Conversation().asked("q", 1).answered([answers]))[1]
+
+
+def test_what_a_user_writes_is_no_html() -> None:
     first = shown(Conversation().asked("<b>x</b> `<i>`\n```\n<u>\n```", 1))[0]
-    assert first == "&lt;b&gt;x&lt;/b&gt; `<i>`\n```\n<u>\n```"
+    assert "&lt;b&gt;x&lt;/b&gt;" in first and "<code>&lt;i&gt;</code>" in first and "&lt;u&gt;" in first
+    assert not {"<b>", "<i>", "<u>"} & set(re.findall("<[^>]*>", first))
 
 
 def test_an_error_is_told_and_escaped() -> None:
