@@ -7,6 +7,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from qserve.engine.transformers.engine import Engine, Generation, Piece, merged
@@ -23,7 +24,11 @@ class Answer(ABC):
 
     def __init__(self, engine: Engine, request: SamplingFields, id_prefix: str) -> None:
         self._engine = engine
-        self._head = {"id": f"{id_prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
+        self._head: dict[str, Any] = {
+            "id": f"{id_prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": request.model,
+        }
         options = request.stream_options
         self._with_usage = options is not None and options.include_usage
         self._counts_on = self._with_usage and options is not None and options.continuous_usage_stats
@@ -53,7 +58,7 @@ class Answer(ABC):
 
     async def _pieces(self, generations: Sequence[Generation]) -> AsyncGenerator[tuple[int, Piece]]:
         """Pieces of all generations as they come, with the index of their choice; counts what was generated."""
-        streams = [self._engine.generate(generation) for generation in generations]
+        streams = [self._engine.generate(replace(one, request_id=self._head["id"])) for one in generations]
         async with aclosing(merged(streams)) as arrivals:
             async for index, piece in arrivals:
                 self._num_generated[index] = piece.num_tokens

@@ -7,20 +7,32 @@ hybrids, go to `row_batcher`, behind the same four verbs: submit, cancel, exclus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from qserve.engine.transformers.sampling import SequenceSampler, TokenChoice
 
-__all__ = ["NOT_A_NUMBER", "Batcher", "BatcherLoad", "Deliveries", "Sequence", "SequenceFailed"]
+__all__ = [
+    "NOT_A_NUMBER",
+    "Batcher",
+    "BatcherLoad",
+    "Deliveries",
+    "Sequence",
+    "SequenceFailed",
+    "failure_of",
+    "undelivered_of",
+]
+
+_log = logging.getLogger("qserve.worker")
 
 NOT_A_NUMBER = "the model's output is not a number; the checkpoint or its dtype is broken, try --dtype float32"
 
 
 class SequenceFailed(Exception):
-    """One sequence failed in the engine, for example for want of memory. Others go on.
+    """One sequence failed in the engine, for example for want of memory. Others continue.
 
     Attributes:
         status: of the HTTP answer.
@@ -38,6 +50,9 @@ class Sequence:
 
     `outbox` receives one `TokenChoice` a token, on the event loop; a `SequenceFailed` ends it early. After `max_tokens`
     tokens, or a token of `stop_token_ids`, nothing more comes.
+
+    `drawn_ids` are the tokens so far, and `num_shared_failures` counts steps that failed while it was one of several in
+    them; `undelivered` was drawn last and is not in the outbox yet. All belong to the generating thread.
     """
 
     request_id: str
@@ -45,7 +60,25 @@ class Sequence:
     max_tokens: int
     stop_token_ids: frozenset[int]
     sampler: SequenceSampler
+    drawn_ids: list[int] = field(default_factory=list)
+    num_shared_failures: int = 0
+    has_failed: bool = False
+    undelivered: TokenChoice | SequenceFailed | None = None
     outbox: asyncio.Queue[TokenChoice | SequenceFailed] = field(default_factory=asyncio.Queue)
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the prompt, and drawn."""
+        return len(self.prompt_ids) + len(self.drawn_ids)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more is to come."""
+        return (
+            self.has_failed
+            or len(self.drawn_ids) >= self.max_tokens
+            or (bool(self.drawn_ids) and self.drawn_ids[-1] in self.stop_token_ids)
+        )
 
     def __deepcopy__(self, memo: dict[int, object]) -> Sequence:
         """Itself. When the KV pool is full, transformers starts a request anew from a deep copy of its arguments; the
@@ -54,8 +87,23 @@ class Sequence:
         return self
 
 
+def failure_of(sequence: Sequence, error: BaseException) -> SequenceFailed:
+    """What the client of a sequence is told that an exception has ended; the log gets the rest, with its id."""
+    if isinstance(error, SequenceFailed):
+        return error
+    _log.error("request %s failed", sequence.request_id, exc_info=error)
+    return SequenceFailed(
+        f"the worker failed on this request ({type(error).__name__}); its log tells why, under {sequence.request_id}"
+    )
+
+
 Deliveries = list[tuple[Sequence, TokenChoice | SequenceFailed]]
 """What a step yields."""
+
+
+def undelivered_of(sequences: Iterable[Sequence]) -> Deliveries:
+    """What a failed step has drawn and not handed over: it is not drawn again."""
+    return [(one, one.undelivered) for one in sequences if one.undelivered is not None]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from qserve.engine.transformers.batching import NOT_A_NUMBER, Deliveries, Sequence, SequenceFailed
-from qserve.engine.transformers.out_of_memory import OutOfMemory, is_out_of_memory
+from qserve.engine.transformers.batching import NOT_A_NUMBER, Deliveries, Sequence, SequenceFailed, failure_of
+from qserve.engine.transformers.out_of_memory import OutOfMemory, is_broken_device, is_out_of_memory
 from qserve.engine.transformers.sampling import TokenChoice
 
 __all__ = ["choose_tokens"]
@@ -21,18 +21,27 @@ def choose_tokens(sequences: list[Sequence], scores: torch.Tensor) -> Deliveries
     best = scores.argmax(dim=-1)
     # Read at once: each reading waits for a GPU.
     likeliest, highest = best.tolist(), scores.gather(1, best[:, None])[:, 0].tolist()
-    return [(one, _choose(one, scores[row], likeliest[row], highest[row])) for row, one in enumerate(sequences)]
+    deliveries = [(one, _choose(one, scores[row], likeliest[row], highest[row])) for row, one in enumerate(sequences)]
+    for one, item in deliveries:
+        one.undelivered = item
+        if isinstance(item, TokenChoice):
+            one.drawn_ids.append(item.token_id)
+        else:
+            one.has_failed = True
+    return deliveries
 
 
 def _choose(sequence: Sequence, row: torch.Tensor, likeliest: int, highest: float) -> TokenChoice | SequenceFailed:
     if not math.isfinite(highest):  # NaN logits of a broken checkpoint, or of an overflow in float16
         return SequenceFailed(NOT_A_NUMBER)
-    if sequence.sampler.is_plain_greedy:
-        sequence.sampler.record(likeliest)
-        return TokenChoice(likeliest)
     try:
+        if sequence.sampler.is_plain_greedy:
+            sequence.sampler.record(likeliest)
+            return TokenChoice(likeliest)
         return sequence.sampler.choose(row)
     except Exception as error:
-        if not is_out_of_memory(error):
+        if is_broken_device(error):
             raise
-        return OutOfMemory.while_doing("choosing its next token", error)
+        if is_out_of_memory(error):
+            return OutOfMemory.while_doing("choosing its next token", error)
+        return failure_of(sequence, error)

@@ -90,7 +90,9 @@ class CompletionAnswer(Answer):
 
     async def _score(self, prompts: list[list[int]]) -> list[ScoredPrompt]:
         draw_next = self._scores_only and self._draw_next
-        return await self._engine.score(prompts, self._params, draw_next=draw_next, n=self._request.n)
+        return await self._engine.score(
+            prompts, self._params, draw_next=draw_next, n=self._request.n, request_id=self._head["id"]
+        )
 
     def _empty_choice(self) -> _Choice:
         logprobs = None if self._request.logprobs is None else LegacyLogprobs(self._engine.token_text)

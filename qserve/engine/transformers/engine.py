@@ -38,7 +38,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Generation:
-    """One answer to be generated: a prompt in tokens, and what the request asked for."""
+    """One answer to be generated: a prompt in tokens, and what `request_id` asked for."""
 
     prompt_ids: list[int]
     params: SamplingParams
@@ -46,6 +46,7 @@ class Generation:
     stops: tuple[str, ...] = ()
     include_stop: bool = False
     skip_special_tokens: bool = True
+    request_id: str = ""
 
 
 class Engine:
@@ -101,7 +102,7 @@ class Engine:
         """The pieces of one answer. Closing the iterator, or cancelling its task, stops the generation."""
         params = generation.params
         sequence = Sequence(
-            request_id=f"s{next(self._ids)}",
+            request_id=f"{generation.request_id or 'internal'}/{next(self._ids)}",
             prompt_ids=generation.prompt_ids,
             max_tokens=generation.max_tokens,
             stop_token_ids=params.stop_token_ids,
@@ -125,7 +126,13 @@ class Engine:
             self.batcher.cancel(sequence)
 
     async def score(
-        self, prompts: SequenceOf[list[int]], params: SamplingParams, *, draw_next: bool, n: int = 1
+        self,
+        prompts: SequenceOf[list[int]],
+        params: SamplingParams,
+        *,
+        draw_next: bool,
+        n: int = 1,
+        request_id: str = "",
     ) -> list[ScoredPrompt]:
         """Log-probabilities of prompts, and the token after each when `draw_next`.
 
@@ -137,6 +144,7 @@ class Engine:
                 prompt,
                 params.num_logprobs or 0,
                 SequenceSampler(seeded(params, index % n), prompt, self._device) if draw_next else None,
+                request_id,
             )
             for index, prompt in enumerate(prompts)
         ]

@@ -10,7 +10,7 @@ import torch
 
 from qserve.engine.transformers.batching import SequenceFailed
 
-__all__ = ["OutOfMemory", "as_memory_error", "free_what_failed", "is_out_of_memory"]
+__all__ = ["OutOfMemory", "as_memory_error", "free_what_failed", "is_broken_device", "is_out_of_memory"]
 
 # torch raises RuntimeError for a CPU ("DefaultCPUAllocator: can't allocate memory: you tried to allocate …"), oneDNN
 # and cuBLAS for their scratch; only a card's own allocator has a class for it.
@@ -38,6 +38,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     said = str(error).lower()
     return isinstance(error, RuntimeError) and any(phrase in said for phrase in _PHRASES)
+
+
+def is_broken_device(error: BaseException) -> bool:
+    """Whether a card reported an error after which its context is of no use: only a new process helps."""
+    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
 
 
 @contextmanager

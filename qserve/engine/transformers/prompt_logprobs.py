@@ -30,11 +30,15 @@ _LOWEST_LOGPROB = -9999.0
 
 @dataclass(frozen=True)
 class PromptToScore:
-    """`num_top` alternatives a position; `sampler` draws the token after the prompt, None where none is asked for."""
+    """`num_top` alternatives a position; `sampler` draws the token after the prompt, None where none is asked for.
+
+    A prompt may be scored again after a failure: it is always a fresh copy of `sampler` that draws.
+    """
 
     token_ids: Sequence[int]
     num_top: int
     sampler: SequenceSampler | None
+    request_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,5 +104,5 @@ def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) 
         del rows  # or the next piece would be made beside it
     following = None
     if prompt.sampler is not None:
-        following = prompt.sampler.choose(head(hidden[-1:]).float()[0].to(model.device))
+        following = prompt.sampler.fresh().choose(head(hidden[-1:]).float()[0].to(model.device))
     return ScoredPrompt(logprobs, top, following)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from qserve.engine.prompts.template import RESERVED_NAMES, ChatTemplate, TemplateRefused
 from qserve.engine.transformers.engine import Engine, Generation, seeded
 from qserve.engine.transformers.sampling import SamplingParams
 from qserve.wire.errors import ApiError
@@ -59,8 +60,7 @@ def chat_prompt(
             "no_chat_template",
             "messages",
         )
-    reserved = {"tokenize", "conversation", "add_generation_prompt", "continue_final_message", "chat_template"}
-    clash = reserved & set(template_kwargs or ())
+    clash = RESERVED_NAMES & set(template_kwargs or ())
     if clash:
         raise ApiError(
             400,
@@ -68,19 +68,19 @@ def chat_prompt(
             "invalid_value",
             "chat_template_kwargs",
         )
+    template = ChatTemplate(engine.tokenizer.get_chat_template(), engine.tokenizer.special_tokens_map)
     try:
-        ids: list[int] = engine.tokenizer.apply_chat_template(
+        text = template.render(
             [{"role": message.role, "content": message.text()} for message in messages],
-            tokenize=True,
-            return_dict=False,
-            add_generation_prompt=add_generation_prompt and not continue_final_message,
+            add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
-            **(template_kwargs or {}),
+            variables=template_kwargs,
         )
-    except Exception as error:  # templates raise what they like
+    except TemplateRefused as error:
         raise ApiError(
             400, f"the chat template refuses these messages: {error}", "chat_template", "messages"
         ) from error
+    ids: list[int] = engine.tokenizer.encode(text, add_special_tokens=False)
     return ids
 
 

@@ -25,10 +25,24 @@ import torch
 from transformers import DynamicCache
 
 from qserve.engine.transformers import attention, reference_kernels
-from qserve.engine.transformers.batching import BatcherLoad, Deliveries, Sequence, SequenceFailed
+from qserve.engine.transformers.batching import (
+    BatcherLoad,
+    Deliveries,
+    Sequence,
+    SequenceFailed,
+    failure_of,
+    undelivered_of,
+)
 from qserve.engine.transformers.choosing import choose_tokens
 from qserve.engine.transformers.inbox import Asked, Inbox
-from qserve.engine.transformers.out_of_memory import OutOfMemory, as_memory_error, free_what_failed, is_out_of_memory
+from qserve.engine.transformers.isolation import Isolation
+from qserve.engine.transformers.out_of_memory import (
+    OutOfMemory,
+    as_memory_error,
+    free_what_failed,
+    is_broken_device,
+    is_out_of_memory,
+)
 from qserve.engine.transformers.rows import PAGE_SIZE, Pages, RowCache
 from qserve.engine.transformers.sampling import TokenChoice
 
@@ -101,6 +115,9 @@ class RowBatcher:
         self._reading: _Row | None = None
         self._waiting: deque[_Row] = deque()
         self._num_admitted = 0
+        self._cancelled: set[str] = set()
+        self._is_prefilling = False
+        self._isolation = Isolation()
         self._inbox = Inbox()  # the rest belongs to the generating thread
         self._thread: threading.Thread | None = None
         attention.register()
@@ -139,7 +156,7 @@ class RowBatcher:
     def load(self) -> BatcherLoad:
         """How busy it is."""
         running = len(self._rows) + (self._reading is not None)
-        waiting = len(self._inbox) + len(self._waiting)
+        waiting = len(self._inbox) + len(self._waiting) + len(self._isolation)
         return BatcherLoad(running, waiting, 1.0 - self._pages.num_free / self._pages.num_pages)
 
     # The generating thread.
@@ -149,14 +166,68 @@ class RowBatcher:
             torch.cuda.set_device(self._device)
         try:
             with torch.no_grad():
-                while (asked := self._inbox.wait(bool(self._rows or self._reading or self._waiting))) is not None:
-                    self._take_in(asked)
-                    self._decode()
-                    self._read_prompts()
+                while (asked := self._inbox.wait(self._is_busy)) is not None:
+                    self._guarded(lambda asked=asked: self._take_in(asked))  # type: ignore[misc]
+                    self._guarded(self._decode)
+                    self._guarded(self._read_prompts)
         except Exception as error:
             _log.exception("generation failed")
             self._inbox.close()
             on_death(error)
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._rows or self._reading or self._waiting or self._isolation.is_active)
+
+    def _guarded(self, stage: Callable[[], None]) -> None:
+        """Take a stage of a step; where it raises, the sequence at fault fails and the others are prefilled again.
+
+        Raises the error where nothing can run any more.
+        """
+        try:
+            stage()
+        except Exception as error:
+            if is_broken_device(error):
+                raise
+            failure = error.with_traceback(None)  # the traceback holds the step's tensors
+        else:
+            if self._isolation.has_passed:
+                self._run_next_alone()
+            return
+        self._recover(failure)
+
+    def _recover(self, error: Exception) -> None:
+        rows = [*self._rows, *([self._reading] if self._reading else []), *self._waiting]
+        self._deliver(undelivered_of(row.sequence for row in rows))
+        everybody = [row.sequence for row in rows if not row.sequence.is_complete]
+        everybody = [one for one in everybody if one.request_id not in self._cancelled]
+        at_fault = [self._reading] if self._reading and self._is_prefilling else self._rows or rows[:1]
+        known = [row.sequence for row in at_fault if row.sequence in everybody]
+        is_all, involved = len(known) == len(at_fault), known or everybody
+        self._clear()
+        others = [one for one in everybody if one not in involved]
+        for one in self._isolation.failed(involved, others, is_all=is_all):
+            self._deliver([(one, failure_of(one, error))])
+        if self._isolation.is_active:
+            _log.warning("a step of %d sequences failed (%s); running them one by one", len(involved), error)
+        self._run_next_alone()
+
+    def _run_next_alone(self) -> None:
+        """The next suspect; everybody, when there is none left."""
+        self._clear()
+        self._isolation.passed()
+        following = self._isolation.next()
+        for sequence in self._isolation.release() if following is None else [following]:
+            self._queue(sequence)
+
+    def _clear(self) -> None:
+        """Nothing runs and nothing waits."""
+        self._rows, self._reading, self._waiting = [], None, deque()
+        self._pages, self._cancelled = Pages(self._pages.num_pages), set()
+
+    def _queue(self, sequence: Sequence) -> None:
+        self._waiting.append(_Row(sequence, self._num_admitted, [*sequence.prompt_ids, *sequence.drawn_ids]))
+        self._num_admitted += 1
 
     @torch.no_grad()
     def _probe(self) -> DynamicCache:
@@ -174,18 +245,24 @@ class RowBatcher:
 
     def _take_in(self, asked: Asked) -> None:
         for sequence in asked.submitted:
-            self._waiting.append(_Row(sequence, self._num_admitted, list(sequence.prompt_ids)))
-            self._num_admitted += 1
-        gone = asked.cancelled
-        if not gone:
-            return
+            if self._isolation.is_active:
+                self._isolation.hold(sequence)
+            else:
+                self._queue(sequence)
+        self._cancelled |= asked.cancelled  # kept until it is done: a failure comes back to it
+        gone = self._cancelled
+        self._isolation.forget(gone)
         self._waiting = deque(row for row in self._waiting if row.sequence.request_id not in gone)
         for row in [*self._rows, *([self._reading] if self._reading else [])]:
             if row.sequence.request_id in gone:
                 self._leave(row)
+        self._cancelled = set()
+        if self._isolation.is_active and not (self._rows or self._reading or self._waiting):
+            self._run_next_alone()  # the one that ran alone has gone
 
     def _decode(self) -> None:
         """One token of every row."""
+        self._is_prefilling = False
         self._make_room()
         if not self._rows:
             return
@@ -217,6 +294,7 @@ class RowBatcher:
 
     def _read_prompts(self) -> None:
         """As many tokens of prompts as a step may have, each prompt alone, always cut at the same places."""
+        self._is_prefilling = True
         budget = self._budget
         while (row := self._reading or self._admit()) is not None:
             chunk = row.tokens[row.num_cached : row.num_cached + self._chunk]
@@ -267,13 +345,15 @@ class RowBatcher:
 
     def _settle(self, rows: list[_Row], chosen: Deliveries) -> None:
         """Note what was drawn, let go of those that have ended, and tell everybody."""
+        self._deliver(chosen)  # first: what was drawn is not drawn again, whatever fails after it
         for row, (_, item) in zip(rows, chosen, strict=True):
             if isinstance(item, SequenceFailed) or row.take(item):
                 self._leave(row)
-        self._deliver(chosen)
 
     def _deliver(self, deliveries: Deliveries) -> None:
         """One wake-up of the loop for the whole step."""
+        for sequence, _ in deliveries:
+            sequence.undelivered = None
         self._loop.call_soon_threadsafe(_fill_outboxes, deliveries)
 
     # Rows and pages.

@@ -76,6 +76,10 @@ class SequenceSampler:
         self._drawn: Counter[int] = Counter()
         self._prompt_ids = prompt_ids
 
+    def fresh(self) -> SequenceSampler:
+        """One that has drawn nothing yet."""
+        return SequenceSampler(self.params, self._prompt_ids, self._device)
+
     # Made when they are first wanted, by the thread that generates: what is brought to a card waits for the step that
     # runs there, and a sampler is made on the event loop.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PromptScorer"]
 
+_log = logging.getLogger("qserve.worker")
 _Job = tuple[PromptToScore, "asyncio.Future[ScoredPrompt]"]
 
 
@@ -65,42 +67,48 @@ class PromptScorer:
                 if more is None:
                     return
                 waiting.append(more)
-            for rows in pack([len(prompt.token_ids) for prompt, _ in waiting], self._row_tokens):
-                self._score_row([waiting[index] for index in rows])
+            for row in pack([len(prompt.token_ids) for prompt, _ in waiting], self._row_tokens):
+                self._score_row([waiting[index] for index in row])
 
     def _score_row(self, jobs: list[_Job]) -> None:
+        """Whatever fails in it must not end this thread: others wait behind it."""
         jobs = [job for job in jobs if not job[1].cancelled()]
         if not jobs:
             return
-        if sum(len(prompt.token_ids) for prompt, _ in jobs) > self._row_tokens:
-            # Longer than any step: its blocks, too large to be wanted again soon, are kept by the C library otherwise.
-            return_large_blocks()
         try:
-            with self._batcher.exclusive():
-                scored = score_prompts(self._model, [prompt for prompt, _ in jobs])
-        except Exception as error:  # whatever it is, it must not end this thread: others wait behind it
-            failure, is_short_of_memory = self._failure(jobs, error), is_out_of_memory(error)
+            scored = self._scores_of([prompt for prompt, _ in jobs])
+        except Exception as error:
+            failure = error.with_traceback(None)
         else:
             for (_, future), result in zip(jobs, scored, strict=True):
                 self._loop.call_soon_threadsafe(_settle, future, result)
             return
-        if is_short_of_memory:
+        if is_out_of_memory(failure):
             free_what_failed()
-        if is_short_of_memory and len(jobs) > 1:  # each alone: the one that is too long fails, its neighbours do not
+        if len(jobs) > 1:  # each alone: the one at fault, or too long, fails and its neighbours do not
             for job in jobs:
                 self._score_row([job])
             return
-        for _, future in jobs:
-            self._loop.call_soon_threadsafe(_settle, future, failure)
+        prompt, future = jobs[0]
+        self._loop.call_soon_threadsafe(_settle, future, self._failure(prompt, failure))
+
+    def _scores_of(self, prompts: list[PromptToScore]) -> list[ScoredPrompt]:
+        if sum(len(prompt.token_ids) for prompt in prompts) > self._row_tokens:
+            # Longer than any step: its blocks, too large to be wanted again soon, are kept by the C library otherwise.
+            return_large_blocks()
+        with self._batcher.exclusive():
+            return score_prompts(self._model, prompts)
 
     @staticmethod
-    def _failure(jobs: list[_Job], error: Exception) -> SequenceFailed:
+    def _failure(prompt: PromptToScore, error: Exception) -> SequenceFailed:
         if isinstance(error, SequenceFailed):
             return error
         if is_out_of_memory(error):
-            num_tokens = sum(len(prompt.token_ids) for prompt, _ in jobs)
-            return OutOfMemory.while_doing(f"scoring {num_tokens} tokens of a prompt at once", error)
-        return SequenceFailed(f"scoring failed: {error}")
+            return OutOfMemory.while_doing(f"scoring {len(prompt.token_ids)} tokens of a prompt at once", error)
+        _log.error("request %s failed while its prompt was scored", prompt.request_id, exc_info=error)
+        return SequenceFailed(
+            f"the worker failed on this request ({type(error).__name__}); its log tells why, under {prompt.request_id}"
+        )
 
 
 def _settle(future: asyncio.Future[ScoredPrompt], result: ScoredPrompt | SequenceFailed) -> None:

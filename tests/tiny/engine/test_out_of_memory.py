@@ -104,22 +104,6 @@ async def test_a_row_of_prompts_that_is_too_much_is_scored_one_by_one() -> None:
         assert one.logprobs[1:] == pytest.approx(same.logprobs[1:], abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])
-async def test_another_error_still_ends_the_batcher(kind: type[Any]) -> None:
-    """A mistake in the program is not want of memory: the worker must end and be started again."""
-    died: list[BaseException] = []
-    model = build("qwen3")
-    batcher = kind(model, asyncio.get_running_loop(), kv_cache_tokens=512, max_num_seqs=4, max_num_batched_tokens=64)
-    batcher.start(on_death=died.append)
-    model.model.layers[-1].register_forward_pre_hook(lambda *_: 1 / 0)
-    batcher.submit(sequence("one", [1, 2, 3], 5))
-    async with asyncio.timeout(30):
-        while not died:
-            await asyncio.sleep(0.01)
-    batcher.stop()
-    assert isinstance(died[0], ZeroDivisionError)
-
-
 @pytest.mark.parametrize(("kind", "num_tokens"), [(PagedBatcher, 1 << 26), (RowBatcher, 1 << 30)])
 async def test_a_pool_that_does_not_fit_is_a_memory_error(kind: type[Any], num_tokens: int) -> None:
     """Which the worker's main turns into one sentence. The first tensor is of 128 or 256 GiB."""

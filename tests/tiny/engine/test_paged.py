@@ -71,35 +71,17 @@ async def test_cancel_frees_the_pool(batching: Callable[..., Any]) -> None:
         batcher.cancel(one)  # harmless for one that has ended
 
 
-async def test_a_cancellation_that_the_library_loses_is_repeated(
-    batching: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It drops cancellations of requests that it has not read yet."""
+async def test_a_sequence_may_be_cancelled_at_any_moment(batching: Callable[..., Any]) -> None:
+    """Before the thread knows it, while it is prefilled, while it decodes, and in the step in which it ends."""
     async with batching() as batcher:
-        one = sequence("one", prompts(1, 30)[0], 4000)
-        batcher.submit(one)
-        await one.outbox.get()
-        with monkeypatch.context() as losing:
-            losing.setattr(batcher._manager, "cancel_request", lambda _: None)
-            batcher.cancel(one)
-        await idle(batcher)
-        assert one.sampler.num_drawn < 2000, "it ran to its end"
-
-
-async def test_what_nobody_receives_is_not_kept(batching: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sequence that is cancelled in the step in which it ends has a result and no receiver."""
-    async with batching() as batcher:
-        one = sequence("one", prompts(1, 30)[0], 20)
-        batcher.submit(one)
-        await one.outbox.get()
-        with monkeypatch.context() as too_late:
-            too_late.setattr(batcher._manager, "cancel_request", lambda _: None)
+        for delay_s in (0, 0.001, 0.005, 0.02, 0.1):
+            one = sequence("one", prompts(1, 30)[0], 4000 if delay_s < 0.1 else 2)
+            batcher.submit(one)
+            await asyncio.sleep(delay_s)
             batcher.cancel(one)
             await idle(batcher)
-        assert one.sampler.num_drawn == 20
-        router = batcher._manager.output_router
-        assert router.output_queue.empty()
-        assert not router.result_handlers
+            assert one.sampler.num_drawn < 2000, "it ran to its end"
+            assert not batcher._guard._known, "what nobody receives is not kept"
 
 
 async def test_exclusive_holds_the_batch_and_lets_it_go_on(model: Any, batching: Callable[..., Any]) -> None:
