@@ -68,8 +68,8 @@ class WorkerEndpoint:
         tells_report: it has a GET /v1/qserve/report of its own.
         tokenizer: folder with the tokenizer's files, for clients that count tokens; None: not to be given away.
         max_prompt_bytes: UTF-8 bytes above which no prompt can fit `max_model_len`; None: not known.
-        num_in_flight: requests that the gateway has sent and not seen the end of; written by the gateway.
-        num_pieces_received: pieces of answers that came from the worker, ever; written by the gateway.
+        num_awaited: requests for which the gateway waits for the worker's next bytes now; written by the gateway.
+        num_pieces: pieces of answers that came from the worker, ever; written by the gateway.
     """
 
     name: str
@@ -90,8 +90,8 @@ class WorkerEndpoint:
     tells_report: bool = False
     tokenizer: Path | None = None
     max_prompt_bytes: int | None = None
-    num_in_flight: int = 0
-    num_pieces_received: int = 0
+    num_awaited: int = 0
+    num_pieces: int = 0
 
     @property
     def speaks_our_errors(self) -> bool:

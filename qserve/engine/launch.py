@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from qserve.engine.base import WorkerEndpoint
+from qserve.engine.heartbeat import Progress
 from qserve.errors import QserveError
 from qserve.planner.plan import Plan
 
@@ -54,11 +55,20 @@ class Launch(Protocol):
     async def introduce(self, ask: Ask, endpoint: WorkerEndpoint) -> None:
         """Once it is ready: write to its endpoint what only the running engine knows."""
 
+    async def progress(self, ask: Ask) -> Progress | None:
+        """How far its steps have come; None where it does not tell, or not now. Must not wait long."""
+
+    def computing(self, pid: int) -> list[int]:
+        """Those of its processes that compute; `pid` is the one that was started."""
+
     def failure(self, returncode: int) -> QserveError:
         """Why the process that has ended failed, in a sentence that helps; a negative `returncode` is a signal."""
 
     def retry(self) -> Retry | None:
         """After a failed start: a smaller plan that the engine's own numbers call for; None where none helps."""
+
+    def retry_stuck(self) -> Retry | None:
+        """After a start that got stuck: the same plan without what is known to hang; None where nothing is left out."""
 
     async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
         """What GET /v1/qserve/memory says of this worker; `pid` is the process that was started."""

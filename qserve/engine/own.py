@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from qserve.engine.base import WorkerEndpoint
+from qserve.engine.heartbeat import Progress, heartbeat_file, read_heartbeat
 from qserve.engine.launch import Ask, Retry
 from qserve.engine.process import FAILURE, NOTE, PHASE, WorkerSpec, death_of
+from qserve.engine.process_tree import tree_of
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
 from qserve.planner.plan import Plan
 
@@ -25,6 +28,7 @@ class OwnProcess:
 
     plan: Plan | None = None
     measures_free_memory = False
+    _beats: Path | None = None
 
     def __init__(self, module: str, document: Mapping[str, Any], spec_file: Path) -> None:
         """Writes `document` to `spec_file`, which only this user can read."""
@@ -66,6 +70,15 @@ class OwnProcess:
     def retry(self) -> Retry | None:
         return None
 
+    async def progress(self, ask: Ask) -> Progress | None:
+        return None if self._beats is None else await asyncio.to_thread(read_heartbeat, self._beats)
+
+    def computing(self, pid: int) -> list[int]:
+        return tree_of(pid)
+
+    def retry_stuck(self) -> Retry | None:
+        return None
+
     async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
         status, body = await ask("GET", "/v1/qserve/memory", b"")
         if status != 200:
@@ -81,6 +94,7 @@ class OwnLaunch(OwnProcess):
         """`beside`: what this module wants to be told besides `spec`."""
         super().__init__(module, {**spec.to_json(), **beside}, spec_file)
         self.plan = spec.plan
+        self._beats = heartbeat_file(spec.socket)
 
 
 def _environment() -> dict[str, str]:

@@ -60,6 +60,7 @@ class Exchange:
         self._metrics = metrics
         self._stall_timeout_s = stall_timeout_s
         self._streaming = False
+        self._is_awaiting = False
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
@@ -101,6 +102,7 @@ class Exchange:
             call.method, call.path, record.request_id, self._body, record.trace_headers
         )
         self._body = b""  # it may be megabytes, and the answer may take minutes
+        self._await_worker(True)
         try:
             async with request as reply:
                 if reply.content_type == _EVENT_STREAM and reply.status == 200:
@@ -112,10 +114,19 @@ class Exchange:
             raise ApiError(503, message, "worker_unreachable", retry_after_s=2) from error
         except ConnectionBroke as error:
             raise _died(str(error)) from error
+        finally:
+            self._await_worker(False)
+
+    def _await_worker(self, is_awaiting: bool) -> None:
+        """What the supervisor tells a hung worker by: who waits for the worker, not for a client that reads slowly."""
+        self._upstream.endpoint.num_awaited += is_awaiting - self._is_awaiting
+        self._is_awaiting = is_awaiting
 
     async def _relay_whole(self, reply: Reply, send: Send) -> None:
         self._record.first_byte_s = self._record.elapsed_s
         body = await reply.read()
+        self._await_worker(False)
+        self._upstream.endpoint.num_pieces += 1
         status = reply.status
         if status in (401, 403) or reply.content_type != JSON:
             # Its quarrel is with the gateway, or it is no answer of the API: the client could make nothing of it.
@@ -145,7 +156,7 @@ class Exchange:
         cutter = EventCutter()
         counts = _StreamCounts(self._metrics, self._record)
         try:
-            while chunk := await reply.read_some():
+            while chunk := await self._next(reply):
                 if events := cutter.feed(chunk):
                     self._end.sending_since_s = time.perf_counter()
                     if not self._streaming:
@@ -161,6 +172,13 @@ class Exchange:
         self._record.phase = "done"
         self._metrics.count_usage(self._record, counts.end)
         self._metrics.count_tpot(self._record)
+
+    async def _next(self, reply: Reply) -> bytes:
+        self._await_worker(True)
+        chunk = await reply.read_some()
+        self._await_worker(False)
+        self._upstream.endpoint.num_pieces += 1
+        return chunk
 
     async def _start_stream(self, reply: Reply, send: Send) -> None:
         """The status line waits for the first event: until then an error has a status of its own."""

@@ -17,8 +17,11 @@ from typing import Any
 from qserve.engine.base import WorkerEndpoint, WorkerState
 from qserve.engine.launch import Launch
 from qserve.engine.process import death_of
+from qserve.engine.process_tree import tree_of
 from qserve.errors import QserveError, WorkerFailed
 from qserve.gateway.client import ConnectionBroke, Unreachable, WorkerClient
+from qserve.up import activity, stacks, stall
+from qserve.up.start_watch import StartStuck, StartWatch
 
 __all__ = ["SupervisedWorker", "WorkerEvents"]
 
@@ -30,6 +33,7 @@ _WELL_AFTER_S = 60.0
 _MAX_FAILED_STARTS = 10
 _READY_INTERVAL_S = 0.1
 _HEALTH_INTERVAL_S = 2.0
+_END_INTERVAL_S = 0.5
 _HEALTH_TIMEOUT_S = 30.0
 _MISSED_HEALTH_CHECKS = 3
 _TERM_GRACE_S = 2.0
@@ -77,7 +81,7 @@ class SupervisedWorker:
         try:
             await self._start_once()
         except QserveError as error:
-            again = self.launch.retry()
+            again = self.launch.retry_stuck() if isinstance(error, StartStuck) else self.launch.retry()
             if again is None:
                 raise
             self.launch, plan = again.launch, again.plan
@@ -155,6 +159,7 @@ class SupervisedWorker:
     async def _spawn(self) -> None:
         self.launch.begin()
         self.phases_s = {}
+        self._num_lines = 0
         self._phase, self._phase_began = "starting the process", time.monotonic()
         self._process = await asyncio.create_subprocess_exec(
             *self.launch.command,
@@ -163,7 +168,7 @@ class SupervisedWorker:
             stderr=asyncio.subprocess.STDOUT,
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we drain.
             start_new_session=True,
-            env=self.launch.environment,
+            env={**self.launch.environment, **stacks.ENVIRONMENT},
             limit=1024 * 1024,
         )
         self._log_task = asyncio.create_task(self._capture(self._process))
@@ -172,6 +177,7 @@ class SupervisedWorker:
         assert process.stdout is not None
         with self._opened_log() as log:
             while line := await _line(process.stdout):
+                self._num_lines += 1
                 # A full disk loses log lines and nothing else.
                 with contextlib.suppress(OSError):
                     log.write(line)
@@ -198,35 +204,88 @@ class SupervisedWorker:
     async def _until_ready(self) -> None:
         process = self._process
         assert process is not None
+        watch = StartWatch()
         while process.returncode is None:
             if await self.launch.is_ready(self._ask):
                 self._enter("ready")
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _READY_INTERVAL_S)
+            stuck = watch.see(self._phase, self._num_lines, lambda: self._read_bytes(process.pid))
+            if stuck is not None:
+                await self._end_stuck(process)
+                raise StartStuck(stuck, self._log_file)
         await self._buried()
         raise self.launch.failure(process.returncode)
+
+    def _read_bytes(self, pid: int) -> int:
+        return activity.read_bytes_of(tree_of(pid))
 
     async def _until_down(self) -> str:
         """The reason, once the worker has ended, or was ended because it hung or said that it is not well."""
         process = self._process
         assert process is not None
+        sick, hung = (asyncio.create_task(one) for one in (self._until_sick(), self._until_hung(process.pid)))
+        tasks = (asyncio.create_task(_until_ended(process)), sick, hung)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if process.returncode is not None:
+            self._set(WorkerState.RESTARTING, "the worker ended")
+            await self._buried()
+            return death_of(process.returncode)
+        return await self._give_up(process, sick if hung.cancelled() else hung, has_stacks=not hung.cancelled())
+
+    async def _give_up(self, process: asyncio.subprocess.Process, said: asyncio.Task[str], *, has_stacks: bool) -> str:
+        """End a worker that still runs; the reason with what became of it."""
+        reason = said.result()
+        self._set(WorkerState.RESTARTING, f"the worker {reason}")
+        if has_stacks:
+            await self._end_stuck(process)
+            return f"the worker {reason} and was ended; where its threads were stands in {self._log_file}"
+        await self._end_now(process)
+        return f"the worker {reason} and was ended"
+
+    async def _until_sick(self) -> str:
+        """It says that it is not well, or says nothing for a long time."""
         missed = 0
-        while process.returncode is None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _HEALTH_INTERVAL_S)
-                break
+        while True:
+            await asyncio.sleep(_HEALTH_INTERVAL_S)
             is_well = await self.launch.is_well(self._ask)
             missed = 0 if is_well else missed + 1
-            if is_well is False or missed >= _MISSED_HEALTH_CHECKS:
-                said = "said that it is not well" if is_well is False else f"did not answer {missed} health checks"
-                self._set(WorkerState.RESTARTING, f"the worker {said}")
-                await self._end_now(process)
-                return f"the worker {said} and was ended"
-        self._set(WorkerState.RESTARTING, "the worker ended")
-        await self._buried()
-        assert process.returncode is not None
-        return death_of(process.returncode)
+            if is_well is False:
+                return "said that it is not well"
+            if missed >= _MISSED_HEALTH_CHECKS:
+                return f"did not answer {missed} health checks"
+
+    async def _until_hung(self, pid: int) -> str:
+        """Requests wait for it and it does nothing (`stall.py`)."""
+        watch, before = stall.StallWatch(), None
+        while True:
+            await asyncio.sleep(stall.INTERVAL_S)
+            endpoint, is_working = self.endpoint, True
+            if endpoint.num_awaited:  # else there is nothing to find out, and an idle service costs nothing
+                pids = await asyncio.to_thread(self.launch.computing, pid)
+                now = await asyncio.to_thread(activity.activity_of, pids)
+                is_working = before is None or now.worked_since(before, stall.INTERVAL_S) or activity.is_running(pids)
+                before = now
+            progress = await self.launch.progress(self._ask) if watch.is_suspicious else None
+            reason = watch.see(stall.Observation(endpoint.num_awaited, endpoint.num_pieces, progress, is_working))
+            if reason is not None:
+                return reason
+
+    async def _end_stuck(self, process: asyncio.subprocess.Process) -> None:
+        """End it in a way that says where it was."""
+        pids = await asyncio.to_thread(self.launch.computing, process.pid)
+        states = await asyncio.to_thread(stacks.states_of, tree_of(process.pid))
+        self._event("stuck", processes=states)
+        stacks.end_with_stacks(pids)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _LAST_WORDS_S)
+        await self._end_now(process)
 
     async def _end_now(self, process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -274,6 +333,13 @@ class SupervisedWorker:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+async def _until_ended(process: asyncio.subprocess.Process) -> None:
+    """`process.wait` alone waits for the pipe as well, which something that it started may still hold."""
+    while process.returncode is None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _END_INTERVAL_S)
 
 
 async def _line(stream: asyncio.StreamReader) -> bytes:

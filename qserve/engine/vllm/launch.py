@@ -15,8 +15,10 @@ from typing import Any
 
 import qserve.engine.guard
 from qserve.engine.base import WorkerEndpoint
+from qserve.engine.heartbeat import Progress
 from qserve.engine.launch import Ask, Retry
 from qserve.engine.process import WorkerSpec, death_of
+from qserve.engine.process_tree import children_of, tree_of
 from qserve.engine.vllm.command import command
 from qserve.engine.vllm.diagnose import failure_of
 from qserve.engine.vllm.failure import Failure, FailureKind
@@ -24,6 +26,7 @@ from qserve.engine.vllm.log import LogFigures, figures_of, phase_of
 from qserve.engine.vllm.measured import measured_memory
 from qserve.engine.vllm.parser import FlagParser, installed_parser
 from qserve.engine.vllm.processes import process_figures
+from qserve.engine.vllm.progress import progress_of
 from qserve.engine.vllm.retry import retry_with
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
 from qserve.planner.plan import Plan
@@ -42,6 +45,9 @@ _MEMORY = {
 }
 _NOBODYS_FAULT = {FailureKind.ADDRESS_IN_USE, FailureKind.DEVICE, FailureKind.NCCL, FailureKind.UNKNOWN}
 _NOBODYS_FAULT |= {FailureKind.TOOLCHAIN, FailureKind.SLOW_LOADING}
+_PROGRESS_TIMEOUT_S = 4.0
+_NO_PEER_TO_PEER = {"NCCL_P2P_DISABLE": "1"}
+_NO_ALL_REDUCE = "--disable-custom-all-reduce"
 _CHECKPOINT = {FailureKind.CHECKPOINT, FailureKind.ARCHITECTURE}
 
 
@@ -134,6 +140,32 @@ class VllmLaunch:
         again.environment = self.environment
         again.notes.append(changed.notes[-1])
         return Retry(again, changed.notes[-1])
+
+    async def progress(self, ask: Ask) -> Progress | None:
+        """Its counters of steps and of sequences, which the API server keeps."""
+        try:
+            async with asyncio.timeout(_PROGRESS_TIMEOUT_S):
+                status, metrics = await ask("GET", "/metrics", b"")
+        except TimeoutError:
+            return None
+        return progress_of(metrics.decode(errors="replace")) if status == 200 else None
+
+    def computing(self, pid: int) -> list[int]:
+        """All below the API server, which answers and does not compute; with it where it has none below it."""
+        servers = children_of(pid)
+        engines = [one for server in servers for one in tree_of(server)[1:]]
+        return engines or servers or [pid]
+
+    def retry_stuck(self) -> Retry | None:
+        """Once, with several cards: without the two ways between cards that are known to hang on some machines."""
+        if self.plan.placement.tensor_parallel_size < 2 or _NO_PEER_TO_PEER.items() <= self.environment.items():
+            return None
+        extra = self._extra if _NO_ALL_REDUCE in self._extra else f"{_NO_ALL_REDUCE} {self._extra}".strip()
+        again = VllmLaunch(self._spec, extra, self._parser)
+        again.environment = {**self.environment, **_NO_PEER_TO_PEER}
+        reason = f"NCCL_P2P_DISABLE=1 and {_NO_ALL_REDUCE}, since cards that can't reach each other's memory hang so"
+        again.notes.append(f"started again with {reason}; slower between cards, until that is mended")
+        return Retry(again, reason)
 
     async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
         _, metrics = await ask("GET", "/metrics", b"")

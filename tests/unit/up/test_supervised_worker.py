@@ -20,6 +20,7 @@ import qserve.up.worker
 from qserve.cli.options import hardware_of
 from qserve.core.hardware import parse_gpu
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.heartbeat import Progress
 from qserve.engine.launch import Ask, Retry
 from qserve.errors import DoesNotFit, QserveError, UsageError, WorkerFailed
 from qserve.hub import resolve
@@ -30,6 +31,7 @@ from qserve.up.hosted import _seen_by, _teller
 from qserve.up.measure import held_by
 from qserve.up.record import Recording, RunRecord
 from qserve.up.screen import Screen
+from qserve.up.start_watch import StartStuck
 from qserve.up.worker import SupervisedWorker
 
 LIVES = "print('up', flush=True); import time; time.sleep(600)"
@@ -76,6 +78,15 @@ class Script:
         return DoesNotFit(f"{self._lines} {returncode}")
 
     def retry(self) -> Retry | None:
+        return self._again()
+
+    async def progress(self, ask: Ask) -> Progress | None:
+        return None
+
+    def computing(self, pid: int) -> list[int]:
+        return [pid]
+
+    def retry_stuck(self) -> Retry | None:
         return self._again()
 
     async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
@@ -289,3 +300,73 @@ def test_cards_are_numbered_as_the_plan_numbered_them() -> None:
 def test_a_worker_on_the_cpu_sees_no_card() -> None:
     """transformers would pin memory on the first one, which takes half a gigabyte there, or fails where it is full."""
     assert _seen_by(None, on_cpu=True)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+SPINS = "print('up', flush=True)\nwhile True: pass"
+
+
+@pytest.fixture
+def fast_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qserve.up.stall.INTERVAL_S", 0.1)
+
+
+@pytest.mark.usefixtures("fast_watch")
+async def test_a_stopped_worker_with_requests_in_flight_is_ended_and_started_anew(plan: Plan, tmp_path: Path) -> None:
+    one, heard = worker(Script(plan, LIVES), tmp_path)
+    await one.start()
+    watching = asyncio.create_task(one.watch())
+    one.endpoint.num_awaited = 1
+    stopped = one.pid
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    await until(lambda: bool(heard.of("restart")))
+    one.endpoint.num_awaited = 0
+    await until(lambda: one.pid != stopped and one.endpoint.state is WorkerState.READY)
+    (told,) = heard.of("restart")
+    assert "hung" in told["reason"] and "did nothing" in told["reason"]
+    assert any("stopped" in line for line in heard.of("stuck")[0]["processes"])
+    assert "most recent call first" in (tmp_path / "chat.log").read_text()  # faulthandler's words
+    watching.cancel()
+    await one.stop()
+
+
+@pytest.mark.usefixtures("fast_watch")
+@pytest.mark.parametrize(("code", "num_awaited"), [(SPINS, 1), (LIVES, 0)])
+async def test_a_worker_that_computes_or_is_asked_nothing_is_left_alone(
+    plan: Plan, tmp_path: Path, code: str, num_awaited: int
+) -> None:
+    one, heard = worker(Script(plan, code), tmp_path)
+    await one.start()
+    watching = asyncio.create_task(one.watch())
+    one.endpoint.num_awaited = num_awaited
+    await asyncio.sleep(2)
+    assert not heard.of("restart") and one.endpoint.state is WorkerState.READY
+    watching.cancel()
+    await one.stop()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qserve.up.start_watch.limit_of", lambda phase: 0.5)
+    monkeypatch.setattr("qserve.up.start_watch._CHECK_INTERVAL_S", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_start_that_says_nothing_fails_with_its_stacks(plan: Plan, tmp_path: Path) -> None:
+    code = "import time\ndef waits_for_nccl(): print('init', flush=True); time.sleep(600)\nwaits_for_nccl()"
+    one, _ = worker(Script(plan, code, lambda: None), tmp_path)
+    with pytest.raises(StartStuck, match="NCCL") as raised:
+        await one.start()
+    assert "IOMMU" in str(raised.value) and "shared memory" in str(raised.value) and str(tmp_path) in str(raised.value)
+    assert "waits_for_nccl" in (tmp_path / "chat.log").read_text()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_stuck_start_is_tried_once_more_without_what_hangs(plan: Plan, tmp_path: Path) -> None:
+    second = Script(plan, LIVES)
+    first = Script(plan, "import time; time.sleep(600)", lambda: Retry(second, "NCCL_P2P_DISABLE=1"))
+    one, heard = worker(first, tmp_path)
+    await one.start()
+    assert one.launch is second and one.endpoint.state is WorkerState.READY
+    assert heard.of("retry")[0]["reason"] == "NCCL_P2P_DISABLE=1"
+    await one.stop()
