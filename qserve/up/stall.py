@@ -14,7 +14,8 @@ from qserve.engine.heartbeat import Progress
 __all__ = ["INTERVAL_S", "Observation", "StallWatch"]
 
 INTERVAL_S = 1.6
-# With the first one less than ten seconds. In observations: whoever is stopped together with its worker (Ctrl-Z) must not blame it.
+# With the first one less than ten seconds. In observations: whoever is stopped together with its worker (Ctrl-Z)
+# must not blame it.
 _NUM_QUIET = 5
 # Computing, and not one step: far above any step of a model that somebody would serve.
 _NUM_BUSY = 375
