@@ -71,7 +71,8 @@ def _beside(
     rest = _without(hardware, _held_bytes(reward_plan))
     place = hardware.devices[0].name if hardware.devices else "the CPU"
     where = f"chat and reward share {place}"
-    return SharedPlan(make_plan(chat, rest, request), reward_plan, where, hardware.devices, own.devices)
+    chat_plan = make_plan(chat, rest, request)
+    return SharedPlan(chat_plan, _beside_chat(reward_plan, chat_plan), where, hardware.devices, own.devices)
 
 
 def _apart(
@@ -92,9 +93,27 @@ def _reward_on_cpu(
     return SharedPlan(make_plan(chat, hardware, request), reward_plan, where, hardware.devices)
 
 
+def _beside_chat(reward: Plan, chat: Plan) -> Plan:
+    """The reward model's plan with the chat model as the neighbour that it is: what its allocator may take ends there.
+
+    Planned first, it knew of nobody else, and torch would have kept blocks that the chat model is entitled to.
+    """
+    if reward.on_cpu or not (reward.fits and chat.fits):
+        return reward
+    taken = _held_bytes(chat)
+    first = reward.devices[0]
+    shared = replace(
+        first,
+        used_by_others_bytes=first.used_by_others_bytes + taken,
+        free_bytes=max(0, first.free_bytes - taken),
+    )
+    return replace(reward, devices=(shared, *reward.devices[1:]))
+
+
 def _held_bytes(plan: Plan) -> int:
     device = plan.devices[0]
-    return device.weights_bytes + device.kv_cache_bytes + device.activations_bytes + device.runtime_bytes
+    held = device.weights_bytes + device.kv_cache_bytes + device.activations_bytes + device.runtime_bytes
+    return held + device.cuda_graphs_bytes
 
 
 def _without(hardware: Hardware, held_bytes: int) -> Hardware:

@@ -252,3 +252,16 @@ def test_the_whole_card_leaves_no_room_for_the_context() -> None:
     assert not plan.fits
     assert plan.devices[0].free_bytes < 0
     assert plan.suggestions[0].change == "let the planner choose the memory fraction"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_a_reward_worker_beside_a_chat_model_is_capped_at_its_share(engine: str) -> None:
+    """Planned first and alone, it had the whole card: what its allocator may keep is decided by `keep_to_plan`."""
+    chat, reward = checkpoint_of("Qwen/Qwen2.5-7B-Instruct"), checkpoint_of("Qwen/Qwen2.5-3B")
+    shared = make_shared_plan(chat, reward, machine("rtx-4090"), PlanRequest(engine=engine), PlanRequest())  # type: ignore[arg-type]
+    theirs, own = shared.chat.devices[0], shared.reward.devices[0]
+    held = theirs.weights_bytes + theirs.kv_cache_bytes + theirs.activations_bytes + theirs.cuda_graphs_bytes
+    assert own.used_by_others_bytes == held + theirs.runtime_bytes
+    cap = own.total_bytes - own.used_by_others_bytes - own.runtime_bytes
+    assert own.weights_bytes + own.activations_bytes <= cap < own.total_bytes / 2
+    assert theirs.used_by_others_bytes == own.weights_bytes + own.activations_bytes + own.runtime_bytes
