@@ -1,6 +1,6 @@
 """One script for a machine with a card: is every quantization right, does memory come out as planned, how fast is it?
 
-    python bench/gpu.py                              # all steps within 7.5 minutes; writes docs/results/gpu-CARD-DATE.*
+    python bench/gpu.py                              # all steps within 9 minutes; writes docs/results/gpu-CARD-DATE.*
     python bench/gpu.py --budget-s 200 --only memory
     python bench/gpu.py --device cpu --shapes tiny   # every line of it in seconds; the figures mean nothing
 
@@ -28,14 +28,15 @@ if not __package__:  # run as a script
 from bench.gpu_steps.run import Run  # noqa: E402  # after the path
 from bench.gpu_steps.steps import StepProcess  # noqa: E402
 
-GROUPS = ("quality", "offload", "memory")
+GROUPS = ("quality", "offload", "waves", "vllm", "memory")
 _NEEDED = ("torch", "transformers", "accelerate", "safetensors")
 _SCHEMES = ("fp32", "bf16", "fp16", "bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4")
 # A shape takes about its weights' bytes at this rate to make, and as long again to run; measured ones correct it.
 _FIRST_GUESS_BYTES_PER_S = 2e9
 # What a step may take before it counts as hung: the first one imports torch, maybe from a cold disk.
-_BEGIN_S, _LIMITS_S, _QUALITY_S, _OFFLOAD_S, _MEMORY_S = 180, 60, 90, 120, 150
+_BEGIN_S, _LIMITS_S, _QUALITY_S, _OFFLOAD_S, _MEMORY_S, _WAVES_S, _VLLM_S = 180, 60, 90, 120, 150, 90, 240
 _LOAD = {"streams": (1, 8, 16), "prompt_len": 512, "steps": 32}
+_WAVES = ((16, True), (64, False), (64, True))
 _TINY_LOAD = {"streams": (1, 4), "prompt_len": 24, "steps": 6}
 
 
@@ -44,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--shapes", default="real", help="real, tiny, or model ids of configs/models.toml, by comma")
-    parser.add_argument("--budget-s", type=float, default=450)
+    parser.add_argument("--budget-s", type=float, default=540)
     parser.add_argument("--only", choices=GROUPS, help="these steps alone")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     args = parser.parse_args()
@@ -97,6 +98,28 @@ def _offload(run: Run, steps: StepProcess, shapes: str) -> None:
     run.attempt("offload", {"what": "half of the layers in RAM"}, half, _OFFLOAD_S, needs_s=60)
 
 
+def _waves(run: Run, steps: StepProcess, shapes: str) -> None:
+    """Many streams, greedy and drawn, and a start from nothing: each row on its own."""
+    model = "tiny-untied" if shapes == "tiny" else "Qwen/Qwen3-8B"
+    load = {"prompt_len": 24, "steps": 4} if shapes == "tiny" else {"prompt_len": 256, "steps": 32}
+    for streams, sampled in _WAVES:
+        what = {"what": f"{streams} streams, {'sampled' if sampled else 'greedy'}", "model": model}
+        ask = {"do": "waves", "model": model, "streams": streams, "sampled": sampled, **load}
+        run.attempt("waves", what, partial(steps.ask, ask), _WAVES_S, needs_s=30)
+    steps.fresh()  # a start that finds nothing imported
+    ask = {"do": "startup", "model": model}
+    run.attempt("waves", {"what": "start in a new process", "model": model}, partial(steps.ask, ask), _WAVES_S, 30)
+
+
+def _vllm(run: Run, steps: StepProcess, shapes: str) -> None:
+    lacks = None if run.result["optional_packages"].get("vllm") else "vllm is not installed"
+    for model in ["tiny-untied"] if shapes == "tiny" else ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B"]:
+        steps.fresh()  # it takes what is free for its own
+        ask = {"do": "vllm", "model": model, "streams": 4 if shapes == "tiny" else 64, "steps": 16}
+        run.attempt("vllm", {"model": model}, partial(steps.ask, ask), _VLLM_S, 60, lacks)
+    steps.fresh()
+
+
 def _memory(run: Run, steps: StepProcess, shapes: str) -> None:
     rate, limits = _FIRST_GUESS_BYTES_PER_S, run.result["limits"]
     load = _TINY_LOAD if shapes == "tiny" else _LOAD
@@ -130,7 +153,7 @@ def _lacks(scheme: str, about: dict[str, Any]) -> str | None:
     return "bitsandbytes is not installed" if without else None
 
 
-_STEPS = {"quality": _quality, "offload": _offload, "memory": _memory}
+_STEPS = {"quality": _quality, "offload": _offload, "waves": _waves, "vllm": _vllm, "memory": _memory}
 
 
 if __name__ == "__main__":

@@ -106,9 +106,28 @@ def _shape(machine: Machine, limits: dict[str, Any] | None, **what: Any) -> dict
     return measure_shape(machine, Limits(**limits) if limits else None, **what)
 
 
+def _waves(machine: Machine, **what: Any) -> dict[str, Any]:
+    from bench.gpu_steps.waves import waves_row
+
+    return waves_row(machine, **what)
+
+
+def _startup(machine: Machine, model: str) -> dict[str, Any]:
+    from bench.gpu_steps.waves import startup_row
+
+    return startup_row(machine, model)
+
+
+def _vllm(machine: Machine, **what: Any) -> dict[str, Any]:
+    from bench.gpu_steps.real_vllm import vllm_row
+
+    return vllm_row(machine, **what)
+
+
 _STEPS: dict[str, Callable[..., dict[str, Any]]] = {
     "begin": _begin, "limits": _limits, "quality": _quality, "offloaded_tokens": _offloaded_tokens,
     "two_cards": _two_cards, "offloaded_speed": _offloaded_speed, "shape": _shape,
+    "waves": _waves, "startup": _startup, "vllm": _vllm,
 }  # fmt: skip
 
 

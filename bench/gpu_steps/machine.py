@@ -27,7 +27,7 @@ __all__ = ["SHAPES", "TINY", "Machine", "config_folder", "config_of", "environme
 
 # What torch takes of a card before the first tensor; the planner counts it as runtime.
 _CONTEXT_BYTES = 512 * 1024**2
-_OPTIONAL = ("bitsandbytes", "flash_attn", "kernels", "compressed_tensors", "gptqmodel", "psutil")
+_OPTIONAL = ("bitsandbytes", "flash_attn", "kernels", "compressed_tensors", "gptqmodel", "psutil", "vllm")
 SHAPES = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-14B", "Qwen/Qwen3-32B")
 # Runs every line of this script in seconds on a CPU; its figures mean nothing.
 TINY: dict[str, Mapping[str, Any]] = {

@@ -8,11 +8,12 @@ from typing import Any
 __all__ = ["is_well", "table"]
 
 _GIB = 1024**3
+_GROUPS = ("quality", "offload", "waves", "vllm", "memory")
 
 
 def is_well(result: dict[str, Any]) -> bool:
     """Whether nothing that was tried is wrong. What was skipped is neither."""
-    steps = [*result.get("quality", ()), *result.get("offload", ()), *result.get("memory", ())]
+    steps = [row for group in _GROUPS for row in result.get(group, ())]
     return not any(row.get("ok") is False for row in steps)
 
 
@@ -25,6 +26,8 @@ def table(result: dict[str, Any]) -> str:
         *_limits(result.get("limits", {})),
         *_quality(result.get("quality", ())),
         *_offload(result.get("offload", ())),
+        *_waves(result.get("waves", ())),
+        *_vllm(result.get("vllm", ())),
         *_memory(result.get("memory", ())),
         *_speed(result.get("memory", ())),
         *_skipped(result),
@@ -69,6 +72,33 @@ def _offload(rows: Iterable[dict[str, Any]]) -> list[str]:
                 f"{measured} measured"
             )
     return ["## Layers over several places\n", *lines, ""] if lines else []
+
+
+def _waves(rows: Iterable[dict[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        if "decode_tokens_per_s" in row:
+            lines.append(
+                f"- {row['model']}, {row['what']}: {row['decode_tokens_per_s']:.0f} tokens/s, {row['ms_per_step']:.1f} "
+                f"ms a step, first tokens of all after {row['first_tokens_s']:.2f} s"
+            )
+        elif "first_token_s" in row:
+            lines.append(
+                f"- {row['model']}, {row['what']}: {row['seconds']:.1f} s, of which {row['load_s']:.1f} to load and "
+                f"{row['first_token_s']:.1f} to the first token"
+            )
+    return ["## Many streams, sampling, a start\n", *lines, ""] if lines else []
+
+
+def _vllm(rows: Iterable[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"| {row['model']} | {row['vllm']} | {row['start_s']:.1f} s | {row['planned_kv_tokens']} "
+        f"| {row['measured_kv_tokens']} | {row['streams']} | {row['tokens_per_s']:.0f} |"
+        for row in rows
+        if "measured_kv_tokens" in row
+    ]
+    head = "| model | vLLM | start | KV tokens planned | measured | streams | tokens/s |\n|---|---|---|---|---|---|---|"
+    return ["## The real vLLM, with random weights\n", head, *lines, ""] if lines else []
 
 
 def _memory(rows: Iterable[dict[str, Any]]) -> list[str]:
@@ -118,7 +148,7 @@ def _share(value: float | None) -> str:
 
 def _skipped(result: dict[str, Any]) -> list[str]:
     lines = []
-    for step in ("quality", "offload", "memory"):
+    for step in _GROUPS:
         for row in result.get(step, ()):
             reason = row.get("skipped") or row.get("error")
             if reason:

@@ -17,7 +17,11 @@ from qserve.engine.transformers.batching import Sequence, SequenceFailed
 from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler
 from qserve.planner import Plan
 
-__all__ = ["Wave", "batching", "random_prompts", "wave"]
+__all__ = ["GREEDY", "SAMPLED", "Wave", "batching", "random_prompts", "wave"]
+
+GREEDY = SamplingParams(temperature=0.0)
+# Qwen3's own generation_config.json.
+SAMPLED = SamplingParams(temperature=0.7, top_p=0.8, top_k=20, seed=0)
 
 _TIMEOUT_S = 120
 _numbers = itertools.count()
@@ -47,9 +51,9 @@ async def batching(model: Any, plan: Plan) -> AsyncIterator[Any]:
         batcher.stop()
 
 
-async def wave(batcher: Any, prompts: list[list[int]], new_tokens: int) -> Wave:
-    """All prompts at once, greedy, `new_tokens` each."""
-    jobs = [_sequence(prompt, new_tokens) for prompt in prompts]
+async def wave(batcher: Any, prompts: list[list[int]], new_tokens: int, params: SamplingParams = GREEDY) -> Wave:
+    """All prompts at once, `new_tokens` each."""
+    jobs = [_sequence(prompt, new_tokens, params) for prompt in prompts]
     _waiting[:] = jobs
     async with asyncio.timeout(_TIMEOUT_S):
         start = time.perf_counter()
@@ -71,8 +75,7 @@ def random_prompts(count: int, length: int, vocab_size: int, seed: int) -> list[
     return torch.randint(0, min(vocab_size, 1000), (count, length), generator=generator).tolist()
 
 
-def _sequence(prompt: list[int], new_tokens: int) -> Sequence:
-    params = SamplingParams(temperature=0.0)
+def _sequence(prompt: list[int], new_tokens: int, params: SamplingParams) -> Sequence:
     sampler = SequenceSampler(params, prompt, torch.device("cpu"))
     return Sequence(f"job-{next(_numbers)}", prompt, new_tokens, frozenset(), sampler)
 

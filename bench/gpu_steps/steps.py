@@ -54,6 +54,10 @@ class StepProcess:
             self.end()
         return answer
 
+    def fresh(self) -> None:
+        """The next step gets a process of its own, with nothing of the others on the card."""
+        self.end()
+
     def end(self) -> None:
         """Kill the process, if there is one: nothing of it stays on the card."""
         if self._process is None:

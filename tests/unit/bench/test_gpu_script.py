@@ -86,6 +86,9 @@ class Card:
         self.asked: list[dict[str, Any]] = []
         self._answers = {"begin": ABOUT, "limits": LIMITS, **broken}
 
+    def fresh(self) -> None:
+        self.asked.append({"do": "fresh"})
+
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
         self.asked.append(request)
         return dict(self._answers.get(request["do"], {"ok": True}))
@@ -109,6 +112,12 @@ def test_every_step_is_asked_for_once_and_what_needs_a_package_is_not(tmp_path: 
     shapes = [(asked["model"], asked["scheme"]) for asked in card.asked if asked["do"] == "shape"]
     assert shapes == [("Qwen/Qwen3-0.6B", "bf16"), ("Qwen/Qwen3-32B", "bf16")]
     assert all(asked["limits"] == LIMITS for asked in card.asked if asked["do"] == "shape")
+    waves = [(asked["streams"], asked["sampled"]) for asked in card.asked if asked["do"] == "waves"]
+    assert waves == [(16, True), (64, False), (64, True)]
+    order = [asked["do"] for asked in card.asked]
+    assert order[order.index("startup") - 1] == "fresh"  # a start is measured in a process of its own
+    assert "vllm" not in order
+    assert {row["skipped"] for row in result["vllm"]} == {"vllm is not installed"}
     assert len(result["memory"]) == 6  # with 32B and 0.6B in two schemes that were left out
 
 
