@@ -12,12 +12,15 @@ import click
 
 from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.learning import with_learned
+from qserve.cli.load_options import load_options, speed_request_of
 from qserve.cli.options import hardware_of, plan_options, request_of
 from qserve.cli.state import state_folder
+from qserve.core.hardware import Hardware
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.hub import resolve
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, PlanRequest
 from qserve.planner.share import SharedPlan, make_shared_plan
+from qserve.planner.speed.plan import SpeedRequest, cheapest_cards, plan_for_load
 from qserve.reward.find import planned_reward
 
 __all__ = ["command"]
@@ -43,6 +46,7 @@ class _WithTraining(click.Group):
 @click.option("--model", help="A folder, a hub id, an alias, or demo.")
 @click.option("--reward", help="A reward model that shares the cards with --model.")
 @plan_options
+@load_options
 @click.option("--engine-args", default="", help="As for `qserve up`: adapters and images among them are counted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 @click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")
@@ -80,12 +84,16 @@ def command(
         return
     if model is None:
         raise click.UsageError("--model is missing: a folder, a hub id, an alias, or demo")
-    hardware = hardware_of(gpu)
+    wanted = speed_request_of(values)
+    hardware = hardware_of(None if gpu == "any" else gpu)
     request = with_counted_flags(request_of(values), engine_args)
     request = with_learned(request, state_folder(state_dir), model, gpu, is_off=values["no_learn"])
+    if gpu == "any":
+        _print_cheapest(model, reward, hardware, request, wanted, as_json, values["monthly"])
+        return
     if reward is None:
-        plan = make_plan(resolve(model), hardware, request)
-        _print(plan, as_json, explain)
+        plan = plan_for_load(resolve(model), hardware, request, wanted)
+        _print(plan, as_json, explain, values["monthly"])
         fits, shared = plan.fits, None
     else:
         shared = make_shared_plan(resolve(model), planned_reward(reward), hardware, request, PlanRequest())
@@ -105,13 +113,34 @@ def _hold_against(ctx: click.Context, plan: Plan, reward: Plan | None) -> None:
         click.secho(f"· {deployment.path.name}: {difference}", err=True, fg="yellow")
 
 
-def _print(plan: Plan, as_json: bool, explain: bool) -> None:
+def _print_cheapest(
+    model: str, reward: str | None, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, as_json: bool,
+    monthly: bool,
+) -> None:  # fmt: skip
+    """--gpu any: which cards carry the load, cheapest first."""
+    if reward is not None:
+        raise click.UsageError("--gpu any ranks cards for one model; leave --reward out")
+    found = cheapest_cards(resolve(model), hardware, request, wanted)
+    if as_json:
+        rows = [{"gpu": f"{key}:{count}", **layout.to_json(layout, False)} for key, count, layout in found]
+        click.echo(json.dumps({"gpus": rows}, indent=2, ensure_ascii=False))
+        return
+    from qserve.cli.show_speed import show_cheapest
+
+    show_cheapest(found, monthly=monthly)
+
+
+def _print(plan: Plan, as_json: bool, explain: bool, monthly: bool = False) -> None:
     if as_json:
         click.echo(json.dumps(plan.to_json(), indent=2, ensure_ascii=False))
         return
     from qserve.cli.show_plan import show_plan
 
     show_plan(plan, explain)
+    if plan.speed:
+        from qserve.cli.show_speed import show_speed
+
+        show_speed(plan.speed, explain, monthly=monthly)
 
 
 def _print_shared(shared: SharedPlan, as_json: bool, explain: bool) -> None:

@@ -124,12 +124,16 @@ class Plan:
     """What a measurement of this plan holds for: the same model and layout, the same step (`planner/learned.py`)."""
     on_cpu: bool = False
     """Whether the devices of the account are RAM."""
+    speed: dict[str, Any] | None = None
+    """What `planner/speed` says of it, as --json has it; None for a plan that nobody asked it of."""
     corrections: tuple[Correction, ...] = ()
     """Terms that stand where earlier runs measured them; the account holds the corrected figures."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `qserve plan --json` prints: plain dicts, lists, numbers, strings."""
         plain: dict[str, Any] = _plain(asdict(self))
+        if self.speed is None:
+            del plain["speed"]
         return plain
 
     @classmethod

@@ -1,0 +1,120 @@
+"""Flags that name a load and its targets, and what becomes of them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from qserve.cli.numbers import FiniteRange
+from qserve.errors import UsageError
+from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.load import THINK_S, Load, read_trace
+from qserve.planner.speed.plan import SpeedRequest
+
+__all__ = ["load_options", "speed_request_of"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_POSITIVE = click.IntRange(min=1)
+_RATE = FiniteRange(0, min_open=True)
+
+
+class _Milliseconds(click.ParamType):  # type: ignore[type-arg]
+    """A time: 50ms, 1s, 1.5s; a plain number is milliseconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|)\s*", str(value))
+        if match is None or float(match[1]) == 0:
+            self.fail(f"{value!r} is no time; write for example 50ms or 1s", param, ctx)
+        return float(match[1]) * (1000 if match[2] == "s" else 1)
+
+
+_OPTIONS = (
+    click.option("--input", "input_tokens", type=_POSITIVE, help="Tokens of a prompt [1000]."),
+    click.option("--output", "output_tokens", type=_POSITIVE, help="Tokens of an answer [300]."),
+    click.option("--concurrency", type=_POSITIVE, help="The load: so many requests are always running."),
+    click.option("--burst", type=_POSITIVE, help="The load: so many requests at once."),
+    click.option("--rps", type=_RATE, help="The load: requests a second, arriving at random (Poisson)."),
+    click.option("--users", type=_POSITIVE, help="The load: people who read an answer before they ask again."),
+    click.option("--think-time", type=_RATE, help=f"Seconds a user waits in the mean [{THINK_S:g}]."),
+    click.option(
+        "--trace",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help='The load: JSON lines {"arrival": seconds, "input": tokens, "output": tokens}.',
+    ),
+    click.option("--num-prompts", type=_POSITIVE, help="Requests of the load [10 of each stream]."),
+    click.option("--prefix-share", type=FiniteRange(0, 1, max_open=True), help="Part of a prompt that is cached [0]."),
+    click.option("--ttft", type=_Milliseconds(), help="Target: time to first token, for 90 % of requests: 1s, 500ms."),
+    click.option("--tpot", type=_Milliseconds(), help="Target: time per output token after the first: 50ms."),
+    click.option(
+        "--replicas",
+        "--data-parallel-size",
+        "replicas",
+        type=_POSITIVE,
+        help="Servers side by side, each on tensor-parallel-size cards.",
+    ),
+    click.option(
+        "--prices",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="USD an hour by card, TOML: [cards] rtx-4090 = 0.35 [configs/prices.toml].",
+    ),
+    click.option("--monthly", is_flag=True, help="Show prices per month."),
+)
+
+
+def load_options(function: Function) -> Function:
+    """Adds every flag of a load."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def speed_request_of(values: dict[str, Any]) -> SpeedRequest:
+    """The load and targets of a command's keyword arguments; without a load, no `load`.
+
+    Raises UsageError for two loads at once, and for targets without a load.
+    """
+    named = {name: values[name] for name in ("concurrency", "burst", "rps", "users") if values.get(name)}
+    lengths = {name: values[name] for name in ("input_tokens", "output_tokens") if values.get(name)}
+    targets = Targets(values.get("ttft"), values.get("tpot"))
+    prices = _prices(values["prices"]) if values.get("prices") else None
+    if not (named or lengths or values.get("trace") or targets):
+        return SpeedRequest(replicas=values.get("replicas"), prices=prices)
+    if values.get("think_time") and "users" not in named:
+        raise UsageError("--think-time is of --users; give how many, or leave it out")
+    trace = read_trace(values["trace"].read_text(), str(values["trace"])) if values.get("trace") else ()
+    if trace:
+        count = len(trace)
+        mean = {name: sum(getattr(one, name) for one in trace) // count for name in ("input_tokens", "output_tokens")}
+        lengths = {name: max(1, value) for name, value in mean.items()}
+    load = Load(
+        **lengths,
+        **named,
+        trace=trace,
+        num_prompts=values.get("num_prompts"),
+        prefix_share=values.get("prefix_share") or 0.0,
+        think_s=values.get("think_time") or THINK_S,
+    )
+    return SpeedRequest(load, targets, values.get("replicas"), prices)
+
+
+def _prices(path: Path) -> dict[str, Any]:
+    try:
+        cards = tomllib.loads(path.read_text()).get("cards")
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--prices {path} is no TOML: {error}") from None
+    if not isinstance(cards, dict) or not cards:
+        raise UsageError(f"--prices {path} has no table [cards]; write for example: [cards] rtx-4090 = 0.35")
+    for key, row in cards.items():
+        price = row.get("usd_per_hour") if isinstance(row, dict) else row
+        if isinstance(price, bool) or not isinstance(price, (int, float)) or not price > 0:
+            raise UsageError(f"--prices {path}: {key} = {row!r}; a price is USD an hour above 0")
+    return cards

@@ -1,0 +1,141 @@
+"""What a plan says of speed, as a person likes to read it: one line of figures with bands, a table of layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from qserve.planner.speed.search import Layout
+
+__all__ = ["show_cheapest", "show_speed"]
+
+_MOST_ROWS = 8
+
+
+def show_speed(
+    speed: dict[str, Any], explain: bool = False, console: Console | None = None, monthly: bool = False
+) -> None:
+    """Prints the figures of `Plan.speed`, and the layouts that were counted."""
+    console = console or Console()
+    console.print(Text(f"Speed, {_load(speed['load'])}", style="bold"))
+    console.print(_figures(speed, monthly))
+    for way in speed.get("suggestions", ()):
+        console.print(Text(f"· {way['change']} ({way['command']}): {way['cost']}", style="green"))
+    if speed["alternatives"]:
+        console.print(_alternatives(speed["alternatives"], monthly))
+    for note in speed["notes"]:
+        console.print(Text(f"· {note}", style="dim"))
+    if explain and speed.get("explained"):
+        console.print(Text("What a decode step takes:", style="bold"))
+        for line in speed["explained"]:
+            console.print(Text(f"· {line}"))
+
+
+def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None = None, monthly: bool = False) -> None:
+    """The ranking of --gpu any: what carries the load first, cheapest first."""
+    console = console or Console()
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    for name in (
+        "cards",
+        "layout",
+        "TTFT ms",
+        "TPOT ms",
+        "tokens/s",
+        "$ a month" if monthly else "$/h",
+        "$/M in",
+        "$/M out",
+        "",
+    ):
+        table.add_column(name, justify="left" if name in ("cards", "layout", "") else "right")
+    for key, count, layout in found:
+        figures, price = layout.speed.figures, layout.price
+        table.add_row(
+            f"{count} × {key}",
+            f"{layout.plan.quant.scheme}, {layout.replicas} × TP {layout.plan.placement.tensor_parallel_size}",
+            f"{figures.ttft_ms.mean:.0f}", f"{figures.tpot_ms.mean:.1f}", f"{figures.output_tokens_per_s:.0f}",
+            _dollars(price.per_month if monthly else price.per_hour), _dollars(price.per_million_input_tokens),
+            _dollars(price.per_million_output_tokens), _verdict(layout),
+        )  # fmt: skip
+    console.print(table)
+
+
+def _verdict(layout: Layout) -> str:
+    load = layout.speed.load
+    if load.rps and layout.speed.figures.requests_per_s < 0.9 * load.rps:
+        return "falls behind"
+    if layout.kept >= 0.9:
+        return "" if layout.kept_surely >= 0.9 else "inside the band only"
+    return f"{100 * layout.kept:.0f} % in time"
+
+
+def _load(load: dict[str, Any]) -> str:
+    lengths = f"{load['input']} + {load['output']} tokens"
+    if load["assumed"]:
+        return f"one stream of {lengths} (no load was named: --rps, --concurrency, --users, --burst)"
+    if "rps" in load:
+        return f"{load['rps']:g} requests/s of {lengths}"
+    name = next(key for key in ("users", "burst", "trace", "concurrency") if key in load)
+    words = {"users": "users", "burst": "requests at once", "trace": "requests of a trace", "concurrency": "streams"}
+    return f"{load[name]} {words[name]} of {lengths}"
+
+
+def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    is_spread = speed["load"].get("concurrency") != 1
+    for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("E2E", "e2e_ms")):
+        one = speed[key]
+        band = f"{_ms(one['low'])} to {_ms(one['high'])}"
+        spread = f"p50 {_ms(one['p50'])}, p90 {_ms(one['p90'])}, p99 {_ms(one['p99'])}" if is_spread else ""
+        grid.add_row(Text(name, style="bold"), f"{_ms(one['mean'])} mean", Text(f"({band})", style="dim"), spread)
+    tokens, requests, most = speed["output_tokens_per_s"], speed["requests_per_s"], speed["max_rps"]
+    grid.add_row(
+        Text("rate", style="bold"),
+        f"{tokens['value']:.0f} tokens/s",
+        Text(f"({tokens['low']:.0f} to {tokens['high']:.0f})", style="dim"),
+        f"{requests['value']:.2f} requests/s"
+        + (f"; at most {most['value']:.2f} ({most['low']:.2f} to {most['high']:.2f})" if most else ""),
+    )
+    targets = speed.get("targets")
+    if targets:
+        style = "green" if targets["met"] else "red"
+        grid.add_row(Text("targets", style="bold"), Text(f"{100 * targets['kept_share']:.0f} % in time", style=style))
+    if speed.get("price_per_hour") is not None:
+        price = f"${speed['price_per_month']:.0f} a month" if monthly else f"${speed['price_per_hour']:.2f} an hour"
+        user = speed.get("price_per_user_and_month")
+        millions = f"${_dollars(speed['price_per_million_input_tokens'])} a million input tokens, "
+        millions += f"${_dollars(speed['price_per_million_output_tokens'])} output"
+        grid.add_row(
+            Text("price", style="bold"), price, "", millions + (f", ${user:.2f} a user and month" if user else "")
+        )
+    return grid
+
+
+def _alternatives(rows: list[dict[str, Any]], monthly: bool) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    table.add_column("layout")
+    names = ("cards", "TTFT ms", "TPOT ms", "tokens/s", "in time", "$ a month" if monthly else "$/h")
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in rows[:_MOST_ROWS]:
+        price = row["price_per_month"] if monthly else row["price_per_hour"]
+        table.add_row(
+            f"{row['quant']}, {row['replicas']} × TP {row['tensor_parallel_size']}" + (" ·" if row["pareto"] else ""),
+            f"{row['cards']}", f"{row['ttft_ms']:.0f}", f"{row['tpot_ms']:.1f}", f"{row['output_tokens_per_s']:.0f}",
+            f"{100 * row['kept_share']:.0f} %", _dollars(price), style="bold" if row["chosen"] else "",
+        )  # fmt: skip
+    return table
+
+
+def _ms(value: float) -> str:
+    if value >= 10000:
+        return f"{value / 1000:.1f} s"
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
+
+
+def _dollars(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"

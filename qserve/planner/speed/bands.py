@@ -1,0 +1,38 @@
+"""How far figures were off on pages that the fit had not seen, by kind: the band that a figure is given with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qserve.core.facts import load
+
+__all__ = ["EXACT", "Band", "Metric", "band_of"]
+
+Metric = Literal["tpot", "ttft_one", "ttft", "throughput", "saturated"]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Factors on the planned value: between them lay 80 of 100 measured ones of the kind."""
+
+    low: float
+    high: float
+
+    def around(self, value: float) -> tuple[float, float]:
+        """(low, high) of a planned value."""
+        return value * self.low, value * self.high
+
+
+EXACT = Band(1.0, 1.0)
+
+
+def band_of(metric: Metric, engine: str, is_borrowed: bool, is_learned: bool = False) -> Band:
+    """`is_borrowed`: the card's kernels were measured on another; `is_learned`: a run on this card corrected it."""
+    table = load("speed")["bands"]
+    if is_learned:
+        low, high = table["learned"][metric]
+        return Band(low, high)
+    low, high = table.get(engine, table["vllm"])[metric]
+    wider = table["borrowed"] if is_borrowed else 1.0
+    return Band(low / wider, high * wider)

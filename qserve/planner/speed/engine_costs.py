@@ -1,0 +1,57 @@
+"""What an engine adds to its kernels: per step, per layer, per request; by engine and release (configs/speed.toml)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from qserve.core.facts import load
+
+__all__ = ["EngineCosts", "engine_costs", "era_of"]
+
+
+@dataclass(frozen=True)
+class EngineCosts:
+    """Times in microseconds unless named otherwise.
+
+    A decode step takes `step_us`, `layer_us` for every layer (norms, rotary angles, gaps between kernels), more for
+    layers with experts or states, and `request_us` for every running request (sampling, bookkeeping, detokenizing).
+    A step with a prompt in it is launched kernel by kernel: it takes at least `dispatch_layer_us` a layer.
+    `intake_ms` lies between the client's request and the first schedule, and between token and client: HTTP,
+    tokenizer, streaming. `mixes_prefill`: prompts and decodes share a step; else a prompt's step makes decodes wait.
+    """
+
+    era: str
+    step_us: float
+    layer_us: float
+    request_us: float
+    dispatch_layer_us: float
+    intake_ms: float
+    intake_ms_per_1k: float = 1.0
+    moe_layer_us: float = 0.0
+    state_layer_us: float = 0.0
+    dispatch_moe_us: float = 0.0
+    dispatch_state_us: float = 0.0
+    mixes_prefill: bool = True
+    max_num_batched_tokens: int = 8192
+    prefill_factor: float = 1.0
+
+
+def era_of(engine: str, version: str) -> str:
+    """The row of configs/speed.toml for a release; releases that say nothing are the newest."""
+    name = engine.lower().replace("-", "").replace("tensorrtllm", "trtllm")
+    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    release = tuple(int(part or 0) for part in found.groups()) if found else (99, 0, 0)
+    eras = [row for row in load("speed")["engines"] if row["engine"] == name]
+    fitting = [row for row in eras if tuple(row["since"]) <= release]
+    return str((fitting or eras[:1])[-1]["era"])
+
+
+@cache
+def engine_costs(engine: str, version: str = "") -> EngineCosts:
+    """The costs of a release. Raises IndexError for an engine that has no row."""
+    era = era_of(engine, version)
+    row: dict[str, Any] = next(row for row in load("speed")["engines"] if row["era"] == era)
+    return EngineCosts(**{name: row[name] for name in EngineCosts.__dataclass_fields__ if name in row})

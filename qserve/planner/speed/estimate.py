@@ -1,0 +1,174 @@
+"""From a plan and a load to figures with bands: what `qserve plan` says of speed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
+
+from qserve.core.hardware import Device
+from qserve.core.model_spec import ModelSpec
+from qserve.planner.plan import Plan
+from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
+from qserve.planner.speed.card import CardSpeed, card_of
+from qserve.planner.speed.engine_costs import engine_costs
+from qserve.planner.speed.figures import Figures, Summary, figures_of
+from qserve.planner.speed.formats import weight_format
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.network import rank_network
+from qserve.planner.speed.simulate import Limits, Steps, simulate
+from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.transformers_steps import TransformersSteps
+
+__all__ = ["ONE_STREAM", "Replica", "SpeedEstimate", "estimate_speed", "replica_of"]
+
+ONE_STREAM = Load(1000, 300)
+"""What is planned where no load is named."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One server of a plan: its steps and limits, and what the bands depend on."""
+
+    steps: Steps
+    limits: Limits
+    card: CardSpeed
+    engine: str
+
+    def run(self, load: Load, replicas: int = 1) -> Figures:
+        """The load on `replicas` of these."""
+        return figures_of(simulate(self.steps, load.shared_by(replicas), self.limits), load, replicas)
+
+
+@dataclass(frozen=True)
+class SpeedEstimate:
+    """Figures of one load on `replicas` servers. `bands` are by kind of figure."""
+
+    load: Load
+    figures: Figures
+    replicas: int
+    latency: Band
+    ttft: Band
+    throughput: Band
+    is_named: bool
+    notes: tuple[str, ...] = ()
+    max_rps: float | None = None
+    saturated: Band = EXACT
+
+    def to_json(self) -> dict[str, Any]:
+        """The object under "speed" of `qserve plan --json`, without alternatives."""
+        figures = self.figures
+        return {
+            "load": _load_json(self.load, self.is_named),
+            "ttft_ms": _with_band(figures.ttft_ms, self.ttft),
+            "tpot_ms": _with_band(figures.tpot_ms, self.latency),
+            "e2e_ms": _with_band(figures.e2e_ms, self._whole),
+            "output_tokens_per_s": _rate(figures.output_tokens_per_s, self.throughput),
+            "requests_per_s": _rate(figures.requests_per_s, self.throughput),
+            "max_rps": None if self.max_rps is None else _rate(self.max_rps, self.saturated),
+            "replicas": self.replicas,
+            "prefill_share": round(figures.prefill_share, 4),
+            "preemptions": figures.preemptions,
+            "notes": list(self.notes),
+        }
+
+    @property
+    def _whole(self) -> Band:
+        """Of a whole answer: its first token's band and the others', by their parts of it."""
+        first = min(1.0, self.figures.ttft_ms.mean / (self.figures.e2e_ms.mean or 1.0))
+        return Band(
+            *(first * a + (1 - first) * b for a, b in zip(*map(astuple, (self.ttft, self.latency)), strict=True))
+        )
+
+
+def estimate_speed(plan: Plan, spec: ModelSpec, device: Device, load: Load | None, replicas: int = 1) -> SpeedEstimate:
+    """The plan's speed under `load`; without one, of one stream. `spec` is of the checkpoint that the plan loads."""
+    replica = replica_of(plan, spec, device)
+    named, load = load is not None, load or ONE_STREAM
+    figures = replica.run(load, replicas)
+    is_borrowed = bool(replica.card.like)
+
+    def band(metric: Metric) -> Band:
+        return band_of(metric, replica.engine, is_borrowed, is_learned(replica))
+
+    is_saturated = load.burst is not None or figures.peak_running >= replica.limits.max_num_seqs > 1
+    saturated = band("saturated")
+    # An open load that is kept up with has the rate of its arrivals: a band is of what the machine decides.
+    keeps_up = load.rps is not None and figures.requests_per_s > 0.9 * load.rps
+    rate = Band(0.97, 1.03) if keeps_up else saturated if is_saturated else band("throughput")
+    return SpeedEstimate(
+        load=load,
+        figures=figures,
+        replicas=replicas,
+        latency=band("tpot"),
+        ttft=band("ttft_one" if load.streams == 1 else "ttft"),
+        throughput=rate,
+        is_named=named,
+        notes=_notes(replica, figures, load),
+        saturated=saturated,
+    )
+
+
+def is_learned(replica: Replica) -> bool:
+    """Whether a run on this card moved the steps."""
+    steps = replica.steps
+    return isinstance(steps, StepTimes) and steps.correction != 1.0
+
+
+def replica_of(plan: Plan, spec: ModelSpec, device: Device) -> Replica:
+    """The steps and limits of one server of the plan."""
+    card = card_of(device)
+    limits = Limits(
+        plan.workload.max_num_seqs,
+        plan.workload.max_num_batched_tokens,
+        max(plan.kv_cache_tokens, plan.workload.max_model_len, 1),
+    )
+    if plan.engine == "transformers":
+        steps: Steps = TransformersSteps.of(spec, plan.quant.scheme, card)
+        return Replica(steps, limits, card, "transformers")
+    costs = engine_costs(plan.engine, plan.engine_version)
+    ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+    network = rank_network(spec, weight_format(plan.quant.scheme, device.formats, card.is_hopper), ranks)
+    cache = "fp8" if plan.kv_cache_dtype.startswith("fp8") else "bf16"
+    return Replica(StepTimes(card, network, costs, cache), limits, card, "vllm")
+
+
+def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
+    notes = []
+    if replica.card.like:
+        notes.append(
+            f"no kernels of {replica.card.name} were measured: its bandwidth and peak with the shares of "
+            f"{replica.card.like} (wider band)"
+        )
+    if figures.preemptions:
+        notes.append(
+            f"{figures.preemptions} of {figures.num_requests} requests are preempted: the KV cache is too small"
+        )
+    if not figures.num_requests:
+        notes.append(
+            f"no request of {load.input_tokens} + {load.output_tokens} tokens fits into "
+            f"{replica.limits.kv_cache_tokens} tokens of KV cache"
+        )
+    return tuple(notes)
+
+
+def _with_band(summary: Summary, band: Band) -> dict[str, float]:
+    low, high = band.around(summary.mean)
+    return {name: round(value, 3) for name, value in {**asdict(summary), "low": low, "high": high}.items()}
+
+
+def _rate(value: float, band: Band) -> dict[str, float]:
+    low, high = band.around(value)
+    return {"value": round(value, 4), "low": round(low, 4), "high": round(high, 4)}
+
+
+def _load_json(load: Load, is_named: bool) -> dict[str, Any]:
+    named = {name: getattr(load, name) for name in ("concurrency", "burst", "rps", "users") if getattr(load, name)}
+    if load.trace:
+        named["trace"] = len(load.trace)
+    return {
+        "input": load.input_tokens,
+        "output": load.output_tokens,
+        **(named or {"concurrency": 1}),
+        "requests": load.total_prompts,
+        "assumed": not is_named,
+    }

@@ -1,0 +1,95 @@
+"""What a simulated run comes to: latencies in milliseconds, rates, shares of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.simulate import Finished, SimulatedRun
+
+__all__ = ["NO_TARGETS", "Figures", "Summary", "Targets", "figures_of", "percentile"]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a request must keep to count: milliseconds to the first token, and a token after it. None: any."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.ttft_ms is not None or self.tpot_ms is not None
+
+    def kept_by(self, one: Finished, ttft_factor: float = 1.0, tpot_factor: float = 1.0) -> bool:
+        """Whether a request keeps them, also where its times come out longer by the factors."""
+        first = self.ttft_ms is None or 1000 * one.ttft_s * ttft_factor <= self.ttft_ms
+        return first and (self.tpot_ms is None or 1000 * one.tpot_s * tpot_factor <= self.tpot_ms)
+
+
+NO_TARGETS = Targets()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Milliseconds over all answers."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One load on all replicas. `prefill_share` is the part of the time in steps with prompts."""
+
+    ttft_ms: Summary
+    tpot_ms: Summary
+    e2e_ms: Summary
+    output_tokens_per_s: float
+    requests_per_s: float
+    prefill_share: float
+    preemptions: int
+    peak_running: int
+    num_requests: int
+    finished: tuple[Finished, ...] = ()
+
+    def kept_share(self, targets: Targets, ttft_factor: float = 1.0, tpot_factor: float = 1.0) -> float:
+        """The share of requests that keep the targets: goodput over throughput."""
+        kept = sum(targets.kept_by(one, ttft_factor, tpot_factor) for one in self.finished)
+        return kept / len(self.finished) if self.finished else 0.0
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Of sorted values, linear between neighbours, as numpy's default; 0.0 of none."""
+    if not values:
+        return 0.0
+    place = (len(values) - 1) * share
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (values[high] - values[low]) * (place - low)
+
+
+def figures_of(run: SimulatedRun, load: Load, replicas: int = 1) -> Figures:
+    """Figures of `replicas` servers of which `run` is one."""
+    done = run.finished
+    duration = run.duration_s or 1e-9
+    return Figures(
+        ttft_ms=_summary([one.ttft_s for one in done]),
+        tpot_ms=_summary([one.tpot_s for one in done if one.output_tokens > 1]),
+        e2e_ms=_summary([one.e2e_s for one in done]),
+        output_tokens_per_s=replicas * sum(one.output_tokens for one in done) / duration,
+        requests_per_s=replicas * len(done) / duration,
+        prefill_share=run.prefill_s / duration,
+        preemptions=run.preemptions,
+        peak_running=run.peak_running,
+        num_requests=len(done),
+        finished=done,
+    )
+
+
+def _summary(seconds: list[float]) -> Summary:
+    ms = sorted(1000 * value for value in seconds)
+    mean = sum(ms) / len(ms) if ms else 0.0
+    return Summary(mean, percentile(ms, 0.5), percentile(ms, 0.9), percentile(ms, 0.99))

@@ -1,0 +1,138 @@
+"""The load that a service shall carry: lengths of requests, and how they arrive."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from qserve.errors import UsageError
+
+__all__ = ["THINK_S", "Arrival", "Load", "read_trace"]
+
+THINK_S = 30.0
+"""Between an answer and a user's next question, in the mean: to read some 300 tokens and to write one line."""
+_MOST_PROMPTS = 2500
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request: `at_s` after the start, and its lengths in tokens."""
+
+    at_s: float
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """`input_tokens` and `output_tokens` of a request, and one way of arriving.
+
+    `concurrency` keeps so many requests running (closed loop), `burst` sends so many at once, `rps` draws Poisson
+    arrivals, `users` is a closed loop in which each waits `think_s` in the mean after an answer, `trace` names every
+    request. None of them: one stream. `prefix_share` of a prompt is in the cache already. `num_prompts` bounds it.
+    Lengths vary by `jitter`, as a share.
+    """
+
+    input_tokens: int = 1000
+    output_tokens: int = 300
+    concurrency: int | None = None
+    burst: int | None = None
+    rps: float | None = None
+    users: int | None = None
+    trace: tuple[Arrival, ...] = ()
+    num_prompts: int | None = None
+    prefix_share: float = 0.0
+    think_s: float = THINK_S
+    jitter: float = 0.02
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for two ways of arriving at once, lengths below one token, and shares outside 0 to 1."""
+        names = ("concurrency", "burst", "rps", "users", "trace")
+        given = [f"--{name}" for name in names if getattr(self, name)]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)}: a load arrives in one way; leave all but one out")
+        if self.input_tokens < 1 or self.output_tokens < 1:
+            raise UsageError(f"--input {self.input_tokens} --output {self.output_tokens}: both are 1 token or more")
+        if not 0 <= self.prefix_share < 1:
+            raise UsageError(f"--prefix-share {self.prefix_share}: give a share from 0 up to, but not, 1")
+
+    @property
+    def streams(self) -> int | None:
+        """How many requests are open at most in a closed loop; None where arrivals do not wait for answers."""
+        return None if self.is_open else (self.concurrency or self.users or 1)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.rps or self.burst or self.trace)
+
+    @property
+    def total_prompts(self) -> int:
+        """Requests that are simulated: enough for the queue to find its length, few enough for milliseconds."""
+        if self.trace or self.burst:
+            return min(self.num_prompts or 10**9, len(self.trace) or self.burst or 0)
+        if self.num_prompts:
+            return min(self.num_prompts, _MOST_PROMPTS)
+        if self.rps:
+            return max(100, min(800, math.ceil(self.rps * 60)))
+        return 3 if self.streams == 1 else min(_MOST_PROMPTS, max(10 * (self.streams or 1), 24))
+
+    def shared_by(self, replicas: int) -> Load:
+        """What one of `replicas` equal servers sees of it."""
+        if replicas == 1:
+            return self
+        part = {
+            name: math.ceil(value / replicas)
+            for name in ("concurrency", "burst", "users", "num_prompts")
+            if (value := getattr(self, name))
+        }
+        changed: dict[str, Any] = {**part, "trace": self.trace[::replicas]}
+        if self.rps:
+            changed["rps"] = self.rps / replicas
+        return Load(**{**{name: getattr(self, name) for name in Load.__dataclass_fields__}, **changed})
+
+    def lengths(self, draw: random.Random) -> tuple[int, int]:
+        """One request's tokens: `jitter` around the named ones, so that answers do not end in step."""
+        low, high = 1 - self.jitter, 1 + self.jitter
+        new = max(1, round(self.input_tokens * (1 - self.prefix_share) * draw.uniform(low, high)))
+        return new, max(1, round(self.output_tokens * draw.uniform(low, high)))
+
+    def arrivals(self, draw: random.Random) -> Iterator[Arrival]:
+        """The requests that come by themselves: all of an open load, the first of each stream of a closed one."""
+        if self.trace:
+            yield from self.trace[: self.total_prompts]
+            return
+        at_s = 0.0
+        for index in range(self.total_prompts if self.is_open else min(self.streams or 1, self.total_prompts)):
+            if self.rps:
+                at_s += draw.expovariate(self.rps)
+            elif self.users:
+                at_s = draw.uniform(0, self.think_s)
+            yield Arrival(at_s if index or self.rps or self.users else 0.0, *self.lengths(draw))
+
+
+def read_trace(text: str, where: str = "--trace") -> tuple[Arrival, ...]:
+    """Arrivals of JSON lines {"arrival": seconds, "input": tokens, "output": tokens}, in order of time.
+
+    Raises UsageError with the line that can't be read.
+    """
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            found.append(Arrival(float(row["arrival"]), int(row["input"]), int(row["output"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f'{where}, line {number}: {error!r}; a line is {{"arrival": 0.5, "input": 1000, "output": 300}}'
+            ) from None
+        if not (found[-1].at_s >= 0 and found[-1].input_tokens >= 1 and found[-1].output_tokens >= 1):
+            raise UsageError(f"{where}, line {number}: arrival is 0 or more, input and output are 1 token or more")
+    if not found:
+        raise UsageError(f"{where} holds no request")
+    return tuple(sorted(found, key=lambda arrival: arrival.at_s))

@@ -1,0 +1,114 @@
+"""What one rank computes of a model: its matrix products, attention heads, experts and recurrent states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qserve.core.model_spec import ModelSpec
+from qserve.planner.speed.formats import BF16, WeightFormat
+
+__all__ = ["Gemm", "RankNetwork", "rank_network"]
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A product that occurs `count` times in a forward pass: weights of `rows` by `columns`."""
+
+    rows: int
+    columns: int
+    count: int
+    weights: WeightFormat
+
+
+@dataclass(frozen=True)
+class RankNetwork:
+    """A rank's share of a forward pass. Heads, experts' columns and rows of the vocabulary are divided by `ranks`."""
+
+    hidden_size: int
+    num_layers: int
+    ranks: int
+    gemms: tuple[Gemm, ...]
+    lm_head: Gemm
+    heads: int
+    kv_heads: int
+    head_dim: int
+    attention_layers: int
+    sliding_layers: int = 0
+    sliding_window: int = 0
+    moe_layers: int = 0
+    experts: int = 0
+    experts_per_token: int = 0
+    weights_per_expert: int = 0
+    expert_format: WeightFormat = BF16
+    state_layers: int = 0
+    value_heads: int = 0
+
+    @property
+    def linear_weights(self) -> int:
+        """Weights of every product and expert of this rank, without the head."""
+        products = sum(gemm.rows * gemm.columns * gemm.count for gemm in self.gemms)
+        return products + self.moe_layers * self.experts * self.weights_per_expert
+
+
+def rank_network(spec: ModelSpec, weights: WeightFormat, ranks: int = 1) -> RankNetwork:
+    """The share of one of `ranks` tensor-parallel cards; heads that are fewer than ranks are held by several."""
+    hidden, attention = spec.hidden_size, spec.num_full_layers + spec.num_sliding_layers
+    heads, kv_heads = _share(spec.num_attention_heads, ranks), _share(spec.num_key_value_heads, ranks)
+    queries = heads * spec.head_dim * (2 if spec.attn_output_gate else 1)
+    gemms = [
+        Gemm(queries + 2 * kv_heads * spec.head_dim, hidden, attention, weights),
+        Gemm(hidden, heads * spec.head_dim, attention, weights),
+        *_mlp(spec, weights, ranks),
+        *_linear_attention(spec, weights, ranks),
+    ]
+    moe, linear = spec.moe, spec.linear_attention
+    return RankNetwork(
+        hidden_size=hidden,
+        num_layers=spec.num_hidden_layers,
+        ranks=ranks,
+        gemms=tuple(gemm for gemm in gemms if gemm.count and gemm.rows and gemm.columns),
+        lm_head=Gemm(_share(spec.vocab_size, ranks), hidden, 1, BF16),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=spec.head_dim,
+        attention_layers=spec.num_full_layers,
+        sliding_layers=spec.num_sliding_layers,
+        sliding_window=spec.sliding_window or 0,
+        moe_layers=moe.sparse_layers if moe else 0,
+        experts=moe.num_experts if moe else 0,
+        experts_per_token=moe.num_experts_per_tok if moe else 0,
+        weights_per_expert=3 * hidden * moe.moe_intermediate_size // ranks if moe else 0,
+        expert_format=weights,
+        state_layers=spec.num_linear_layers,
+        value_heads=_share(linear.num_value_heads, ranks) if linear else 0,
+    )
+
+
+def _mlp(spec: ModelSpec, weights: WeightFormat, ranks: int) -> list[Gemm]:
+    """Gate and up in one product, down in another; of sparse layers the router and the shared expert."""
+    hidden, sparse = spec.hidden_size, spec.moe.sparse_layers if spec.moe else 0
+    sizes = [(spec.intermediate_size // ranks, spec.num_hidden_layers - sparse)]
+    gemms = []
+    if spec.moe:
+        gemms.append(Gemm(spec.moe.num_experts, hidden, sparse, BF16))
+        sizes.append((spec.moe.shared_expert_intermediate_size // ranks, sparse))
+    for width, count in sizes:
+        gemms += [Gemm(2 * width, hidden, count, weights), Gemm(hidden, width, count, weights)]
+    return gemms
+
+
+def _linear_attention(spec: ModelSpec, weights: WeightFormat, ranks: int) -> list[Gemm]:
+    linear, layers = spec.linear_attention, spec.num_linear_layers
+    if linear is None:
+        return []
+    values = linear.value_dim // ranks
+    projected = linear.conv_dim // ranks + values  # q, k and v with the gate
+    return [
+        Gemm(projected, spec.hidden_size, layers, weights),
+        Gemm(2 * linear.num_value_heads // ranks or 2, spec.hidden_size, layers, BF16),
+        Gemm(spec.hidden_size, values, layers, weights),
+    ]
+
+
+def _share(count: int, ranks: int) -> int:
+    return max(1, -(-count // ranks))

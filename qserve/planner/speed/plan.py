@@ -1,0 +1,196 @@
+"""The plan for a load: every layout counted, one chosen, what it reaches and what else there was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware, known_gpus
+from qserve.errors import QserveError, UsageError
+from qserve.planner.make import make_plan
+from qserve.planner.plan import DevicePlan, Plan
+from qserve.planner.request import PlanRequest
+from qserve.planner.speed.estimate import estimate_speed
+from qserve.planner.speed.figures import NO_TARGETS, Targets
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.price import hourly_price, price_table
+from qserve.planner.speed.rate import KEPT_SHARE
+from qserve.planner.speed.search import Layout, choose_layout, layouts_for, pareto, tuned, with_rate
+from qserve.planner.speed.ways_out import ways_out
+
+__all__ = ["SpeedRequest", "cheapest_cards", "plan_for_load"]
+
+_MOST_ALTERNATIVES = 12
+_COUNTS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class SpeedRequest:
+    """What the flags say of speed. `load` None: one stream, on the layout that memory chose.
+
+    `prices` is the user's table of USD an hour by card, None: configs/prices.toml.
+    """
+
+    load: Load | None = None
+    targets: Targets = NO_TARGETS
+    replicas: int | None = None
+    prices: dict[str, Any] | None = None
+
+
+def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
+    """The plan with its `speed`. Where nothing fits, the plan that says so, without."""
+    if wanted.load is None and not wanted.replicas:
+        return _with_one_stream(make_plan(checkpoint, hardware, request), checkpoint, hardware)
+    load = wanted.load or Load(concurrency=wanted.replicas or 1)
+    layouts = layouts_for(checkpoint, hardware, request, load, wanted.targets, wanted.replicas, wanted.prices)
+    if not layouts:
+        return _refused(checkpoint, hardware, request, wanted)
+    chosen = choose_layout(layouts, wanted.targets)
+    device = hardware.cpu_device if chosen.plan.on_cpu or not hardware.devices else hardware.devices[0]
+    better = tuned(chosen, checkpoint.spec, device, wanted.targets, request)
+    better = with_rate(better, checkpoint.spec, device, wanted.targets)
+    final = _planned(better, checkpoint, hardware, request)
+    layouts = [better if one is chosen else one for one in layouts]
+    notes = (*_choice(better, layouts, wanted.targets, len(hardware.devices)), *_compared(better, layouts))
+    missed = bool(wanted.targets) and better.kept < KEPT_SHARE
+    found = ways_out(checkpoint, hardware, request, load, wanted.targets, better) if missed else ()
+    front = pareto(layouts)
+    speed = {
+        **better.speed.to_json(),
+        "alternatives": [one.to_json(better, id(one) in front) for one in _shown(better, layouts)],
+        "targets": {"ttft_ms": wanted.targets.ttft_ms, "tpot_ms": wanted.targets.tpot_ms,
+                    "kept_share": round(better.kept, 3), "met": better.kept >= KEPT_SHARE} if wanted.targets else None,
+        "suggestions": [vars(one) for one in found],
+        **better.price.to_json(),
+    }  # fmt: skip
+    return replace(
+        final, speed=speed, suggestions=(*final.suggestions, *found), explanations=(*final.explanations, *notes),
+        notes=(*_without_idle(final.notes), *notes),
+    )  # fmt: skip
+
+
+def cheapest_cards(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest
+) -> list[tuple[str, int, Layout]]:
+    """Cards and counts that carry the load, cheapest first: (key, count, layout); those that keep the targets first.
+
+    Only cards with a price are ranked. Raises UsageError where none of them holds the model.
+    """
+    load, found = wanted.load or Load(), []
+    for key in price_table(wanted.prices):
+        device = known_gpus().get(key)
+        if device is None or hourly_price(device, wanted.prices) is None:
+            continue
+        for count in _COUNTS:
+            machine = replace(hardware, devices=(device,) * count, notes=())
+            layouts = layouts_for(checkpoint, machine, request, load, wanted.targets, wanted.replicas, wanted.prices)
+            layouts = [one for one in layouts if one.cards == count]
+            if layouts:
+                best = choose_layout(layouts, wanted.targets)
+                found.append((key, count, best))
+                if best.kept_surely >= KEPT_SHARE and _keeps_up(best):
+                    break
+    if not found:
+        raise UsageError("--gpu any: none of the cards with a price holds this model; give --gpu, or --prices FILE")
+    return sorted(found, key=lambda one: (not _carries(one[2]), one[2].price.per_hour or 0.0, one[2].e2e_ms))
+
+
+def _carries(layout: Layout) -> bool:
+    return layout.kept >= KEPT_SHARE and _keeps_up(layout)
+
+
+def _keeps_up(layout: Layout) -> bool:
+    load, figures = layout.speed.load, layout.speed.figures
+    return load.rps is None or figures.requests_per_s > 0.9 * load.rps
+
+
+def _with_one_stream(plan: Plan, checkpoint: Checkpoint, hardware: Hardware) -> Plan:
+    if not plan.fits:
+        return plan
+    device = hardware.cpu_device if plan.on_cpu or not hardware.devices else hardware.devices[0]
+    speed = estimate_speed(plan, checkpoint.spec, device, None)
+    return replace(plan, speed={**speed.to_json(), "alternatives": []})
+
+
+def _refused(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
+    plan = make_plan(checkpoint, hardware, request)
+    if plan.fits and wanted.replicas:
+        ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+        raise UsageError(
+            f"--replicas {wanted.replicas} times {ranks} cards each are more than the {max(1, len(hardware.devices))} "
+            "that are there; lower --replicas or --tensor-parallel-size"
+        )
+    return plan
+
+
+def _planned(layout: Layout, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Plan:
+    """The chosen layout's plan with its arguments and every card that it takes."""
+    plan, workload = layout.plan, layout.plan.workload
+    fixed = replace(
+        request,
+        quant=plan.quant.scheme if checkpoint.spec.quantization is None else request.quant,
+        tensor_parallel_size=plan.placement.tensor_parallel_size if plan.engine == "vllm" else None,
+        max_num_batched_tokens=workload.max_num_batched_tokens if plan.engine == "vllm" else None,
+    )
+    try:
+        again = make_plan(checkpoint, hardware, fixed)
+    except QserveError:
+        again = plan
+    again = again if again.fits else plan
+    if layout.replicas == 1:
+        return again
+    devices: tuple[DevicePlan, ...] = again.devices * layout.replicas
+    arguments = (*again.engine_args, "--data-parallel-size", str(layout.replicas))
+    return replace(again, devices=devices, engine_args=arguments)
+
+
+def _shown(chosen: Layout, layouts: list[Layout]) -> list[Layout]:
+    """The chosen one first, then by time to a whole answer."""
+    rest = sorted((one for one in layouts if one is not chosen), key=lambda one: one.e2e_ms)
+    return [chosen, *rest[: _MOST_ALTERNATIVES - 1]]
+
+
+def _choice(chosen: Layout, layouts: list[Layout], targets: Targets, have: int) -> Iterator[str]:
+    """Why this layout, in a sentence."""
+    name = _named(chosen)
+    idle = have - chosen.cards
+    free = f"; {idle} of {have} cards stay free" if idle > 0 else ""
+    if targets:
+        share = f"{100 * chosen.kept:.0f} % of the requests keep the targets"
+        if chosen.kept_surely >= KEPT_SHARE:
+            yield f"{name}: the fewest cards at which {share}, also at the slow end of the band{free}"
+        elif chosen.kept >= KEPT_SHARE:
+            yield f"{name}: {share}, but only {100 * chosen.kept_surely:.0f} % at the slow end of the band{free}"
+        else:
+            yield f"{name}: no layout keeps the targets; here {share}"
+        return
+    yield f"{name}: the shortest time to a whole answer at this load of {len(layouts)} layouts counted{free}"
+
+
+def _compared(chosen: Layout, layouts: list[Layout]) -> Iterator[str]:
+    """How other quantizations would do on the same cards."""
+    mine = chosen.speed.figures
+    for scheme in dict.fromkeys(one.plan.quant.scheme for one in layouts):
+        if scheme == chosen.plan.quant.scheme:
+            continue
+        same = [one for one in layouts if one.plan.quant.scheme == scheme and one.cards == chosen.cards]
+        if not same:
+            continue
+        other = min(same, key=lambda one: one.e2e_ms)
+        ratio = other.speed.figures.e2e_ms.mean / (mine.e2e_ms.mean or 1.0)
+        word = f"{100 * (1 - ratio):.0f} % shorter" if ratio < 1 else f"{100 * (ratio - 1):.0f} % longer"
+        yield (
+            f"{scheme} on as many cards ({_named(other)}): answers take {word}, "
+            f"TPOT {other.speed.figures.tpot_ms.mean:.1f} against {mine.tpot_ms.mean:.1f} ms"
+        )
+
+
+def _named(layout: Layout) -> str:
+    ranks = layout.plan.placement.tensor_parallel_size
+    return f"{layout.plan.quant.scheme}, {layout.replicas} × TP {ranks}"
+
+
+def _without_idle(notes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(note for note in notes if "cards suffice" not in note)

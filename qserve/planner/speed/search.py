@@ -1,0 +1,202 @@
+"""Which layout serves the load: tensor parallel times replicas times quantization, each planned and simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Device, Hardware
+from qserve.core.model_spec import ModelSpec
+from qserve.core.quantization import FAMILIES, SCHEMES
+from qserve.errors import QserveError
+from qserve.planner.make import make_plan
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
+from qserve.planner.speed.estimate import SpeedEstimate, estimate_speed, replica_of
+from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.price import Price, price_of
+from qserve.planner.speed.rate import KEPT_SHARE, highest_rate
+
+__all__ = ["Layout", "choose_layout", "layouts_for", "with_rate"]
+
+_REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16)
+_COMPARED = ("fp8", "awq", "gptq-int4")
+"""What is counted beside the quantization that quality prefers, where it is the planner's to choose."""
+_NEARLY = 1.05
+"""A layout that is slower by less than this and takes fewer cards is preferred."""
+_CHUNKS = (4096, 2048, 1024)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to serve the load: `replicas` servers of `plan`, with what they reach.
+
+    `kept` is the share of requests that keep the targets, `kept_surely` that which would even at the slow end of the
+    band; both are 1 without targets.
+    """
+
+    plan: Plan
+    speed: SpeedEstimate
+    replicas: int
+    kept: float
+    kept_surely: float
+    price: Price
+
+    @property
+    def cards(self) -> int:
+        placement = self.plan.placement
+        return self.replicas * placement.tensor_parallel_size * placement.pipeline_parallel_size
+
+    @property
+    def quality(self) -> int:
+        return SCHEMES[self.plan.quant.scheme].quality
+
+    @property
+    def e2e_ms(self) -> float:
+        return self.speed.figures.e2e_ms.mean or float("inf")
+
+    def to_json(self, chosen: Layout, is_pareto: bool) -> dict[str, Any]:
+        """A row of "alternatives"."""
+        figures, workload = self.speed.figures, self.plan.workload
+        return {
+            "tensor_parallel_size": self.plan.placement.tensor_parallel_size,
+            "replicas": self.replicas,
+            "cards": self.cards,
+            "quant": self.plan.quant.scheme,
+            "max_num_seqs": workload.max_num_seqs,
+            "max_num_batched_tokens": workload.max_num_batched_tokens,
+            "ttft_ms": round(figures.ttft_ms.mean, 2),
+            "tpot_ms": round(figures.tpot_ms.mean, 3),
+            "output_tokens_per_s": round(figures.output_tokens_per_s, 2),
+            "requests_per_s": round(figures.requests_per_s, 4),
+            "max_rps": None if self.speed.max_rps is None else round(self.speed.max_rps, 3),
+            "kept_share": round(self.kept, 3),
+            "kept_share_at_band": round(self.kept_surely, 3),
+            **self.price.to_json(),
+            "pareto": is_pareto,
+            "chosen": self is chosen,
+        }
+
+
+def layouts_for(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, load: Load, targets: Targets,
+    replicas: int | None = None, prices: dict[str, Any] | None = None,
+) -> list[Layout]:  # fmt: skip
+    """Every layout that fits, the ones that the flags fix first among them; empty where nothing fits."""
+    found = []
+    for plan, spec in _plans(checkpoint, hardware, request):
+        device = _device(hardware, plan)
+        ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+        most = max(1, len(hardware.devices) // ranks) if plan.engine == "vllm" and not plan.on_cpu else 1
+        counts = [replicas] if replicas else sorted({n for n in _REPLICAS if n <= most} | {most})
+        counts = [count for count in counts if count <= most]
+        found += [_layout(plan, spec, device, load, targets, count, prices) for count in counts]
+    return found
+
+
+def choose_layout(layouts: list[Layout], targets: Targets) -> Layout:
+    """With targets: of the best quality that surely keeps them the fewest cards; else what keeps them best.
+
+    Without: of the best quality the shortest time to the whole answer, fewer cards where that is nearly as short.
+    """
+    if targets:
+        for share in ("kept_surely", "kept"):
+            keeping = [one for one in layouts if getattr(one, share) >= KEPT_SHARE]
+            if keeping:
+                return min(keeping, key=lambda one: (-one.quality, one.cards, one.e2e_ms))
+        most = max(one.kept for one in layouts)
+        return min((one for one in layouts if one.kept >= most - 0.02), key=lambda one: one.e2e_ms)
+    best = max(one.quality for one in layouts)
+    able = [one for one in layouts if one.quality == best]
+    shortest = min(one.e2e_ms for one in able)
+    return min((one for one in able if one.e2e_ms <= _NEARLY * shortest), key=lambda one: (one.cards, one.e2e_ms))
+
+
+def with_rate(layout: Layout, spec: ModelSpec, device: Device, targets: Targets) -> Layout:
+    """The layout with the highest rate that it keeps the targets at (without targets: that it keeps up with)."""
+    replica = replica_of(layout.plan, spec, device)
+    rate = layout.replicas * highest_rate(replica, layout.speed.load, targets)
+    return replace(layout, speed=replace(layout.speed, max_rps=rate))
+
+
+def tuned(layout: Layout, spec: ModelSpec, device: Device, targets: Targets, request: PlanRequest) -> Layout:
+    """Smaller steps where they keep the targets for more requests: a prompt then holds decodes up for less long."""
+    workload = layout.plan.workload
+    if not targets or request.max_num_batched_tokens or layout.plan.engine != "vllm":
+        return layout
+    best = layout
+    for tokens in _CHUNKS:
+        if workload.max_num_seqs <= tokens < workload.max_num_batched_tokens:
+            plan = replace(layout.plan, workload=replace(workload, max_num_batched_tokens=tokens))
+            tried = _layout(plan, spec, device, layout.speed.load, targets, layout.replicas, None)
+            if tried.kept_surely > best.kept_surely + 0.01:
+                best = replace(tried, price=layout.price)
+    return best
+
+
+def pareto(layouts: list[Layout]) -> set[int]:
+    """Ids of layouts that no other beats in tokens/s and in time per token at no more cards."""
+    front = set()
+    for one in layouts:
+        mine = one.speed.figures
+        beaten = any(
+            other.speed.figures.output_tokens_per_s >= mine.output_tokens_per_s
+            and other.speed.figures.tpot_ms.mean <= mine.tpot_ms.mean
+            and other.cards <= one.cards
+            and other is not one
+            and (other.speed.figures, other.cards) != (mine, one.cards)
+            for other in layouts
+        )
+        if not beaten:
+            front.add(id(one))
+    return front
+
+
+def _layout(
+    plan: Plan, spec: ModelSpec, device: Device, load: Load, targets: Targets, replicas: int,
+    prices: dict[str, Any] | None,
+) -> Layout:  # fmt: skip
+    speed = estimate_speed(plan, spec, device, load, replicas)
+    kept = surely = 1.0
+    if targets:
+        kept = speed.figures.kept_share(targets)
+        surely = speed.figures.kept_share(targets, speed.ttft.high, speed.latency.high)
+    ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+    return Layout(plan, speed, replicas, kept, surely, price_of(device, ranks * replicas, speed, prices))
+
+
+def _plans(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[tuple[Plan, ModelSpec]]:
+    """A plan for every quantization and number of ranks that fits, each once."""
+    seen = set()
+    for scheme in _schemes(checkpoint, request):
+        for ranks in _ranks(hardware, request):
+            wanted = replace(request, quant=scheme, tensor_parallel_size=ranks)
+            try:
+                plan = make_plan(checkpoint, hardware, wanted)
+            except QserveError:
+                continue
+            key = (plan.quant.scheme, plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size)
+            if plan.fits and key not in seen:
+                seen.add(key)
+                yield plan, checkpoint.spec
+
+
+def _schemes(checkpoint: Checkpoint, request: PlanRequest) -> list[str]:
+    if request.quant in FAMILIES and checkpoint.spec.quantization is None:
+        others = _COMPARED if request.quant == "auto" else FAMILIES[request.quant]
+        return [request.quant, *others]
+    return [request.quant]
+
+
+def _ranks(hardware: Hardware, request: PlanRequest) -> list[int | None]:
+    if request.tensor_parallel_size or request.pipeline_parallel_size or request.engine == "transformers":
+        return [request.tensor_parallel_size]
+    count = len(hardware.devices)
+    return [ranks for ranks in (1, 2, 4, 8, 16) if ranks <= count] or [None]
+
+
+def _device(hardware: Hardware, plan: Plan) -> Device:
+    return hardware.cpu_device if plan.on_cpu or not hardware.devices else hardware.devices[0]

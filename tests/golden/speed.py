@@ -1,0 +1,227 @@
+"""The speed arithmetic against published figures: every row of speed.csv is simulated as its source describes it."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from qserve.core.hardware import Device, known_gpus
+from qserve.core.model_spec import ModelSpec
+from qserve.hub.bundled import bundled_config
+from qserve.planner.speed.card import CardSpeed, card_of
+from qserve.planner.speed.engine_costs import EngineCosts, engine_costs, era_of
+from qserve.planner.speed.figures import Figures, figures_of
+from qserve.planner.speed.formats import weight_format
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.network import RankNetwork, rank_network
+from qserve.planner.speed.simulate import Limits, simulate
+from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.transformers_steps import TransformersSteps
+
+__all__ = ["ROWS", "Case", "Comparison", "cases", "compare"]
+
+ROWS = Path(__file__).parent / "speed.csv"
+
+_CARDS = {
+    "h100_sxm": "h100-sxm", "b200_sxm": "b200", "A100-80GB": "a100-80gb", "B200": "b200", "h200_sxm": "h200",
+    "H20-96GB": "h20", "b300_sxm": "b300", "H200": "h200", "B300": "b300", "gb200": "gb200", "RTX3090": "rtx-3090",
+    "A40": "a40", "RTX4090": "rtx-4090", "H20": "h20",
+}  # fmt: skip
+_NAMED_AS = {
+    "Qwen/Qwen3-Coder-Next": "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B",
+}
+# Larger than what qserve serves, and in the rows all the same. Source: the config.json of its repository.
+_QWEN35_397B = {
+    "model_type": "qwen3_5_moe", "architectures": ["Qwen3_5MoeForConditionalGeneration"], "hidden_size": 4096,
+    "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 256,
+    "vocab_size": 248320, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 1024,
+    "shared_expert_intermediate_size": 1024, "linear_num_key_heads": 16, "linear_num_value_heads": 64,
+    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "full_attention_interval": 4,
+    "max_position_embeddings": 262144,
+}  # fmt: skip
+_ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm", "transformers": "transformers"}
+_QUANTS = {"": "bf16", "int8-w8a8": "w8a8"}
+# Pages that name no release, by when they appeared: early 2025 (with DeepSeek-R1's distilled models); May 2025.
+_RELEASES = {"www.databasemart.com": "0.7", "github.com": "0.8.5"}
+# Runs of one stream are alike: two of them tell what ten would.
+_MOST_PROMPTS = 2500
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measured run: the rows of one source that differ in the metric alone."""
+
+    source: str
+    model: str
+    quant: str
+    engine: str
+    version: str
+    gpu: str
+    ranks: int
+    load: Load
+    is_saturated: bool
+    rows: tuple[tuple[str, str, float], ...]
+    """(id, metric, value) of each."""
+
+    @property
+    def era(self) -> str:
+        return self.engine if self.engine == "transformers" else era_of(self.engine, self.version)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published figure beside the planned one; `error` is (planned - measured) / measured."""
+
+    id: str
+    case: Case
+    metric: str
+    measured: float
+    planned: float
+
+    @property
+    def error(self) -> float:
+        return self.planned / self.measured - 1
+
+    @property
+    def kind(self) -> str:
+        """What the accuracy is stated for."""
+        if self.metric in ("tpot", "itl"):
+            return "tpot"
+        if self.metric == "ttft":
+            return "ttft at one stream" if self.case.load.streams == 1 else "ttft above"
+        return "saturated" if self.case.is_saturated else "throughput"
+
+
+def cases(path: Path = ROWS) -> Iterator[Case]:
+    """The judged rows, by run."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    keys = (
+        "source", "model", "quant", "engine", "engine_version", "gpu", "n_gpu", "tp", "pp", "dp",
+        "concurrency", "request_rate", "num_prompts", "notes",
+    )  # fmt: skip
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            if not row["not_judged"]:
+                lengths = (row["input_tokens"], row["output_tokens"])
+                groups.setdefault((*(row[key] for key in keys), *lengths), []).append(row)
+    for rows in groups.values():
+        case = _case(rows)
+        if case is not None:
+            yield case
+
+
+def _case(rows: list[dict[str, str]]) -> Case | None:
+    row = rows[0]
+    ranks = int(row["tp"] or row["n_gpu"] or 1) * int(row["pp"] or 1)
+    note = re.search(r"TP=(\d)", row["notes"])
+    load = _load(row)
+    if load is None or row["gpu"] not in _CARDS:
+        return None
+    return Case(
+        row["source"], row["model"], _QUANTS.get(row["quant"], row["quant"]), _ENGINES[row["engine"]],
+        row["engine_version"] or _RELEASES.get(row["source"].split("/")[2], ""), _CARDS[row["gpu"]],
+        int(note[1]) if note else max(ranks, 1), load,
+        row["request_rate"] == "inf", tuple((one["id"], one["metric"], _value(one)) for one in rows),
+    )  # fmt: skip
+
+
+def _value(row: dict[str, str]) -> float:
+    return float(row["value"]) * (1000 if row["unit"] == "s" else 1)
+
+
+def _load(row: dict[str, str]) -> Load | None:
+    new, out = (round(float(row[key] or 0)) for key in ("input_tokens", "output_tokens"))
+    prompts = int(row["num_prompts"] or 0)
+    if new < 1 or out < 1:
+        return None
+    if row["concurrency"]:
+        streams = round(float(row["concurrency"]))
+        # Fixed lengths, and prompts that make all decodes wait: answers that began together end together.
+        jitter = 0.0 if row["source"].endswith("#NVIDIA") and row["engine"] == "SGLang" else 0.02
+        return Load(new, out, concurrency=streams, num_prompts=min(prompts, _MOST_PROMPTS) or None, jitter=jitter)
+    if row["request_rate"] == "inf" and prompts:
+        return Load(new, out, burst=prompts)
+    return Load(new, out, rps=float(row["request_rate"]), num_prompts=prompts or None) if row["request_rate"] else None
+
+
+@cache
+def spec_of(model: str) -> ModelSpec:
+    model = _NAMED_AS.get(model, model)
+    config = bundled_config(model) or (_QWEN35_397B if "397B" in model else None)
+    assert config is not None, model
+    return ModelSpec.from_config(config, model)
+
+
+@cache
+def _network(model: str, quant: str, formats: tuple[str, ...], is_hopper: bool, ranks: int) -> RankNetwork:
+    return rank_network(spec_of(model), weight_format(quant, formats, is_hopper), ranks)
+
+
+def plan_case(case: Case, costs: EngineCosts | None = None, card: CardSpeed | None = None) -> Figures:
+    """What the arithmetic says of one run."""
+    card = card or card_of(device_of(case.gpu), case.gpu)
+    if case.engine == "transformers":
+        steps = TransformersSteps.of(spec_of(case.model), case.quant, card)
+        return figures_of(simulate(steps, case.load, Limits(1, 10**6, 10**9)), case.load)  # type: ignore[arg-type]
+    costs = costs or engine_costs(case.engine, case.version)
+    network = _network(case.model, case.quant, tuple(card.peaks), card.is_hopper, case.ranks)
+    steps = StepTimes(card, network, costs)
+    run = simulate(steps, case.load, _limits(case, costs, steps))
+    return figures_of(run, case.load)
+
+
+@cache
+def device_of(gpu: str) -> Device:
+    """The card of a row; two that rows name and configs/gpus.toml lacks are B200s of another memory."""
+    known = known_gpus()
+    if gpu in known:
+        return known[gpu]
+    total_bytes, bandwidth = {"b300": (268, 8000), "gb200": (184, 8000)}[gpu]
+    name = f"NVIDIA {gpu.upper()}"
+    return replace(known["b200"], name=name, total_bytes=total_bytes * 10**9, bandwidth_bytes_per_s=bandwidth * 10**9)
+
+
+def _limits(case: Case, costs: EngineCosts, steps: StepTimes) -> Limits:
+    """Cache by the rule of thumb of the accuracy rows: nine tenths of the cards less weights and 4 GB each."""
+    spec, network = spec_of(case.model), steps.network
+    size = network.gemms[0].weights.bytes_per_weight
+    memory = device_of(case.gpu).total_bytes
+    weights = network.linear_weights * size + 2 * network.lm_head.rows * network.hidden_size * 2
+    per_token = (spec.num_full_layers + spec.num_sliding_layers) * network.kv_heads * spec.head_dim * 4
+    tokens = int(max(0.9 * memory - weights - 4e9, 4e9) / per_token)
+    seqs = 256 if case.engine == "vllm" and case.era != "vllm-async" else 1024
+    return Limits(seqs, costs.max_num_batched_tokens, tokens)
+
+
+def planned_value(case: Case, metric: str, figures: Figures) -> tuple[str, float] | None:
+    """(family of the metric, planned value) of a published metric; None for one that is not planned."""
+    load = case.load
+    both = (load.input_tokens + load.output_tokens) / load.output_tokens
+    stat = "p50" if metric.startswith("median") else "p99" if metric.startswith("p99") else "mean"
+    for family, summary in (("ttft", figures.ttft_ms), ("tpot", figures.tpot_ms), ("e2e", figures.e2e_ms)):
+        if metric in (family, f"median_{family}", f"mean_{family}", f"p99_{family}"):
+            return family, getattr(summary, stat)
+    values = {
+        "mean_itl": ("tpot", figures.tpot_ms.mean),
+        "output_throughput": ("throughput", figures.output_tokens_per_s),
+        "prompt_plus_output_throughput": ("throughput", figures.output_tokens_per_s * both),
+        "total_throughput": ("throughput", figures.output_tokens_per_s * both),
+        "request_throughput": ("throughput", figures.requests_per_s),
+    }
+    return values.get(metric)
+
+
+def compare(some: Iterable[Case], costs: dict[str, EngineCosts] | None = None) -> Iterator[Comparison]:
+    """Every figure of `some` that is planned; `costs` by era stand in place of the table's."""
+    for case in some:
+        figures = plan_case(case, (costs or {}).get(case.era))
+        for row_id, metric, value in case.rows:
+            planned = planned_value(case, metric, figures)
+            if planned is not None and planned[1] > 0:
+                yield Comparison(row_id, case, planned[0], value, planned[1])

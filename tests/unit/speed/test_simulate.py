@@ -1,0 +1,120 @@
+"""The simulated scheduler, held to what can be counted by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from qserve.errors import UsageError
+from qserve.planner.speed.engine_costs import EngineCosts
+from qserve.planner.speed.figures import Targets, figures_of
+from qserve.planner.speed.load import Arrival, Load, read_trace
+from qserve.planner.speed.simulate import Limits, simulate
+
+COSTS = EngineCosts("test", 0, 0, 0, 0, intake_ms=0.0, intake_ms_per_1k=0.0)
+LIMITS = Limits(max_num_seqs=8, max_num_batched_tokens=1000, kv_cache_tokens=100_000)
+
+
+@dataclass
+class FlatSteps:
+    """A decode step takes 10 ms, a step with prompts 1 ms a token; what was asked is kept."""
+
+    costs: EngineCosts = COSTS
+    mixed: list[tuple[int, list[tuple[int, int]]]] = field(default_factory=list)
+
+    def decode_s(self, batch: int, context: float) -> float:
+        return 0.010
+
+    def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
+        self.mixed.append((batch, chunks))
+        return 0.001 * sum(new for new, _ in chunks)
+
+
+def trace(*arrivals: tuple[float, int, int]) -> Load:
+    return Load(trace=tuple(Arrival(*one) for one in arrivals))
+
+
+def test_one_request_takes_its_prompt_and_a_step_for_every_further_token() -> None:
+    run = simulate(FlatSteps(), trace((0.0, 500, 11)), LIMITS)
+    (one,) = run.finished
+    assert one.ttft_s == pytest.approx(0.5)
+    assert one.e2e_s == pytest.approx(0.5 + 10 * 0.010)
+    assert one.tpot_s == pytest.approx(0.010)
+
+
+def test_a_prompt_larger_than_a_step_is_prefilled_in_chunks() -> None:
+    steps = FlatSteps()
+    simulate(steps, trace((0.0, 2500, 2)), LIMITS)
+    assert [chunks for _, chunks in steps.mixed] == [[(1000, 0)], [(1000, 1000)], [(500, 2000)]]
+
+
+def test_a_prompt_that_arrives_makes_running_answers_wait() -> None:
+    alone = simulate(FlatSteps(), trace((0.0, 100, 101)), LIMITS).finished[0]
+    run = simulate(FlatSteps(), trace((0.0, 100, 101), (0.3, 900, 2)), LIMITS)
+    held_up = max(run.finished, key=lambda one: one.output_tokens)
+    assert held_up.tpot_s > alone.tpot_s
+
+
+def test_no_more_sequences_run_than_are_allowed() -> None:
+    run = simulate(FlatSteps(), Load(10, 50, burst=30), LIMITS)
+    assert run.peak_running == 8
+    assert len(run.finished) == 30
+
+
+def test_want_of_cache_preempts_and_every_request_still_ends() -> None:
+    small = Limits(8, 1000, 900)
+    run = simulate(FlatSteps(), Load(100, 300, burst=8), small)
+    assert run.preemptions > 0
+    assert len(run.finished) == 8
+    assert run.duration_s > simulate(FlatSteps(), Load(100, 300, burst=8), LIMITS).duration_s
+
+
+def test_a_request_that_never_fits_is_refused_not_waited_for() -> None:
+    run = simulate(FlatSteps(), Load(1000, 300, concurrency=2), Limits(8, 1000, 900))
+    assert not run.finished
+    assert run.rejected > 0
+
+
+def test_a_closed_loop_keeps_its_streams_and_sends_all_prompts() -> None:
+    load = Load(50, 20, concurrency=4, num_prompts=40)
+    run = simulate(FlatSteps(), load, LIMITS)
+    assert len(run.finished) == 40
+    assert run.peak_running <= 4
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    load = Load(200, 50, rps=2.0, num_prompts=50)
+    assert simulate(FlatSteps(), load, LIMITS) == simulate(FlatSteps(), load, LIMITS)
+
+
+def test_a_rate_above_what_is_served_makes_the_queue_grow() -> None:
+    slow, fast = (simulate(FlatSteps(), Load(400, 20, rps=rate, num_prompts=60), LIMITS) for rate in (0.5, 20.0))
+    assert figures_of(fast, Load()).ttft_ms.mean > 5 * figures_of(slow, Load()).ttft_ms.mean
+
+
+def test_cached_prefixes_shorten_the_first_token() -> None:
+    cold, warm = (simulate(FlatSteps(), Load(800, 5, prefix_share=share), LIMITS) for share in (0.0, 0.5))
+    assert figures_of(warm, Load()).ttft_ms.mean == pytest.approx(figures_of(cold, Load()).ttft_ms.mean / 2, rel=0.05)
+
+
+def test_targets_count_requests() -> None:
+    figures = figures_of(simulate(FlatSteps(), trace((0.0, 100, 5), (5.0, 900, 5)), LIMITS), Load())
+    assert figures.kept_share(Targets(ttft_ms=500)) == 0.5
+    assert figures.kept_share(Targets(ttft_ms=500, tpot_ms=1)) == 0.0
+    assert figures.kept_share(Targets(ttft_ms=500), ttft_factor=6) == 0.0
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"rps": 1.0, "users": 3}, {"concurrency": 2, "burst": 2}, {"input_tokens": 0}, {"prefix_share": 1.0}]
+)
+def test_loads_that_contradict_themselves_are_refused(arguments: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Load(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_trace_is_read_in_order_of_time_and_names_its_broken_line() -> None:
+    text = '{"arrival": 2, "input": 10, "output": 5}\n\n{"arrival": 1, "input": 20, "output": 5}\n'
+    assert [one.input_tokens for one in read_trace(text)] == [20, 10]
+    with pytest.raises(UsageError, match="line 2"):
+        read_trace('{"arrival": 2, "input": 10, "output": 5}\n{"arrival": 1}')

@@ -1,0 +1,85 @@
+"""Terms of a step, against arithmetic and against what is known of the cards."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.core.facts import load
+from qserve.core.hardware import known_gpus
+from qserve.core.model_spec import ModelSpec
+from qserve.hub.bundled import bundled_config
+from qserve.planner.speed import kernels
+from qserve.planner.speed.card import card_of
+from qserve.planner.speed.engine_costs import engine_costs, era_of
+from qserve.planner.speed.formats import weight_format
+from qserve.planner.speed.network import rank_network
+from qserve.planner.speed.step import StepTimes
+
+
+def spec_of(name: str) -> ModelSpec:
+    config = bundled_config(name)
+    assert config is not None
+    return ModelSpec.from_config(config, name)
+
+
+def steps_of(name: str, gpu: str, scheme: str = "bf16", ranks: int = 1) -> StepTimes:
+    card = card_of(known_gpus()[gpu])
+    network = rank_network(spec_of(name), weight_format(scheme, tuple(card.peaks), card.is_hopper), ranks)
+    return StepTimes(card, network, engine_costs("vllm", "0.32.0"))
+
+
+@pytest.mark.parametrize("gpu", sorted(load("gpus")["gpus"]))
+def test_every_known_card_has_figures(gpu: str) -> None:
+    step = steps_of("Qwen/Qwen3-8B", gpu)
+    assert 0 < step.decode_s(1, 1000) < step.decode_s(64, 1000)
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3.6-27B", "Qwen/Qwen2.5-7B-Instruct"]
+)
+def test_a_step_is_never_faster_than_its_bytes(name: str) -> None:
+    step = steps_of(name, "h100-sxm")
+    network = step.network
+    dense = sum(gemm.rows * gemm.columns * gemm.count for gemm in network.gemms) * 2
+    assert step.decode_s(1, 1000) > dense / step.card.bandwidth
+
+
+def test_the_terms_sum_to_the_step() -> None:
+    step = steps_of("Qwen/Qwen3.6-27B", "l40s")
+    assert step.decode_terms(4, 2000).total / 1e6 == pytest.approx(step.decode_s(4, 2000))
+
+
+def test_the_share_of_two_ranks_is_half_the_weights() -> None:
+    one, two = (rank_network(spec_of("Qwen/Qwen3-32B"), weight_format("bf16", ()), ranks) for ranks in (1, 2))
+    assert two.linear_weights == pytest.approx(one.linear_weights / 2, rel=0.01)
+
+
+def test_products_hold_the_models_weights() -> None:
+    network = rank_network(spec_of("Qwen/Qwen3-32B"), weight_format("bf16", ()))
+    head = network.lm_head.rows * network.lm_head.columns
+    assert network.linear_weights + 2 * head == pytest.approx(32.76e9, rel=0.005)
+
+
+def test_experts_read_are_those_chosen_by_one_token_and_all_by_many() -> None:
+    assert kernels.experts_read(128, 8, 1, 1.0) == pytest.approx(8)
+    assert kernels.experts_read(128, 8, 2000, 1.0) == pytest.approx(128)
+    assert kernels.experts_read(128, 8, 16, 0.8) < kernels.experts_read(128, 8, 16, 1.0)
+
+
+def test_cards_that_share_over_pcie_pay_for_it() -> None:
+    nvlink, pcie = (card_of(known_gpus()[gpu]) for gpu in ("a100-80gb", "rtx-3090"))
+    assert kernels.reduce_us(pcie, 2, 1 << 24) > 5 * kernels.reduce_us(nvlink, 2, 1 << 24)
+    assert kernels.reduce_us(pcie, 1, 1 << 24) == 0
+
+
+def test_a_card_without_fp8_keeps_its_bytes_and_computes_in_16_bit() -> None:
+    ampere, ada = weight_format("fp8", ("bf16", "int8")), weight_format("fp8", ("bf16", "fp8"))
+    assert (ampere.math, ada.math) == ("bf16", "fp8")
+    assert ampere.bytes_per_weight == pytest.approx(ada.bytes_per_weight, rel=0.05)
+
+
+def test_releases_find_their_era() -> None:
+    assert [era_of("vllm", release) for release in ("0.6.3", "0.12.0", "0.32.0", "")] == [
+        "vllm-v0", "vllm-v1", "vllm-async", "vllm-async",
+    ]  # fmt: skip
+    assert era_of("TensorRT-LLM", "1.0.0rc3") == "trtllm"
