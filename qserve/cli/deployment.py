@@ -178,7 +178,10 @@ def _refuse_unknown(path: Path, values: Mapping[str, Any]) -> None:
     allowed = [name for name in (*_options(), "expect") if name != _SECRET]
     for key in values:
         if key == _SECRET:
-            raise UsageError(f"{path}: a key does not belong into a file; set QSERVE_API_KEY in the environment")
+            raise UsageError(
+                f"{path}: a key does not belong into a file of settings; name a file of its own with api-key-file, "
+                "or set QSERVE_API_KEY"
+            )
         if key not in allowed:
             raise UsageError(f"{path}: {key} is no setting. {_near(key, allowed)}")
 

@@ -54,7 +54,16 @@ _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args"
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
 @click.option(
-    "--api-key", multiple=True, envvar="QSERVE_API_KEY", help="Guards every route but /health. May be repeated."
+    "--api-key",
+    multiple=True,
+    envvar="QSERVE_API_KEY",
+    help="Guards every route but /health. May be repeated; better kept in a file.",
+)
+@click.option(
+    "--api-key-file",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A file with such keys, one a line. May be repeated.",
 )
 @click.option(
     "--ui/--no-ui", default=None, help="Start the web UI at once, or not at all [when / is first opened in a browser]."
@@ -137,6 +146,7 @@ def command(
     host: str,
     port: int,
     api_key: tuple[str, ...],
+    api_key_file: tuple[Path, ...],
     ui: bool | None,
     cors_origin: tuple[str, ...],
     max_queue: int,
@@ -163,7 +173,7 @@ def command(
     qserve up --model Qwen/Qwen3-8B --reward ./my-reward-model
     qserve up --model demo --engine vllm --engine-args "--seed 7"
     qserve up --config qwen3-32b-1x24gb
-    QSERVE_API_KEY=secret qserve up --model Qwen/Qwen3-0.6B --host 0.0.0.0
+    qserve up --model Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key-file ~/.qserve-key
 
     Exit status: 0 stopped and every request answered, 1 requests cut off, 2 bad input, 3 does not fit, 4 port in use,
     5 the worker failed.
@@ -174,6 +184,7 @@ def command(
     from qserve.gateway.settings import GatewaySettings
     from qserve.gateway.tracing import NoTraces, to_collector
     from qserve.up import UpOptions, logs, ports, serve
+    from qserve.up.keys import keys_in_use
     from qserve.up.web_ui import check_installed
 
     if gpu not in (None, "none"):
@@ -186,6 +197,7 @@ def command(
     if ui:
         check_installed()
     screen = logs.set_up(log_level, log_format)
+    api_key = keys_in_use(api_key, api_key_file)
     traces = to_collector(otlp_traces_endpoint) if otlp_traces_endpoint else NoTraces()
     ports.check_exposure(host, api_key)
     gateway = GatewaySettings(

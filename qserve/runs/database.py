@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from qserve.errors import QserveError
+from qserve.runs.private import make_private
 from qserve.runs.schema import MIGRATIONS
 
 __all__ = ["FILE_NAME", "StoreUnusable", "connect", "is_broken", "unusable"]
@@ -34,7 +35,7 @@ def connect(path: Path, busy_s: float = _BUSY_S) -> sqlite3.Connection:
     folder can't be written or the file belongs to a newer qserve, sqlite3.Error for what may pass (locked, disk full).
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         try:
             connection = _opened(path, busy_s)
             if _version(connection) == len(MIGRATIONS):

@@ -13,6 +13,7 @@ from qserve.gateway.record import RequestRecord
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.planner.plan import Plan
 from qserve.runs import RunStore
+from qserve.runs.private import make_private
 from qserve.runs.residuals import residuals_of
 from qserve.runs.retention import Retention
 from qserve.runs.writer import NewRun, RequestLabel, RequestRow, RunWriter
@@ -39,7 +40,8 @@ class RunRecord:
     def __init__(self, folder: Path, recording: Recording | None = None) -> None:
         """Makes `folder` and begins the run's record; None: nothing but logs. Raises UsageError without a folder."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            for one in (folder.parent.parent, folder.parent, folder):  # the state folder first
+                make_private(one)
         except OSError as error:
             raise UsageError(
                 f"the folder for logs, {folder}, can't be made: {error.strerror}. Choose a place of yours with "

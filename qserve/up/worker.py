@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from qserve.engine.process import death_of
 from qserve.engine.process_tree import tree_of
 from qserve.errors import QserveError, WorkerFailed
 from qserve.gateway.client import ConnectionBroke, Unreachable, WorkerClient
-from qserve.up import activity, stacks, stall
+from qserve.runs.private import open_private
+from qserve.up import activity, keys, stacks, stall
 from qserve.up.start_watch import StartStuck, StartWatch
 
 __all__ = ["SupervisedWorker", "WorkerEvents"]
@@ -168,7 +169,7 @@ class SupervisedWorker:
             stderr=asyncio.subprocess.STDOUT,
             # A session of its own: Ctrl-C in the terminal reaches us alone, and we drain.
             start_new_session=True,
-            env={**self.launch.environment, **stacks.ENVIRONMENT},
+            env=_environment(self.launch.environment),
             limit=1024 * 1024,
         )
         self._log_task = asyncio.create_task(self._capture(self._process))
@@ -188,7 +189,7 @@ class SupervisedWorker:
     def _opened_log(self) -> io.FileIO:
         """Unbuffered: what a full disk did not take must not be tried again when the file is closed."""
         try:
-            return io.FileIO(self._log_file, "a")
+            return io.FileIO(self._log_file, "a", opener=open_private)
         except OSError as error:
             _log.warning("%s can't be written (%s); serving goes on", self._log_file, error)
             return io.FileIO(os.devnull, "a")
@@ -333,6 +334,11 @@ class SupervisedWorker:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _environment(wanted: Mapping[str, str]) -> dict[str, str]:
+    """The worker's: it has an internal key of its own, and never learns the service's."""
+    return {**{name: value for name, value in wanted.items() if name != keys.VARIABLE}, **stacks.ENVIRONMENT}
 
 
 async def _until_ended(process: asyncio.subprocess.Process) -> None:

@@ -370,3 +370,13 @@ async def test_a_stuck_start_is_tried_once_more_without_what_hangs(plan: Plan, t
     assert one.launch is second and one.endpoint.state is WorkerState.READY
     assert heard.of("retry")[0]["reason"] == "NCCL_P2P_DISABLE=1"
     await one.stop()
+
+
+async def test_a_worker_never_learns_the_services_keys(plan: Plan, tmp_path: Path) -> None:
+    script = Script(plan, f"import os; print('key', os.environ.get('QSERVE_API_KEY'), flush=True); {LIVES}")
+    script.environment = {**script.environment, "QSERVE_API_KEY": "sk-service"}
+    one, _ = worker(script, tmp_path)
+    await one.start()
+    assert "key None" in (tmp_path / "chat.log").read_text()
+    assert (tmp_path / "chat.log").stat().st_mode & 0o777 == 0o600
+    await one.stop()

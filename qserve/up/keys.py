@@ -1,0 +1,73 @@
+"""The service's API keys: where they come from, and how they stay out of process lists and of workers.
+
+Workers have internal keys of their own (`hosted.py`) and never learn these.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from qserve.errors import UsageError
+
+__all__ = ["VARIABLE", "keys_in_use", "keys_of_file"]
+
+VARIABLE = "QSERVE_API_KEY"
+_log = logging.getLogger("qserve.up")
+# proc(5), counted after the name in parentheses: arg_start and arg_end are fields 48 and 49.
+_ARG_START, _ARG_END = 45, 46
+
+
+def keys_in_use(given: Sequence[str], files: Iterable[Path]) -> tuple[str, ...]:
+    """The keys of --api-key or its variable, and of --api-key-file. From here on only this process knows them."""
+    keys = (*given, *(key for file in files for key in keys_of_file(file)))
+    os.environ.pop(VARIABLE, None)
+    _hide_in_arguments(given)
+    return tuple(dict.fromkeys(keys))
+
+
+def keys_of_file(file: Path) -> tuple[str, ...]:
+    """One key a line; empty lines and those that begin with # are left out. Raises UsageError where there is none."""
+    try:
+        text = file.read_text()
+        mode = file.stat().st_mode
+    except OSError as error:
+        raise UsageError(f"--api-key-file {file} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise UsageError(f"--api-key-file {file} is no text; it holds one key a line") from None
+    lines = (line.strip() for line in text.splitlines())
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
+    if not keys:
+        raise UsageError(f"--api-key-file {file} holds no key; write one a line, for example of `openssl rand -hex 24`")
+    if mode & stat.S_IROTH:
+        _log.warning("%s can be read by every user of this machine; chmod 600 it", file)
+    return keys
+
+
+def _hide_in_arguments(keys: Sequence[str]) -> None:
+    """Overwrite them where the kernel shows this process's arguments to every user (Linux; elsewhere nothing)."""
+    area = _argument_area()
+    if area is None:
+        return
+    start, size = area
+    shown = ctypes.string_at(start, size)
+    for key in (key.encode() for key in keys if key):
+        for word in (key, b"--api-key=" + key):
+            at = shown.find(b"\0" + word + b"\0")
+            while at >= 0:
+                ctypes.memset(start + at + 1 + len(word) - len(key), ord("*"), len(key))
+                at = shown.find(b"\0" + word + b"\0", at + 1)
+
+
+def _argument_area() -> tuple[int, int] | None:
+    """Where this process's arguments stand in its memory, and how long they are."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
+    except (OSError, ValueError, IndexError):
+        return None
+    return (start, end - start) if start and end > start else None
