@@ -11,7 +11,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.model_spec import Head
 from qserve.detect.engines import Packages
-from qserve.errors import BrokenCheckpoint, UsageError
+from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.planner.share import make_shared_plan
@@ -63,6 +63,7 @@ def what_to_host(
         plan = check_fits(make_plan(reward.planned(), hardware, reward_request))
         return [_reward(wanted, reward, plan)]
     chat = resolve(wanted.model)
+    _refuse_classifier(wanted, chat)
     for message in chat.messages:
         screen.note(message)
     request, why = choose_engine(chat, hardware, request, Packages.installed())
@@ -85,6 +86,18 @@ def what_to_host(
         if note not in chat.messages:  # told above
             screen.note(f"· {note}")
     return hosted
+
+
+def _refuse_classifier(wanted: Wanted, checkpoint: Checkpoint) -> None:
+    """Raises UsageError for a checkpoint without a language-model head; --reward is named where it was tried."""
+    if checkpoint.spec.head.kind == "lm":
+        return
+    what = f"{checkpoint.id} is a {checkpoint.spec.architecture}, which has no language-model head and writes no text"
+    try:
+        find_reward(str(wanted.model), wanted.settings)
+    except QserveError as error:
+        raise UsageError(f"{what}; as a reward model it can't be served either: {error}") from None
+    raise UsageError(f"{what}; serve it as a reward model: qserve up --reward {wanted.model}")
 
 
 def _chat(wanted: Wanted, checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Hosted:

@@ -32,6 +32,8 @@ _OPTIONS = (
         help="What becomes of a longer text: cut its beginning, its end, or refuse it.",
     ),
     click.option("--base", help="Folder of the base model, for adapters and single files."),
+    click.option("--weights", metavar="NAME=W,…", help="Of several labels, what each counts in the reward."),
+    click.option("--answer-tokens", metavar="YES,NO", help="A causal model is a reranker: log-odds of these tokens."),
     click.option("--step-token", help="The token that ends a step (process reward models)."),
 )
 # Fields of a PlanRequest, for commands that load a reward model into their own process.

@@ -10,7 +10,7 @@ from typing import Any
 
 from qserve.errors import UsageError
 
-__all__ = ["folders", "load"]
+__all__ = ["find_file", "folders", "load"]
 
 _PACKAGE = Path(__file__).parent.parent
 # A wheel carries the tables inside the package, a checkout beside it.
@@ -22,6 +22,17 @@ def folders() -> tuple[Path, ...]:
     users = os.environ.get("QSERVE_CONFIGS")
     own = tuple(folder for folder in _FOLDERS if folder.is_dir())
     return (*own, Path(users).expanduser()) if users else own
+
+
+def find_file(name: str) -> Path:
+    """A file below configs/ by its relative name; a user's own of that name goes first.
+
+    Raises FileNotFoundError where there is none.
+    """
+    found = next((path for path in (folder / name for folder in reversed(folders())) if path.is_file()), None)
+    if found is None:
+        raise FileNotFoundError(f"{name} is in none of {', '.join(map(str, folders()))}")
+    return found
 
 
 def load(table: str) -> dict[str, Any]:

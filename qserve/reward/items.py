@@ -46,6 +46,7 @@ class Score:
         num_tokens: tokens of the item.
         truncated: as the item said.
         position: index of the token at which the reward was read (-1 for the mean over all tokens).
+        attributes: the head's values in the order of its labels, where it has several; else None.
     """
 
     reward: float
@@ -53,3 +54,4 @@ class Score:
     num_tokens: int
     truncated: bool
     position: int
+    attributes: tuple[float, ...] | None = None

@@ -30,6 +30,9 @@ class RewardSettings:
         truncate: what becomes of a longer text: its beginning is cut off, its end, or it is refused.
         base: folder of the base model, for adapters and for single files.
         step_token: the text of the token that ends a step (process reward models).
+        weights: of several labels, how much each counts in the reward: `helpfulness=0.7,verbosity=-0.3`.
+        answer_tokens: `yes,no`: a causal model is a reranker, and its reward the log-odds of the first against the
+            second as the next token.
     """
 
     pooling: Pooling | None = None
@@ -40,6 +43,8 @@ class RewardSettings:
     truncate: Truncation = "refuse"
     base: str | None = None
     step_token: str | None = None
+    weights: str | None = None
+    answer_tokens: str | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError for a word that is none of those allowed, and for a position that nothing reads."""

@@ -1,4 +1,4 @@
-"""Trained reward models on disk: which of seven formats a path holds, where body and head are, how it was pooled."""
+"""Trained reward models on disk: which format a path holds, where body and head are, how it was pooled."""
 
 from qserve.reward.checkpoints.describe import HeadLayer, RewardCheckpoint, RewardHead, StoredTensor
 from qserve.reward.checkpoints.recognise import recognise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,9 @@ from qserve.reward.settings import Pooling
 
 __all__ = ["Format", "HeadLayer", "RewardCheckpoint", "RewardHead", "StoredTensor"]
 
+# math.exp of more overflows.
+_MOST_EXPONENT = 700.0
+
 Format = Literal[
     "sequence-classification",
     "reward-model",
@@ -23,6 +26,8 @@ Format = Literal[
     "reward-head",
     "lora",
     "openrlhf",
+    "multi-attribute",
+    "reranker",
 ]
 
 
@@ -52,15 +57,18 @@ class HeadLayer:
 class RewardHead:
     """What turns a hidden state into scores: one linear layer, or two with a ReLU between them.
 
-    `num_labels` is 1 for a reward, 2 for a process reward model ("bad", "good"). `prefix` names it in the checkpoint.
+    `num_labels` is 1 for a reward, 2 for a process reward model ("bad", "good"), more for several attributes. `prefix`
+    names it in the checkpoint. `answer_ids` are two rows of a language-model head, whose difference is the head of a
+    reranker: the log-odds of the first token against the second.
     """
 
     prefix: str
     layers: tuple[HeadLayer, ...]
+    answer_ids: tuple[int, int] | None = None
 
     @property
     def num_labels(self) -> int:
-        return self.layers[-1].weight.shape[0]
+        return 1 if self.answer_ids is not None else self.layers[-1].weight.shape[0]
 
     @property
     def hidden_size(self) -> int:
@@ -72,6 +80,8 @@ class RewardHead:
 
     def describe(self) -> str:
         """For people and for `meta`: 'reward_head 1×2048 with bias'."""
+        if self.answer_ids is not None:
+            return f"{self.prefix} row {self.answer_ids[0]} less row {self.answer_ids[1]}"
         shapes = " · ReLU · ".join("×".join(map(str, layer.weight.shape)) for layer in self.layers)
         return f"{self.prefix} {shapes} {'with' if self.has_bias else 'without'} bias"
 
@@ -82,7 +92,7 @@ class RewardCheckpoint:
 
     Attributes:
         id: what the user wrote.
-        format: which of the seven.
+        format: which of the formats.
         path: the folder or file that was recognised.
         config: config.json of the body, language-model part first in line where it is multimodal.
         body: the body's tensors by their stored names; of an adapter those of its base model.
@@ -96,6 +106,9 @@ class RewardCheckpoint:
         pooling: where training read the head.
         step_token_id: token that ends a step, of a process reward model.
         forced_eos: training replaced the last token by EOS, as OpenRLHF does.
+        labels: names of the head's values where there are several attributes; empty for a single reward.
+        weights: what each label counts in the reward; as many as `labels`.
+        template: the chat template that the format was trained with, where the tokenizer holds another.
         notes: for the user.
     """
 
@@ -114,7 +127,19 @@ class RewardCheckpoint:
     pooling: Pooling = "last"
     step_token_id: int | None = None
     forced_eos: bool = False
+    labels: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+    template: Path | None = None
     notes: tuple[str, ...] = ()
+
+    def reward(self, values: Sequence[float]) -> float:
+        """One number of the head's values: the reward itself, the weighted sum of attributes, or of a process reward
+        model's "bad" and "good" the second one's probability."""
+        if self.weights:
+            return sum(weight * value for weight, value in zip(self.weights, values, strict=True))
+        if len(values) == 2:
+            return 1 / (1 + math.exp(min(values[0] - values[1], _MOST_EXPONENT)))
+        return values[0]
 
     def planned(self) -> Checkpoint:
         """The same for the planner: the body's tensors and a scoring head, without an lm_head that never runs."""
@@ -127,7 +152,7 @@ class RewardCheckpoint:
             for tensor in self.body
         )
         head_tensors = (
-            Tensor(f"score.{index}.{kind}", "F32", part.shape, 4 * math.prod(part.shape))
+            Tensor(f"score.{index}.{kind}", "F32", shape := self._head_shape(part), 4 * math.prod(shape))
             for index, layer in enumerate(self.head.layers)
             for kind, part in (("weight", layer.weight), ("bias", layer.bias))
             if part is not None
@@ -135,6 +160,9 @@ class RewardCheckpoint:
         tensors = tuple(body) + tuple(head_tensors)
         folder = self.path if self.path.is_dir() else self.path.parent
         return Checkpoint(self.id, folder, self.config, spec, tensors, self.notes)
+
+    def _head_shape(self, part: StoredTensor) -> tuple[int, ...]:
+        return (1, part.shape[1]) if self.head.answer_ids is not None else part.shape
 
 
 def _as_causal(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,10 +73,10 @@ def _checked(head: RewardHead, hidden_size: int, where: str) -> RewardHead:
             f"size is {hidden_size}: a head is [labels, {hidden_size}], or two layers with a ReLU between them. "
             "Is it the head of another model?"
         )
-    if head.num_labels > 2 or (head.num_labels == 2 and len(shapes) == 1):
+    if len(shapes) == 2 and head.num_labels > 2:
         raise BrokenCheckpoint(
-            f"{where}: the head {head.prefix!r} has {head.num_labels} labels ({shapes[-1]}); a reward model has one, "
-            "a process reward model two behind a ReLU. A classifier is served by vLLM: qserve up --engine vllm"
+            f"{where}: the head {head.prefix!r} has {head.num_labels} labels behind a ReLU ({shapes[-1]}); with two "
+            "layers a reward model has one label and a process reward model two"
         )
     return head
 

@@ -1,4 +1,4 @@
-"""Which of the seven formats a path holds, from its files' headers."""
+"""Which of the formats a path holds, from its files' headers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qserve.core.facts import find_file
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub.folder import read_config
 from qserve.reward.checkpoints.adapter import AdapterConfig, base_of, has_adapter, read_adapter_config
 from qserve.reward.checkpoints.describe import Format, RewardCheckpoint, RewardHead, StoredTensor
 from qserve.reward.checkpoints.heads import body_prefix, find_head
+from qserve.reward.checkpoints.labels import label_names, label_weights
+from qserve.reward.checkpoints.reranker import TEMPLATE, answer_tokens, reranker_head
 from qserve.reward.checkpoints.stored import SINGLE_FILES, stored_in_file, stored_in_folder
 from qserve.reward.checkpoints.tokens import STEP_TOKEN, has_tokenizer, token_id
 from qserve.reward.settings import RewardSettings
@@ -42,6 +45,9 @@ def recognise(path: Path, settings: RewardSettings, model_id: str | None = None)
     place = _look(path, settings, model_id or str(path))
     text = _text_config(place.config)
     hidden_size = int(text.get("hidden_size", 0))
+    words = answer_tokens(settings.answer_tokens, place.own_config, f"{place.id} {place.path.name}")
+    if words is not None and settings.head is None:
+        return _reranker(place, words, settings)
     asked = settings.head or _named_head(place.own_config)
     head = find_head(place.own, asked, hidden_size, place.id)
     if head is None and place.adapter is not None:
@@ -49,6 +55,14 @@ def recognise(path: Path, settings: RewardSettings, model_id: str | None = None)
     if head is None:
         raise BrokenCheckpoint(_no_head(place))
     return _described(place, head, settings)
+
+
+def _reranker(place: _Place, words: tuple[str, str], settings: RewardSettings) -> RewardCheckpoint:
+    tokenizer = _tokenizer(place)
+    ids = token_id(tokenizer, words[0], place.config), token_id(tokenizer, words[1], place.config)
+    head = reranker_head(place.body, ids, place.id)
+    found = replace(_checkpoint(place, head, "reranker"), template=find_file(TEMPLATE))
+    return _with_habits(found, place.own_config, settings)
 
 
 def _look(path: Path, settings: RewardSettings, model_id: str) -> _Place:
@@ -141,6 +155,10 @@ def _is_causal(config: Mapping[str, Any]) -> bool:
 
 
 def _described(place: _Place, head: RewardHead, settings: RewardSettings) -> RewardCheckpoint:
+    return _with_habits(_checkpoint(place, head, _format(place, head)), place.own_config, settings)
+
+
+def _checkpoint(place: _Place, head: RewardHead, own_format: Format) -> RewardCheckpoint:
     prefix = body_prefix(place.body)
     if prefix is None:
         raise BrokenCheckpoint(
@@ -148,19 +166,23 @@ def _described(place: _Place, head: RewardHead, settings: RewardSettings) -> Rew
             "a head alone needs the model that it was trained on"
         )
     body = tuple(t for t in place.body if t.name.startswith(prefix) and not _belongs_to(head, t))
+    return RewardCheckpoint(
+        place.id, own_format, place.path, _text_config(place.config), body, prefix, head, _tokenizer(place),
+        base=place.base, adapter=place.path if place.adapter else None,
+    )  # fmt: skip
+
+
+def _tokenizer(place: _Place) -> Path:
     tokenizer = place.path if has_tokenizer(place.path) else place.base
     if tokenizer is None or not has_tokenizer(tokenizer):
         raise BrokenCheckpoint(f"{place.id} holds no tokenizer; name the folder that has it: --base FOLDER")
-    own_format = _format(place, head)
-    found = RewardCheckpoint(
-        place.id, own_format, place.path, _text_config(place.config), body, prefix, head, tokenizer,
-        base=place.base, adapter=place.path if place.adapter else None,
-    )  # fmt: skip
-    return _with_habits(found, place.own_config, settings)
+    return tokenizer
 
 
 def _belongs_to(head: RewardHead, tensor: StoredTensor) -> bool:
-    return any(tensor in (layer.weight, layer.bias) for layer in head.layers) or "lm_head" in tensor.name
+    if "lm_head" in tensor.name:
+        return True
+    return head.answer_ids is None and any(tensor in (layer.weight, layer.bias) for layer in head.layers)
 
 
 def _format(place: _Place, head: RewardHead) -> Format:
@@ -169,8 +191,10 @@ def _format(place: _Place, head: RewardHead) -> Format:
         return "value-head"
     if place.adapter is not None:
         return "lora"
-    if head.num_labels == 2:
+    if head.num_labels == 2 and len(head.layers) == 2:
         return "process-reward-model"
+    if head.num_labels > 1:
+        return "multi-attribute"
     if len(head.layers) == 2:
         return "reward-model"
     if _is_openrlhf(place.own_config):
@@ -185,6 +209,11 @@ def _is_openrlhf(config: Mapping[str, Any]) -> bool:
 
 def _with_habits(found: RewardCheckpoint, config: Mapping[str, Any], settings: RewardSettings) -> RewardCheckpoint:
     """What each format's trainer does with a text, as far as its config says. Refuses what its format never reads."""
+    if settings.weights is not None and found.format != "multi-attribute":
+        raise UsageError(
+            f"--weights {settings.weights}: {found.id} gives one number a text ({found.format}), and there is nothing "
+            "to weigh; leave it out"
+        )
     is_process = found.format == "process-reward-model"
     if is_process and settings.pooling is not None:
         raise UsageError(
@@ -199,6 +228,10 @@ def _with_habits(found: RewardCheckpoint, config: Mapping[str, Any], settings: R
     if is_process:
         step = token_id(found.tokenizer, settings.step_token or STEP_TOKEN, found.config)
         return replace(found, step_token_id=step)
+    if found.format == "multi-attribute":
+        labels = label_names(config, found.head.num_labels)
+        weights, note = label_weights(labels, settings.weights, config)
+        return replace(found, labels=labels, weights=weights, notes=(note,) if note else ())
     if found.format == "openrlhf":
         mean, std = config.get("mean"), config.get("std")
         return replace(found, forced_eos=True, mean=_number(mean), std=_number(std))

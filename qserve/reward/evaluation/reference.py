@@ -29,13 +29,13 @@ class PlainScorer:
     def score(self, token_ids: Sequence[int], position: int) -> float:
         """The reward read at `position`, or over the mean of all tokens for -1.
 
-        Of a process reward model it is the probability of "good".
+        As `RewardCheckpoint.reward` makes it of the head's values.
         """
         ids = torch.tensor([list(token_ids)], device=self.loaded.device)
         hidden = self.loaded.body(input_ids=ids, use_cache=False).last_hidden_state[0].float()
         read = hidden.mean(0) if position < 0 else hidden[position]
         output = self.loaded.head(read[None].to(next(self.loaded.head.parameters()).device))[0]
-        return float(output.softmax(-1)[1] if len(output) == 2 else output[0])
+        return self.loaded.checkpoint.reward(output.tolist())
 
 
 def plain_scorer(checkpoint: RewardCheckpoint, plan: Plan) -> PlainScorer:

@@ -25,7 +25,7 @@ from qserve.engine.transformers.placement import check_cards, in_names_of
 from qserve.engine.transformers.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, settle
 from qserve.errors import BrokenCheckpoint
 from qserve.planner.plan import Plan
-from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint
+from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead
 from qserve.reward.model.weights import body_tensors, read_tensors
 from qserve.reward.scoring import attention
 from qserve.reward.scoring.row_pass import RowPass
@@ -36,9 +36,10 @@ __all__ = ["LoadedReward", "ScoreHead", "load_reward_model"]
 class ScoreHead(nn.Module):
     """Linear layers with a ReLU between them, in fp32 whatever the body is in, and never quantized."""
 
-    def __init__(self, layers: tuple[HeadLayer, ...]) -> None:
+    def __init__(self, head: RewardHead) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(_linear(layer) for layer in layers)
+        linears = (_linear(layer) for layer in head.layers) if head.answer_ids is None else (_log_odds(head),)
+        self.layers = nn.ModuleList(linears)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """`hidden` [rows, hidden size] in any dtype to [rows, labels] in fp32."""
@@ -56,6 +57,16 @@ def _linear(layer: HeadLayer) -> nn.Linear:
     linear.weight.data = found[layer.weight.name].float().clone()
     if layer.bias is not None:
         linear.bias.data = found[layer.bias.name].float().clone()
+    return linear
+
+
+def _log_odds(head: RewardHead) -> nn.Linear:
+    """Of two rows of a language-model head: one linear layer whose value is the difference of their logits."""
+    assert head.answer_ids is not None
+    stored = head.layers[0].weight
+    rows = read_tensors([stored])[stored.name][list(head.answer_ids)].float()
+    linear = nn.Linear(rows.shape[1], 1, bias=False, dtype=torch.float32)
+    linear.weight.data = (rows[:1] - rows[1:]).clone()
     return linear
 
 
@@ -220,7 +231,7 @@ def _check_complete(where: Path, report: dict[str, Any]) -> None:
 
 def _head(checkpoint: RewardCheckpoint, body: Any) -> ScoreHead:
     """On the device on which the body's last norm computes."""
-    head = ScoreHead(checkpoint.head.layers).requires_grad_(False).eval()
+    head = ScoreHead(checkpoint.head).requires_grad_(False).eval()
     if not all(bool(torch.isfinite(parameter).all()) for parameter in head.parameters()):
         raise BrokenCheckpoint(
             f"the head {checkpoint.head.prefix!r} of {checkpoint.id} holds values that are no numbers (NaN or "

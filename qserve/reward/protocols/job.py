@@ -22,6 +22,7 @@ __all__ = [
     "answered",
     "conversation",
     "sigmoid",
+    "softmax",
     "texts_of_input",
     "turn",
     "usage",
@@ -43,6 +44,21 @@ class About:
         """The text that ends a step, of a process reward model."""
         token: str | None = self.meta.get("step_token")
         return token
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the attributes, of a model with several."""
+        return tuple(self.meta.get("weights") or ())
+
+    def values(self, score: Score, raw: bool) -> list[float]:
+        """What a classifier of another server answers of a text: the value of its one label, or one per attribute.
+
+        Unless `raw` one label goes through the sigmoid and several through the softmax, as vLLM and
+        text-embeddings-inference have it.
+        """
+        if score.attributes is None:
+            return [self.activation(raw)(score.reward)]
+        return list(score.attributes) if raw else softmax(score.attributes)
 
     def activation(self, raw: bool) -> Callable[[float], float]:
         """What other servers do to a reward unless it is wanted raw: the sigmoid. A process reward model's is a
@@ -155,6 +171,12 @@ def _plain(value: Any, where: str) -> Content:
 def sigmoid(value: float) -> float:
     """Without overflow for any finite value."""
     return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
+
+
+def softmax(values: Sequence[float]) -> list[float]:
+    """Without overflow for finite values."""
+    powers = [math.exp(value - max(values)) for value in values]
+    return [power / sum(powers) for power in powers]
 
 
 def usage(scored: Scored) -> dict[str, int]:

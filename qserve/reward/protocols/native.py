@@ -20,7 +20,7 @@ def reward(request: RewardRequest, about: About) -> ScoreJob:
 
     def tell(scored: Scored) -> dict[str, Any]:
         rewards = [scale(value) for value in scored.rewards]
-        body: dict[str, Any] = {"object": "list", "model": scored.model, "data": _data(scored, rewards)}
+        body: dict[str, Any] = {"object": "list", "model": scored.model, "data": _data(scored, rewards, about)}
         if request.responses is not None:
             body["ranking"] = sorted(range(len(rewards)), key=lambda index: -rewards[index])
         if request.pairs is not None:
@@ -85,11 +85,13 @@ def _side(pair: PreferencePair, answer: str | list[ChatMessage], where: str) -> 
     return conversation([*turns, *answer], where)
 
 
-def _data(scored: Scored, rewards: list[float]) -> list[dict[str, Any]]:
+def _data(scored: Scored, rewards: list[float], about: About) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"index": index, "reward": value} for index, value in enumerate(rewards)]
     for row, score in zip(rows, scored.scores, strict=True):
         if score.steps is not None:
             row["steps"] = list(score.steps)
+        if score.attributes is not None:
+            row["attributes"] = dict(zip(about.labels, score.attributes, strict=True))
         row |= {"num_tokens": score.num_tokens, "truncated": score.truncated, "position": score.position}
     return rows
 

@@ -25,7 +25,7 @@ def classify(request: ClassifyRequest, about: About) -> ScoreJob:
     def tell(scored: Scored) -> Any:
         answers = [
             {
-                "embedding": [one.reward],
+                "embedding": about.values(one, raw=True),
                 "meta_info": {
                     "id": name,
                     "prompt_tokens": one.num_tokens,

@@ -6,6 +6,7 @@ and its answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from qserve.reward.protocols.job import About, Content, Scored, ScoreJob, Text, answered
@@ -21,10 +22,10 @@ def predict(request: PredictRequest, about: About) -> ScoreJob:
     """One prediction in a list, or of a batch a list of such lists. `raw_scores` leaves the sigmoid out."""
     named = [(one, f"inputs.{index}" if request.is_batch else "inputs") for index, one in enumerate(request.batch())]
     texts = tuple(Text(_content(one, name), name) for one, name in named)
-    activate = about.activation(request.raw_scores)
+    labels = about.labels or (LABEL,)
 
     def tell(scored: Scored) -> list[Any]:
-        rows = [[{"score": activate(value), "label": LABEL}] for value in scored.rewards]
+        rows = [_predictions(about.values(one, request.raw_scores), labels) for one in scored.scores]
         return rows if request.is_batch else rows[0]
 
     return ScoreJob(texts, tell, _side(request.truncate, request.truncation_direction))
@@ -42,6 +43,12 @@ def rerank(request: RerankRequest, about: About) -> ScoreJob:
 
     side = _side(bool(request.truncate), request.truncation_direction or "Right")
     return ScoreJob(query_texts(request.query, texts, "texts"), tell, side)
+
+
+def _predictions(values: list[float], labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Best first, as text-embeddings-inference sorts them."""
+    pairs = sorted(zip(values, labels, strict=True), key=lambda pair: -pair[0])
+    return [{"score": value, "label": label} for value, label in pairs]
 
 
 def _content(parts: list[str], where: str) -> Content:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import struct
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from qserve.reward.protocols.job import (
     usage,
 )
 from qserve.reward.settings import Truncation
+from qserve.wire.errors import ApiError
 from qserve.wire.reward import (
     ClassifyRequest,
     EmbeddingRequest,
@@ -39,13 +41,14 @@ LABEL = "LABEL_0"
 
 def classify(request: ClassifyRequest, about: About) -> ScoreJob:
     """POST /classify."""
-    activate = about.activation(request.raw)
+    labels = about.labels or (LABEL,)
 
     def tell(scored: Scored) -> dict[str, Any]:
-        data = [
-            {"index": index, "label": LABEL, "probs": [activate(value)], "num_classes": 1}
-            for index, value in enumerate(scored.rewards)
-        ]
+        data: list[dict[str, Any]] = []
+        for index, one in enumerate(scored.scores):
+            probs = about.values(one, request.raw)
+            label = labels[probs.index(max(probs))]
+            data.append({"index": index, "label": label, "probs": probs, "num_classes": len(probs)})
         return _listed(scored, "classify", data)
 
     return ScoreJob(_given(request), tell, *_limits(request))
@@ -54,11 +57,14 @@ def classify(request: ClassifyRequest, about: About) -> ScoreJob:
 def pooling(request: PoolingRequest, about: About) -> ScoreJob:
     """POST /pooling: one value a text, or with `token_classify` one a token."""
     activate, per_token = about.activation(request.raw), request.task == "token_classify"
+    if per_token and about.labels:
+        message = f"'task': token_classify is served of models with one label; this one has {len(about.labels)}"
+        raise ApiError(400, message, "unsupported_value", "task")
 
     def tell(scored: Scored) -> dict[str, Any]:
         data: list[dict[str, Any]] = []
         for index, one in enumerate(scored.scores):
-            values: Any = [activate(one.reward)]
+            values: Any = about.values(one, request.raw)
             if per_token:
                 values = [[activate(value)] for value in one.steps or ()]
             data.append({"index": index, "object": "pooling", "data": values})
@@ -68,11 +74,15 @@ def pooling(request: PoolingRequest, about: About) -> ScoreJob:
 
 
 def embeddings(request: EmbeddingRequest, about: About) -> ScoreJob:
-    """POST /v1/embeddings: a vector of one number. In base64 it is a little-endian float32, as OpenAI's is."""
+    """POST /v1/embeddings: a vector of the head's values, of most models one number.
+
+    In base64 they are little-endian float32, as OpenAI's are.
+    """
     as_text = request.encoding_format == "base64"
 
     def tell(scored: Scored) -> dict[str, Any]:
-        vectors = [_base64(value) if as_text else [value] for value in scored.rewards]
+        values = [about.values(one, raw=True) for one in scored.scores]
+        vectors = [_base64(one) if as_text else one for one in values]
         data = [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(vectors)]
         return _listed(scored, "embd", data)
 
@@ -145,5 +155,5 @@ def _listed(scored: Scored, kind: str, data: list[dict[str, Any]]) -> dict[str, 
     return {**head, "data": data, "usage": usage(scored), "meta": scored.meta}
 
 
-def _base64(value: float) -> str:
-    return base64.b64encode(struct.pack("<f", value)).decode()
+def _base64(values: Sequence[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode()

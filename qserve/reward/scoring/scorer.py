@@ -154,12 +154,13 @@ class RewardScorer:
     def _outcome(self, item: ScoreItem, text: PooledText, output: Output) -> Outcome:
         if isinstance(output, SequenceFailed):
             return output
-        # Of two labels, "bad" and "good", the second one's probability.
-        values = (output.softmax(-1)[:, 1] if output.shape[1] == 2 else output[:, 0]).tolist()
+        checkpoint, rows = self.loaded.checkpoint, output.tolist()
+        values = [checkpoint.reward(row) for row in rows]
         many = item.positions is not None or self.rule.step_token_id is not None
         position = -1 if text.pooled.mean else text.pooled.positions[-1]
         self._computer.count_item(len(item.token_ids), item.truncated)
-        return Score(values[-1], tuple(values) if many else None, len(item.token_ids), item.truncated, position)
+        steps, attributes = tuple(values) if many else None, tuple(rows[-1]) if checkpoint.labels else None
+        return Score(values[-1], steps, len(item.token_ids), item.truncated, position, attributes)
 
 
 def check_length(item: ScoreItem, max_length: int) -> None:
@@ -188,6 +189,7 @@ def how_scored(
         "truncate": template.truncate,
         "mean": checkpoint.mean,
         "std": checkpoint.std,
+        "weights": dict(zip(checkpoint.labels, checkpoint.weights, strict=True)) or None,
     }
 
 

@@ -36,7 +36,8 @@ class RewardTemplate:
         self.max_length = max_length
         self.truncate: Truncation = settings.truncate
         self._tokenizer = tokenizer
-        self._template = _read_template(settings.template) or _own_template(tokenizer)
+        own = checkpoint.template
+        self._template = _read_template(settings.template or (str(own) if own else None)) or _own_template(tokenizer)
         self._forced_eos_id = tokenizer.eos_token_id if checkpoint.forced_eos else None
         self._size_bound = SizeBound(tokenizer)
         self._vocab_size = int(checkpoint.config.get("vocab_size", 0))

@@ -19,6 +19,8 @@ def why_not(checkpoint: RewardCheckpoint, settings: RewardSettings) -> str | Non
             f"vLLM would not score a {checkpoint.format} checkpoint as it was trained: it knows heads that are called "
             f"score, of one label, in a whole sequence-classification checkpoint. {own}"
         )
+    if settings.answer_tokens is not None:
+        return f"--answer-tokens is for rerankers. {own}"
     if checkpoint.head.has_bias:
         return f"vLLM's classifiers have no bias, and {checkpoint.head.prefix} has one. {own}"
     if not checkpoint.path.is_dir() or checkpoint.body_prefix != "model.":

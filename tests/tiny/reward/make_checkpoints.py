@@ -82,6 +82,29 @@ def sequence_classification(folder: Path, family: str = "qwen3") -> Path:
     return folder
 
 
+def multi_attribute(folder: Path) -> Path:
+    """A five-label regression model, as HelpSteer's attributes are trained."""
+    names = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
+    ids = {name: index for index, name in enumerate(names)}
+    config = _config(Qwen2Config, num_labels=5, id2label=dict(enumerate(names)), label2id=ids)
+    _with_scores(Qwen2ForSequenceClassification(config)).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def reranker(folder: Path) -> Path:
+    """A causal model of which two tokens are read; config.json names them as vLLM's users do."""
+    tok = tokenizer()
+    tok.add_tokens(["yes", "no"])
+    model = Qwen3ForCausalLM(_config(Qwen3Config))
+    nn.init.normal_(model.get_input_embeddings().weight, std=0.3)
+    model.save_pretrained(folder)
+    tok.save_pretrained(folder)
+    data = json.loads((folder / "config.json").read_text()) | {"classifier_from_token": ["no", "yes"]}
+    (folder / "config.json").write_text(json.dumps(data))
+    return folder
+
+
 def sliding_window(folder: Path) -> Path:
     """The second layer sees the last 16 tokens only."""
     config = _config(Qwen2Config, num_labels=1, use_sliding_window=True, sliding_window=16, max_window_layers=1)
@@ -217,4 +240,6 @@ MADE: dict[str, Callable[[Path], Path]] = {
     "reward-head of a wrapped model": lambda folder: accelerate_script(folder, bias=False, wrapped=True)[0],
     "lora": lora,
     "openrlhf": openrlhf,
+    "multi-attribute": multi_attribute,
+    "reranker": reranker,
 }

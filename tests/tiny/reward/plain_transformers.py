@@ -41,6 +41,22 @@ class Plain:
         model = AutoModelForSequenceClassification.from_pretrained(self.path, dtype=torch.float32).eval()
         return lambda ids: model.score(model.model(ids).last_hidden_state)
 
+    def _multi_attribute(self) -> Any:
+        """The mean of the labels, which is the reward where nobody weighs them."""
+        model = AutoModelForSequenceClassification.from_pretrained(self.path, dtype=torch.float32).eval()
+        return lambda ids: model.score(model.model(ids).last_hidden_state).mean(-1, keepdim=True)
+
+    def _reranker(self) -> Any:
+        """log P(yes) - log P(no) of the next token, by the whole language model."""
+        model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32).eval()
+        yes, no = self.tokenizer.convert_tokens_to_ids(["yes", "no"])
+
+        def run(ids: torch.Tensor) -> torch.Tensor:
+            logprobs = model(ids).logits.log_softmax(-1)
+            return logprobs[..., yes : yes + 1] - logprobs[..., no : no + 1]
+
+        return run
+
     def _lora(self) -> Any:
         base = AutoModelForSequenceClassification.from_pretrained(self._folder, num_labels=1, dtype=torch.float32)
         model = PeftModel.from_pretrained(base, str(self.path)).eval()  # not merged

@@ -23,7 +23,7 @@ from tests.tiny.reward.plain_transformers import Plain
 # One of each of the seven formats, and a hybrid body.
 KINDS = (
     "sequence-classification", "sequence-classification of a hybrid", "reward-model", "process-reward-model",
-    "value-head", "reward-head with bias", "lora", "openrlhf",
+    "value-head", "reward-head with bias", "lora", "openrlhf", "reranker",
 )  # fmt: skip
 PROMPT = "What is 17+25?"
 ANSWERS = ("It is 42.", "I do not know, but 17+25 is surely a number between 10 and 100.")

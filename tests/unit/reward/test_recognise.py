@@ -126,8 +126,9 @@ REFUSED: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any], str]] = {
     ),
     "no head at all": (body(), {}, r"no reward head among its 4 tensors.*--head NAME"),
     "another width": (body() | {"score.weight": (1, 32)}, {}, r"shape \[1, 32\], but the body's hidden size is 64"),
-    "a classifier": (body() | {"score.weight": (3, HIDDEN)}, {}, r"has 3 labels.*a reward model has one"),
-    "two labels of one layer": (body() | {"score.weight": (2, HIDDEN)}, {}, r"has 2 labels"),
+    "three labels behind a ReLU": (
+        body() | {"score.0.weight": (HIDDEN, HIDDEN), "score.2.weight": (3, HIDDEN)}, {}, r"has 3 labels behind a ReLU",
+    ),
     "a bias that does not fit": (body() | {"score.weight": (1, HIDDEN), "score.bias": (2,)}, {}, "shape"),
     "a head without a body": ({"score.weight": (1, HIDDEN)}, {}, r"no body \(no embed_tokens.weight\)"),
     "nothing": ({}, {}, "holds no weights"),
