@@ -6,7 +6,7 @@ extra of ours; it names what is missing itself. A test holds the requirements to
 
 from __future__ import annotations
 
-__all__ = ["ENGINE_PACKAGES", "REQUIREMENTS", "install_command"]
+__all__ = ["ENGINE_PACKAGES", "REQUIREMENTS", "install_command", "package_of"]
 
 REQUIREMENTS = {
     "accelerate": "accelerate>=1.15",
@@ -27,6 +27,15 @@ REQUIREMENTS = {
 }
 # What the transformers engine and the reward worker import.
 ENGINE_PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "huggingface-hub")
+# What is imported under another name.
+_IMPORTED_AS = {"lm_eval": "lm-eval", "huggingface_hub": "huggingface-hub"}
+
+
+def package_of(module: str | None) -> str | None:
+    """The package that brings `module`, where it is one that qserve can do without."""
+    top = (module or "").partition(".")[0]
+    package = _IMPORTED_AS.get(top, top)
+    return package if package in REQUIREMENTS else None
 
 
 def install_command(*packages: str) -> str:

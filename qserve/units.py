@@ -19,6 +19,8 @@ _FACTORS = {
     "G": GIB, "GIB": GIB, "GB": 1000**3,
     "T": 1024 * GIB, "TIB": 1024 * GIB, "TB": 1000**4,
 }  # fmt: skip
+# Of one card or machine. What follows is arithmetic in 64 bits.
+_MOST_BYTES = 1 << 60
 
 
 def parse_bytes(text: str) -> int:
@@ -29,7 +31,10 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].upper() not in _FACTORS:
         raise UsageError(f"{text!r} is no size in memory; write for example 23.6GiB, 24GB, 512MiB or plain bytes")
-    return round(float(match[1]) * _FACTORS[match[2].upper()])
+    num_bytes = float(match[1]) * _FACTORS[match[2].upper()]
+    if num_bytes > _MOST_BYTES:
+        raise UsageError(f"{text[:40]!r} is more memory than any machine has; write for example 23.6GiB")
+    return round(num_bytes)
 
 
 def format_bytes(num_bytes: float) -> str:

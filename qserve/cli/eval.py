@@ -119,7 +119,8 @@ def _evaluate(console: Console, url: str, api_key: str, asked: Asked, tasks: Tas
 
     state = state_folder(values["state_dir"])
     name, tokenizer = values["served_model_name"], values["tokenizer"]
-    served = server.look_at(url, api_key, name, tokenizer, state / "tokenizers", values["max_length"])
+    counts_tokens = not (asked.chat and tasks.only_generate)
+    served = server.look_at(url, api_key, name, tokenizer, state / "tokenizers", values["max_length"], counts_tokens)
     console.print(f"{served.model} at {served.url} · {_what_runs(served)} · {served.concurrency} requests at once")
     if values["preflight"] and not tasks.only_generate:
         _preflight(console, served)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from typing import NoReturn
 
 import click
 
 import qserve
-from qserve.errors import QserveError
+from qserve.cli.mistakes import sentence_of, sentence_of_os_error, shortened
+from qserve.errors import MissingExtra, QserveError, UsageError
+from qserve.packages import package_of
 
 __all__ = ["cli", "main"]
 
@@ -29,6 +32,8 @@ COMMANDS = {
     "models": "Known models, their sizes and aliases.",
     "doctor": "What this machine can run, and which command installs the rest.",
 }
+# Of a mistake's sentence, in characters: a value that is repeated in it may be of any length.
+_LONGEST = 1600
 
 
 class _LazyGroup(click.Group):
@@ -63,13 +68,37 @@ def main() -> NoReturn:
     try:
         cli.main(standalone_mode=False)
     except QserveError as error:
-        click.secho(f"qserve: {error}", err=True, fg="red")
+        _say(shortened(str(error), _LONGEST) if isinstance(error, UsageError) else str(error))
         sys.exit(error.exit_status)
+    except ModuleNotFoundError as error:
+        package = package_of(error.name)
+        if package is None:  # a mistake of ours, with its traceback
+            raise
+        _say(str(MissingExtra(package, f"`{_called()}`")))
+        sys.exit(MissingExtra.exit_status)
     except click.exceptions.Abort:
         sys.exit(130)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        _say(sentence_of(error))
         sys.exit(error.exit_code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
+    except OSError as error:
+        if error.filename is None:  # no file of the user's: a mistake of ours, with its traceback
+            raise
+        _say(sentence_of_os_error(error))
+        sys.exit(UsageError.exit_status)
     sys.exit(0)
+
+
+def _called() -> str:
+    """The command that was called, without its options: `qserve reward check`."""
+    names = itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:])
+    return " ".join(("qserve", *(name for name in names if name.isidentifier() or name in COMMANDS)))
+
+
+def _say(sentence: str) -> None:
+    click.secho(f"qserve: {sentence}", err=True, fg="red")

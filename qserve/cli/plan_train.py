@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from qserve.cli.numbers import FiniteRange
 from qserve.cli.options import hardware_of
 from qserve.hub import resolve
 from qserve.planner.training import Asked, TrainingPlan, TrainingRequest, VllmBeside, ways_out
@@ -17,7 +18,10 @@ from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
 __all__ = ["command"]
 
 _DOES_NOT_FIT = 3
-_POSITIVE = click.IntRange(min=1)
+_POSITIVE = click.IntRange(1, 65_536)
+# The longest context of a known model is a million.
+_TOKENS = click.IntRange(1, 16_777_216)
+_WEIGHT, _SHARE = FiniteRange(min=0), FiniteRange(0, 1, min_open=True)
 _OFFLOAD = click.Choice(["none", "cpu", "nvme"])
 
 
@@ -26,9 +30,9 @@ _OFFLOAD = click.Choice(["none", "cpu", "nvme"])
 @click.option("--model", required=True, help="A folder, a hub id, an alias, or demo.")
 @click.option("--gpu", help="Plan for cards that are not here: rtx-3090:4, or memory=23.6GiB,count=4.")
 @click.option("--micro-batch", type=_POSITIVE, default=1, show_default=True, help="Sequences a card; reward: pairs.")
-@click.option("--max-length", type=_POSITIVE, default=2048, show_default=True, help="Prompt and completion, in tokens.")
-@click.option("--completion-length", type=_POSITIVE, help="ppo, grpo: the part whose log-probabilities count [all].")
-@click.option("--mean-length", type=_POSITIVE, help="The data's mean, where batches are not padded to one length.")
+@click.option("--max-length", type=_TOKENS, default=2048, show_default=True, help="Prompt and completion, in tokens.")
+@click.option("--completion-length", type=_TOKENS, help="ppo, grpo: the part whose log-probabilities count [all].")
+@click.option("--mean-length", type=_TOKENS, help="The data's mean, where batches are not padded to one length.")
 @click.option("--gradient-accumulation-steps", type=_POSITIVE, default=1, show_default=True)
 @click.option("--gradient-checkpointing/--no-gradient-checkpointing", default=True, show_default=True)
 @click.option("--freeze-base", is_flag=True, help="reward: train the head alone.")
@@ -42,13 +46,21 @@ _OFFLOAD = click.Choice(["none", "cpu", "nvme"])
 @click.option("--train-embeddings", is_flag=True, help="Train embedding and lm_head beside the adapters.")
 @click.option("--attention", type=click.Choice(["sdpa", "eager"]), default="sdpa", show_default=True)
 @click.option("--fused-loss", is_flag=True, help="Liger's fused linear cross-entropy (use_liger_kernel=True).")
-@click.option("--beta", type=float, default=0.04, show_default=True, help="KL weight; 0 needs no reference model.")
+@click.option(
+    "--beta", type=FiniteRange(min=0), default=0.04, show_default=True, help="KL weight; 0 needs no reference model."
+)
 @click.option("--reward-model", help="ppo, grpo: a reward model beside the policy [ppo: one of its size].")
 @click.option("--vllm", type=click.Choice(["colocated", "separate"]), help="Where the engine for rollouts lives.")
 @click.option("--vllm-gpus", type=_POSITIVE, default=1, show_default=True, help="Cards of a separate engine.")
 @click.option("--vllm-tensor-parallel-size", type=_POSITIVE, default=1, show_default=True)
 @click.option("--vllm-sleep", is_flag=True, help="A colocated engine gives its memory back while the trainer works.")
-@click.option("--gpu-memory-utilization", type=float, default=0.9, show_default=True, help="The engine's share.")
+@click.option(
+    "--gpu-memory-utilization",
+    type=FiniteRange(0, 1, min_open=True),
+    default=0.9,
+    show_default=True,
+    help="The engine's share.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 @click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")
 def command(model: str, gpu: str | None, reward_model: str | None, as_json: bool, explain: bool, **values: Any) -> None:

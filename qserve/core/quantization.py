@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,9 +85,10 @@ def resolve_scheme(text: str) -> tuple[str, ...]:
         return FAMILIES[word]
     if word in SCHEMES:
         return (word,)
+    near = difflib.get_close_matches(word, (*FAMILIES, *SCHEMES, *_SYNONYMS), n=1)
     raise UsageError(
-        f"--quant {text!r} is no quantization; it takes {' | '.join(FAMILIES)} or an exact scheme: "
-        f"{', '.join(name for name in SCHEMES if name not in FAMILIES)}"
+        f"--quant {text[:80]!r} is no quantization{f'; did you mean {near[0]}?' if near else ''}; it takes "
+        f"{' | '.join(FAMILIES)} or an exact scheme: {', '.join(name for name in SCHEMES if name not in FAMILIES)}"
     )
 
 

@@ -134,7 +134,7 @@ def _model_args(served: ServedModel, asked: Asked, generates: bool) -> dict[str,
     shared = {
         "model": served.model,
         "base_url": f"{served.url}/v1/{path}",
-        "max_length": served.max_model_len,
+        **({"max_length": served.max_model_len} if served.max_model_len else {}),
         "num_concurrent": served.concurrency,
         "timeout": _TIMEOUT_S,
         "seed": asked.seed,

@@ -30,8 +30,8 @@ class ServedModel:
         url: without /v1.
         api_key: empty where none is wanted.
         model: the name that requests carry.
-        max_model_len: prompt and answer together, in tokens.
-        tokenizer: folder or hub id of the tokenizer.
+        max_model_len: prompt and answer together, in tokens; 0 where the server does not say and nobody counts.
+        tokenizer: folder or hub id of the tokenizer; empty where there is none and nobody counts.
         concurrency: requests that the server runs at once.
         run: engine, quantization, dtype, hardware: what the server says of itself, for the record. Empty for a server
             that is no qserve.
@@ -54,7 +54,13 @@ class ServedModel:
 
 
 def look_at(
-    url: str, api_key: str, model: str | None, tokenizer: str | None, cache: Path, max_length: int | None = None
+    url: str,
+    api_key: str,
+    model: str | None,
+    tokenizer: str | None,
+    cache: Path,
+    max_length: int | None = None,
+    counts_tokens: bool = True,
 ) -> ServedModel:
     """The model that is served at `url`.
 
@@ -65,6 +71,7 @@ def look_at(
         tokenizer: folder or hub id; None: the server's own, kept in `cache`.
         cache: a folder for tokenizers that servers gave.
         max_length: for servers that do not say how long a request may be.
+        counts_tokens: false where the server counts and cuts by itself, as for chats: then no tokenizer is needed.
 
     Raises UsageError when nobody answers there, or what is missing can't be asked.
 
@@ -79,7 +86,7 @@ def look_at(
     if name not in cards:
         raise UsageError(f"--served-model-name {name}: {url} serves {', '.join(cards)}")
     length = cards[name].get("max_model_len") or max_length
-    if not length:
+    if not length and counts_tokens:
         raise UsageError(f"{url} does not say how many tokens a request may have; give --max-length")
     planned = _planned(workers, name)
     seqs = planned.get("workload", {}).get("max_num_seqs", _UNKNOWN_CONCURRENCY)
@@ -87,8 +94,8 @@ def look_at(
         url=url,
         api_key=api_key,
         model=name,
-        max_model_len=int(length),
-        tokenizer=tokenizer or _given_tokenizer(url, api_key, name, cache),
+        max_model_len=int(length or 0),
+        tokenizer=tokenizer or _given_tokenizer(url, api_key, name, cache, counts_tokens),
         concurrency=max(1, min(int(seqs), _MOST_CONCURRENCY)),
         run=_run(planned),
         run_id=report["run"],
@@ -176,11 +183,13 @@ def _only(url: str, cards: Mapping[str, Any], workers: list[dict[str, Any]]) -> 
     return names[0]
 
 
-def _given_tokenizer(url: str, api_key: str, model: str, cache: Path) -> str:
-    """The server's tokenizer files in a folder named by their content."""
+def _given_tokenizer(url: str, api_key: str, model: str, cache: Path, is_needed: bool) -> str:
+    """The server's tokenizer files in a folder named by their content; empty where it gives none and none is needed."""
     try:
         files: dict[str, str] = get_json(f"{url}/v1/qserve/tokenizer/{model}", api_key)["files"]
     except UsageError:
+        if not is_needed:
+            return ""
         raise UsageError(
             f"{url} does not give its tokenizer away, which is needed to count tokens; name it with --tokenizer "
             "(a folder, or a hub id)"

@@ -12,6 +12,7 @@ from typing import Any
 
 from qserve.errors import MissingExtra, UsageError
 from qserve.evaluation.suites import task_folders
+from qserve.evaluation.task_names import check_names
 
 __all__ = ["Tasks", "import_lm_eval", "load_tasks", "quiet"]
 
@@ -41,6 +42,7 @@ def load_tasks(names: tuple[str, ...]) -> Tasks:
 
     Raises UsageError for an unknown name and for data that can't be had, MissingExtra without lm-eval.
     """
+    check_names(names)
     manager = _manager_of(names)
     try:
         with quiet():

@@ -34,12 +34,19 @@ def resolve(model: str) -> Checkpoint:
         from qserve.demo import chat_model_path  # pulls in the demo package only for the demo
 
         return _from_folder(Path(chat_model_path()), "demo")
-    if Path(model).expanduser().is_dir():
+    if _is_folder(model):
         return _from_folder(Path(model).expanduser(), model)
     if _looks_like_path(model):
         raise ModelNotFound(f"there is no folder {model!r}; --model takes a folder, a hub id, an alias or demo")
     alias = alias_of(model)
     return _from_hub(alias[0], (alias[1],)) if alias else _from_hub(model, ())
+
+
+def _is_folder(model: str) -> bool:
+    try:
+        return Path(model).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, ~nobody, a null byte
+        return False
 
 
 def _looks_like_path(model: str) -> bool:

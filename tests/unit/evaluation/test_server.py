@@ -53,6 +53,15 @@ def test_what_is_no_server_to_evaluate_is_one_sentence(tmp_path: Path, status: i
     assert "\n" not in str(caught.value)
 
 
+def test_chats_need_no_tokenizer_and_no_length(tmp_path: Path) -> None:
+    def say(path: str, body: Any) -> tuple[int, Any]:
+        return (200, {"data": [{"id": "a"}]}) if path == "/v1/models" else (404, {})
+
+    with answering(say) as url:
+        seen = look_at(url, "", None, None, tmp_path, counts_tokens=False)
+    assert (seen.model, seen.tokenizer, seen.max_model_len) == ("a", "", 0)
+
+
 def test_a_tokenizer_that_is_not_given_away_must_be_named(tmp_path: Path) -> None:
     with answering(only_models) as url, pytest.raises(UsageError, match="--tokenizer"):
         look_at(url, "", None, None, tmp_path)
