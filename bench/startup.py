@@ -27,7 +27,7 @@ from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.command import command
 from qserve.engine.vllm.parser import installed_parser
 from qserve.hub import resolve
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import make_plan, plan_request
 
 FLAGS = ("--max-model-len", "1024", "--kv-cache-memory-bytes", "64MiB", "--enforce-eager")
 ONE_TOKEN = {"model": "demo", "prompt": "a", "max_tokens": 1, "temperature": 0}
@@ -51,7 +51,7 @@ def behind_qserve(folder: Path) -> float:
 
 def bare(folder: Path) -> float:
     """Seconds until vLLM alone has answered a request for one token."""
-    request = PlanRequest(engine="vllm", max_model_len=1024, kv_cache_memory_bytes=64 * 2**20, enforce_eager=True)
+    request = plan_request(engine="vllm", max_model_len=1024, kv_cache_memory_bytes=64 * 2**20, enforce_eager=True)
     checkpoint = resolve("demo")
     plan = make_plan(checkpoint, hardware_of("none"), request)
     assert checkpoint.folder is not None

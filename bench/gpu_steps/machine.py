@@ -21,7 +21,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, formats_of
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, make_plan, plan_request
 
 __all__ = ["SHAPES", "TINY", "Machine", "config_folder", "config_of", "environment"]
 
@@ -71,7 +71,7 @@ class Machine:
         """The plan of the transformers engine for a shape of `config_of`, on the first card alone."""
         config = config_of(model)
         checkpoint = Checkpoint(model, None, config, ModelSpec.from_config(config, model))
-        return make_plan(checkpoint, self.hardware(), PlanRequest(engine="transformers", **fixed))
+        return make_plan(checkpoint, self.hardware(), plan_request(engine="transformers", **fixed))
 
     def allocated_bytes(self) -> int:
         """Bytes in live tensors by torch's allocator; 0 on a CPU, where nobody counts them."""

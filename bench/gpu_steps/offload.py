@@ -14,7 +14,7 @@ from bench.gpu_steps.running import batching, random_prompts, wave
 from qserve.demo import chat_model_path
 from qserve.engine.transformers.load import load
 from qserve.hub import resolve
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, make_plan, plan_request
 
 __all__ = ["offloaded_speed_row", "offloaded_tokens_row", "two_cards_row"]
 
@@ -88,7 +88,7 @@ async def _decode(model: Any, plan: Plan, vocab_size: int) -> tuple[int, float]:
 
 
 def _demo_plan(machine: Machine, num_cards: int = 1, **fixed: Any) -> Plan:
-    request = PlanRequest(engine="transformers", dtype="float32", max_model_len=256, max_num_seqs=4, **fixed)
+    request = plan_request(engine="transformers", dtype="float32", max_model_len=256, max_num_seqs=4, **fixed)
     return make_plan(resolve("demo"), machine.hardware(num_cards), request)
 
 

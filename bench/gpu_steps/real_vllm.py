@@ -11,7 +11,7 @@ from bench.gpu_steps.machine import Machine, config_folder, config_of
 from bench.gpu_steps.running import random_prompts
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.model_spec import ModelSpec
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, make_plan, plan_request
 
 __all__ = ["vllm_row"]
 
@@ -47,7 +47,7 @@ def _plan(machine: Machine, model: str, streams: int, version: str) -> Plan:
     config = config_of(model)
     checkpoint = Checkpoint(model, None, config, ModelSpec.from_config(config, model))
     fixed: dict[str, Any] = {} if machine.is_card else {"kv_cache_memory_bytes": 64 * 1024**2}
-    request = PlanRequest(
+    request = plan_request(
         engine="vllm", engine_version=version.split("+")[0], quant=machine.scheme_16_bit, max_model_len=_LENGTH,
         max_num_seqs=streams, **fixed,
     )  # fmt: skip

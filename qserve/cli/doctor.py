@@ -23,13 +23,12 @@ from qserve.detect.engines import (
 )
 from qserve.engine.cpu.build import INSTALL, compiler_command
 from qserve.packages import install_command
-from qserve.planner.request import EngineName
 from qserve.units import GIB, format_bytes
 
 __all__ = ["Check", "command", "examine"]
 
 State = Literal["ok", "missing", "warning"]
-_ENGINES: tuple[EngineName, ...] = ("vllm", "transformers")
+_ENGINES = ("vllm", "transformers")
 # The demo model and its worker need less; anything that people ask for needs more.
 _LEAST_RAM_BYTES = GIB
 # One 8B model in 16 bit.
@@ -199,7 +198,7 @@ def _extras(packages: Packages) -> list[Check]:
 
 def _schemes(hardware: Hardware, packages: Packages) -> dict[str, dict[str, str | None]]:
     """Scheme to engine to the reason why a checkpoint stored so does not run there; None where it does."""
-    stored = [name for name, scheme in SCHEMES.items() if scheme.engines]
+    stored = [name for name, scheme in SCHEMES.items() if scheme.is_stored]
     return {name: {engine: why_not_scheme(name, engine, hardware, packages) for engine in _ENGINES} for name in stored}
 
 

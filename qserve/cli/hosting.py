@@ -14,6 +14,7 @@ from qserve.detect.engines import Packages
 from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner.engine import changed_request
 from qserve.planner.share import make_shared_plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.find import find_reward
@@ -128,7 +129,7 @@ def _reward_request(wanted: Wanted, reward: RewardCheckpoint | None, hardware: H
     if obstacle is not None:
         raise UsageError(f"--reward-engine vllm: {obstacle}")
     # Compiling takes a minute on a CPU and gains nothing on texts that are read once, each of another length.
-    request = replace(request, enforce_eager=not hardware.devices)
+    request = changed_request(request, enforce_eager=not hardware.devices)
     planned = reward.planned()
     # Whether vLLM scores it was asked above; what else may stand against vLLM is asked as for any model.
     body = replace(planned, spec=replace(planned.spec, head=Head("lm")))

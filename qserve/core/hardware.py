@@ -16,7 +16,7 @@ from qserve.core.facts import load
 from qserve.errors import UsageError
 from qserve.units import MIB, parse_bytes
 
-__all__ = ["CpuFeatures", "Device", "Hardware", "formats_of", "known_gpus", "parse_gpu"]
+__all__ = ["CpuFeatures", "Device", "Hardware", "formats_of", "known_gpus", "parse_gpu", "usual_gpus"]
 
 # A card of unknown kind: what a memory=… description computes with. Ampere is the oldest generation with bf16.
 _ASSUMED_CAPABILITY = (8, 0)
@@ -118,6 +118,12 @@ def known_gpus() -> dict[str, Device]:
     """Every card of configs/gpus.toml under its key, each of its aliases and the driver's own name."""
     rows = load("gpus")["gpus"]
     return {name: _device_of_row(rows[key]) for name, key in _keys_by_name().items()}
+
+
+@cache
+def usual_gpus() -> dict[str, Device]:
+    """What people can get, by size: the cards that a suggestion may name."""
+    return {key: known_gpus()[key] for key in load("gpus")["usual"]["cards"]}
 
 
 @cache

@@ -11,52 +11,44 @@ from qserve.errors import UsageError
 
 __all__ = ["FAMILIES", "SCHEMES", "CheckpointQuantization", "Scheme", "resolve_scheme"]
 
-Engine = Literal["vllm", "transformers"]
-
 
 @dataclass(frozen=True)
 class Scheme:
     """One way to store the linear weights; core/packing.py has the bytes. Everything else stays in 16 bit.
 
-    `quality` orders schemes, higher is better: more bits first, then calibrated before merely rounded. `engines` run
-    a checkpoint stored so, `in_flight` quantize a 16-bit one while loading; `vllm_method` is then vLLM's
-    --quantization.
+    `quality` orders schemes, higher is better: more bits first, then calibrated before merely rounded. `is_stored`:
+    checkpoints come so; the others are made while loading only. Which engine runs which is the engines' to say.
     """
 
     name: str
     bits: int
     quality: int
-    engines: tuple[Engine, ...]
-    in_flight: tuple[Engine, ...] = ()
-    vllm_method: str | None = None
+    is_stored: bool = True
 
-
-_BOTH: tuple[Engine, ...] = ("vllm", "transformers")
 
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
-        Scheme("fp32", 32, 101, _BOTH, _BOTH),
-        Scheme("bf16", 16, 100, _BOTH, _BOTH),
-        Scheme("fp16", 16, 99, _BOTH, _BOTH),
-        Scheme("fp8", 8, 90, _BOTH, ("vllm",), "fp8"),
-        Scheme("gptq-int8", 8, 88, _BOTH),
-        Scheme("fp8_per_block", 8, 87, (), ("vllm",), "fp8_per_block"),
-        Scheme("fp8_per_channel", 8, 87, (), ("vllm",), "fp8_per_channel"),
-        Scheme("fp8_per_tensor", 8, 86, (), ("vllm",), "fp8_per_tensor"),
-        Scheme("mxfp8", 8, 86, (), ("vllm",), "mxfp8"),
-        Scheme("w8a8", 8, 86, ("vllm",)),
-        Scheme("int8_per_channel_weight_only", 8, 85, (), ("vllm",), "int8_per_channel_weight_only"),
-        # vLLM reads 8-bit bitsandbytes checkpoints through its plugin, and quantizes to 4 bit only.
-        Scheme("bnb-int8", 8, 84, _BOTH, ("transformers",)),
-        Scheme("awq", 4, 70, _BOTH),
-        Scheme("gptq-int4", 4, 68, _BOTH),
-        Scheme("w4a16", 4, 67, ("vllm",)),
-        Scheme("nvfp4", 4, 64, ("vllm",)),
-        Scheme("bnb-nf4", 4, 60, _BOTH, _BOTH, "bitsandbytes"),
-        Scheme("bnb-nf4-single", 4, 60, _BOTH, ("transformers",), "bitsandbytes"),
-        Scheme("mxfp4", 4, 58, (), ("vllm",), "mxfp4"),
-        Scheme("bnb-fp4", 4, 58, ("transformers",), ("transformers",)),
+        Scheme("fp32", 32, 101),
+        Scheme("bf16", 16, 100),
+        Scheme("fp16", 16, 99),
+        Scheme("fp8", 8, 90),
+        Scheme("gptq-int8", 8, 88),
+        Scheme("fp8_per_block", 8, 87, is_stored=False),
+        Scheme("fp8_per_channel", 8, 87, is_stored=False),
+        Scheme("fp8_per_tensor", 8, 86, is_stored=False),
+        Scheme("mxfp8", 8, 86, is_stored=False),
+        Scheme("w8a8", 8, 86),
+        Scheme("int8_per_channel_weight_only", 8, 85, is_stored=False),
+        Scheme("bnb-int8", 8, 84),
+        Scheme("awq", 4, 70),
+        Scheme("gptq-int4", 4, 68),
+        Scheme("w4a16", 4, 67),
+        Scheme("nvfp4", 4, 64),
+        Scheme("bnb-nf4", 4, 60),
+        Scheme("bnb-nf4-single", 4, 60),
+        Scheme("mxfp4", 4, 58, is_stored=False),
+        Scheme("bnb-fp4", 4, 58),
     )
 }
 

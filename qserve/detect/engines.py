@@ -10,11 +10,15 @@ from importlib.metadata import PackageNotFoundError, version
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES, resolve_scheme
+from qserve.core.release import parse_release
 from qserve.detect.toolchain import lacking_toolchain
 from qserve.packages import install_command
-from qserve.planner.engines.vllm.online import runs_stored
+from qserve.planner.engine import engine_named
+from qserve.planner.engines.transformers.options import TransformersOptions
+from qserve.planner.engines.vllm.schemes import loads, runs_stored
+from qserve.planner.engines.vllm.versions import TESTED_RELEASE
 from qserve.planner.plan import Plan
-from qserve.planner.request import EngineName, PlanRequest
+from qserve.planner.request import PlanRequest
 
 __all__ = [
     "BNB_PLUGIN",
@@ -29,8 +33,9 @@ __all__ = [
 ]
 
 # First release that is driven, and the first that is not. 0.28 is where bitsandbytes left vLLM's core.
-VLLM_ACCEPTED = ((0, 28), (0, 33))
-VLLM_TESTED = "0.32"
+_TESTED = parse_release(TESTED_RELEASE)
+VLLM_ACCEPTED = ((0, 28), (_TESTED[0], _TESTED[1] + 1))
+VLLM_TESTED = f"{_TESTED[0]}.{_TESTED[1]}"
 BNB_PLUGIN = "vllm-bnb-plugin"
 
 _NAMES = (
@@ -145,16 +150,17 @@ def _why_not_slice(hardware: Hardware) -> str | None:
 
 
 def _why_not_request(request: PlanRequest) -> str | None:
-    if request.offload != "none":
-        return f"--offload {request.offload} puts layers in RAM or on disk, which only the transformers engine does"
-    if all("vllm" not in SCHEMES[scheme].engines for scheme in resolve_scheme(request.quant)):
+    offload = request.of(TransformersOptions).offload
+    if offload != "none":
+        return f"--offload {offload} puts layers in RAM or on disk, which only the transformers engine does"
+    if not any(map(loads, resolve_scheme(request.quant))):
         return f"--quant {request.quant} (LLM.int8) runs on the transformers engine only"
     return None
 
 
 def _why_not_checkpoint(checkpoint: Checkpoint, hardware: Hardware, packages: Packages) -> str | None:
     spec = checkpoint.spec
-    if spec.quantization is not None and "vllm" not in SCHEMES[spec.quantization.scheme].engines:
+    if spec.quantization is not None and not loads(spec.quantization.scheme):
         return f"{checkpoint.id} is stored as {spec.quantization.scheme}, which vLLM does not load"
     if spec.family == "qwen":
         return f"{spec.architecture} (the first Qwen generation) left vLLM in 0.23"
@@ -166,9 +172,9 @@ def _why_not_checkpoint(checkpoint: Checkpoint, hardware: Hardware, packages: Pa
     return None
 
 
-def why_not_scheme(scheme: str, engine: EngineName, hardware: Hardware, packages: Packages) -> str | None:
+def why_not_scheme(scheme: str, engine: str, hardware: Hardware, packages: Packages) -> str | None:
     """Why `engine` can't run a checkpoint that is stored in `scheme` on this machine; None where it can."""
-    if engine not in SCHEMES[scheme].engines:
+    if not engine_named(engine).planner.loads(scheme):
         return f"not in {engine}"
     if engine == "vllm":
         return why_not_installed(hardware, packages) or _why_not_on_vllm(scheme, hardware, packages)
@@ -186,7 +192,7 @@ def _why_not_on_vllm(scheme: str, hardware: Hardware, packages: Packages) -> str
     if scheme.startswith("bnb") and not {BNB_PLUGIN, "bitsandbytes"} <= set(packages.versions):
         return install_plugin_command(packages)
     device = (hardware.devices or (hardware.cpu_device,))[0]
-    if not runs_stored(scheme, device, hardware.cpu, "vllm"):
+    if not runs_stored(scheme, device, hardware.cpu):
         return "no kernels for this card" if hardware.devices else "no kernels for this CPU"
     return None
 

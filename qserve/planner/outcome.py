@@ -22,7 +22,7 @@ def accepted(
     max_concurrency: float,
 ) -> Plan:
     """The plan of `setup` at `workload`."""
-    cache_dtype = setup.request.kv_cache_dtype
+    cache_dtype = setup.kv_cache_dtype
     token_bytes = kv_bytes_per_token(
         setup.spec, kv_element_bytes(cache_dtype, setup.dtype), scale_bytes=kv_scale_bytes(cache_dtype)
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from qserve.core.hardware import Device
 from qserve.core.workload import Workload
 from qserve.planner.learned import Correction
-from qserve.planner.request import EngineName
+from qserve.planner.term import Term, columns_of
 
 __all__ = ["DevicePlan", "ModelSummary", "Placement", "Plan", "QuantChoice", "Suggestion", "Term"]
 
@@ -40,10 +42,10 @@ class QuantChoice:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the model goes. vLLM reads the parallel sizes and both memory settings, transformers the device_map.
+    """Where the model goes: over ranks (parallel sizes, both memory settings), or module by module (device_map).
 
-    `device_map` is None, "auto", or accelerate's map of modules. `kv_cache_memory_bytes` is per device, and of the
-    transformers engine the whole pool; `offloaded_bytes` are weights in "cpu" and on "disk" that compute on a card.
+    `device_map` is None, "auto", or accelerate's map of modules. `kv_cache_memory_bytes` is per device, and of a
+    plan by modules the whole pool; `offloaded_bytes` are weights in "cpu" and on "disk" that compute on a card.
     """
 
     tensor_parallel_size: int = 1
@@ -55,20 +57,10 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Term:
-    """One figure of the account on one device, with the way it was obtained."""
-
-    name: str
-    num_bytes: int
-    formula: str
-    source: str
-    low_bytes: int
-    high_bytes: int
-
-
-@dataclass(frozen=True)
 class DevicePlan:
-    """The account of one device: the six terms and `free_bytes` sum to `total_bytes`.
+    """The estimate of one device: the five columns, what others use and `free_bytes` sum to `total_bytes`.
+
+    Each column is the sum of the `terms` that belong to it.
 
     `runtime_bytes` is what belongs to nobody's tensors: CUDA context, NCCL, libraries, the Python process.
     `used_by_others_bytes` is held by other processes. `free_bytes` is negative where the plan does not fit.
@@ -85,6 +77,20 @@ class DevicePlan:
     used_by_others_bytes: int = 0
     terms: tuple[Term, ...] = ()
 
+    @classmethod
+    def of(cls, device: Device, terms: Sequence[Term]) -> DevicePlan:
+        """`device` with what `terms` say is held there; without any it is not touched."""
+        columns = columns_of(terms)
+        free = device.total_bytes - device.used_by_others_bytes - sum(columns.values())
+        return cls(
+            name=device.name,
+            total_bytes=device.total_bytes,
+            **{f"{name}_bytes": num_bytes for name, num_bytes in columns.items()},
+            free_bytes=free,
+            used_by_others_bytes=device.used_by_others_bytes,
+            terms=tuple(terms),
+        )
+
 
 @dataclass(frozen=True)
 class Suggestion:
@@ -100,7 +106,7 @@ class Plan:
     """All that was decided. `fits` is False with a sentence in `why_not` and ways out in `suggestions`."""
 
     model: ModelSummary
-    engine: EngineName
+    engine: str
     engine_version: str
     quant: QuantChoice
     dtype: str
@@ -118,16 +124,16 @@ class Plan:
     explanations: tuple[str, ...] = ()
     """What people get wrong, with this plan's numbers; printed by --explain."""
     engine_args: tuple[str, ...] = field(default=())
-    """vLLM's command-line arguments that put this plan into effect."""
+    """The engine's command-line arguments that put this plan into effect."""
     shape: str = ""
     step: str = ""
-    """What a measurement of this plan holds for: the same model and layout, the same step (`planner/learned.py`)."""
+    """What a measurement of this plan holds for: the same model and layout, the same step (planner/corrections.py)."""
     on_cpu: bool = False
-    """Whether the devices of the account are RAM."""
+    """Whether the devices of the estimate are RAM."""
     speed: dict[str, Any] | None = None
     """What `planner/speed` says of it, as --json has it; None for a plan that nobody asked it of."""
     corrections: tuple[Correction, ...] = ()
-    """Terms that stand where earlier runs measured them; the account holds the corrected figures."""
+    """Terms that stand where earlier runs measured them; the estimate holds the corrected figures."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `qserve plan --json` prints: plain dicts, lists, numbers, strings."""

@@ -2,177 +2,92 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cache
+from typing import TypeVar
 
 from qserve.errors import UsageError
-from qserve.planner.engines.transformers.device_map import Mode, Place
-from qserve.planner.engines.transformers.module_map import ModuleMap, parse_limits
-from qserve.planner.engines.vllm.media import MediaLimits, parse_media
-from qserve.planner.engines.vllm.memory.lora import RANKS, Adapters
 from qserve.planner.learned import Residual
+from qserve.planner.options import EngineOptions, Option, option, options_of
 
-__all__ = ["VLLM_ONLY", "EngineName", "Offload", "PlanRequest"]
+__all__ = ["DTYPES", "PlanRequest", "check_word"]
 
-EngineName = Literal["vllm", "transformers"]
-Offload = Literal["none", "cpu", "disk"]
+DTYPES = ("bfloat16", "float16", "float32", "bf16", "fp16", "fp32", "half", "float")
 
-_DTYPES = ("bfloat16", "float16", "float32", "bf16", "fp16", "fp32", "half", "float")
-# Those of vLLM's that the planner has bytes for. Source: vllm 0.32 config/cache.py, CacheDType.
-_CACHE_DTYPES = (
-    "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head",
-)  # fmt: skip
+Options = TypeVar("Options", bound=EngineOptions)
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """The flags of `qserve plan` and `qserve up`, in the spelling of the engines.
+    """The options that all engines share, in the spelling of the engines, and `options`: those of one engine each.
 
-    `engine_version` is a release of the engine ("0.32.0"). `offload` allows layers in RAM, or in RAM and on disk
-    (transformers). `device_map` says how layers are laid over devices, or where each lies; `max_memory` what may be
-    taken of each device in all, "0=20GiB,cpu=64GiB": cards that it does not name stay free. `prompt_logprobs` asks for
-    room for `echo` with `logprobs` (lm-eval). `warm_compile_cache`: vLLM has started this before and kept the code.
-    `lora_target_modules` are names with commas between, the two mm fields JSON objects as vLLM takes them.
+    `engine_version` is a release of the engine ("0.32.0"). `prompt_logprobs` asks for memory for `echo` with `logprobs`
+    (lm-eval). `qserve.planner.engine.plan_request` makes one of options by their names, whosever they are.
     """
 
-    quant: str = "auto"
-    dtype: str | None = None
-    engine: EngineName | None = None
-    engine_version: str | None = None
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    gpu_memory_utilization: float | None = None
-    kv_cache_memory_bytes: int | None = None
-    kv_cache_dtype: str = "auto"
-    tensor_parallel_size: int | None = None
-    pipeline_parallel_size: int | None = None
-    prompt_len: int | None = None
-    prompt_logprobs: bool = False
-    enforce_eager: bool = False
-    enable_prefix_caching: bool | None = None
-    num_speculative_tokens: int = 0
-    language_model_only: bool = False
-    limit_mm_per_prompt: str | None = None
-    mm_processor_kwargs: str | None = None
-    skip_mm_profiling: bool = False
-    warm_compile_cache: bool = False
-    mamba_ssm_cache_dtype: str | None = None
-    block_size: int | None = None
-    max_cudagraph_capture_size: int | None = None
-    hf_overrides: str | None = None
-    enable_lora: bool = False
-    max_loras: int | None = None
-    max_lora_rank: int | None = None
-    fully_sharded_loras: bool = False
-    lora_target_modules: str | None = None
-    offload: Offload = "none"
-    device_map: Mode | ModuleMap | None = None
-    max_memory: str | None = None
+    quant: str = option("text", "auto, fp16, bf16, fp8, int8, 4bit or a scheme.", "auto")
+    dtype: str | None = option("text", "Compute in float16, bfloat16 or float32 [the checkpoint's own].")
+    engine: str | None = option("engine", "[vllm with a card, else transformers]")
+    engine_version: str | None = option("text", "Plan for this release of the engine.")
+    max_model_len: int | None = option("count", "Prompt and answer of one request, in tokens.")
+    max_num_seqs: int | None = option("count", "Requests that run at once.")
+    max_num_batched_tokens: int | None = option("count", "Tokens of one step.")
+    kv_cache_memory_bytes: int | None = option("bytes", "KV cache per device, for example 6GiB.")
+    prompt_len: int | None = option("count", "The part of max_model_len that arrives as one prompt.")
+    prompt_logprobs: bool = option("flag", "Leave room for log-probabilities of prompts (lm-eval).", False)
+    options: tuple[EngineOptions, ...] = ()
+    """One object an engine at most; an engine without one has its defaults."""
     learned: tuple[Residual, ...] = ()
-    """What earlier runs measured, from which `planner/learned.py` takes what holds here; no flag sets it."""
+    """What earlier runs measured, from which `planner/corrections.py` takes what holds here; no flag sets it."""
 
     def __post_init__(self) -> None:
-        """Raises UsageError for an unknown dtype, limits that can't be read, and limits of adapters that are off."""
-        if self.max_memory is not None:
-            parse_limits(self.max_memory)
-        parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
-        self.overrides  # noqa: B018 (it raises)
-        self._check_adapters()
-        for flag, name, known in (
-            ("--dtype", self.dtype, _DTYPES),
-            ("--kv-cache-dtype", self.kv_cache_dtype, _CACHE_DTYPES),
-            ("--mamba-ssm-cache-dtype", self.mamba_ssm_cache_dtype, _DTYPES[:3]),
-        ):
-            if name not in (None, "auto", *known):
-                raise UsageError(f"{flag} {name!r} is unknown; it takes auto or one of {', '.join(known)}")
+        """Raises UsageError for an unknown dtype."""
+        check_word("--dtype", self.dtype, DTYPES)
 
-    def _check_adapters(self) -> None:
-        names = ("max_loras", "max_lora_rank", "fully_sharded_loras", "lora_target_modules")
-        given = next((name for name in names if getattr(self, name) not in (None, False)), None)
-        if given is not None and not self.enable_lora:
-            raise UsageError(f"--{given.replace('_', '-')} is for adapters, and they are off; add --enable-lora")
-        if self.max_lora_rank is not None and self.max_lora_rank not in RANKS:
-            above = next((rank for rank in RANKS if rank >= self.max_lora_rank), RANKS[-1])
-            raise UsageError(
-                f"--max-lora-rank {self.max_lora_rank}: vLLM takes {', '.join(map(str, RANKS))}; {above} holds "
-                f"{'adapters of that rank' if above >= self.max_lora_rank else 'the largest'}"
-            )
+    def of(self, kind: type[Options]) -> Options:
+        """The options of one engine: those that were given, else its defaults."""
+        held = (*self.options, _defaults(kind))  # type: ignore[arg-type]  # a class is hashable
+        return next(given for given in held if isinstance(given, kind))
 
-    @property
-    def media(self) -> MediaLimits:
-        """Images and videos of one prompt, as far as they are limited."""
-        return parse_media(self.limit_mm_per_prompt, self.mm_processor_kwargs)
+    def with_options(self, changed: EngineOptions) -> PlanRequest:
+        """The request with `changed` in the place of that engine's options; those of others stay."""
+        others = tuple(given for given in self.options if type(given) is not type(changed))
+        return replace(self, options=others if changed == type(changed)() else (*others, changed))
 
-    @property
-    def overrides(self) -> Mapping[str, Any]:
-        """Keys that --hf-overrides puts in the place of config.json's own; UsageError for anything but an object."""
-        try:
-            read = json.loads(self.hf_overrides or "{}")
-        except ValueError:
-            read = None
-        if not isinstance(read, dict):
-            raise UsageError(f"--hf-overrides {self.hf_overrides!r} is no JSON object of keys of config.json")
-        return read
+    def for_engine(self, engine: str) -> PlanRequest:
+        """The same request for `engine`, without a release and without the options of other engines."""
+        kept = tuple(given for given in self.options if given.engine == engine)
+        return replace(self, engine=engine, engine_version=None, options=kept)
 
-    @property
-    def adapters(self) -> Adapters | None:
-        """What --enable-lora makes room for, with vLLM's defaults for what is not given; None without it."""
-        if not self.enable_lora:
-            return None
-        targets = tuple(filter(None, re.split(r"[,\s]+", self.lora_target_modules or "")))
-        defaults = Adapters()
-        return Adapters(
-            self.max_loras or defaults.max_loras,
-            self.max_lora_rank or defaults.max_rank,
-            self.fully_sharded_loras,
-            targets,
-        )
+    def given_to_others(self, engine: str) -> dict[str, tuple[Option, ...]]:
+        """Options that ask for something and that `engine` does not read, by the engine whose they are."""
+        found = {given.engine: tuple(given.given()) for given in self.options if given.engine != engine}
+        return {name: options for name, options in found.items() if options}
 
-    @property
-    def memory_limits(self) -> dict[Place, int] | None:
-        """Bytes that --max-memory allows on each place that it names."""
-        return None if self.max_memory is None else parse_limits(self.max_memory)
-
-    def offloads_to(self, place: Literal["cpu", "disk"]) -> bool:
-        """Whether layers may lie there: by --offload, or because a map or a limit names it."""
-        by_flag = self.offload == "disk" or (self.offload == "cpu" and place == "cpu")
-        by_limit = place in (self.memory_limits or {})
-        by_map = isinstance(self.device_map, ModuleMap) and place in dict(self.device_map.places).values()
-        return by_flag or by_limit or by_map
-
-    def only_transformers_reads(self) -> tuple[str, ...]:
-        """Flags that are set and that vLLM has no use for."""
-        defaults = PlanRequest()
-        names = (name for name in TRANSFORMERS_ONLY if getattr(self, name) != getattr(defaults, name))
-        return tuple("--" + name.replace("_", "-") for name in names)
-
-    def only_vllm_reads(self) -> tuple[str, ...]:
-        """Flags that are set to something and that the transformers engine has no use for."""
-        harmless = (None, False, "auto")
-        return tuple(
-            "--" + name.replace("_", "-")
-            for name in VLLM_ONLY
-            if getattr(self, name) not in harmless and not (name.endswith("parallel_size") and getattr(self, name) == 1)
-        )
-
-    def without_vllm(self) -> PlanRequest:
-        """The same request for the transformers engine."""
-        defaults: dict[str, Any] = {name: getattr(PlanRequest(), name) for name in VLLM_ONLY}
-        return replace(self, engine="transformers", engine_version=None, **defaults)
+    def words(self) -> list[str]:
+        """The request as flags of `qserve plan`: what is not its default."""
+        held: tuple[PlanRequest | EngineOptions, ...] = (self, *self.options)
+        return [word for holder in held for word in _words(holder)]
 
 
-VLLM_ONLY = (
-    "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager", "block_size",
-    "enable_prefix_caching", "num_speculative_tokens", "language_model_only", "mamba_ssm_cache_dtype",
-    "kv_cache_dtype", "warm_compile_cache", "enable_lora", "max_loras", "max_lora_rank", "fully_sharded_loras",
-    "lora_target_modules", "limit_mm_per_prompt", "mm_processor_kwargs", "skip_mm_profiling",
-    "max_cudagraph_capture_size", "hf_overrides",
-)  # fmt: skip
-"""Fields that the transformers engine does not read."""
+@cache
+def _defaults(kind: Callable[[], EngineOptions]) -> EngineOptions:
+    return kind()
 
-TRANSFORMERS_ONLY = ("offload", "device_map", "max_memory")
-"""Fields that vLLM does not read."""
+
+def _words(holder: PlanRequest | EngineOptions) -> list[str]:
+    words: list[str] = []
+    for one in options_of(type(holder)):
+        value = getattr(holder, one.name)
+        if isinstance(value, bool) and value != one.default:
+            words.append(one.flag if value else f"--no-{one.flag.removeprefix('--')}")
+        elif value != one.default:
+            words += [one.flag, str(value)]
+    return words
+
+
+def check_word(flag: str, value: str | None, known: tuple[str, ...]) -> None:
+    """Raises UsageError for a value that is neither None, auto, nor `known`."""
+    if value not in (None, "auto", *known):
+        raise UsageError(f"{flag} {value!r} is unknown; it takes auto or one of {', '.join(known)}")

@@ -10,7 +10,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import CheckpointQuantization
 from qserve.core.tensors import Tensor
 from qserve.planner.plan import QuantChoice
-from qserve.planner.request import EngineName, PlanRequest
+from qserve.planner.request import PlanRequest
 
 __all__ = ["Setup"]
 
@@ -20,13 +20,14 @@ class Setup:
     """Engine, quantization and layout of one candidate.
 
     `spec` and `tensors` are those of the checkpoint that is loaded (a sibling's, where one is taken);
-    `in_flight` is the quantization applied while loading. `devices` are the ranks' cards, or the CPU alone.
+    `in_flight` is the quantization applied while loading. `devices` are the ranks' cards, or the CPU alone. `spread`
+    and `step_options` say in words what a measurement depends on beside the model and the sizes of a step.
     """
 
     checkpoint: Checkpoint
     hardware: Hardware
     request: PlanRequest
-    engine: EngineName
+    engine: str
     engine_version: str
     quant: QuantChoice
     spec: ModelSpec
@@ -36,6 +37,9 @@ class Setup:
     devices: tuple[Device, ...]
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    kv_cache_dtype: str = "auto"
+    spread: str = ""
+    step_options: tuple[str, ...] = ()
 
     @property
     def num_ranks(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import Head
+from qserve.planner.engine import SCORER
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
@@ -51,7 +52,7 @@ def make_shared_plan(
 
 def _scored(request: PlanRequest) -> PlanRequest:
     """qserve's own scorer, unless an engine was asked for."""
-    return replace(request, engine=request.engine or "transformers")
+    return replace(request, engine=request.engine or SCORER)
 
 
 def _as_scorer(checkpoint: Checkpoint) -> Checkpoint:

@@ -20,10 +20,9 @@ from qserve.core.model_spec import ModelSpec
 from qserve.errors import QserveError
 from qserve.hub.bundled import bundled_config, known_ids
 from qserve.hub.named import named_config
-from qserve.planner import Plan, PlanRequest, make_plan
-from qserve.planner.engines.vllm.constants import VLLM_VERSION
-from qserve.planner.engines.vllm.memory.activations import default_max_num_batched_tokens, default_max_num_seqs
-from qserve.planner.engines.vllm.versions import VllmVersion
+from qserve.planner import Plan, PlanRequest, make_plan, plan_request
+from qserve.planner.engines.vllm.defaults import default_max_num_batched_tokens, default_max_num_seqs
+from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion
 from qserve.units import GIB, MIB
 
 __all__ = [
@@ -285,7 +284,7 @@ def request_of(row: Row) -> PlanRequest:
     """What the row says was fixed."""
     config = row.config
     release = INFERRED_RELEASES.get(row.id) or _release(config)
-    version = VllmVersion.parse(release or VLLM_VERSION)
+    version = VllmVersion.parse(release or TESTED_RELEASE)
     devices = devices_of(config) or _anything(config)
     shared = {
         "max_model_len": config.get("max_model_len"),
@@ -299,7 +298,7 @@ def request_of(row: Row) -> PlanRequest:
     )
     if row.kind == "inference-transformers":
         prompt = int(config["input_len"])
-        return PlanRequest(
+        return plan_request(
             engine="transformers",
             engine_version=config["transformers"],
             prompt_len=prompt,
@@ -309,7 +308,7 @@ def request_of(row: Row) -> PlanRequest:
         )
     speculative = re.search(r"mtp n=(\d)", str(config.get("spec", "")))
     adapters = re.match(r"(\d+) adapters, rank (\d+)", str(config.get("lora", "")))
-    return PlanRequest(
+    return plan_request(
         **shared,
         block_size=config.get("block_size"),
         max_cudagraph_capture_size=config.get("max_cudagraph_capture_size"),

@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from qserve.engine.vllm.flag_table import flag_table, setting_of
 from qserve.errors import UsageError
+from qserve.planner.engine import changed_request, option_value
 from qserve.planner.request import PlanRequest
 
 __all__ = ["MTP_METHODS", "with_counted_flags"]
@@ -43,8 +43,8 @@ def with_counted_flags(request: PlanRequest, engine_args: str) -> PlanRequest:
     words = _words(engine_args)
     _refuse_uncounted(words)
     found = {name: value for name, value in _found(words).items() if not _is_unset(name, value)}
-    unset = {name: value for name, value in found.items() if _is_unset(name, getattr(request, name))}
-    return replace(request, **unset)
+    unset = {name: value for name, value in found.items() if _is_unset(name, option_value(request, name))}
+    return changed_request(request, **unset)
 
 
 def _is_unset(name: str, value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, known_gpus
 from qserve.errors import QserveError, UsageError
+from qserve.planner.engine import changed_request
 from qserve.planner.make import make_plan
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.request import PlanRequest
@@ -128,7 +129,7 @@ def _refused(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, w
 def _planned(layout: Layout, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Plan:
     """The chosen layout's plan with its arguments and every card that it takes."""
     plan, workload = layout.plan, layout.plan.workload
-    fixed = replace(
+    fixed = changed_request(
         request,
         quant=plan.quant.scheme if checkpoint.spec.quantization is None else request.quant,
         tensor_parallel_size=plan.placement.tensor_parallel_size if plan.engine == "vllm" else None,

@@ -11,6 +11,7 @@ from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import FAMILIES, SCHEMES
 from qserve.errors import QserveError
+from qserve.planner.engine import changed_request, option_value
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
@@ -173,7 +174,7 @@ def _plans(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
     seen = set()
     for scheme in _schemes(checkpoint, request):
         for ranks in _ranks(hardware, request):
-            wanted = replace(request, quant=scheme, tensor_parallel_size=ranks)
+            wanted = changed_request(request, quant=scheme, tensor_parallel_size=ranks)
             try:
                 plan = make_plan(checkpoint, hardware, wanted)
             except QserveError:
@@ -192,8 +193,9 @@ def _schemes(checkpoint: Checkpoint, request: PlanRequest) -> list[str]:
 
 
 def _ranks(hardware: Hardware, request: PlanRequest) -> list[int | None]:
-    if request.tensor_parallel_size or request.pipeline_parallel_size or request.engine == "transformers":
-        return [request.tensor_parallel_size]
+    fixed = option_value(request, "tensor_parallel_size")
+    if fixed or option_value(request, "pipeline_parallel_size") or request.engine == "transformers":
+        return [fixed]
     count = len(hardware.devices)
     return [ranks for ranks in (1, 2, 4, 8, 16) if ranks <= count] or [None]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
+from qserve.planner.engine import changed_request
 from qserve.planner.plan import Suggestion
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.figures import Targets
@@ -61,7 +62,7 @@ def _more_cards(hardware: Hardware, request: PlanRequest, load: Load) -> Iterato
     if not hardware.devices:
         return
     name, have = hardware.devices[0].name, len(hardware.devices)
-    free = replace(request, tensor_parallel_size=None)
+    free = changed_request(request, tensor_parallel_size=None)
     for count in (have + 1, 2 * have, 4 * have, 8 * have):
         if have < count <= 16:
             machine = replace(hardware, devices=(hardware.devices[0],) * count)

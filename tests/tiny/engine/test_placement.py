@@ -36,7 +36,7 @@ from qserve.engine.transformers.placement import (
 from qserve.engine.transformers.prompt_logprobs import PromptToScore, score_prompts
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, make_plan, plan_request
 from qserve.planner.engines.transformers.module_map import ModuleMap
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
@@ -75,7 +75,7 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def plan_for(model: str, **fixed: Any) -> Plan:
     machine = replace(detect(), devices=())
-    return make_plan(resolve(model), machine, PlanRequest(engine="transformers", dtype="float32", **fixed))
+    return make_plan(resolve(model), machine, plan_request(engine="transformers", dtype="float32", **fixed))
 
 
 def placed(plan: Plan, device_map: dict[str, int | str]) -> Plan:

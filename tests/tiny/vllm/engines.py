@@ -21,7 +21,7 @@ from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.command import VllmCommand, command
 from qserve.engine.vllm.parser import FlagParser
 from qserve.hub import resolve
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, make_plan, plan_request
 
 DEMO = Path(str(resolve("demo").folder))
 KEY = "an-internal-key"
@@ -69,7 +69,7 @@ def plan_of(**fixed: Any) -> Plan:
     return make_plan(
         resolve("demo"),
         replace(detect(), devices=()),
-        PlanRequest(engine="vllm", enforce_eager=True, **{**LIMITS, **fixed}),
+        plan_request(engine="vllm", enforce_eager=True, **{**LIMITS, **fixed}),
     )
 
 

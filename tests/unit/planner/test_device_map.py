@@ -15,7 +15,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, PlanRequest, make_plan, plan_request
 from qserve.planner.engines.transformers.device_map import Bin, Mode, Module, Modules, Spread, lay
 from qserve.planner.engines.transformers.module_map import ModuleMap, overdrawn
 from qserve.planner.engines.transformers.modules import modules_of, tensors_by_layer
@@ -36,7 +36,7 @@ def machine(*card_gib: int, ram_gib: int = 64) -> Hardware:
 
 
 def plan_of(model: str, hardware: Hardware, **fixed: Any) -> Plan:
-    return make_plan(checkpoint_of(model), hardware, PlanRequest(engine="transformers", **{"quant": "bf16", **fixed}))
+    return make_plan(checkpoint_of(model), hardware, plan_request(engine="transformers", **{"quant": "bf16", **fixed}))
 
 
 def map_of(plan: Plan) -> dict[str, int | str]:
@@ -156,13 +156,13 @@ def test_naming_the_cpu_in_max_memory_allows_offloading_to_it() -> None:
 
 
 def test_a_map_or_a_limit_is_for_the_transformers_engine() -> None:
-    request = PlanRequest(quant="bf16", device_map="balanced", max_memory="0=40GiB,1=40GiB")
+    request = plan_request(quant="bf16", device_map="balanced", max_memory="0=40GiB,1=40GiB")
     plan = make_plan(checkpoint_of("Qwen/Qwen3-14B"), machine(48, 48), request)
     assert plan.engine == "transformers"
     with pytest.raises(UsageError, match="--device-map, --max-memory: the transformers engine's alone"):
         make_plan(
             checkpoint_of("Qwen/Qwen3-14B"), machine(48, 48),
-            PlanRequest(engine="vllm", device_map="balanced", max_memory="0=40GiB"),
+            plan_request(engine="vllm", device_map="balanced", max_memory="0=40GiB"),
         )  # fmt: skip
 
 
@@ -226,7 +226,7 @@ def test_a_map_that_parts_tied_weights_is_refused() -> None:
 )
 def test_limits_that_can_not_be_read(text: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
-        PlanRequest(max_memory=text)
+        plan_request(max_memory=text)
     assert message in str(error.value)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import PlanRequest, make_plan, plan_request
 from qserve.planner.memory.held import with_single_scales
 from qserve.units import GIB
 from tests.unit.planner.test_make_plan import checkpoint_of, machine, plan_of
@@ -51,7 +51,7 @@ def test_a_stored_nf4_checkpoint_is_held_so_too() -> None:
 def test_a_stored_nf4_checkpoint_is_not_split_over_ranks() -> None:
     """vLLM's loader refuses it and names pipeline parallelism: a part of a weight does not know its scales."""
     with pytest.raises(UsageError, match=r"bitsandbytes made them whole.*divides over 1$"):
-        make_plan(STORED, machine("rtx-3060:2"), PlanRequest(tensor_parallel_size=2))
+        make_plan(STORED, machine("rtx-3060:2"), plan_request(tensor_parallel_size=2))
     plan = make_plan(STORED, machine("rtx-2060:2"), PlanRequest(max_model_len=2048))
     assert (plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size) == (1, 2)
 

@@ -13,7 +13,7 @@ from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import make_plan, plan_request
 from qserve.planner.engines.vllm.memory.lora import Adapters, adapted_modules, adapter_step_bytes, module_bytes
 from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.units import GIB, MIB
@@ -34,7 +34,7 @@ def plan_of(name, gpu, **fixed):
     config = bundled_config(name)
     checkpoint = Checkpoint(name, None, config, ModelSpec.from_config(config, name))
     machine = Hardware(parse_gpu(gpu), 256 * GIB, 256 * GIB, 16)
-    return make_plan(checkpoint, machine, PlanRequest(engine="vllm", quant="bf16", **fixed))
+    return make_plan(checkpoint, machine, plan_request(engine="vllm", quant="bf16", **fixed))
 
 
 def test_a_dense_model_by_hand():
@@ -168,7 +168,7 @@ def test_the_transformers_engine_has_none():
         config = bundled_config("Qwen/Qwen3-8B")
         checkpoint = Checkpoint("m", None, config, ModelSpec.from_config(config, "m"))
         machine = Hardware((), 64 * GIB, 64 * GIB, 16)
-        make_plan(checkpoint, machine, PlanRequest(engine="transformers", enable_lora=True))
+        make_plan(checkpoint, machine, plan_request(engine="transformers", enable_lora=True))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, PlanRequest, make_plan, plan_request
 from qserve.planner.share import make_shared_plan
 from qserve.units import GIB
 
@@ -27,7 +27,7 @@ def machine(gpu: str | None, ram_gib: int = 64) -> Hardware:
 
 
 def plan_of(model: str, gpu: str | None, **fixed: Any) -> Plan:
-    return make_plan(checkpoint_of(model), machine(gpu), PlanRequest(**fixed))
+    return make_plan(checkpoint_of(model), machine(gpu), plan_request(**fixed))
 
 
 def test_32b_in_4_bit_fits_an_rtx_4090() -> None:

@@ -13,7 +13,7 @@ from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import make_plan, plan_request
 from qserve.planner.engines.vllm.media import MediaLimits, parse_media
 from qserve.planner.engines.vllm.memory.encoder import (
     embedding_bytes,
@@ -35,7 +35,7 @@ def plan_of(name, gpu, **fixed):
     config = bundled_config(name)
     checkpoint = Checkpoint(name, None, config, ModelSpec.from_config(config, name))
     machine = Hardware(parse_gpu(gpu), 256 * GIB, 256 * GIB, 16)
-    return make_plan(checkpoint, machine, PlanRequest(engine="vllm", quant="bf16", **fixed))
+    return make_plan(checkpoint, machine, plan_request(engine="vllm", quant="bf16", **fixed))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_what_is_left_out_of_the_profile_takes_nothing():
 )
 def test_what_can_t_be_read_is_refused(flags, message):
     with pytest.raises(UsageError, match=message):
-        PlanRequest(**flags)
+        plan_request(**flags)
 
 
 def test_among_the_engines_own_flags_they_are_counted():

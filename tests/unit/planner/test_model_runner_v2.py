@@ -7,7 +7,7 @@ import pytest
 from qserve.core.hardware import known_gpus
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import make_plan, plan_request
 from qserve.planner.engines.vllm.memory.activations import activation_peak, compile_peak, penalty_bytes
 from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.units import GIB, MIB
@@ -127,7 +127,7 @@ def test_buffers_of_fused_experts_are_gone_and_not_in_the_peak() -> None:
     """Qwen3-30B-A3B-GPTQ-Int4 in 0.28, eagerly, 8192 tokens, RTX 5090: 16.66 GiB gone, 0.53 of peak, 11.03 of cache."""
     packed = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}
     steps = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 2048}
-    request = PlanRequest(
+    request = plan_request(
         engine="vllm", engine_version="0.28.0", gpu_memory_utilization=0.9, enforce_eager=True, **steps
     )
     plan = make_plan(checkpoint_of("Qwen/Qwen3-30B-A3B", **packed), machine("rtx-5090"), request)

@@ -9,6 +9,7 @@ from qserve.core.packing import pack
 from qserve.core.quantization import SCHEMES, CheckpointQuantization
 from qserve.errors import UsageError
 from qserve.planner import Plan
+from qserve.planner.engines.vllm.schemes import quantization_flag
 from tests.unit.planner.test_make_plan import checkpoint_of, plan_of
 
 # No sibling of it is known, so everything below 16 bit happens in flight.
@@ -42,7 +43,7 @@ def test_the_reason_says_what_the_card_makes_of_it(gpu: str, words: str) -> None
 def test_vllms_own_names_are_taken_at_their_word(scheme: str) -> None:
     plan = plan_of(MODEL, "h100", quant=scheme)
     assert plan.quant.scheme == scheme
-    assert SCHEMES[scheme].vllm_method == scheme
+    assert quantization_flag(scheme) == scheme
 
 
 def test_int8_in_flight_is_for_experts_only() -> None:

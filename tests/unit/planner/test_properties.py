@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +9,8 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, PlanRequest, make_plan, plan_request
+from qserve.planner.engine import changed_request
 from qserve.planner.memory.kv import kv_bytes_per_token
 from qserve.units import GIB, format_bytes, parse_bytes
 
@@ -36,7 +35,7 @@ def machine(total_bytes: int, cards: int = 1) -> Hardware:
 
 
 def plan_of(model: str, total_bytes: int, **fixed: object) -> Plan:
-    request = PlanRequest(quant="bf16", **fixed)  # type: ignore[arg-type]
+    request = plan_request(quant="bf16", **fixed)  # type: ignore[arg-type]
     return make_plan(checkpoint_of(model), machine(total_bytes), request)
 
 
@@ -85,7 +84,9 @@ def test_tensor_parallelism_halves_the_cache_or_replicates_it(model: str, ranks:
 def test_ranks_share_the_weights(model: str, ranks: int) -> None:
     request = PlanRequest(quant="bf16", max_model_len=1024)
     one = make_plan(checkpoint_of(model), machine(400 * GIB), request).devices[0].weights_bytes
-    shared = make_plan(checkpoint_of(model), machine(400 * GIB, ranks), replace(request, tensor_parallel_size=ranks))
+    shared = make_plan(
+        checkpoint_of(model), machine(400 * GIB, ranks), changed_request(request, tensor_parallel_size=ranks)
+    )
     assert len(shared.devices) == ranks
     assert one / ranks <= shared.devices[0].weights_bytes < 1.2 * one / ranks + GIB
 

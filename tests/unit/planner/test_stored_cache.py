@@ -8,7 +8,7 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import make_plan, plan_request
 from qserve.units import GIB
 
 SCHEME = {"num_bits": 8, "type": "float", "dynamic": False}
@@ -19,7 +19,7 @@ def plan_of(gpu, scheme, **fixed):
     config = {**bundled_config("Qwen/Qwen3-8B"), "quantization_config": quantization}
     checkpoint = Checkpoint("m", None, config, ModelSpec.from_config(config, "m"))
     machine = Hardware(parse_gpu(gpu), 64 * GIB, 64 * GIB, 16)
-    return make_plan(checkpoint, machine, PlanRequest(engine="vllm", max_num_seqs=32, **fixed))
+    return make_plan(checkpoint, machine, plan_request(engine="vllm", max_num_seqs=32, **fixed))
 
 
 def test_its_cache_holds_twice_the_tokens():

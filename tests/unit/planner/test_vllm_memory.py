@@ -9,13 +9,9 @@ import pytest
 from qserve.core.dimensions import tensors_of
 from qserve.core.hardware import known_gpus
 from qserve.planner.engines.vllm import constants
-from qserve.planner.engines.vllm.memory.activations import (
-    Captures,
-    cuda_graph_bytes,
-    default_max_num_batched_tokens,
-    default_max_num_seqs,
-)
+from qserve.planner.engines.vllm.defaults import default_max_num_batched_tokens, default_max_num_seqs
 from qserve.planner.engines.vllm.memory.encoder import encoder_peak
+from qserve.planner.engines.vllm.memory.graphs import Captures, cuda_graph_bytes
 from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.plan import Plan

@@ -14,6 +14,7 @@ from qserve.cli.options import hardware_of
 from qserve.core.hardware import Hardware
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner.engine import changed_request
 from qserve.planner.learned import Residual
 from qserve.runs import RunStore
 from qserve.runs.residuals import residuals_of
@@ -90,8 +91,8 @@ def test_the_newest_measurement_counts() -> None:
     [
         replace(VLLM, engine_version="0.31.0"),
         replace(VLLM, max_num_seqs=7),  # another step
-        replace(VLLM, enforce_eager=True),
-        replace(VLLM, kv_cache_dtype="fp8"),  # another shape
+        changed_request(VLLM, enforce_eager=True),
+        changed_request(VLLM, kv_cache_dtype="fp8"),  # another shape
     ],
 )
 def test_what_was_measured_elsewhere_corrects_no_activations(other: PlanRequest) -> None:

@@ -11,7 +11,7 @@ from qserve.core.hardware import Hardware
 from qserve.detect.engines import Packages
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import PlanRequest, make_plan, plan_request
 from qserve.up.choice import check_fits, choose_engine
 
 CUDA = Packages({"vllm": "0.32.0", "vllm-bnb-plugin": "0.0.3", "torch": "2.13.0", "bitsandbytes": "0.50.2"})
@@ -20,7 +20,7 @@ NO_CARD: Hardware = replace(CARD, devices=())
 
 
 def chosen(model: str, hardware: Hardware = CARD, packages: Packages = CUDA, **asked: object) -> tuple[str, str]:
-    request, reason = choose_engine(resolve(model), hardware, PlanRequest(**asked), packages)  # type: ignore[arg-type]
+    request, reason = choose_engine(resolve(model), hardware, plan_request(**asked), packages)  # type: ignore[arg-type]
     assert request.engine is not None
     return request.engine, reason
 

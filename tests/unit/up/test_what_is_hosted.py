@@ -13,7 +13,7 @@ from qserve.cli.hosting import Wanted, what_to_host
 from qserve.cli.options import hardware_of
 from qserve.errors import BrokenCheckpoint
 from qserve.hub import resolve
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import PlanRequest, make_plan, plan_request
 from qserve.reward.settings import RewardSettings
 from qserve.up.screen import Screen
 
@@ -22,7 +22,7 @@ def said(tmp_path: Path, model: str = "demo", **fixed: Any) -> list[str]:
     out = io.StringIO()
     wanted = Wanted(model, (), None, (), RewardSettings(), "dummy", tmp_path)
     screen = Screen(Console(file=out, soft_wrap=True, highlight=False))
-    what_to_host(wanted, hardware_of("none"), PlanRequest(engine="transformers", **fixed), "auto", screen)
+    what_to_host(wanted, hardware_of("none"), plan_request(engine="transformers", **fixed), "auto", screen)
     return out.getvalue().splitlines()
 
 

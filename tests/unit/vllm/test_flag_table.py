@@ -9,6 +9,7 @@ from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.engine.vllm.flag_table import flag_table, setting_of
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
+from qserve.planner.engine import option_value
 from tests.unit.vllm.builders import parser_for, plan_of, spec_of
 
 PLAN = plan_of(quant="bf16", max_model_len=1000, max_num_seqs=8, kv_cache_memory_bytes=70_000_000)
@@ -80,7 +81,7 @@ def test_and_where_it_is_started(parser, extra: str) -> None:
     ],
 )
 def test_what_is_planned_is_counted_wherever_it_is_given(extra: str, field: str, value: object) -> None:
-    assert getattr(with_counted_flags(PlanRequest(engine="vllm"), extra), field) == value
+    assert option_value(with_counted_flags(PlanRequest(engine="vllm"), extra), field) == value
 
 
 def test_flags_of_qserves_own_win() -> None:

@@ -1,1 +1,10 @@
 """Planning for the transformers engine: one device, or layers over cards, RAM and disk."""
+
+from __future__ import annotations
+
+from qserve.planner.engine import Engine
+from qserve.planner.engines.transformers.planner import TransformersPlanner
+
+__all__ = ["ENGINE"]
+
+ENGINE = Engine("transformers", TransformersPlanner(), launch="qserve.engine.own:OwnLaunch")

@@ -1,4 +1,4 @@
-"""The account of a transformers worker: on the CPU, on one card, or sharded over cards, RAM and disk."""
+"""The estimate of a transformers worker: on the CPU, on one card, or sharded over cards, RAM and disk."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from qserve.core.hardware import Device
+from qserve.core.release import parse_release
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
+from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER, CUDA_CONTEXT_SINGLE, Constant
+from qserve.planner.corrections import Corrections, corrections_for
+from qserve.planner.engines.transformers.constants import PYTHON_CPU
 from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, lay
 from qserve.planner.engines.transformers.memory import (
     activation_bytes,
@@ -18,35 +21,42 @@ from qserve.planner.engines.transformers.memory import (
     prefill_bytes,
     returned_logits_bytes,
     rotary_tables_bytes,
-    scoring_logits_bytes,
 )
 from qserve.planner.engines.transformers.module_map import ModuleMap, overdrawn
 from qserve.planner.engines.transformers.modules import modules_of
-from qserve.planner.engines.vllm import constants
-from qserve.planner.engines.vllm.constants import Constant
-from qserve.planner.engines.vllm.explain import weights_formula
-from qserve.planner.engines.vllm.versions import parse_release
+from qserve.planner.engines.transformers.options import TransformersOptions
+from qserve.planner.engines.transformers.releases import POOL_SINCE
+from qserve.planner.learned import LearnedTerm
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
-from qserve.planner.plan import DevicePlan, Term
 from qserve.planner.setup import Setup
-from qserve.units import format_bytes
 
-__all__ = ["TransformersAccount"]
+__all__ = ["TransformersEstimate"]
 
-# From release 5 on the worker is qserve's own, with continuous batching over a pool; before, it is one `generate` call.
-_POOL_SINCE = (5, 0)
 # Of a card that is filled layer by layer, what torch's allocator leaves between blocks.
 _USABLE_SHARE = 0.98
 
 
 @dataclass(frozen=True)
-class TransformersAccount:
-    """One setup at one workload. `pool_bytes` is the KV cache that is reserved, states of hybrids included."""
+class TransformersEstimate:
+    """One setup at one workload. A pool of KV cache is reserved, states of hybrids included."""
 
     setup: Setup
     max_num_seqs: int
     max_num_batched_tokens: int
+
+    @cached_property
+    def options(self) -> TransformersOptions:
+        return self.setup.request.of(TransformersOptions)
+
+    @cached_property
+    def corrections(self) -> Corrections:
+        """What earlier runs measured of terms, as far as it holds here. Devices of one plan do the same step."""
+        return corrections_for(self.setup, self.max_num_seqs, self.max_num_batched_tokens)
+
+    def _moved(self, term: LearnedTerm, num_bytes: int) -> int:
+        correction = self.corrections.get(term)
+        return num_bytes if correction is None else correction.moved(num_bytes)
 
     @property
     def release(self) -> tuple[int, ...]:
@@ -54,7 +64,7 @@ class TransformersAccount:
 
     @property
     def has_pool(self) -> bool:
-        return self.release >= _POOL_SINCE
+        return self.release >= POOL_SINCE
 
     @cached_property
     def loading(self) -> Loading:
@@ -74,11 +84,14 @@ class TransformersAccount:
 
     @cached_property
     def weights_bytes(self) -> int:
-        return rank_weights(self.setup.spec, self.setup.tensors, self.loading)
+        """All weights where they compute; what was learned is of one device each."""
+        correction = self.corrections.get("weights")
+        learned = correction.difference * len(self.setup.devices) if correction else 0
+        return rank_weights(self.setup.spec, self.setup.tensors, self.loading) + learned
 
     @cached_property
     def kv_token_bytes(self) -> int:
-        element_bytes = kv_element_bytes(self.setup.request.kv_cache_dtype, self.setup.dtype)
+        element_bytes = kv_element_bytes(self.setup.kv_cache_dtype, self.setup.dtype)
         return kv_bytes_per_token(self.setup.spec, element_bytes)
 
     @cached_property
@@ -99,6 +112,9 @@ class TransformersAccount:
 
     def activations_bytes(self, prompt_len: int, max_model_len: int) -> tuple[int, ...]:
         """Peak of a step on every device beside weights and cache, cuBLAS workspace included on a card."""
+        return tuple(self._moved("activations", peak) for peak in self._peaks(prompt_len, max_model_len))
+
+    def _peaks(self, prompt_len: int, max_model_len: int) -> tuple[int, ...]:
         spec, count = self.setup.spec, len(self.setup.devices)
         if self.has_pool or self.setup.on_cpu:
             # A prompt that is scored is one row, however long; generation takes it in steps.
@@ -131,16 +147,22 @@ class TransformersAccount:
             return Constant(0, 0, 0, "no cuBLAS on a CPU")
         capability = self.setup.devices[0].compute_capability or (8, 0)
         is_hopper = capability >= (9, 0)
-        return constants.CUBLAS_WORKSPACE_HOPPER if is_hopper else constants.CUBLAS_WORKSPACE_AMPERE
+        return CUBLAS_WORKSPACE_HOPPER if is_hopper else CUBLAS_WORKSPACE_AMPERE
 
     @property
     def runtime(self) -> Constant:
-        return constants.PYTHON_TRANSFORMERS_CPU if self.setup.on_cpu else constants.CUDA_CONTEXT_SINGLE
+        """What belongs to no tensor; measured, nothing is left of its band."""
+        base = PYTHON_CPU if self.setup.on_cpu else CUDA_CONTEXT_SINGLE
+        correction = self.corrections.get("runtime")
+        if correction is None:
+            return base
+        num_bytes = correction.moved(base.num_bytes)
+        return Constant(num_bytes, num_bytes, num_bytes, correction.source)
 
-    def room(self, activations_bytes: tuple[int, ...], share: float) -> int:
+    def left_bytes(self, activations_bytes: tuple[int, ...], share: float) -> int:
         """Bytes for weights and cache on all devices together, at `share` of what each has available."""
-        rooms = self.capacities(activations_bytes, share)
-        return sum(room for room in rooms if room > 0) or max(rooms)
+        capacities = self.capacities(activations_bytes, share)
+        return sum(capacity for capacity in capacities if capacity > 0) or max(capacities)
 
     def capacities(self, activations_bytes: tuple[int, ...], share: float = 1.0) -> list[int]:
         """What weights and cache may take of each device; nothing of a card that --max-memory does not name."""
@@ -150,7 +172,7 @@ class TransformersAccount:
         ]
 
     def _allowed(self, place: int | str, available_bytes: int) -> int:
-        limits = self.setup.request.memory_limits
+        limits = self.options.memory_limits
         if self.setup.on_cpu and place == 0:
             place = "cpu"
         if limits is None or (place == "cpu" and place not in limits):
@@ -184,7 +206,7 @@ class TransformersAccount:
     def spread(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> Spread | None:
         """Modules over the cards, then RAM and disk as far as the request allows; None when they don't fit."""
         cards, overflow = self._bins(activations_bytes)
-        modules, asked = self.modules(pool_bytes), self.setup.request.device_map
+        modules, asked = self.modules(pool_bytes), self.options.device_map
         if isinstance(asked, ModuleMap):
             spread = self._spread_by_hand(asked, modules, cards)
             return None if overdrawn(spread, [*cards, *overflow]) else spread
@@ -192,7 +214,7 @@ class TransformersAccount:
 
     def overdrawn(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> dict[int | str, int]:
         """Bytes that a map of the user's takes too much of each place; empty where it fits or the planner lays."""
-        asked = self.setup.request.device_map
+        asked = self.options.device_map
         if not isinstance(asked, ModuleMap):
             return {}
         cards, overflow = self._bins(activations_bytes)
@@ -216,70 +238,15 @@ class TransformersAccount:
 
     def _bins(self, activations_bytes: tuple[int, ...]) -> tuple[list[Bin], list[Bin]]:
         """Where modules compute, and where they may be offloaded to."""
-        hardware, request = self.setup.hardware, self.setup.request
+        hardware = self.setup.hardware
         share = 1.0 if self.setup.on_cpu or not self.has_pool else _USABLE_SHARE
-        cards = [Bin(index, room) for index, room in enumerate(self.capacities(activations_bytes, share))]
+        cards = [Bin(index, capacity) for index, capacity in enumerate(self.capacities(activations_bytes, share))]
         overflow: list[Bin] = []
         if self.setup.on_cpu:
             cards = [replace(cards[0], name="cpu")]
-        elif request.offloads_to("cpu") and not self.why_no_offload:
+        elif self.options.offloads_to("cpu") and not self.why_no_offload:
             overflow.append(Bin("cpu", self._allowed("cpu", hardware.ram_available_bytes)))
-        if request.offloads_to("disk") and not self.why_no_offload:
+        if self.options.offloads_to("disk") and not self.why_no_offload:
             # A safetensors checkpoint is read where it lies; only what has to be written anew takes room.
             overflow.append(Bin("disk", max(hardware.disk_free_bytes, self.weights_bytes)))
         return cards, overflow
-
-    def device(self, device: Device, weights: int, cache: int, activations: int) -> DevicePlan:
-        """The account of one device."""
-        held = weights + cache + activations + self.runtime.num_bytes
-        return DevicePlan(
-            name=device.name,
-            total_bytes=device.total_bytes,
-            weights_bytes=weights,
-            kv_cache_bytes=cache,
-            activations_bytes=activations,
-            cuda_graphs_bytes=0,
-            runtime_bytes=self.runtime.num_bytes,
-            free_bytes=device.total_bytes - device.used_by_others_bytes - held,
-            used_by_others_bytes=device.used_by_others_bytes,
-            terms=self._terms(weights, cache, activations),
-        )
-
-    def untouched(self, device: Device) -> DevicePlan:
-        """A card that nothing is laid on: not even a context is made there."""
-        free = device.total_bytes - device.used_by_others_bytes
-        return DevicePlan(device.name, device.total_bytes, 0, 0, 0, 0, 0, free, device.used_by_others_bytes)
-
-    def _terms(self, weights: int, cache: int, activations: int) -> tuple[Term, ...]:
-        setup, spec = self.setup, self.setup.spec
-        counted = "safetensors headers" if setup.checkpoint.tensors else "dimensions of config.json"
-        element = kv_element_bytes(setup.request.kv_cache_dtype, setup.dtype)
-        layers = spec.num_full_layers + spec.num_sliding_layers
-        formula = f"2 × {layers} layers × {spec.num_key_value_heads} KV heads × {spec.head_dim} × {element} B per token"
-        state = f", and {self.state_sequence_bytes} B of state per sequence" if self.state_sequence_bytes else ""
-        score = format_bytes(0 if spec.head.kind == "score" else scoring_logits_bytes(spec, setup.dtype))
-        step = (
-            f"2·T·(3I + 4H) with T={self.max_num_batched_tokens}, I={spec.intermediate_size}, H={spec.hidden_size}, "
-            f"and the larger of logits of {self.max_num_seqs} sequences × {spec.vocab_size} × 6 B and of a piece of a "
-            f"scored prompt, {score}"
-        )
-        return (
-            Term("weights", weights, weights_formula(setup), counted, weights, weights * 102 // 100),
-            Term("KV cache", cache, formula + state, "config.json", cache, cache),
-            Term(
-                "activations",
-                activations,
-                step if self.has_pool else "what the prompt's peak exceeds the answer's cache by, and cuBLAS workspace",
-                "transformers speed benchmarks of Qwen2 to Qwen3 (docs/memory.md)",
-                activations // 2,
-                activations * 3 // 2,
-            ),
-            Term(
-                "runtime",
-                self.runtime.num_bytes,
-                "the Python process and its libraries" if setup.on_cpu else "CUDA context",
-                self.runtime.source,
-                self.runtime.low_bytes,
-                self.runtime.high_bytes,
-            ),
-        )

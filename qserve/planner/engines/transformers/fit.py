@@ -1,19 +1,19 @@
-"""A transformers candidate, counted: the KV pool, the length, and which module lies where."""
+"""A transformers candidate, fitted: the KV pool, the length, and which module lies where."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from qserve.core.workload import Workload
-from qserve.planner.corrected import CorrectedTransformersAccount
 from qserve.planner.engines.transformers.device_map import Spread
-from qserve.planner.engines.transformers.estimate import TransformersAccount
+from qserve.planner.engines.transformers.estimate import TransformersEstimate
+from qserve.planner.engines.transformers.terms import DeviceShare, terms_of
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import DeviceMap, DevicePlan, Placement, Plan
 from qserve.planner.setup import Setup
 from qserve.units import format_bytes
 
-__all__ = ["settle_transformers"]
+__all__ = ["fit"]
 
 _CPU_MAX_NUM_SEQS = 64
 _CUDA_MAX_NUM_SEQS = 16
@@ -31,52 +31,52 @@ _CUDA_SHARE = 0.92
 _CPU_SHARE = 0.9
 
 
-def settle_transformers(setup: Setup, room_tokens: int) -> Plan:
-    """A language model with a KV pool of at least `room_tokens` (or the fixed length), or a scorer without one."""
+def fit(setup: Setup, cache_tokens: int) -> Plan:
+    """A language model with a KV pool of at least `cache_tokens` (or the fixed length), or a scorer without one."""
     if setup.spec.head.kind == "score":
         return _scorer(setup)
     request = setup.request
-    account = _account(setup)
-    need = request.max_model_len or min(setup.spec.max_position_embeddings, room_tokens)
-    activations = account.activations_bytes(request.prompt_len or need, need)
-    left = account.room(activations, _CPU_SHARE if setup.on_cpu else _CUDA_SHARE) - account.weights_bytes
-    pool, max_model_len = _pool(account, left, need)
-    pool, spread = _laid(account, pool, need, activations)
+    estimate = _estimate(setup)
+    need = request.max_model_len or min(setup.spec.max_position_embeddings, cache_tokens)
+    activations = estimate.activations_bytes(request.prompt_len or need, need)
+    left = estimate.left_bytes(activations, _CPU_SHARE if setup.on_cpu else _CUDA_SHARE) - estimate.weights_bytes
+    pool, max_model_len = _pool(estimate, left, need)
+    pool, spread = _placed(estimate, pool, need, activations)
     if request.max_model_len is None:
-        max_model_len = min(max_model_len, max(need, account.tokens_of(pool)))
-    plan = _plan(account, spread, pool, activations, max_model_len)
-    if spread is not None and account.tokens_of(pool) >= max_model_len:
+        max_model_len = min(max_model_len, max(need, estimate.tokens_of(pool)))
+    plan = _plan(estimate, spread, pool, activations, max_model_len)
+    if spread is not None and estimate.tokens_of(pool) >= max_model_len:
         return plan
-    over = account.overdrawn(pool, activations)
+    over = estimate.overdrawn(pool, activations)
     if over:
         return _refused_map(plan, over)
-    wanted = account.pool_bytes(need)
+    wanted = estimate.pool_bytes(need)
     is_fixed = request.kv_cache_memory_bytes is not None
     plan = refused(plan, max(1, wanted - left, pool - left), wanted, pool if is_fixed else left, is_fixed=is_fixed)
-    if request.offload != "none" and account.why_no_offload:
-        plan = replace(plan, why_not=f"{plan.why_not}; {account.why_no_offload}")
+    if estimate.options.offload != "none" and estimate.why_no_offload:
+        plan = replace(plan, why_not=f"{plan.why_not}; {estimate.why_no_offload}")
     return plan
 
 
-def _laid(
-    account: TransformersAccount, pool: int, need: int, activations: tuple[int, ...]
+def _placed(
+    estimate: TransformersEstimate, pool: int, need: int, activations: tuple[int, ...]
 ) -> tuple[int, Spread | None]:
     """The largest pool of `need` tokens to `pool` bytes with which all modules find a place, and where they lie.
 
     Layers are whole and lie in order, so what is left over on several cards can't all be used.
     """
-    spread, least = account.spread(pool, activations), account.pool_bytes(need)
-    if spread is not None or pool <= least or account.setup.request.kv_cache_memory_bytes is not None:
+    spread, least = estimate.spread(pool, activations), estimate.pool_bytes(need)
+    if spread is not None or pool <= least or estimate.setup.request.kv_cache_memory_bytes is not None:
         return pool, spread
-    spread = account.spread(least, activations)
-    low, high = need // _PAGE_TOKENS, account.tokens_of(pool) // _PAGE_TOKENS
+    spread = estimate.spread(least, activations)
+    low, high = need // _PAGE_TOKENS, estimate.tokens_of(pool) // _PAGE_TOKENS
     while spread is not None and high - low > max(1, low // 32):
         pages = (low + high) // 2
-        tried = account.spread(account.pool_bytes(pages * _PAGE_TOKENS), activations)
+        tried = estimate.spread(estimate.pool_bytes(pages * _PAGE_TOKENS), activations)
         if tried is None:
             high = pages
         else:
-            low, spread, least = pages, tried, account.pool_bytes(pages * _PAGE_TOKENS)
+            low, spread, least = pages, tried, estimate.pool_bytes(pages * _PAGE_TOKENS)
     return least, spread
 
 
@@ -91,62 +91,62 @@ def _refused_map(plan: Plan, over: dict[int | str, int]) -> Plan:
     return replace(plan, fits=False, why_not=why, short_bytes=max(over.values()))
 
 
-def _account(setup: Setup) -> TransformersAccount:
+def _estimate(setup: Setup) -> TransformersEstimate:
     request = setup.request
     default_batched = _CPU_BATCHED_TOKENS if setup.on_cpu else _CUDA_BATCHED_TOKENS
     default_seqs = _CPU_MAX_NUM_SEQS if setup.on_cpu else _CUDA_MAX_NUM_SEQS
-    account = CorrectedTransformersAccount(setup, default_seqs, request.max_num_batched_tokens or default_batched)
-    seqs = request.max_num_seqs or (default_seqs if account.has_pool else 1)
-    return CorrectedTransformersAccount(setup, seqs, account.max_num_batched_tokens)
+    estimate = TransformersEstimate(setup, default_seqs, request.max_num_batched_tokens or default_batched)
+    seqs = request.max_num_seqs or (default_seqs if estimate.has_pool else 1)
+    return TransformersEstimate(setup, seqs, estimate.max_num_batched_tokens)
 
 
-def _pool(account: TransformersAccount, left: int, need: int) -> tuple[int, int]:
+def _pool(estimate: TransformersEstimate, left: int, need: int) -> tuple[int, int]:
     """(KV pool, max_model_len): sized for the workload, bounded by a share of what is left, at least one sequence."""
-    setup, request = account.setup, account.setup.request
+    setup, request = estimate.setup, estimate.setup.request
     positions = setup.spec.max_position_embeddings
     if request.kv_cache_memory_bytes is not None:
         pool = request.kv_cache_memory_bytes
-        return pool, request.max_model_len or max(1, min(positions, account.tokens_of(pool)))
-    if not account.has_pool:  # one `generate` call: exactly the sequences that were asked for
-        return account.pool_bytes(need * account.max_num_seqs), need
-    affordable = account.tokens_of(int(max(0, left) * (_CPU_POOL_SHARE if setup.on_cpu else 1.0)))
+        return pool, request.max_model_len or max(1, min(positions, estimate.tokens_of(pool)))
+    if not estimate.has_pool:  # one `generate` call: exactly the sequences that were asked for
+        return estimate.pool_bytes(need * estimate.max_num_seqs), need
+    affordable = estimate.tokens_of(int(max(0, left) * (_CPU_POOL_SHARE if setup.on_cpu else 1.0)))
     affordable -= affordable % _PAGE_TOKENS
     max_model_len = request.max_model_len or max(need, min(positions, affordable))
     per_sequence = _CPU_POOL_TOKENS_PER_SEQ if setup.on_cpu else _CUDA_POOL_TOKENS_PER_SEQ
-    wanted = max(max_model_len, account.max_num_seqs * min(max_model_len, per_sequence))
-    return account.pool_bytes(max(max_model_len, min(wanted, affordable))), max_model_len
+    wanted = max(max_model_len, estimate.max_num_seqs * min(max_model_len, per_sequence))
+    return estimate.pool_bytes(max(max_model_len, min(wanted, affordable))), max_model_len
 
 
 def _plan(
-    account: TransformersAccount, spread: Spread | None, pool: int, activations: tuple[int, ...], max_model_len: int
+    estimate: TransformersEstimate, spread: Spread | None, pool: int, activations: tuple[int, ...], max_model_len: int
 ) -> Plan:
-    setup = account.setup
+    setup = estimate.setup
     prompt_len = setup.request.prompt_len or max_model_len
-    workload = Workload(max_model_len, account.max_num_seqs, account.max_num_batched_tokens, prompt_len)
+    workload = Workload(max_model_len, estimate.max_num_seqs, estimate.max_num_batched_tokens, prompt_len)
     offloaded: dict[str, int] = {}
     if spread is not None:
         offloaded = {str(name): spread.weights_on(name) for name in spread.names if spread.is_offload(name)}
     placement = Placement(device_map=_device_map(spread), kv_cache_memory_bytes=pool, offloaded_bytes=offloaded)
-    tokens = account.tokens_of(pool)
-    devices = _devices(account, spread, pool, activations)
+    tokens = estimate.tokens_of(pool)
+    devices = _devices(estimate, spread, pool, activations)
     return accepted(setup, workload, placement, devices, tokens, tokens / max_model_len)
 
 
 def _devices(
-    account: TransformersAccount, spread: Spread | None, pool: int, activations: tuple[int, ...]
+    estimate: TransformersEstimate, spread: Spread | None, pool: int, activations: tuple[int, ...]
 ) -> tuple[DevicePlan, ...]:
-    """The account of every card (or of the CPU); where nothing fits, weights and cache in equal parts.
+    """Every card (or the CPU); where nothing fits, weights and cache in equal parts.
 
     A card that gets nothing is not touched: no context, no activations.
     """
-    cards = account.setup.devices
+    cards = estimate.setup.devices
     count = len(cards)
-    names: list[int | str] = ["cpu"] if account.setup.on_cpu else list(range(count))
+    names: list[int | str] = ["cpu"] if estimate.setup.on_cpu else list(range(count))
     held: list[tuple[int, int, int] | None]
     if spread is None:
-        held = [(account.weights_bytes // count, pool // count, peak) for peak in activations]
+        held = [(estimate.weights_bytes // count, pool // count, peak) for peak in activations]
     elif len(spread.names) == 1:  # exact: what is rounded up layer by layer is not
-        whole = (account.weights_bytes, pool)
+        whole = (estimate.weights_bytes, pool)
         held = [
             (*whole, peak) if spread.names == [name] else None for name, peak in zip(names, activations, strict=True)
         ]
@@ -158,8 +158,8 @@ def _devices(
             for name, peak in zip(names, activations, strict=True)
         ]
     return tuple(
-        account.device(card, *terms) if terms else account.untouched(card)
-        for card, terms in zip(cards, held, strict=True)
+        DevicePlan.of(card, terms_of(DeviceShare(estimate, *share)) if share else ())
+        for card, share in zip(cards, held, strict=True)
     )
 
 
@@ -177,10 +177,11 @@ def _scorer(setup: Setup) -> Plan:
     request = setup.request
     length = request.max_model_len or min(setup.spec.max_position_embeddings, _SCORER_LENGTH)
     batched = request.max_num_batched_tokens or max(length, _CPU_BATCHED_TOKENS)
-    account = CorrectedTransformersAccount(setup, request.max_num_seqs or _CPU_MAX_NUM_SEQS, batched)
-    activations = account.activations_bytes(length, length)[0]
-    device = account.device(setup.devices[0], account.weights_bytes, 0, activations)
-    workload = Workload(length, account.max_num_seqs, batched, length)
+    estimate = TransformersEstimate(setup, request.max_num_seqs or _CPU_MAX_NUM_SEQS, batched)
+    activations = estimate.activations_bytes(length, length)[0]
+    share = DeviceShare(estimate, estimate.weights_bytes, 0, activations)
+    device = DevicePlan.of(setup.devices[0], terms_of(share))
+    workload = Workload(length, estimate.max_num_seqs, batched, length)
     placement = Placement(device_map="cpu" if setup.on_cpu else "cuda:0")
     plan = accepted(setup, workload, placement, (device,), 0, batched / length)
     return plan if device.free_bytes >= 0 else refused(plan, -device.free_bytes, 0, device.free_bytes)

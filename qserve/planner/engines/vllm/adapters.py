@@ -1,4 +1,4 @@
-"""LoRA adapters in a vLLM plan: their buffers on each stage, their term, and what can't be asked for."""
+"""LoRA adapters in a vLLM plan: their buffers on each stage, and what can't be asked for."""
 
 from __future__ import annotations
 
@@ -15,51 +15,37 @@ from qserve.planner.engines.vllm.memory.lora import (
     adapter_step_bytes,
     module_bytes,
 )
+from qserve.planner.engines.vllm.options import VllmOptions
 from qserve.planner.engines.vllm.versions import VllmVersion
-from qserve.planner.plan import Term
 from qserve.planner.setup import Setup
 from qserve.units import MIB, format_bytes
 
-__all__ = ["adapter_notes", "adapter_term", "refuse_adapters", "stage_adapters", "step_adapters"]
+__all__ = ["adapter_notes", "adapter_sizes", "refuse_adapters", "stage_adapters", "step_adapters"]
 
 _FIRST, _LAST = ("embed_tokens",), ("lm_head", "score")
 _MOST_VOCABULARY = 258048  # vllm lora/layers/logits_processor.py
 
 
-def stage_adapters(setup: Setup) -> tuple[int, ...]:
-    """Bytes of the adapters' buffers on one rank, per pipeline stage; zeros without --enable-lora."""
-    stages = setup.pipeline_parallel_size
-    return tuple(sum(size for _, size in _sizes(setup, stage)) for stage in range(stages))
+def stage_adapters(setup: Setup, stage: int) -> int:
+    """Bytes of the adapters' buffers on one rank of a pipeline stage; 0 without --enable-lora."""
+    return sum(size for _, size in adapter_sizes(setup, stage))
 
 
 def step_adapters(setup: Setup, num_tokens: int) -> int:
     """What adapters add to the activation peak of a step of `num_tokens`."""
-    adapters, card = setup.request.adapters, setup.devices[0]
+    adapters, card = setup.request.of(VllmOptions).adapters, setup.devices[0]
     if adapters is None:
         return 0
     is_hopper = (card.compute_capability or (9, 0)) >= (9, 0) and not setup.on_cpu
     return adapter_step_bytes(setup.spec, adapters, _version(setup), num_tokens, is_hopper)
 
 
-def adapter_term(setup: Setup, num_bytes: int, stage: int = 0) -> Term:
-    """The buffers of one rank in words."""
-    adapters = setup.request.adapters or Adapters()
-    parts = ", ".join(f"{module.name} {format_bytes(size)}" for module, size in _sizes(setup, stage))
-    is_whole = setup.tensor_parallel_size > 1 and not adapters.fully_sharded
-    formula = (
-        f"{adapters.max_loras} adapters × rank {adapters.max_rank} × (inputs + outputs) of every part of: {parts}"
-        + ("; what the layer does not split over ranks is whole on each" if is_whole else "")
-    )
-    source = "vLLM 0.32, lora/layers/*.py: create_lora_weights"
-    return Term("LoRA adapters", num_bytes, formula, source, int(num_bytes * 0.98), int(num_bytes * 1.02) + MIB)
-
-
 def adapter_notes(setup: Setup) -> Iterator[str]:
     """That the room is taken before any adapter is loaded, and what the embeddings have of it."""
-    adapters = setup.request.adapters
-    if adapters is None or setup.engine != "vllm":
+    adapters = setup.request.of(VllmOptions).adapters
+    if adapters is None:
         return
-    sizes = list(_sizes(setup, 0))
+    sizes = list(adapter_sizes(setup, 0))
     total = sum(size for _, size in sizes)
     yield (
         f"--enable-lora keeps {format_bytes(total)} a rank for {adapters.max_loras} adapters of rank "
@@ -91,9 +77,9 @@ def refuse_adapters(spec: ModelSpec, adapters: Adapters, version: VllmVersion, t
         raise UsageError(f"--enable-lora: vLLM adapts an lm_head of {_MOST_VOCABULARY} entries at most")
 
 
-def _sizes(setup: Setup, stage: int) -> Iterator[tuple[AdaptedModule, int]]:
+def adapter_sizes(setup: Setup, stage: int) -> Iterator[tuple[AdaptedModule, int]]:
     """Each module of a stage with the bytes of its buffers on one rank."""
-    adapters, ranks, version = setup.request.adapters, setup.tensor_parallel_size, _version(setup)
+    adapters, ranks, version = setup.request.of(VllmOptions).adapters, setup.tensor_parallel_size, _version(setup)
     if adapters is None:
         return
     most = 20 * MIB if version.limits_block_splits else None

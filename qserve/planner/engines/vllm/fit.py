@@ -1,20 +1,21 @@
-"""A vLLM candidate, counted: how many sequences, how large a step, how much of the card."""
+"""A vLLM candidate, fitted: how many sequences, how large a step, how much of the card."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from qserve.core.workload import Workload
-from qserve.planner.corrected import CorrectedVllmAccount, corrected_weights
-from qserve.planner.engines.vllm.estimate import VllmAccount, cuda_context
+from qserve.planner.engines.vllm.defaults import default_max_num_batched_tokens, default_max_num_seqs
+from qserve.planner.engines.vllm.estimate import VllmEstimate
 from qserve.planner.engines.vllm.loaded import stage_weights
-from qserve.planner.engines.vllm.memory import activations as vllm
+from qserve.planner.engines.vllm.options import VllmOptions
+from qserve.planner.engines.vllm.sizing import Sizing, cuda_context
 from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import Placement, Plan
 from qserve.planner.setup import Setup
 
-__all__ = ["settle_vllm"]
+__all__ = ["fit"]
 
 _SEQS_LADDER = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 _BATCHED_LADDER = (2048, 1024, 512)
@@ -25,74 +26,82 @@ _HEADROOM = 0.02
 _CPU_SHARE = 0.9
 
 
-def settle_vllm(setup: Setup, room_tokens: int) -> Plan:
-    """The first of the ladder that holds one sequence of the length that is needed."""
+def fit(setup: Setup, cache_tokens: int) -> Plan:
+    """The first sizing of the ladder that holds one sequence of the length that is needed."""
     request = setup.request
-    need = request.max_model_len or min(setup.spec.max_position_embeddings, room_tokens)
-    account, fits = _first_that_fits(setup, need)
-    possible = account.max_tokens_of_one_sequence
-    longest = min(setup.spec.max_position_embeddings, possible, account.longest_model_len)
+    need = request.max_model_len or min(setup.spec.max_position_embeddings, cache_tokens)
+    estimate, fits = _first_that_fits(setup, need)
+    plan = _plan(estimate, need, fits)
+    if fits:
+        return plan
+    layers, layout = setup.spec.num_hidden_layers // setup.pipeline_parallel_size, estimate.sizing.layout
+    needs = layout.bytes_per_sequence(need), layout.least_bytes(estimate.sizing.max_num_seqs)
+    sequence, states = (nbytes * layers // setup.spec.num_hidden_layers for nbytes in needs)
+    left = estimate.cache_bytes
+    short = max(sequence - left, states - left, -estimate.least_free_bytes, 1)
+    return refused(plan, short, sequence, left, request.kv_cache_memory_bytes is not None, states)
+
+
+def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
+    sizing = estimate.sizing
+    setup, request = sizing.setup, sizing.setup.request
+    longest = min(setup.spec.max_position_embeddings, estimate.max_tokens_of_one_sequence, sizing.longest_model_len)
     max_model_len = request.max_model_len or (longest if fits else need)
-    devices = account.devices()
-    cache = max(0, account.cache_bytes)
     workload = Workload(
-        max_model_len, account.max_num_seqs, account.max_num_batched_tokens, request.prompt_len or max_model_len
+        max_model_len, sizing.max_num_seqs, sizing.max_num_batched_tokens, request.prompt_len or max_model_len
     )
     placement = Placement(
         tensor_parallel_size=setup.tensor_parallel_size,
         pipeline_parallel_size=setup.pipeline_parallel_size,
-        gpu_memory_utilization=None if setup.on_cpu else account.gpu_memory_utilization,
-        kv_cache_memory_bytes=cache,
+        gpu_memory_utilization=None if setup.on_cpu else sizing.gpu_memory_utilization,
+        kv_cache_memory_bytes=max(0, estimate.cache_bytes),
     )
-    concurrency = account.max_concurrency(max_model_len) if max_model_len else 0.0
-    plan = accepted(setup, workload, placement, devices, account.logged_tokens(max_model_len), concurrency)
-    if fits:
-        return plan
-    layers, layout = setup.spec.num_hidden_layers // setup.pipeline_parallel_size, account.layout
-    needs = layout.bytes_per_sequence(need), layout.least_bytes(account.max_num_seqs)
-    sequence, states = (nbytes * layers // setup.spec.num_hidden_layers for nbytes in needs)
-    short = max(sequence - account.cache_bytes, states - account.cache_bytes, -account.least_free_bytes, 1)
-    return refused(plan, short, sequence, account.cache_bytes, request.kv_cache_memory_bytes is not None, states)
+    concurrency = estimate.max_concurrency(max_model_len) if max_model_len else 0.0
+    tokens = estimate.logged_tokens(max_model_len)
+    return accepted(setup, workload, placement, estimate.devices(), tokens, concurrency)
 
 
-def _first_that_fits(setup: Setup, need: int) -> tuple[VllmAccount, bool]:
-    """Of one share the last account needs least: where it does not fit, none of that share does."""
-    for accounts in _vllm_accounts(setup, need):
-        if _vllm_fits(accounts[-1], need):
-            return next(account for account in accounts if _vllm_fits(account, need)), True
-    return accounts[-1], False
+def _first_that_fits(setup: Setup, need: int) -> tuple[VllmEstimate, bool]:
+    """Of one share the last sizing needs least: where it does not fit, none of that share does."""
+    for sizings in _ladders(setup, need):
+        last = VllmEstimate(sizings[-1])
+        if _fits(last, need):
+            estimates = map(VllmEstimate, sizings)
+            return next(estimate for estimate in estimates if _fits(estimate, need)), True
+    return last, False
 
 
-def _vllm_fits(account: VllmAccount, need: int) -> bool:
+def _fits(estimate: VllmEstimate, need: int) -> bool:
     """One sequence of `need` tokens has its blocks, hybrids have a state for every sequence, nothing is overdrawn."""
-    if account.max_tokens_of_one_sequence < need:
+    if estimate.max_tokens_of_one_sequence < need:
         return False
-    if account.layout.least_bytes(account.max_num_seqs) > max(0, account.whole_model_cache_bytes):
+    least = estimate.sizing.layout.least_bytes(estimate.sizing.max_num_seqs)
+    if least > max(0, estimate.whole_model_cache_bytes):
         return False  # start-up fails: fewer blocks than sequences
-    return account.least_free_bytes + account.slack_bytes >= 0
+    return estimate.least_free_bytes + estimate.slack_bytes >= 0
 
 
-def _vllm_accounts(setup: Setup, need: int) -> Iterator[list[VllmAccount]]:
+def _ladders(setup: Setup, need: int) -> Iterator[list[Sizing]]:
     """The engine's own defaults first, then fewer sequences, then smaller steps; a list for each share of the card.
 
     A step holds a token of every sequence: vLLM refuses fewer tokens than sequences.
     """
-    request, device, weights = setup.request, setup.devices[0], corrected_weights(setup, stage_weights(setup))
+    request, device, weights = setup.request, setup.devices[0], stage_weights(setup)
     version = VllmVersion.parse(setup.engine_version)
-    seqs = request.max_num_seqs or vllm.default_max_num_seqs(device, version)
-    batched = request.max_num_batched_tokens or vllm.default_max_num_batched_tokens(
+    seqs = request.max_num_seqs or default_max_num_seqs(device, version)
+    batched = request.max_num_batched_tokens or default_max_num_batched_tokens(
         device, version, request.max_model_len or setup.spec.max_position_embeddings
     )
-    shares = [request.gpu_memory_utilization] if request.gpu_memory_utilization else _utilizations(setup, version)
+    fixed = request.of(VllmOptions).gpu_memory_utilization
     seqs_ladder = [seqs] if request.max_num_seqs else [seqs, *(n for n in _SEQS_LADDER if n < seqs)]
     batched_ladder = (
         [batched] if request.max_num_batched_tokens else [batched, *(n for n in _BATCHED_LADDER if n < batched)]
     )
     least = request.max_num_seqs or 1
     steps = [tokens for tokens in batched_ladder if tokens >= least] or [least]
-    for share in shares:
+    for share in [fixed] if fixed else _utilizations(setup, version):
         yield [
-            CorrectedVllmAccount(setup, weights, count, tokens, share, need)
+            Sizing(setup, weights, count, tokens, share, need)
             for tokens in steps
             for count in sorted({min(count, tokens) for count in seqs_ladder}, reverse=True)
         ]
@@ -104,12 +113,9 @@ def _utilizations(setup: Setup, version: VllmVersion) -> list[float]:
         return [_CPU_SHARE * setup.devices[0].available_bytes / setup.devices[0].total_bytes]
     free = min(device.available_bytes / device.total_bytes for device in setup.devices)
     # vLLM refuses to start when less than its share is free, and the CUDA context is part of what is taken.
-    most = _floor(min(_MOST_UTILIZATION, free - _context_share(setup) - _HEADROOM))
+    context = cuda_context(setup).num_bytes / setup.devices[0].total_bytes
+    most = _floor(min(_MOST_UTILIZATION, free - context - _HEADROOM))
     return sorted({min(version.default_utilization, most), most})
-
-
-def _context_share(setup: Setup) -> float:
-    return cuda_context(setup).num_bytes / setup.devices[0].total_bytes
 
 
 def _floor(share: float) -> float:

@@ -1,10 +1,12 @@
-"""The command-line arguments that put a plan into effect."""
+"""The command-line arguments of `vllm serve <checkpoint>` that put a plan into effect."""
 
 from __future__ import annotations
 
-import json
+from itertools import chain
 
-from qserve.core.quantization import SCHEMES
+from qserve.planner.engines.vllm.options import VllmOptions
+from qserve.planner.engines.vllm.schemes import quantization_flag
+from qserve.planner.options import Option, options_of
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
 
@@ -12,17 +14,15 @@ __all__ = ["engine_args"]
 
 
 def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
-    """Arguments of `vllm serve <checkpoint>`; nothing for transformers, whose worker reads the plan itself.
+    """What the plan chose, then what the request fixed: values first, switches after them, lists at the end.
 
     --max-num-seqs and --kv-cache-memory-bytes are always there: the first decides activations and graphs, the second
     makes start-up independent of what else moves on the card.
     """
-    if plan.engine != "vllm":
-        return ()
-    workload, placement, request = plan.workload, plan.placement, setup.request
-    pairs: list[tuple[str, str | int | float | None]] = [
+    workload, placement = plan.workload, plan.placement
+    chosen: list[tuple[str, str | int | float | None]] = [
         ("--dtype", plan.dtype),
-        ("--quantization", SCHEMES[plan.quant.scheme].vllm_method if plan.quant.in_flight else None),
+        ("--quantization", quantization_flag(plan.quant.scheme) if plan.quant.in_flight else None),
         ("--max-model-len", workload.max_model_len),
         ("--max-num-seqs", workload.max_num_seqs),
         ("--max-num-batched-tokens", workload.max_num_batched_tokens),
@@ -32,33 +32,17 @@ def engine_args(setup: Setup, plan: Plan) -> tuple[str, ...]:
         # vLLM still holds the free memory of a card against this share; on a CPU it is not read beside the bytes.
         ("--gpu-memory-utilization", placement.gpu_memory_utilization if not setup.on_cpu else None),
         ("--kv-cache-memory-bytes", placement.kv_cache_memory_bytes),
-        ("--mamba-ssm-cache-dtype", request.mamba_ssm_cache_dtype),
-        ("--block-size", request.block_size),
-        ("--speculative-config", _speculation(request.num_speculative_tokens)),
-        ("--max-cudagraph-capture-size", request.max_cudagraph_capture_size),
-        ("--hf-overrides", request.hf_overrides),
-        ("--limit-mm-per-prompt", request.limit_mm_per_prompt),
-        ("--mm-processor-kwargs", request.mm_processor_kwargs),
-        ("--max-loras", request.max_loras),
-        ("--max-lora-rank", request.max_lora_rank),
     ]
-    flags = [
-        ("--enforce-eager", request.enforce_eager),
-        ("--language-model-only", request.language_model_only),
-        ("--enable-prefix-caching", request.enable_prefix_caching is True),
-        ("--no-enable-prefix-caching", request.enable_prefix_caching is False),
-        ("--skip-mm-profiling", request.skip_mm_profiling),
-        ("--enable-lora", request.enable_lora),
-        ("--fully-sharded-loras", request.fully_sharded_loras),
-    ]
-    written = [part for name, value in pairs if value is not None for part in (name, str(value))]
-    targets = request.adapters.targets if request.adapters else ()
-    adapted = ("--lora-target-modules", *targets) if targets else ()
-    return (*written, *(name for name, is_set in flags if is_set), *adapted)
+    options = setup.request.of(VllmOptions)
+    sent = sorted(options_of(VllmOptions), key=_rank)
+    return (
+        *(part for name, value in chosen if value is not None for part in (name, str(value))),
+        *chain.from_iterable(one.arguments(getattr(options, one.name)) for one in sent),
+    )
 
 
-def _speculation(num_tokens: int) -> str | None:
-    return json.dumps({"method": "mtp", "num_speculative_tokens": num_tokens}) if num_tokens else None
+def _rank(option: Option) -> int:
+    return {"flag": 1, "switch": 1, "names": 2}.get(option.kind, 0)
 
 
 def _above_one(size: int) -> int | None:

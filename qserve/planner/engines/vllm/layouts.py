@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from qserve.core.model_spec import ModelSpec
+from qserve.core.release import parse_release
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
-from qserve.planner.engines.vllm import constants
-from qserve.planner.engines.vllm.versions import parse_release
+from qserve.planner.engines.vllm.options import VllmOptions
+from qserve.planner.engines.vllm.versions import TESTED_RELEASE
 from qserve.planner.request import PlanRequest
 
 __all__ = ["layouts", "stage_layers", "stage_tensors", "why_not_divisible"]
@@ -31,7 +32,8 @@ def layouts(spec: ModelSpec, num_devices: int, request: PlanRequest) -> Iterator
     Nothing where a size that the user fixed can't divide the model (`why_not_divisible` says why). Raises UsageError
     when it needs more cards than there are.
     """
-    fixed_tensor, fixed_pipeline = request.tensor_parallel_size, request.pipeline_parallel_size
+    options = request.of(VllmOptions)
+    fixed_tensor, fixed_pipeline = options.tensor_parallel_size, options.pipeline_parallel_size
     if (fixed_tensor or 1) * (fixed_pipeline or 1) > num_devices:
         raise UsageError(
             f"--tensor-parallel-size {fixed_tensor or 1} with --pipeline-parallel-size {fixed_pipeline or 1} needs "
@@ -98,7 +100,7 @@ def _cut(spec: ModelSpec, module: str, columns: int, engine_version: str | None)
     if stored.group_size and columns % stored.group_size:
         return f"quantization groups of {stored.group_size}"
     if stored.block and columns % stored.block:
-        release = parse_release(engine_version or constants.VLLM_VERSION)
+        release = parse_release(engine_version or TESTED_RELEASE)
         finer = math.gcd(stored.block, columns, spec.hidden_size)
         if "experts." not in module or release < _FINER_BLOCKS or finer < 32:
             return f"FP8 blocks of {stored.block}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qserve.planner.engines.vllm.layouts import stage_tensors
+from qserve.planner.engines.vllm.options import VllmOptions
 from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.memory.rope import rope_cache_bytes
 from qserve.planner.memory.segments import CachingAllocator
@@ -30,7 +31,7 @@ def loaded_blocks(setup: Setup, stage: int = 0) -> CachingAllocator:
 
 
 def _loading(setup: Setup) -> Loading:
-    request = setup.request
+    options = setup.request.of(VllmOptions)
     return Loading(
         dtype=setup.dtype,
         quantization=setup.in_flight,
@@ -39,6 +40,6 @@ def _loading(setup: Setup) -> Loading:
         fuse_experts=True,
         round_blocks=not setup.on_cpu,
         max_split_bytes=20 * MIB if VllmVersion.parse(setup.engine_version).limits_block_splits else None,
-        with_mtp=request.num_speculative_tokens > 0,
-        with_vision=not request.language_model_only,
+        with_mtp=options.num_speculative_tokens > 0,
+        with_vision=not options.language_model_only,
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from qserve.core.model_spec import ModelSpec
+from qserve.core.release import parse_release
 from qserve.errors import UsageError
 
-__all__ = ["VllmVersion", "check_knows", "check_transformers", "parse_release"]
+__all__ = ["TESTED_RELEASE", "VllmVersion", "check_knows"]
+
+TESTED_RELEASE = "0.32.0"
+"""The release that qserve is tested with, which constraints.txt pins: planned for where nobody names another."""
 
 _FIRST_RELEASES = {
     "Qwen2VL": "0.6.1",
@@ -21,22 +24,6 @@ _FIRST_RELEASES = {
 }
 """By the beginning of an architecture's name, vLLM's first release with it: its release notes, and for Qwen3.5, which
 0.15 did not know, the earliest log. Older ones are in every release that is planned."""
-
-
-def parse_release(text: str) -> tuple[int, int, int]:
-    """(major, minor, patch) of '0.19.0', '0.28.1rc1', '4.46'. Raises UsageError."""
-    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
-    if match is None:
-        raise UsageError(f"--engine-version {text!r} is no release; write for example 0.32.0")
-    return int(match[1]), int(match[2]), int(match[3] or 0)
-
-
-def check_transformers(text: str) -> None:
-    """Raises UsageError for a release of transformers that nobody measured, or that is one of vLLM's."""
-    if parse_release(text) < (4, 38):
-        raise UsageError(
-            f"--engine-version {text}: transformers before 4.38 is not planned for; leave it out, or give --engine vllm"
-        )
 
 
 def check_knows(architecture: str, engine_version: str) -> None:
@@ -61,13 +48,13 @@ class VllmVersion:
         if release >= (4, 0):
             raise UsageError(f"--engine-version {text} is no release of vLLM; give --engine transformers with it")
         if release < (0, 5):
-            raise UsageError(f"--engine-version {text}: vLLM before 0.5 is not planned for; use 0.32.0")
+            raise UsageError(f"--engine-version {text}: vLLM before 0.5 is not planned for; use {TESTED_RELEASE}")
         return cls(release)
 
     @property
     def is_unknown(self) -> bool:
         """Newer than the newest that the planner was held against."""
-        return self.release[:2] > (0, 32)
+        return self.release[:2] > parse_release(TESTED_RELEASE)[:2]
 
     def is_v0_engine(self, compute_capability: tuple[int, int] | None) -> bool:
         """The first engine, with its own defaults: 256 sequences, a whole prompt in one step.

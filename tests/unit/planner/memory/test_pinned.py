@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qserve.planner import PlanRequest, make_plan
+from qserve.planner import make_plan, plan_request
 from qserve.planner.plan import Plan
 from qserve.units import GIB, MIB
 from tests.unit.planner.test_make_plan import checkpoint_of, machine
@@ -25,7 +25,7 @@ def start(model: str, card: str, release: str = "0.28.0", packing: dict[str, Any
     """A first start as its log has it: sequences and step by the release's default, the length short."""
     steps = {"max_model_len": 4096, "max_num_seqs": 256, "max_num_batched_tokens": 2048, **fixed}
     quant = "auto" if packing else "bf16"
-    request = PlanRequest(engine="vllm", engine_version=release, quant=quant, **steps)
+    request = plan_request(engine="vllm", engine_version=release, quant=quant, **steps)
     return make_plan(checkpoint_of(model, **(packing or {})), machine(card), request)
 
 

@@ -1,26 +1,17 @@
-"""vLLM on CUDA: activation peak, CUDA graphs, and the defaults that decide them."""
+"""The activation peak of vLLM's profile run on a card, and what of it stays when the run is over."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.engines.vllm import constants
-from qserve.planner.engines.vllm.constants import Constant
 from qserve.planner.engines.vllm.memory.encoder import embedding_bytes, encoder_peak
 from qserve.planner.engines.vllm.memory.pinned import cublas_workspace
 from qserve.planner.engines.vllm.versions import VllmVersion
-from qserve.units import GIB, MIB
 
 __all__ = [
-    "Captures",
     "activation_peak",
     "compile_peak",
-    "cuda_graph_bytes",
-    "default_max_num_batched_tokens",
-    "default_max_num_seqs",
-    "graph_bytes_per_layer",
     "layer_streams",
     "moe_workspace",
     "penalty_bytes",
@@ -30,26 +21,6 @@ __all__ = [
 ]
 
 _ACTIVATION_BYTES = 2  # bf16 and fp16 alike
-
-
-def default_max_num_seqs(device: Device, version: VllmVersion) -> int:
-    """1024 on cards of 70 GiB and more but the A100, else 256. Source: vllm EngineArgs.get_batch_defaults.
-
-    Of a GPU that shares the CPU's memory NVML states no size, and vLLM takes the small defaults.
-    """
-    return 1024 if _is_large(device) and not version.is_v0_engine(device.compute_capability) else 256
-
-
-def default_max_num_batched_tokens(device: Device, version: VllmVersion, max_model_len: int) -> int:
-    """Tokens of one step of the API server: 8192 or 2048 by card; a whole prompt in the first engine.
-
-    That one cut prompts into steps of 2048 where they may be longer than 32768. Source: vllm 0.7 arg_utils.py.
-    """
-    if version.is_v0_engine(device.compute_capability):
-        return max(max_model_len, 2048) if max_model_len <= 32768 else 2048
-    if not _is_large(device):
-        return 2048
-    return 16384 if device.total_bytes >= 160 * GIB else 8192
 
 
 def activation_peak(
@@ -159,52 +130,6 @@ def prompt_logprobs_bytes(spec: ModelSpec, num_tokens: int) -> int:
     return num_tokens * spec.vocab_size * 4
 
 
-@dataclass(frozen=True)
-class Captures:
-    """Which graphs vLLM captures: what fixes their sizes, and whether whole decode steps are captured as well."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    num_speculative_tokens: int = 0
-    piecewise_only: bool = False
-    largest_asked: int | None = None
-
-    @property
-    def num_modes(self) -> int:
-        return 1 if self.piecewise_only else 2
-
-    @property
-    def num_graphs(self) -> int:
-        """Piecewise graphs up to min(2·S·(1 + k), 512) tokens and full ones up to S·(1 + k), for k drafted tokens.
-
-        --max-cudagraph-capture-size takes the place of that minimum. Sizes are 1, 2, 4, then steps of 8, of 16 from
-        256. Source: vllm VllmConfig._set_cudagraph_sizes.
-        """
-        decode = self.max_num_seqs * (1 + self.num_speculative_tokens)
-        largest = min(self.largest_asked or min(2 * decode, 512), self.max_num_batched_tokens)
-        steps = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
-        full = 0 if self.piecewise_only else min(largest, decode)
-        return sum((size <= largest) + (size <= full) for size in steps)
-
-
-def cuda_graph_bytes(spec: ModelSpec, version: VllmVersion, captures: Captures, num_layers: int) -> int:
-    """Graphs of `num_layers` layers on one rank: what the first ones share, and each later one's layers."""
-    later = max(0, captures.num_graphs - captures.num_modes)
-    each = max(num_layers * graph_bytes_per_layer(spec, version).num_bytes, MIB)
-    return constants.GRAPH_BYTES_FIRST.num_bytes + later * each
-
-
-def graph_bytes_per_layer(spec: ModelSpec, version: VllmVersion) -> Constant:
-    """Measured: experts and packed weights launch more kernels a layer, linear attention fewer."""
-    is_rich = spec.moe is not None or spec.quantization is not None
-    if spec.is_hybrid:
-        is_slim = not is_rich or version.runs_model_runner_v2(spec)
-        return constants.GRAPH_BYTES_PER_LAYER_HYBRID if is_slim else constants.GRAPH_BYTES_PER_LAYER_HYBRID_RICH
-    if version.runs_model_runner_v2(spec) and spec.moe is None:
-        return constants.GRAPH_BYTES_PER_LAYER_V2
-    return constants.GRAPH_BYTES_PER_LAYER_RICH if is_rich else constants.GRAPH_BYTES_PER_LAYER
-
-
 def _sampler_peak(
     spec: ModelSpec, device: Device, version: VllmVersion, num_seqs: int, num_tokens: int, drafts: bool
 ) -> int:
@@ -237,8 +162,3 @@ def moe_workspace(spec: ModelSpec, version: VllmVersion, num_tokens: int, tensor
     inner = moe.moe_intermediate_size // tensor_parallel_size
     widths = max(inner, spec.hidden_size) + max(2 * inner, spec.hidden_size)
     return num_tokens * moe.num_experts_per_tok * widths * _ACTIVATION_BYTES
-
-
-def _is_large(device: Device) -> bool:
-    is_a100 = "a100" in device.name.lower() or device.sm_count == 108
-    return device.total_bytes >= 70 * GIB and not is_a100 and not device.is_integrated

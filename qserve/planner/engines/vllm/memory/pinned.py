@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.engines.vllm import constants
+from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER
 from qserve.planner.memory.segments import CachingAllocator
 
 __all__ = ["Steps", "cublas_workspace", "pinned_copy_bytes"]
@@ -35,7 +35,7 @@ class Steps:
 def cublas_workspace(device: Device) -> int:
     """Torch's persistent workspace of one stream: 32 MiB from Hopper on, a quarter of it before."""
     is_new = device.compute_capability is not None and device.compute_capability >= (9, 0)
-    return (constants.CUBLAS_WORKSPACE_HOPPER if is_new else constants.CUBLAS_WORKSPACE_AMPERE).num_bytes
+    return (CUBLAS_WORKSPACE_HOPPER if is_new else CUBLAS_WORKSPACE_AMPERE).num_bytes
 
 
 def pinned_copy_bytes(spec: ModelSpec, device: Device, steps: Steps, torch: CachingAllocator) -> int:

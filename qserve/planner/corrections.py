@@ -1,0 +1,103 @@
+"""Which measurements of earlier starts hold for a setup, and what they move. Pure arithmetic; nothing is stored here.
+
+A residual is a term as it was planned, before any correction, and as it was measured. It holds for the same engine,
+release and device, and beyond that as far as physics does:
+
+    weights, KV tokens         the same model, quantization and dtypes, on as many ranks
+    activations, CUDA graphs   that, and the same step: sequences and tokens at once
+    runtime                    on a card any model (context and libraries belong to the engine), on a CPU the same one
+
+What the user fixed is never moved: a KV size in bytes stays those bytes, only how many tokens they hold is corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from qserve.planner.learned import Correction, LearnedTerm, Residual
+from qserve.planner.plan import Plan
+from qserve.planner.setup import Setup
+from qserve.units import format_bytes
+
+__all__ = ["Corrections", "corrections_for", "with_corrections"]
+
+Corrections = Mapping[LearnedTerm, Correction]
+
+# A measurement further off than this is of something else (a device shared with others, a bug): it corrects nothing.
+_MOST_OF_DEVICE = 0.25
+_MOST_TOKENS = 2.0
+
+
+def corrections_for(setup: Setup, max_num_seqs: int, max_num_batched_tokens: int) -> Corrections:
+    """The newest measurement of each term that holds for this setup and step."""
+    learned = setup.request.learned
+    if not learned:
+        return {}
+    step = _step_of(setup, max_num_seqs, max_num_batched_tokens)
+    holding = (one for one in learned if _holds(one, setup, _shape_of(setup), step))
+    return {
+        one.term: Correction(one.term, one.planned, one.measured, one.run)
+        for one in sorted(holding, key=lambda one: one.unix_s)
+    }
+
+
+def with_corrections(setup: Setup, plan: Plan) -> Plan:
+    """The plan with its shape and step, what was corrected in it, and a note for each of that."""
+    workload = plan.workload
+    steps = workload.max_num_seqs, workload.max_num_batched_tokens
+    made = corrections_for(setup, *steps)
+    tokens = made.get("kv_cache_tokens")
+    if tokens is not None and plan.kv_cache_tokens:
+        share = tokens.measured / tokens.planned
+        plan = replace(
+            plan,
+            kv_cache_tokens=plan.kv_cache_tokens * tokens.measured // tokens.planned,
+            max_concurrency=round(plan.max_concurrency * share, 2),
+        )
+    notes = tuple(_note(one) for one in made.values() if one.difference)
+    return replace(
+        plan, shape=_shape_of(setup), step=_step_of(setup, *steps), on_cpu=setup.on_cpu,
+        corrections=tuple(made.values()), notes=(*plan.notes, *notes),
+    )  # fmt: skip
+
+
+def _shape_of(setup: Setup) -> str:
+    """The model as memory sees it, and over how many ranks it is spread."""
+    how = "in flight" if setup.quant.in_flight else "stored"
+    return (
+        f"{setup.spec.architecture} {setup.checkpoint.parameters} parameters, {setup.quant.scheme} {how}, "
+        f"{setup.dtype}, kv {setup.kv_cache_dtype}, {setup.spread}"
+    )
+
+
+def _step_of(setup: Setup, max_num_seqs: int, max_num_batched_tokens: int) -> str:
+    """What a step computes at once, and what decides beside that how much it needs."""
+    return ", ".join([f"{max_num_seqs} sequences", f"{max_num_batched_tokens} tokens", *setup.step_options])
+
+
+def _holds(one: Residual, setup: Setup, shape: str, step: str) -> bool:
+    device = setup.devices[0]
+    if (one.engine, one.engine_version, one.device) != (setup.engine, setup.engine_version, device.name):
+        return False
+    if not _is_sane(one, device.total_bytes):
+        return False
+    if one.term == "runtime" and not one.on_cpu:
+        return True
+    return one.shape == shape and (one.term not in ("activations", "cuda_graphs") or one.step == step)
+
+
+def _is_sane(one: Residual, device_bytes: int) -> bool:
+    if one.term == "kv_cache_tokens":
+        return 0 < one.planned <= _MOST_TOKENS * one.measured and one.measured <= _MOST_TOKENS * one.planned
+    return one.measured >= 0 and abs(one.measured - one.planned) <= _MOST_OF_DEVICE * device_bytes
+
+
+def _note(correction: Correction) -> str:
+    name = correction.term.replace("_", " ")
+    if correction.term == "kv_cache_tokens":
+        moved = f"{100 * (correction.measured / correction.planned - 1):+.2f} %"
+    else:
+        sign = "+" if correction.difference > 0 else "−"
+        moved = f"{sign}{format_bytes(abs(correction.difference))}"
+    return f"learned from run {correction.run}: {name} {moved} (--no-learn plans without)"

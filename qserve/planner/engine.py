@@ -1,0 +1,198 @@
+"""What an engine is to the planner, and the registry of engines.
+
+An engine is a package that exports one `Engine` and registers it as an entry point of the group `qserve.engines`
+(`echo = "echo_engine:ENGINE"`). qserve's own two are the lines of `_OWN`. Its planner imports nothing heavy; what
+serves it is named by a dotted string that only `qserve up` loads.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import CpuFeatures, Device, Hardware
+from qserve.errors import UsageError
+from qserve.planner.options import EngineOptions, options_of
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
+from qserve.planner.setup import Setup
+from qserve.planner.ways import Ways
+
+__all__ = [
+    "GROUP", "SCORER", "Engine", "EnginePlanner", "changed_request", "engine_for", "engine_named", "engine_names",
+    "load_attribute", "option_value", "own_engines", "plan_request",
+]  # fmt: skip
+
+GROUP = "qserve.engines"
+
+# In the order in which a plan without --engine tries them.
+_OWN = {
+    "vllm": "qserve.planner.engines.vllm:ENGINE",
+    "transformers": "qserve.planner.engines.transformers:ENGINE",
+}
+
+
+SCORER = "transformers"
+"""The engine that scores with a reward model where nobody names one."""
+
+
+class EnginePlanner(Protocol):
+    """What planning needs to know of an engine. Each method is pure; those with a body may be left as they are."""
+
+    title: str
+    """As it stands in a sentence: vLLM, the transformers engine."""
+    default_version: str
+    """The release that is planned for where nobody names one."""
+    options: type[EngineOptions] | None
+    """The options that it alone reads."""
+    term_names: tuple[str, ...]
+    """Every term that a plan of it may hold, in the order of --explain."""
+
+    def suits(self, hardware: Hardware) -> bool:
+        """Whether a plan without --engine may take it on this machine."""
+        return False
+
+    def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
+        """Raises UsageError for a request that the engine can't serve, whatever fits."""
+
+    def as_served(self, checkpoint: Checkpoint, request: PlanRequest) -> Checkpoint:
+        """The checkpoint as the request makes the engine read it."""
+        return checkpoint
+
+    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
+        """Ways to run the model, best first. Raises UsageError where there is none, with what would work."""
+        ...
+
+    def fit(self, setup: Setup, cache_tokens: int) -> Plan:
+        """The best workload of a candidate that leaves `cache_tokens` of KV cache; `fits` is False where none does.
+
+        What the request fixes is not touched. A length that the request fixes replaces `cache_tokens`.
+        """
+        ...
+
+    def flags(self, setup: Setup, plan: Plan) -> tuple[str, ...]:
+        """Arguments of the engine's command line that put the plan into effect."""
+        return ()
+
+    def notes(self, setup: Setup, plan: Plan) -> Iterable[str]:
+        """What a user should know beside the figures, the most important first."""
+        return ()
+
+    def explanations(self, setup: Setup, plan: Plan) -> Iterable[str]:
+        """What people get wrong about this engine's memory, with the plan's numbers."""
+        return ()
+
+    def relaxations(self, setup: Setup) -> Iterable[Ways]:
+        """Changes of its own options, or to itself, after which a plan that was refused may fit.
+
+        Asked of every engine, for setups of others as well.
+        """
+        return ()
+
+    def on_other_cards(self, request: PlanRequest) -> PlanRequest:
+        """The request without what was fixed for the cards that were there."""
+        return request
+
+    def loads(self, scheme: str) -> bool:
+        """Whether a checkpoint that is stored so is worth taking in the place of the 16-bit one."""
+        return False
+
+    def runs_stored(self, scheme: str, device: Device, cpu: CpuFeatures) -> bool:
+        """Whether it has kernels on `device` for a checkpoint that is stored so."""
+        return True
+
+    def quantizes(self, scheme: str) -> bool:
+        """Whether it can make `scheme` of 16-bit weights while loading them, on some device."""
+        return False
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine: `name` is what --engine takes, `launch` what serves it, as "package.module:attribute"."""
+
+    name: str
+    planner: EnginePlanner
+    launch: str = ""
+
+
+def own_engines() -> tuple[Engine, ...]:
+    """The engines that come with qserve."""
+    return tuple(map(engine_named, _OWN))
+
+
+def engine_names() -> tuple[str, ...]:
+    """What --engine takes: qserve's own, then those of other packages."""
+    return (*_OWN, *(point.name for point in entry_points(group=GROUP) if point.name not in _OWN))
+
+
+@cache
+def engine_named(name: str) -> Engine:
+    """The engine that is registered as `name`. Raises UsageError that names the registered ones."""
+    dotted = _OWN.get(name) or next((point.value for point in entry_points(group=GROUP, name=name)), None)
+    if dotted is None:
+        raise UsageError(f"--engine {name!r} is no engine that is registered; it takes {', '.join(engine_names())}")
+    engine: Engine = load_attribute(dotted)
+    return engine
+
+
+def load_attribute(dotted: str) -> Any:
+    """The attribute that "package.module:attribute" names."""
+    module, _, attribute = dotted.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def engine_for(hardware: Hardware, request: PlanRequest) -> Engine:
+    """The engine that was asked for; else the first of qserve's own that suits the machine and reads all options.
+
+    Where none reads them all, the last one is taken, which refuses what it does not read.
+    """
+    if request.engine is not None:
+        return engine_named(request.engine)
+    suited = [engine for engine in own_engines() if engine.planner.suits(hardware)]
+    return next((engine for engine in suited if not _shut_out(engine, suited, request)), suited[-1])
+
+
+def _shut_out(engine: Engine, suited: list[Engine], request: PlanRequest) -> bool:
+    """Whether an option was given that `engine` does not read, and another suited engine does."""
+    others = request.given_to_others(engine.name)
+    return any(other.name in others for other in suited)
+
+
+def plan_request(**values: Any) -> PlanRequest:
+    """A request of options by their names: those that all engines share, and those of any of qserve's own engines.
+
+    Raises TypeError for a name that is no option, UsageError for a value that none takes.
+    """
+    return changed_request(PlanRequest(), **values)
+
+
+def changed_request(request: PlanRequest, **values: Any) -> PlanRequest:
+    """`request` with the options of those names at other values, whosever they are."""
+    own = {name: values.pop(name) for name in tuple(values) if name in PlanRequest.__dataclass_fields__}
+    request = replace(request, **own)
+    for kind in _kinds_of_options(request):
+        names = {one.name for one in options_of(kind)} & set(values)
+        if names:
+            request = request.with_options(replace(request.of(kind), **{name: values.pop(name) for name in names}))
+    if values:
+        raise TypeError(f"{', '.join(values)}: no engine has such an option")
+    return request
+
+
+def option_value(request: PlanRequest, name: str) -> Any:
+    """The value of the option of that name, whosever it is. Raises AttributeError for a name that is no option."""
+    if name in PlanRequest.__dataclass_fields__:
+        return getattr(request, name)
+    owners = (kind for kind in _kinds_of_options(request) if name in kind.__dataclass_fields__)
+    return getattr(request.of(next(owners, EngineOptions)), name)
+
+
+def _kinds_of_options(request: PlanRequest) -> list[type[EngineOptions]]:
+    """Those of qserve's own engines, and of the one that is asked for."""
+    asked = [] if request.engine is None or request.engine in _OWN else [engine_named(request.engine)]
+    return [engine.planner.options for engine in (*own_engines(), *asked) if engine.planner.options is not None]

@@ -1,0 +1,23 @@
+"""What a user should know about a plan for the transformers engine beside its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qserve.planner.notes import length_note
+from qserve.planner.plan import Plan
+from qserve.planner.setup import Setup
+
+__all__ = ["notes_on"]
+
+
+def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
+    """Sentences, the most important first."""
+    if setup.quant.scheme.startswith("bnb") and setup.spec.moe:
+        yield (
+            "transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit "
+            "(bitsandbytes#1849): most of this model stays as large as it was"
+        )
+    # A scorer gets a usual length, not the longest that fits.
+    is_usual = setup.spec.head.kind == "score"
+    yield from length_note(setup, plan, "--max-model-len asks for more" if is_usual else "no more fits")

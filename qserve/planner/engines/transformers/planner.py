@@ -1,0 +1,58 @@
+"""The transformers engine as the planner knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.planner.engine import EnginePlanner
+from qserve.planner.engines.transformers.candidates import candidates
+from qserve.planner.engines.transformers.constants import TESTED_RELEASE
+from qserve.planner.engines.transformers.fit import fit
+from qserve.planner.engines.transformers.notes import notes_on
+from qserve.planner.engines.transformers.options import TransformersOptions
+from qserve.planner.engines.transformers.relaxations import relaxations
+from qserve.planner.engines.transformers.releases import check_release
+from qserve.planner.engines.transformers.schemes import loads, quantizes
+from qserve.planner.engines.transformers.terms import TERMS
+from qserve.planner.options import EngineOptions
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
+from qserve.planner.setup import Setup
+from qserve.planner.ways import Ways
+
+__all__ = ["TransformersPlanner"]
+
+
+@dataclass(frozen=True)
+class TransformersPlanner(EnginePlanner):
+    title: str = "the transformers engine"
+    default_version: str = TESTED_RELEASE
+    options: type[EngineOptions] | None = TransformersOptions
+    term_names: tuple[str, ...] = tuple(kind.name for kind in TERMS)
+
+    def suits(self, hardware: Hardware) -> bool:
+        return True
+
+    def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
+        check_release(request.engine_version or TESTED_RELEASE)
+
+    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
+        return candidates(checkpoint, hardware, request)
+
+    def fit(self, setup: Setup, cache_tokens: int) -> Plan:
+        return fit(setup, cache_tokens)
+
+    def notes(self, setup: Setup, plan: Plan) -> Iterable[str]:
+        return notes_on(setup, plan)
+
+    def relaxations(self, setup: Setup) -> Iterable[Ways]:
+        return relaxations(setup)
+
+    def loads(self, scheme: str) -> bool:
+        return loads(scheme)
+
+    def quantizes(self, scheme: str) -> bool:
+        return quantizes(scheme)

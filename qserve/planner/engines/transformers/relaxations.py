@@ -1,0 +1,36 @@
+"""Layers in RAM or on disk, which the transformers engine offers to plans of every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qserve.planner.engines.transformers.options import Offload, TransformersOptions
+from qserve.planner.setup import Setup
+from qserve.planner.ways import Pain, Ways, change_of
+from qserve.units import format_bytes
+
+__all__ = ["relaxations"]
+
+_UNSERVED = "enable_lora"  # it serves no adapters
+
+
+def relaxations(setup: Setup) -> Iterator[Ways]:
+    """Offloading, where nothing is offloaded yet."""
+    request, options = setup.request, setup.request.of(TransformersOptions)
+    wanted = request.given_to_others(TransformersOptions.engine).values()
+    needs_another = any(one.name == _UNSERVED for given in wanted for one in given)
+    if setup.on_cpu or options.offload != "none" or needs_another:
+        return
+    base, ram = request.for_engine(TransformersOptions.engine), format_bytes(setup.hardware.ram_available_bytes)
+    costs: tuple[tuple[Offload, str, str], ...] = (
+        ("cpu", "RAM", f"layers in RAM ({ram} available) cross the bus for every token: seconds per token"),
+        ("disk", "RAM and on disk", "layers on disk are read again for every token: tens of seconds per token"),
+    )
+    changes = (
+        change_of(
+            setup, f"transformers with layers in {place}", cost, base.with_options(replace(options, offload=offload))
+        )
+        for offload, place, cost in costs
+    )
+    yield Ways(Pain.OFFLOAD, tuple(changes))

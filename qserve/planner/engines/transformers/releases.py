@@ -1,0 +1,19 @@
+"""Releases of transformers as the planner tells them apart."""
+
+from __future__ import annotations
+
+from qserve.core.release import parse_release
+from qserve.errors import UsageError
+
+__all__ = ["POOL_SINCE", "check_release"]
+
+# From release 5 on the worker is qserve's own, with continuous batching over a pool; before, it is one `generate` call.
+POOL_SINCE = (5, 0)
+
+
+def check_release(text: str) -> None:
+    """Raises UsageError for a release of transformers that nobody measured, or that is one of vLLM's."""
+    if parse_release(text) < (4, 38):
+        raise UsageError(
+            f"--engine-version {text}: transformers before 4.38 is not planned for; leave it out, or give --engine vllm"
+        )

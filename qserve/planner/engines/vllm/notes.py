@@ -1,0 +1,92 @@
+"""What a user should know about a vLLM plan beside its figures: known traps of model and release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qserve.planner.engines.vllm import constants
+from qserve.planner.engines.vllm.adapters import adapter_notes
+from qserve.planner.engines.vllm.options import VllmOptions
+from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion
+from qserve.planner.notes import length_note
+from qserve.planner.plan import Plan
+from qserve.planner.setup import Setup
+from qserve.units import format_bytes
+
+__all__ = ["explanations_of", "notes_on"]
+
+
+def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
+    """Sentences, the most important first."""
+    yield from _about_quantization(setup)
+    yield from _about_model(setup)
+    yield from adapter_notes(setup)
+    yield from _about_layout(setup)
+    yield from _about_video(setup)
+    yield from length_note(setup, plan)
+
+
+def _about_quantization(setup: Setup) -> Iterator[str]:
+    stored = setup.spec.quantization
+    if stored is not None and stored.kv_cache_dtype == setup.kv_cache_dtype:
+        asked = f"the checkpoint asks for a KV cache in {stored.kv_cache_dtype}"
+        yield f"{asked}; --kv-cache-dtype {setup.dtype} overrules it"
+    scheme = setup.quant.scheme
+    if scheme.startswith("bnb"):
+        if VllmVersion.parse(setup.engine_version).bitsandbytes_is_plugin:
+            yield "bitsandbytes left vLLM's core in 0.28: this takes the package vllm-bnb-plugin"
+        if setup.num_ranks > 1 and not setup.quant.in_flight:
+            yield "vLLM does not run a pre-quantized bitsandbytes checkpoint on several cards"
+        if scheme == "bnb-int8":
+            yield "vLLM runs 8-bit bitsandbytes without CUDA graphs"
+
+
+def _about_model(setup: Setup) -> Iterator[str]:
+    spec, version = setup.spec, VllmVersion.parse(setup.engine_version)
+    if version.is_unknown:
+        counted_as = TESTED_RELEASE.rpartition(".")[0]
+        yield f"vLLM {setup.engine_version} is newer than this planner: counted as {counted_as}"
+    if spec.is_hybrid:
+        yield (
+            "hybrid model: a sequence pins whole blocks for its linear-attention state, so start-up fails with more "
+            "sequences than blocks; --max-num-seqs is always given"
+        )
+        if version.release < (0, 17) and spec.family.startswith("qwen3_5"):
+            yield "this family needs vLLM 0.17 or later"
+    if spec.vision and not setup.request.of(VllmOptions).language_model_only:
+        yield "the vision encoder is loaded and profiled; --language-model-only leaves both out"
+
+
+def _about_layout(setup: Setup) -> Iterator[str]:
+    heads, ranks, cards = setup.spec.num_key_value_heads, setup.tensor_parallel_size, len(setup.hardware.devices)
+    if ranks > heads:
+        yield f"{heads} KV heads on {ranks} ranks: each head is kept {ranks // heads} times, the cache does not shrink"
+    if 1 <= setup.num_ranks < cards:
+        yield f"{setup.num_ranks} of {cards} cards suffice; the others stay free"
+
+
+def _about_video(setup: Setup) -> Iterator[str]:
+    vision, options = setup.spec.vision, setup.request.of(VllmOptions)
+    is_left_out = options.media.videos == 0 or options.language_model_only or options.skip_mm_profiling
+    if vision and vision.kind != "qwen3_vl" and not is_left_out:
+        yield (
+            "vLLM encodes a video at start-up, two large frames for every 16384 tokens of max_model_len: "
+            """--limit-mm-per-prompt '{"video": 0}' leaves it out"""
+        )
+
+
+def explanations_of(setup: Setup, plan: Plan) -> Iterator[str]:
+    """What write-ups get wrong about the share of the card and the sampler."""
+    if not plan.placement.gpu_memory_utilization:
+        return
+    vocabulary = setup.spec.vocab_size
+    seqs = format_bytes(constants.SAMPLER_BYTES_TRITON * 256 * vocabulary)
+    yield (
+        "gpu_memory_utilization is a share of the whole card, not of what is free; raising it gives the engine more "
+        "and takes it from every neighbour (a trainer, a second engine)"
+    )
+    yield (
+        "kv_cache_memory_bytes sets the cache itself: vLLM then ignores the share, and start-up no longer depends on "
+        "what else moves on the card"
+    )
+    yield f"every 256 sequences of max_num_seqs cost {seqs} of sampler peak with a vocabulary of {vocabulary}"

@@ -1,0 +1,75 @@
+"""vLLM as the planner knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import CpuFeatures, Device, Hardware
+from qserve.planner.engine import EnginePlanner
+from qserve.planner.engines.vllm.candidates import candidates
+from qserve.planner.engines.vllm.fit import fit
+from qserve.planner.engines.vllm.flags import engine_args
+from qserve.planner.engines.vllm.notes import explanations_of, notes_on
+from qserve.planner.engines.vllm.options import VllmOptions
+from qserve.planner.engines.vllm.refusals import refuse
+from qserve.planner.engines.vllm.relaxations import relaxations
+from qserve.planner.engines.vllm.schemes import loads, quantizes, runs_stored
+from qserve.planner.engines.vllm.terms import CARD_TERMS, CPU_TERMS
+from qserve.planner.engines.vllm.versions import TESTED_RELEASE
+from qserve.planner.options import EngineOptions
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
+from qserve.planner.setup import Setup
+from qserve.planner.ways import Ways
+
+__all__ = ["VllmPlanner"]
+
+
+@dataclass(frozen=True)
+class VllmPlanner(EnginePlanner):
+    title: str = "vLLM"
+    default_version: str = TESTED_RELEASE
+    options: type[EngineOptions] | None = VllmOptions
+    term_names: tuple[str, ...] = tuple(dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)))
+
+    def suits(self, hardware: Hardware) -> bool:
+        return bool(hardware.devices)
+
+    def refuse(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> None:
+        refuse(checkpoint, hardware, request)
+
+    def as_served(self, checkpoint: Checkpoint, request: PlanRequest) -> Checkpoint:
+        return checkpoint.overridden(request.of(VllmOptions).overrides)
+
+    def candidates(self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
+        return candidates(checkpoint, hardware, request)
+
+    def fit(self, setup: Setup, cache_tokens: int) -> Plan:
+        return fit(setup, cache_tokens)
+
+    def flags(self, setup: Setup, plan: Plan) -> tuple[str, ...]:
+        return engine_args(setup, plan)
+
+    def notes(self, setup: Setup, plan: Plan) -> Iterable[str]:
+        return notes_on(setup, plan)
+
+    def explanations(self, setup: Setup, plan: Plan) -> Iterable[str]:
+        return explanations_of(setup, plan)
+
+    def relaxations(self, setup: Setup) -> Iterable[Ways]:
+        return relaxations(setup)
+
+    def on_other_cards(self, request: PlanRequest) -> PlanRequest:
+        options = request.of(VllmOptions)
+        return request.with_options(replace(options, tensor_parallel_size=None, pipeline_parallel_size=None))
+
+    def loads(self, scheme: str) -> bool:
+        return loads(scheme)
+
+    def runs_stored(self, scheme: str, device: Device, cpu: CpuFeatures) -> bool:
+        return runs_stored(scheme, device, cpu)
+
+    def quantizes(self, scheme: str) -> bool:
+        return quantizes(scheme)

@@ -1,0 +1,42 @@
+"""The terms of vLLM's memory on a card and on a CPU, in the order of --explain. A new one is a class and a line."""
+
+from __future__ import annotations
+
+from qserve.planner.engines.vllm.sizing import Sizing
+from qserve.planner.engines.vllm.terms.activations import Activations
+from qserve.planner.engines.vllm.terms.adapters import AdapterBuffers
+from qserve.planner.engines.vllm.terms.cpu import CpuActivations, CpuKvCache, Python, Repacking
+from qserve.planner.engines.vllm.terms.graphs import CudaGraphs
+from qserve.planner.engines.vllm.terms.kept import KeptBuffers, Penalties, PinnedSegment
+from qserve.planner.engines.vllm.terms.kv import KvCache
+from qserve.planner.engines.vllm.terms.runtime import CudaContext, NonTorch
+from qserve.planner.engines.vllm.terms.weights import Weights
+from qserve.planner.term import TermKind
+
+__all__ = ["CARD_TERMS", "CPU_TERMS", "terms_of"]
+
+CARD_TERMS: tuple[TermKind[Sizing], ...] = (
+    Weights(),
+    AdapterBuffers(),
+    KvCache(),
+    Activations(),
+    CudaGraphs(),
+    NonTorch(),
+    Penalties(),
+    KeptBuffers(),
+    PinnedSegment(),
+    CudaContext(),
+)
+CPU_TERMS: tuple[TermKind[Sizing], ...] = (
+    Weights(),
+    AdapterBuffers(),
+    CpuKvCache(),
+    CpuActivations(),
+    Repacking(),
+    Python(),
+)
+
+
+def terms_of(sizing: Sizing) -> tuple[TermKind[Sizing], ...]:
+    """Those of the device that the setup runs on."""
+    return CPU_TERMS if sizing.setup.on_cpu else CARD_TERMS

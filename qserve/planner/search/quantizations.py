@@ -1,0 +1,198 @@
+"""Which quantizations of a model are worth counting, best first: as stored, a sibling's, or made while loading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.dimensions import tensors_of
+from qserve.core.hardware import CpuFeatures, Device
+from qserve.core.model_spec import ModelSpec
+from qserve.core.quantization import FAMILIES, SCHEMES, CheckpointQuantization, resolve_scheme
+from qserve.core.tensors import Tensor
+from qserve.errors import UsageError
+from qserve.planner.engine import own_engines
+from qserve.planner.plan import QuantChoice
+from qserve.planner.request import PlanRequest
+from qserve.planner.siblings import padded_size, sibling_of
+
+__all__ = ["Offer", "Weights", "dtype_of", "nothing_runs", "quantizations"]
+
+_SCHEME_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One quantization of the model: what to load, what to do with it in flight."""
+
+    quant: QuantChoice
+    spec: ModelSpec
+    tensors: tuple[Tensor, ...]
+    in_flight: CheckpointQuantization | None = None
+
+
+class Offer(Protocol):
+    """What one engine can do with a quantization on one kind of device."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def cpu(self) -> CpuFeatures: ...
+
+    def loads(self, scheme: str) -> bool:
+        """Whether it is to be given checkpoints that are stored so."""
+        ...
+
+    def runs_stored(self, scheme: str) -> bool:
+        """Whether it has kernels here for a checkpoint that is stored so."""
+        ...
+
+    def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
+        """What `scheme` becomes when it quantizes while loading; None where it can't here."""
+        ...
+
+    def details(self, scheme: str) -> Iterator[str]:
+        """What is worth knowing of a scheme that it makes while loading."""
+        ...
+
+    def pays(self, scheme: str) -> bool:
+        """Whether a word like `auto` or `4bit` may mean this scheme here; an exact scheme is taken at its word."""
+        ...
+
+    def computes_in(self, scheme: str, dtype: str | None) -> bool:
+        """Whether kernels for `scheme` compute in `dtype`."""
+        ...
+
+
+def quantizations(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) -> Iterator[Weights]:
+    """Those that --quant allows and the engine runs there. Raises UsageError for a stored one that it does not run."""
+    allowed = resolve_scheme(request.quant)
+    stored = checkpoint.spec.quantization
+    if stored is not None:
+        _refuse_stored(checkpoint, stored, request, offer)
+        quant = QuantChoice(stored.scheme, checkpoint.id, reason=f"the checkpoint is stored as {_in_words(stored)}")
+        yield Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
+        return
+    for scheme in allowed:
+        is_named = request.quant == scheme and offer.device.kind != "cpu"
+        if request.quant in FAMILIES and not is_named and not (_pays(scheme, offer.device) and offer.pays(scheme)):
+            continue
+        if not offer.computes_in(scheme, request.dtype):
+            continue
+        weights = _quantized(checkpoint, scheme, offer)
+        if weights is not None:
+            yield weights
+
+
+def _pays(scheme: str, device: Device) -> bool:
+    """fp8 needs Ampere's weight-only kernels at least."""
+    return scheme != "fp8" or device.supports("fp8") or (device.compute_capability or (0, 0)) >= (8, 0)
+
+
+def _refuse_stored(checkpoint: Checkpoint, stored: CheckpointQuantization, request: PlanRequest, offer: Offer) -> None:
+    allowed = resolve_scheme(request.quant)
+    if request.quant != "auto" and stored.scheme not in allowed and not _same_family(stored.scheme, request.quant):
+        raise UsageError(
+            f"{checkpoint.id} is stored as {stored.scheme}, and --quant {request.quant} can't requantize it; "
+            f"leave --quant out, or name the 16-bit model"
+        )
+    if offer.runs_stored(stored.scheme):
+        return
+    where = "on this CPU" if offer.device.kind == "cpu" else f"for {offer.device.name}"
+    able = [
+        f"--engine {engine.name}"
+        for engine in own_engines()
+        if engine.name != offer.name and engine.planner.runs_stored(stored.scheme, offer.device, offer.cpu)
+    ]
+    instead = f"use {' or '.join(able)}, or name" if able else "name"
+    raise UsageError(
+        f"{checkpoint.id} is stored as {stored.scheme}, and {offer.title} has no kernels for that {where}; "
+        f"{instead} the 16-bit model"
+    )
+
+
+def _in_words(stored: CheckpointQuantization) -> str:
+    """The scheme, and those of the modules that are stored otherwise."""
+    others = dict.fromkeys(other.scheme for _, other in stored.overrides if other.scheme != stored.scheme)
+    return f"{stored.scheme}, parts of it as {', '.join(others)}" if others else stored.scheme
+
+
+def _quantized(checkpoint: Checkpoint, scheme: str, offer: Offer) -> Weights | None:
+    """`scheme` from the checkpoint itself, from a sibling, or in flight; None where none of them runs there."""
+    if SCHEMES[scheme].bits >= 16:
+        quant = QuantChoice(scheme, checkpoint.id, reason="as it was trained: nothing is lost")
+        return Weights(quant, checkpoint.spec, checkpoint.counted_tensors)
+    sibling = sibling_of(checkpoint.id, scheme)
+    stored = _stored_as(scheme)
+    if sibling is not None and stored is not None and offer.loads(scheme) and offer.runs_stored(scheme):
+        columns = padded_size(sibling) or checkpoint.spec.intermediate_size
+        spec = replace(checkpoint.spec, quantization=stored, id=sibling, intermediate_size=columns)
+        reason = f"{sibling} was quantized with calibration data, which is better than quantizing while loading"
+        return Weights(QuantChoice(scheme, sibling, reason=reason), spec, tensors_of(spec))
+    online = offer.online(scheme, checkpoint.spec)
+    if online is not None:
+        reason = _why_online(online.scheme, scheme, checkpoint.id, offer)
+        quant = QuantChoice(online.scheme, checkpoint.id, in_flight=True, reason=reason)
+        return Weights(quant, checkpoint.spec, checkpoint.counted_tensors, online)
+    return None
+
+
+def _why_online(scheme: str, asked: str, checkpoint_id: str, offer: Offer) -> str:
+    """The choice in a sentence."""
+    why = f"no {asked} checkpoint of {checkpoint_id} is known, so " if SCHEMES[asked].is_stored else ""
+    return "; ".join([f"{why}{offer.name} quantizes it while loading", *offer.details(scheme)])
+
+
+def _stored_as(scheme: str) -> CheckpointQuantization | None:
+    """How official siblings store a scheme."""
+    table = {
+        "awq": CheckpointQuantization("awq", 4, group_size=128),
+        "gptq-int4": CheckpointQuantization("gptq-int4", 4, group_size=128, symmetric=True),
+        "gptq-int8": CheckpointQuantization("gptq-int8", 8, group_size=128, symmetric=True),
+        "fp8": CheckpointQuantization("fp8", 8, block=128, symmetric=True),
+        "w8a8": CheckpointQuantization("w8a8", 8, symmetric=True),
+        "bnb-nf4": CheckpointQuantization("bnb-nf4", 4, 64, double_quant=True),
+    }
+    return table.get(scheme)
+
+
+def _same_family(stored: str, asked: str) -> bool:
+    if "fp8" in (asked, stored):
+        return asked == stored
+    return SCHEMES[stored].bits == {"4bit": 4, "int8": 8}.get(asked)
+
+
+def dtype_of(spec: ModelSpec, weights: Weights, device: Device, request: PlanRequest) -> str:
+    """What the model computes in on `device`."""
+    if request.dtype not in (None, "auto"):
+        return {"half": "float16", "float": "float32", **_SCHEME_DTYPES}.get(str(request.dtype), str(request.dtype))
+    if weights.quant.scheme in _SCHEME_DTYPES and request.quant in _SCHEME_DTYPES:
+        return _SCHEME_DTYPES[weights.quant.scheme]
+    if device.kind == "cuda" and spec.dtype == "bfloat16" and not device.supports("bf16"):
+        return "float16"  # before Ampere there is no bf16; vLLM refuses it, fp16 holds the same bytes
+    return "bfloat16" if spec.dtype == "float32" and device.kind == "cuda" else spec.dtype
+
+
+def nothing_runs(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) -> str:
+    """That no quantization which was asked for runs there, with those that do."""
+    where = f"{offer.name} on a CPU" if offer.device.kind == "cpu" else offer.name
+    runs = [name for name in SCHEMES if offer.online(name, checkpoint.spec) is not None or SCHEMES[name].bits >= 16]
+    able = [
+        f"--engine {engine.name}"
+        for engine in own_engines()
+        if engine.name != offer.name and any(map(engine.planner.quantizes, resolve_scheme(request.quant)))
+    ]
+    hint = f"; or give {' or '.join(able)}" if able and offer.name == own_engines()[0].name else ""
+    return (
+        f"--quant {request.quant} of {checkpoint.id} does not run on {where}: there is no known checkpoint of it that "
+        f"does, and {offer.name} can't quantize so while loading here. It can: {', '.join(runs)}{hint}"
+    )
