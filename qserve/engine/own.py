@@ -13,6 +13,7 @@ from typing import Any
 from qserve.engine.base import WorkerEndpoint
 from qserve.engine.heartbeat import Progress, heartbeat_file, read_heartbeat
 from qserve.engine.launch import Ask, Retry
+from qserve.engine.limits import EngineLimits
 from qserve.engine.process import FAILURE, NOTE, PHASE, WorkerSpec, death_of
 from qserve.engine.process_tree import tree_of
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
@@ -59,7 +60,12 @@ class OwnProcess:
         return None if status == 0 else status == 200
 
     async def introduce(self, ask: Ask, endpoint: WorkerEndpoint) -> None:
-        """Nothing: gateway and worker know the same schemas."""
+        """The limits of the pool that was made; gateway and worker know the same schemas."""
+        status, body = await ask("GET", "/v1/qserve/limits", b"")
+        if status == 200:  # a reward worker has none beside its plan's
+            limits = EngineLimits(**json.loads(body))
+            endpoint.max_model_len, endpoint.max_num_seqs = limits.max_model_len, limits.max_num_seqs
+            endpoint.max_prompt_bytes = limits.max_prompt_bytes
 
     def failure(self, returncode: int) -> QserveError:
         """Its own words, as the kind of error that its status names; without any, how it ended and its last line."""

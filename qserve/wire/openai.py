@@ -32,6 +32,9 @@ MAX_PROMPTS = 2048
 # Each takes tokens of the template; no context is so long that more would fit.
 MAX_MESSAGES = 8192
 MAX_STOP_STRINGS = 16
+# Looked for after every token.
+MAX_STOP_CHARS = 4096
+MAX_STOP_TOKEN_IDS = 4096
 MAX_TOP_LOGPROBS = 20
 INT64_MAX = 2**63 - 1
 
@@ -52,6 +55,7 @@ _REFUSED = {
 
 # Lists stop at their first wrong item: an error for each of a million items took minutes and gigabytes.
 NonEmptyString = Annotated[str, Field(min_length=1)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 # More names than that in one object are no request; naming each as an error would take seconds.
@@ -105,10 +109,8 @@ class SamplingFields(Wire):
     top_k: int | None = Field(None, ge=-1, le=INT64_MAX, description="-1 or 0 keeps all")
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), le=INT64_MAX)
-    stop: (
-        NonEmptyString | Annotated[list[NonEmptyString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None
-    ) = None
-    stop_token_ids: Annotated[list[TokenId], Field(fail_fast=True)] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS, fail_fast=True)] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0, le=INT64_MAX)
@@ -177,6 +179,9 @@ class ChatCompletionRequest(SamplingFields):
     chat_template_kwargs: dict[str, JsonValue] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    split_special_tokens: bool = Field(
+        True, description="special tokens in messages are text; false: they are control tokens, as the template's own"
+    )
     store: SkipJsonSchema[Literal[False] | None] = None
 
     @model_validator(mode="after")
@@ -226,6 +231,7 @@ class TokenizeRequest(Wire):
     add_special_tokens: bool = False
     add_generation_prompt: bool = True
     return_token_strs: bool = False
+    split_special_tokens: bool = Field(True, description="of messages, as in /v1/chat/completions")
     chat_template_kwargs: dict[str, JsonValue] | None = None
 
     @model_validator(mode="after")

@@ -29,13 +29,17 @@ _WARM_UP_OPERATIONS = 200_000_000_000
 
 async def _serve(document: dict[str, Any]) -> None:
     from qserve.engine.transformers.app import build_app
+    from qserve.engine.transformers.prompt_lanes import prompt_lanes
 
     spec = WorkerSpec.from_json(document)
     engine = await _start_engine(spec)
+    prompts = prompt_lanes(engine, spec.socket)
     try:
-        await worker_process.listen(build_app(engine, spec.models, spec.key), spec.socket)
+        await prompts.start()
+        await worker_process.listen(build_app(engine, prompts, spec.models, spec.key), spec.socket)
     finally:
         engine.stop()
+        await prompts.close()
 
 
 async def _start_engine(spec: WorkerSpec) -> Engine:

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from qserve.engine.prompts.token_text import TokenText
 from qserve.engine.transformers.answer import Answer
 from qserve.engine.transformers.engine import Engine, Piece
 from qserve.engine.transformers.requests import chat_generations
 from qserve.engine.transformers.sampling import TokenChoice
-from qserve.engine.transformers.text import TokenText
 from qserve.wire.openai import ChatCompletionRequest
 
 __all__ = ["ChatAnswer"]
@@ -21,10 +21,10 @@ class ChatAnswer(Answer):
 
     _chunk_object = "chat.completion.chunk"
 
-    def __init__(self, engine: Engine, request: ChatCompletionRequest) -> None:
+    def __init__(self, engine: Engine, request: ChatCompletionRequest, prompt: list[int]) -> None:
         super().__init__(engine, request, "chatcmpl")
         self._request = request
-        self._generations = chat_generations(engine, request)
+        self._generations = chat_generations(engine, request, prompt)
         self._num_prompt_tokens = len(self._generations[0].prompt_ids)
 
     async def whole(self) -> dict[str, Any]:

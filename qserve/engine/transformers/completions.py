@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -12,7 +13,6 @@ from qserve.engine.transformers.legacy_logprobs import LegacyLogprobs
 from qserve.engine.transformers.prompt_logprobs import ScoredPrompt
 from qserve.engine.transformers.requests import (
     completion_max_tokens,
-    completion_prompts,
     generations,
     sampling_params,
 )
@@ -31,10 +31,10 @@ class CompletionAnswer(Answer):
 
     _chunk_object = "text_completion"
 
-    def __init__(self, engine: Engine, request: CompletionRequest) -> None:
+    def __init__(self, engine: Engine, request: CompletionRequest, prompts: list[list[int]]) -> None:
         super().__init__(engine, request, "cmpl")
         self._request = request
-        self._prompts = completion_prompts(engine, request)
+        self._prompts = prompts
         self._params = sampling_params(engine, request, request.logprobs)
         limits = [completion_max_tokens(engine, request, prompt) for prompt in self._prompts]
         self._scores_only = request.echo and request.logprobs is not None and max(limits) <= 1
@@ -83,6 +83,7 @@ class CompletionAnswer(Answer):
         if self._request.logprobs is not None:
             scored = [*await self._score([prompt for prompt in self._prompts for _ in range(n)])]
         for index, choice in enumerate(choices):
+            await asyncio.sleep(0)  # streams of others go on between two long prompts
             choice.echo(self._prompts[index // n], scored[index])
             if self._scores_only or not self._generations:
                 self._num_generated[index] = choice.close(scored[index])

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import AsyncGenerator
 from collections.abc import Sequence as SequenceOf
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from qserve.engine.limits import EngineLimits
+from qserve.engine.prompts.bounds import max_bytes_per_token
+from qserve.engine.prompts.token_text import TokenText
 from qserve.engine.transformers.batching import Batcher, Sequence, SequenceFailed
 from qserve.engine.transformers.load import LoadedModel
 from qserve.engine.transformers.out_of_memory import OutOfMemory
 from qserve.engine.transformers.prompt_logprobs import PromptToScore, ScoredPrompt
 from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler, TokenChoice
 from qserve.engine.transformers.scoring import PromptScorer
-from qserve.engine.transformers.text import StopStrings, TextStream, TokenText
+from qserve.engine.transformers.text import StopStrings, TextStream
 from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.wire.errors import ApiError
 
@@ -66,7 +71,7 @@ class Engine:
         self.batcher = batcher
         self.max_model_len = max_model_len
         self.max_num_seqs = max_num_seqs
-        self.token_text = TokenText(loaded.tokenizer)
+        self.token_text = TokenText(loaded.tokenizer.backend_tokenizer)
         config = loaded.model.config.get_text_config()
         self.vocab_size = int(config.vocab_size)
         self.max_positions = int(config.max_position_embeddings)
@@ -77,6 +82,13 @@ class Engine:
         self._scorer = scorer
         self._ids = itertools.count()
         self._device = loaded.model.device
+
+    @cached_property
+    def limits(self) -> EngineLimits:
+        """What it takes."""
+        per_token = max_bytes_per_token(json.loads(self.tokenizer.backend_tokenizer.to_str()))
+        max_prompt_bytes = None if per_token is None else per_token * self.max_model_len
+        return EngineLimits(self.max_model_len, self.max_num_seqs, max_prompt_bytes)
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         """The number of tokens that may be generated; raises a 400 with the numbers when that is none."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 from typing import Any
 
-from qserve.engine.transformers.text import TokenText
+from qserve.engine.prompts.token_text import TokenText
 
 __all__ = ["LegacyLogprobs"]
 

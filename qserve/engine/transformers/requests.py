@@ -1,17 +1,15 @@
-"""From a validated request to what the engine runs: prompts in tokens, sampling parameters, lengths that fit."""
+"""From a validated request to what the engine runs: sampling parameters, lengths that fit."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from qserve.engine.prompts.template import RESERVED_NAMES, ChatTemplate, TemplateRefused
 from qserve.engine.transformers.engine import Engine, Generation, seeded
 from qserve.engine.transformers.sampling import SamplingParams
 from qserve.wire.errors import ApiError
-from qserve.wire.openai import ChatCompletionRequest, ChatMessage, CompletionRequest, SamplingFields
+from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, SamplingFields
 
-__all__ = ["chat_generations", "chat_prompt", "completion_prompts", "generations", "sampling_params"]
+__all__ = ["chat_generations", "completion_max_tokens", "generations", "sampling_params"]
 
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 
@@ -44,75 +42,12 @@ def sampling_params(engine: Engine, request: SamplingFields, num_logprobs: int |
     )
 
 
-def chat_prompt(
-    engine: Engine,
-    messages: list[ChatMessage],
-    *,
-    add_generation_prompt: bool,
-    continue_final_message: bool = False,
-    template_kwargs: dict[str, Any] | None = None,
-) -> list[int]:
-    """The conversation through the model's chat template. A template's own complaint is a 400."""
-    if not engine.tokenizer.chat_template:
-        raise ApiError(
-            400,
-            "this model has no chat template; use /v1/completions with a plain prompt",
-            "no_chat_template",
-            "messages",
-        )
-    clash = RESERVED_NAMES & set(template_kwargs or ())
-    if clash:
-        raise ApiError(
-            400,
-            f"'chat_template_kwargs' may not set {', '.join(sorted(clash))}",
-            "invalid_value",
-            "chat_template_kwargs",
-        )
-    template = ChatTemplate(engine.tokenizer.get_chat_template(), engine.tokenizer.special_tokens_map)
-    try:
-        text = template.render(
-            [{"role": message.role, "content": message.text()} for message in messages],
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            variables=template_kwargs,
-        )
-    except TemplateRefused as error:
-        raise ApiError(
-            400, f"the chat template refuses these messages: {error}", "chat_template", "messages"
-        ) from error
-    ids: list[int] = engine.tokenizer.encode(text, add_special_tokens=False)
-    return ids
-
-
-def chat_generations(engine: Engine, request: ChatCompletionRequest) -> list[Generation]:
-    """`n` generations from one conversation."""
-    prompt = chat_prompt(
-        engine,
-        request.messages,
-        add_generation_prompt=request.add_generation_prompt,
-        continue_final_message=request.continue_final_message,
-        template_kwargs=request.chat_template_kwargs,
-    )
+def chat_generations(engine: Engine, request: ChatCompletionRequest, prompt: list[int]) -> list[Generation]:
+    """`n` generations from one conversation, whose ids `prompt` are."""
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
     params = sampling_params(engine, request, num_logprobs)
     max_tokens = engine.check_length(len(prompt), request.max_completion_tokens or request.max_tokens)
     return generations([prompt], params, max_tokens, request)
-
-
-def completion_prompts(engine: Engine, request: CompletionRequest) -> list[list[int]]:
-    """The prompts in tokens; token arrays stay as they are, text gets no BOS that the tokenizer does not add itself."""
-    prompt = request.prompt
-    if isinstance(prompt, str):
-        return [engine.tokenizer.encode(prompt)]
-    if isinstance(prompt[0], int):
-        prompts: list[list[int]] = [prompt]
-    elif isinstance(prompt[0], str):
-        return [engine.tokenizer.encode(text) for text in prompt]
-    else:
-        prompts = prompt
-    for ids in prompts:
-        _check_ids(engine, "prompt", max(ids))
-    return prompts
 
 
 def completion_max_tokens(engine: Engine, request: CompletionRequest, prompt: list[int]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers.decoders import DecodeStream
 
-__all__ = ["StopStrings", "TextStream", "TokenText"]
+__all__ = ["StopStrings", "TextStream"]
 
 
 class TextStream:
@@ -70,42 +70,3 @@ def _overlap(text: str, stop: str) -> int:
         if stop.startswith(text[-length:]):
             return length
     return 0
-
-
-class TokenText:
-    """How a single token is written in logprobs: a string of its own for every id, and its bytes."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._backend = tokenizer.backend_tokenizer
-        self._special = {token.content for token in self._backend.get_added_tokens_decoder().values()}
-        self._bytes_of_letter = _byte_level_alphabet()
-
-    def raw(self, token_id: int) -> bytes:
-        """The bytes of a token; those of a byte-level BPE may be part of a character."""
-        letters = self._backend.id_to_token(token_id)
-        if letters is None:
-            return b""
-        if letters in self._special or any(letter not in self._bytes_of_letter for letter in letters):
-            return str(letters).encode()
-        return bytes(self._bytes_of_letter[letter] for letter in letters)
-
-    def label(self, token_id: int) -> str:
-        """The token as text. Bytes that are no whole characters are spelled `bytes:\\xe4\\xbd`, as OpenAI spells them,
-        so that two tokens never share a key of `top_logprobs`.
-        """
-        raw = self.raw(token_id)
-        if not raw:
-            return f"token_id:{token_id}"
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
-
-
-def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's printable letter for each byte, inverted (the alphabet of every byte-level BPE, Qwen's among them)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letters = {chr(byte): byte for byte in printable}
-    letters.update({chr(256 + index): byte for index, byte in enumerate(others)})
-    return letters

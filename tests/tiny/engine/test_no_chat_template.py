@@ -9,6 +9,7 @@ import httpx
 
 from qserve.demo import chat_model_path
 from qserve.engine.transformers.app import build_app
+from qserve.engine.transformers.prompt_lanes import prompt_lanes
 from tests.tiny.engine.loading import running
 
 
@@ -16,7 +17,8 @@ async def test_chat_is_refused_and_completions_go_on(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(chat_model_path(), tmp_path / "checkpoint"))
     (folder / "chat_template.jinja").unlink()
     async with running(str(folder)) as engine:
-        transport = httpx.ASGITransport(build_app(engine, ("m",), "key"))
+        prompts = prompt_lanes(engine, tmp_path / "socket")
+        transport = httpx.ASGITransport(build_app(engine, prompts, ("m",), "key"))
         headers = {"authorization": "Bearer key"}
         async with httpx.AsyncClient(transport=transport, base_url="http://worker", headers=headers) as client:
             messages = [{"role": "user", "content": "What is 12+30?"}]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.transformers.text import StopStrings, TextStream, TokenText
+from qserve.engine.prompts.token_text import TokenText
+from qserve.engine.transformers.text import StopStrings, TextStream
 
 any_text = st.text(st.sampled_from("ab \n漢你é🚀<|>x"), max_size=40)
 # The tokenizer is the same for all examples; only reading it is what makes hypothesis wary.
@@ -110,7 +111,7 @@ def test_no_stop_strings_hold_nothing_back() -> None:
 
 def test_every_token_has_a_label_of_its_own(demo_tokenizer: Any) -> None:
     """lm-eval reads top_logprobs as a dictionary: equal labels would lose tokens."""
-    naming = TokenText(demo_tokenizer)
+    naming = TokenText(demo_tokenizer.backend_tokenizer)
     labels = [naming.label(token) for token in range(1280)]
     assert len(set(labels)) == len(labels)
 
@@ -118,7 +119,7 @@ def test_every_token_has_a_label_of_its_own(demo_tokenizer: Any) -> None:
 @shared
 @given(text=any_text)
 def test_bytes_of_tokens_join_to_the_text(demo_tokenizer: Any, text: str) -> None:
-    naming = TokenText(demo_tokenizer)
+    naming = TokenText(demo_tokenizer.backend_tokenizer)
     assert b"".join(naming.raw(token) for token in demo_tokenizer.encode(text)).decode() == text
 
 
@@ -126,10 +127,10 @@ def test_bytes_of_tokens_join_to_the_text(demo_tokenizer: Any, text: str) -> Non
     ("token_text", "label"), [("<|im_end|>", "<|im_end|>"), ("<think>", "<think>"), (" the", " the")]
 )
 def test_labels(demo_tokenizer: Any, token_text: str, label: str) -> None:
-    assert TokenText(demo_tokenizer).label(demo_tokenizer.encode(token_text)[0]) == label
+    assert TokenText(demo_tokenizer.backend_tokenizer).label(demo_tokenizer.encode(token_text)[0]) == label
 
 
 def test_a_token_outside_the_tokenizer_has_a_label_too(demo_tokenizer: Any) -> None:
     """Checkpoints pad their vocabulary; the rows past the tokenizer's end can be drawn."""
-    naming = TokenText(demo_tokenizer)
+    naming = TokenText(demo_tokenizer.backend_tokenizer)
     assert (naming.label(5000), naming.raw(5000)) == ("token_id:5000", b"")

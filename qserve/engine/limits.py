@@ -1,0 +1,22 @@
+"""What a running chat worker takes: its real limits, which only the loaded model and its KV pool decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["EngineLimits"]
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """The answer of GET /v1/qserve/limits, from the worker to the gateway of the same `qserve up`.
+
+    Attributes:
+        max_model_len: prompt and answer together, in tokens; less than planned where the KV pool holds less.
+        max_num_seqs: sequences at once.
+        max_prompt_bytes: UTF-8 bytes above which no prompt fits; None: can't be told by bytes.
+    """
+
+    max_model_len: int
+    max_num_seqs: int
+    max_prompt_bytes: int | None

@@ -1,0 +1,152 @@
+"""The process that reads bodies:  python -m qserve.engine.prompts.process SETTINGS.json CPU_SECONDS
+
+A chat template is a program that came with the checkpoint, and a text is whatever a client sends; both may take time
+and memory without bound. Here they have bounds: CPU time per body, and address space. What goes beyond is refused, and
+the process ends, so that its memory is given back. Nothing in it holds the interpreter of the worker.
+
+One frame each way: two lengths, a JSON head, and bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import signal
+import struct
+import sys
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from qserve.engine.process import end_with_parent
+from qserve.engine.prompts.read import BodyReader, PromptBody
+from qserve.wire.errors import ApiError
+
+__all__ = ["LENGTHS", "ReaderSettings", "main"]
+
+LENGTHS = struct.Struct("!II")
+"""Bytes of a frame's head and of what follows it."""
+
+# Beside the interpreter and the tokenizer: the largest body that is allowed takes some 700 MB as JSON.
+_ADDRESS_SPACE_BYTES = 3 * 1024**3
+# A body that took more than this ends the process: the allocator would keep most of it.
+_MAX_TAKEN_KIB = 256 * 1024
+
+
+@dataclass(frozen=True)
+class ReaderSettings:
+    """What a process is told by a file.
+
+    Attributes:
+        tokenizer: the worker's own, as `Tokenizer.save` writes it.
+        template: the chat template, with the special tokens that it finds; None: the model has none.
+    """
+
+    tokenizer: str
+    template: str | None
+    special_tokens: dict[str, Any]
+    max_model_len: int
+    max_prompt_bytes: int | None
+    vocab_size: int
+
+
+class _TooSlow(Exception):
+    """The CPU time of this body is spent."""
+
+
+def main(settings: ReaderSettings, cpu_s: float, source: BinaryIO, sink: BinaryIO) -> None:
+    """A frame in, a frame out, until there are no more, or until a body took too much."""
+    reader = _reader(settings)
+    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, _ADDRESS_SPACE_BYTES))
+    signal.signal(signal.SIGVTALRM, _raise_too_slow)
+    most_kib = _peak_kib() + _MAX_TAKEN_KIB
+    is_last = False
+    while not is_last and (lengths := source.read(LENGTHS.size)):
+        head_length, body_length = LENGTHS.unpack(lengths)
+        what = json.loads(source.read(head_length))["what"]
+        head, parts, is_spent = _bounded(getattr(reader, what), source.read(body_length), cpu_s)
+        is_last = is_spent or _peak_kib() > most_kib
+        encoded = json.dumps({**head, "is_last": is_last}).encode()
+        sink.writelines([LENGTHS.pack(len(encoded), sum(map(len, parts))), encoded, *parts])
+        sink.flush()
+
+
+def _peak_kib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _bounded(
+    read: Callable[[bytes], PromptBody], body: bytes, cpu_s: float
+) -> tuple[dict[str, Any], list[bytes], bool]:
+    """The answer's head and bytes, and whether the process should end."""
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
+    try:
+        result = read(body)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        return *_as_frame(result), False
+    except ApiError as error:
+        refusal, is_spent = error, False
+    except _TooSlow:
+        refusal, is_spent = ApiError(400, _too_slow(cpu_s), "prompt_too_slow"), True
+    except MemoryError:
+        refusal, is_spent = ApiError(400, _TOO_LARGE, "prompt_too_large"), True
+    except Exception as error:
+        logging.getLogger("qserve.worker").exception("reading a request failed")
+        refusal, is_spent = ApiError(500, f"reading this request failed: {error}", "internal_error"), True
+    except BaseException as error:  # the tokenizer panicked: its class is no Exception
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        refusal, is_spent = ApiError(400, f"the tokenizer can't take this text: {error}", "not_tokenizable"), True
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    names = ("status", "message", "code", "param", "retry_after_s")
+    return {"error": {name: getattr(refusal, name) for name in names}}, [], is_spent
+
+
+_TOO_LARGE = "the chat template and the tokenizer need more memory for this request than one may have (3 GiB)"
+
+
+def _too_slow(cpu_s: float) -> str:
+    return f"the chat template and the tokenizer took more than {cpu_s:g} s for this request; shorten the prompt"
+
+
+def _raise_too_slow(*_: object) -> None:
+    raise _TooSlow
+
+
+def _as_frame(result: PromptBody) -> tuple[dict[str, Any], list[bytes]]:
+    if result.answer:
+        return {}, [result.answer]
+    head = {"request": result.request.decode(), "lengths": [len(ids) for ids in result.prompts]}
+    return head, [ids.tobytes() for ids in result.prompts]
+
+
+def _reader(settings: ReaderSettings) -> BodyReader:
+    from tokenizers import Tokenizer
+
+    from qserve.engine.prompts.template import ChatTemplate
+    from qserve.engine.prompts.token_text import TokenText
+    from qserve.engine.prompts.tokenize import PromptTokenizer
+
+    tokenizer = Tokenizer.from_file(settings.tokenizer)
+    template = None if settings.template is None else ChatTemplate(settings.template, settings.special_tokens)
+    return BodyReader(
+        PromptTokenizer(tokenizer, settings.max_model_len, settings.max_prompt_bytes),
+        template,
+        TokenText(tokenizer).label,
+        lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),
+        max_model_len=settings.max_model_len,
+        vocab_size=settings.vocab_size,
+    )
+
+
+assert array("i").itemsize == 4, "ids travel as 32-bit integers"
+
+if __name__ == "__main__":
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    told = ReaderSettings(**json.loads(Path(sys.argv[1]).read_text()))
+    main(told, float(sys.argv[2]), sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,36 @@
+"""The processes that read the bodies of one engine's requests (`qserve.engine.prompts`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qserve.engine.prompts.lanes import PromptLanes
+from qserve.engine.prompts.process import ReaderSettings
+from qserve.engine.transformers.engine import Engine
+
+__all__ = ["prompt_lanes"]
+
+
+def prompt_lanes(engine: Engine, socket: Path) -> PromptLanes:
+    """What its processes need to know lies beside the worker's socket, in a folder that is private."""
+    tokenizer = engine.tokenizer
+    file = socket.with_suffix(".tokenizer.json")
+    tokenizer.backend_tokenizer.save(str(file))
+    settings = ReaderSettings(
+        tokenizer=str(file),
+        template=_chat_template(tokenizer),
+        special_tokens=dict(tokenizer.special_tokens_map),
+        max_model_len=engine.limits.max_model_len,
+        max_prompt_bytes=engine.limits.max_prompt_bytes,
+        vocab_size=engine.vocab_size,
+    )
+    return PromptLanes(settings, socket.with_suffix(".reader.json"))
+
+
+def _chat_template(tokenizer: Any) -> str | None:
+    try:
+        template: str = tokenizer.get_chat_template()
+    except ValueError:  # it has none, or several and none by default
+        return None
+    return template
