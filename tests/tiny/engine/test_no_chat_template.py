@@ -24,6 +24,7 @@ async def test_chat_is_refused_and_completions_go_on(tmp_path: Path) -> None:
             messages = [{"role": "user", "content": "What is 12+30?"}]
             chat = await client.post("/v1/chat/completions", json={"model": "m", "messages": messages})
             completion = await client.post("/v1/completions", json={"model": "m", "prompt": "1+1=", "max_tokens": 2})
+    await prompts.close()
     assert chat.status_code == 400
     assert chat.json()["error"]["code"] == "no_chat_template"
     assert "/v1/completions" in chat.json()["error"]["message"]
