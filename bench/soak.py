@@ -1,0 +1,292 @@
+"""A service under mixed load for a long time: does it grow, does it slow down, is anything lost?
+
+    python bench/soak.py --minutes 30 [--clients 64] [--kill-every-s 120] [--output soak.json]
+
+Starts `qserve up --model demo --reward demo`, has clients of eight kinds ask it (bench/soak_clients.py), and kills the
+chat or the reward worker by SIGKILL in turn. Every ten seconds it notes RSS, PSS, descriptors and threads of each
+process and the latencies since. An answer is *lost* when it is not whole, or wrong in status, and no kill explains it:
+only requests of the killed worker, that were in flight then or came before it was ready again, may fail, and then with
+an error of the API. Prints tables as Markdown; exit status 1 where anything was lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+from soak_clients import KINDS, Outcome, ask
+from streams import ended, wait_for
+
+_SAMPLE_S = 10.0
+_MIB = 1 << 20
+_ROLE_OF_MODULE = {"qserve.engine.transformers": "chat", "qserve.reward": "reward"}
+# What an error may be while a worker is away.
+_AWAY = frozenset({"worker_died", "worker_not_ready", "worker_unreachable", "error event"})
+_RIGHT = {kind.name: kind.right for kind in KINDS}
+
+
+@dataclass
+class Kill:
+    """One worker killed: requests of `role` may fail from `at_s` until `back_s`."""
+
+    role: str
+    at_s: float
+    back_s: float = float("inf")
+
+
+@dataclass
+class Soak:
+    """What was seen so far."""
+
+    url: str
+    service: psutil.Process
+    began_s: float = field(default_factory=time.monotonic)
+    outcomes: list[Outcome] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+    def workers(self) -> dict[str, psutil.Process]:
+        found = {}
+        for child in self.service.children():
+            with contextlib.suppress(psutil.Error):
+                words = child.cmdline()
+                module = words[words.index("-m") + 1] if "-m" in words else ""
+                if module in _ROLE_OF_MODULE:
+                    found[_ROLE_OF_MODULE[module]] = child
+        return found
+
+    def lost(self) -> list[Outcome]:
+        """Outcomes that no kill explains."""
+        return [one for one in self.outcomes if not self._is_right(one)]
+
+    def _is_right(self, one: Outcome) -> bool:
+        if one.is_whole and (one.status in _RIGHT[one.kind] or (one.status == 429 and one.what == "queue_full")):
+            return True
+        return one.is_whole and one.what in _AWAY and any(self._explains(kill, one) for kill in self.kills)
+
+    @staticmethod
+    def _explains(kill: Kill, one: Outcome) -> bool:
+        # A bad request may be for either worker.
+        return one.role in ("", kill.role) and one.began_s < kill.back_s and one.began_s + one.seconds > kill.at_s
+
+
+async def client(soak: Soak, number: int, until_s: float, think_s: float) -> None:
+    """Asks one thing after another, over connections of its own."""
+    draw = random.Random(number)
+    weights = [kind.weight for kind in KINDS]
+    async with aiohttp.ClientSession() as http:
+        while time.monotonic() < until_s:
+            (kind,) = draw.choices(KINDS, weights)
+            soak.outcomes.append(await ask(kind, http, soak.url, draw))
+            await asyncio.sleep(draw.expovariate(1 / think_s))
+
+
+async def kill_in_turn(soak: Soak, every_s: float) -> None:
+    """SIGKILL for the chat worker, then the reward worker, and so on."""
+    for number in range(10_000):
+        await asyncio.sleep(every_s)
+        role = ("chat", "reward")[number % 2]
+        kill = Kill(role, time.monotonic())
+        soak.kills.append(kill)
+        soak.workers()[role].send_signal(signal.SIGKILL)
+        await asyncio.sleep(1)
+        while not await asyncio.to_thread(_is_ready, soak.url, role):
+            await asyncio.sleep(0.2)
+        kill.back_s = time.monotonic() + 0.5
+
+
+async def sample(soak: Soak) -> None:
+    """What each process holds, and how long answers took since the last look."""
+    at = 0
+    while True:
+        await asyncio.sleep(_SAMPLE_S)
+        since, at = soak.outcomes[at:], len(soak.outcomes)
+        processes = {"gateway": soak.service, **soak.workers()}
+        held = {name: one for name, process in processes.items() if (one := _held(process)) is not None}
+        took = sorted(one.seconds for one in since if one.status == 200 and one.what != "cancelled")
+        latency = {"p50_s": _at(took, 0.5), "p99_s": _at(took, 0.99)}
+        soak.samples.append({"s": round(time.monotonic() - soak.began_s), "held": held, "num": len(since), **latency})
+        newest = soak.samples[-1]
+        print(f"{newest['s']:5d} s  {len(soak.outcomes):7d} answers, {len(soak.lost())} lost", file=sys.stderr)
+
+
+def _held(process: psutil.Process) -> dict[str, float] | None:
+    try:
+        memory = process.memory_full_info()
+        return {
+            "pid": process.pid, "rss_mib": round(memory.rss / _MIB, 1), "pss_mib": round(memory.pss / _MIB, 1),
+            "descriptors": process.num_fds(), "threads": process.num_threads(),
+        }  # fmt: skip
+    except psutil.Error:
+        return None
+
+
+def _at(values: list[float], quantile: float) -> float:
+    return round(values[min(len(values) - 1, int(quantile * len(values)))], 3) if values else 0.0
+
+
+def _is_ready(url: str, role: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/ready", timeout=10) as answer:
+            document = json.load(answer)
+    except urllib.error.HTTPError as error:
+        document = json.load(error)
+    except OSError:
+        return False
+    return any(one["name"] == role and one["state"] == "ready" for one in document["workers"])
+
+
+@contextlib.contextmanager
+def service(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """`qserve up` with both demo models."""
+    ready = folder / "ready.json"
+    command = [
+        str(Path(sys.executable).parent / "qserve"), "up", "--model", "demo", "--reward", "demo", "--port", "0",
+        "--no-ui", "--state-dir", str(folder), "--ready-file", str(ready),
+    ]  # fmt: skip
+    with ended(command, folder / "up.log") as process:
+        wait_for(ready.exists, process)
+        yield json.loads(ready.read_text())["url"], process
+
+
+async def run(soak: Soak, args: argparse.Namespace) -> None:
+    """All of it, for the time."""
+    until_s = time.monotonic() + 60 * args.minutes
+    beside = [asyncio.create_task(sample(soak)), asyncio.create_task(kill_in_turn(soak, args.kill_every_s))]
+    await asyncio.gather(*(client(soak, number, until_s, args.think_s) for number in range(args.clients)))
+    for task in beside:
+        task.cancel()
+    await asyncio.gather(*beside, return_exceptions=True)
+
+
+def planned_mib(url: str) -> dict[str, float]:
+    """What the plan says that each worker's process holds, where the service tells it."""
+    with urllib.request.urlopen(f"{url}/v1/qserve/memory", timeout=30) as answer:
+        entries = json.load(answer)["data"]
+    names = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "cuda_graphs_bytes", "runtime_bytes")
+    return {
+        one["worker"]: sum(device.get(name, 0) for device in one["planned"]["devices"] for name in names) / _MIB
+        for one in entries if "planned" in one
+    }  # fmt: skip
+
+
+def report(soak: Soak, planned: dict[str, float]) -> str:
+    """Tables as Markdown."""
+    lost = soak.lost()
+    seconds = time.monotonic() - soak.began_s
+    lines = [
+        f"{len(soak.outcomes)} answers in {seconds / 60:.1f} minutes, {len(soak.kills)} kills, {len(lost)} lost.", "",
+        "| kind | answers | right | while its worker was away | 429 | lost | p50 s | p99 s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for kind in KINDS:
+        of_kind = [one for one in soak.outcomes if one.kind == kind.name]
+        took = sorted(one.seconds for one in of_kind if one.status in kind.right)
+        right, full = len(took), sum(one.status == 429 for one in of_kind)
+        gone = sum(one.kind == kind.name for one in lost)
+        away = len(of_kind) - right - full - gone
+        lines.append(
+            f"| {kind.name} | {len(of_kind)} | {right} | {away} | {full} | {gone} | {_at(took, 0.5):.2f} "
+            f"| {_at(took, 0.99):.2f} |"
+        )
+    lines += ["", "| process | planned MiB | " + " | ".join(_COLUMNS) + " |", "|---|---|" + "---|" * len(_COLUMNS)]
+    lines += [_process_row(soak, name, planned.get(name)) for name in ("gateway", "chat", "reward")]
+    lines += [
+        "",
+        "| minute | answers | p50 s | p99 s | gateway RSS | chat RSS | reward RSS |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += _minute_rows(soak)
+    if lost:
+        lines += ["", "Lost:", ""] + [f"- {count} × {what}" for what, count in _kinds_of(lost).most_common(20)]
+    return "\n".join(lines)
+
+
+_COLUMNS = (
+    "RSS minute 3",
+    "RSS end",
+    "RSS most",
+    "descriptors minute 3",
+    "descriptors end",
+    "most",
+    "threads end",
+    "most",
+)
+
+
+def _process_row(soak: Soak, name: str, planned: float | None) -> str:
+    held = [(one["s"], one["held"][name]) for one in soak.samples if name in one["held"]]
+    if not held:
+        return f"| {name} | | " + " | ".join("" for _ in _COLUMNS) + " |"
+    third = next((one for s, one in held if s >= 180), held[0][1])
+    last = held[-1][1]
+    most = {key: max(one[key] for _, one in held) for key in last}
+    cells = (
+        third["rss_mib"], last["rss_mib"], most["rss_mib"], third["descriptors"], last["descriptors"],
+        most["descriptors"], last["threads"], most["threads"],
+    )  # fmt: skip
+    return f"| {name} | {'' if planned is None else round(planned)} | " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _minute_rows(soak: Soak) -> list[str]:
+    rows = []
+    for minute in range(0, round(soak.samples[-1]["s"] / 60) + 1, 2):
+        some = [one for one in soak.samples if minute * 60 <= one["s"] < (minute + 2) * 60]
+        if some:
+            rss = [
+                statistics.median(one["held"][name]["rss_mib"] for one in some if name in one["held"])
+                if any(name in one["held"] for one in some) else 0
+                for name in ("gateway", "chat", "reward")
+            ]  # fmt: skip
+            figures = (statistics.median(one["p50_s"] for one in some), max(one["p99_s"] for one in some), *rss)
+            rows.append(f"| {minute} | {sum(one['num'] for one in some)} | " + " | ".join(map(str, figures)) + " |")
+    return rows
+
+
+def _kinds_of(lost: list[Outcome]) -> Counter[str]:
+    return Counter(f"{one.kind}: status {one.status} {one.what[:100]}" for one in lost)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--kill-every-s", type=float, default=120.0)
+    parser.add_argument("--think-s", type=float, default=0.5, help="mean pause of a client between requests")
+    parser.add_argument("--output", type=Path, help="all samples, kills and lost answers as JSON")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="qserve-soak-") as name, service(Path(name)) as (url, process):
+        soak, planned = Soak(url, psutil.Process(process.pid)), planned_mib(url)
+        asyncio.run(run(soak, args))
+        print(report(soak, planned))
+        if args.output is not None:
+            kills = [
+                vars(kill) | {"at_s": kill.at_s - soak.began_s, "back_s": kill.back_s - soak.began_s}
+                for kill in soak.kills
+            ]
+            lost = [vars(one) | {"began_s": one.began_s - soak.began_s} for one in soak.lost()]
+            document = {"samples": soak.samples, "kills": kills, "lost": lost, "num_answers": len(soak.outcomes)}
+            args.output.write_text(json.dumps(document))
+    sys.exit(1 if soak.lost() else 0)
+
+
+if __name__ == "__main__":
+    main()
