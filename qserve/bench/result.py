@@ -16,6 +16,7 @@ from qserve.bench.metrics import Distribution, StageFigures
 from qserve.bench.records import RequestRecord
 from qserve.bench.run import StageRun
 from qserve.bench.saturation import Saturation
+from qserve.csv_cells import written_cell
 from qserve.errors import UsageError
 
 __all__ = ["BenchResult", "check_writable"]
@@ -72,7 +73,7 @@ class BenchResult:
                 rows = csv.writer(out)
                 rows.writerow(_COLUMNS)
                 for run in self.runs:
-                    rows.writerows(_row(run, record) for record in run.records)
+                    rows.writerows(map(written_cell, _row(run, record)) for record in run.records)
         except OSError as error:
             raise UsageError(f"{file} can't be written: {error.strerror}") from error
 

@@ -28,11 +28,14 @@ def command(url: str, api_key: str, host: str, port: int) -> None:
 
     _check(url, host)
     with bind(host, port) as listening:
-        from qserve.ui.serve import serve
+        from qserve.ui.serve import first_look, serve
         from qserve.ui.settings import UISettings
 
+        settings = UISettings(url=url, api_key=api_key)
         click.echo(f"http://{url_host(host)}:{listening.getsockname()[1]} shows {url}; Ctrl-C ends it")
-        serve(UISettings(url=url, api_key=api_key), listening)
+        if problem := first_look(settings):
+            click.echo(f"note: {problem}; the page goes on asking", err=True)
+        serve(settings, listening)
 
 
 def _check(url: str, host: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qserve.csv_cells import read_cell, written_cell
 from qserve.errors import UsageError
 from qserve.reward.evaluation.records import Content, Record, read_records
 from qserve.ui.api import Api
@@ -69,7 +70,7 @@ class ScoredFile:
             with file.open("w", newline="", encoding="utf-8") as out:
                 writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)))
                 writer.writeheader()
-                writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+                writer.writerows({name: written_cell(_cell(value)) for name, value in row.items()} for row in rows)
         else:
             file.write_text("".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows))
 
@@ -186,7 +187,7 @@ def _value(cell: str | None) -> Any:
             return json.loads(cell)
         except ValueError:
             return cell
-    return cell
+    return read_cell(cell) if cell else cell
 
 
 def _cell(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import tempfile
@@ -15,13 +16,16 @@ from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.tracing import NoTraces
 from qserve.gateway.web import Door
+from qserve.ui.api import Api
 from qserve.ui.app import build_app
+from qserve.ui.server import look_at
 from qserve.ui.settings import UISettings
 from qserve.ui.visitors import Visitors
 from qserve.wire.errors import ApiError
 
-__all__ = ["behind_door", "serve"]
+__all__ = ["behind_door", "first_look", "serve"]
 
+_FIRST_LOOK_S = 5
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -35,6 +39,22 @@ def behind_door(ui: ASGIApp, files: Path) -> ASGIApp:
 
     door = Door(elsewhere, Visitors(ui, files), GatewaySettings(allowed_hosts=_NAMES))
     return RequestContext(ApiErrors(door), GatewayMetrics(), NoTraces(), KeptRuns())
+
+
+def first_look(settings: UISettings) -> str:
+    """Why the server can't be asked; "" where it answers."""
+
+    async def look() -> str:
+        api = Api(settings)
+        try:
+            async with asyncio.timeout(_FIRST_LOOK_S):
+                return (await look_at(api)).problem
+        except TimeoutError:
+            return f"{settings.url} gave no answer within {_FIRST_LOOK_S} s"
+        finally:
+            await api.close()
+
+    return asyncio.run(look()).rstrip(".")
 
 
 def serve(settings: UISettings, listening: socket.socket) -> None:

@@ -8,6 +8,7 @@ the visitors that were told its path.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from qserve.wire.errors import ApiError
 
 __all__ = ["Visitors"]
 
+_log = logging.getLogger("qserve.ui")
+_MOST_LOGGED_CHARS = 200
 _OPEN = "/health"
 _FILE = "/gradio_api/file="
 _HEARTBEAT = "/gradio_api/heartbeat/"
@@ -76,7 +79,7 @@ class Visitors:
             return
         # Compressed answers could not be listened to, and between two processes of a machine they gain nothing.
         plain = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
-        await self._app({**scope, "headers": plain}, receive, self._listening(visitor, scope, send))
+        await _answered(self._app, {**scope, "headers": plain}, receive, self._listening(visitor, scope, send))
 
     def _check(self, visitor: str, scope: Scope) -> None:
         path: str = scope["path"]
@@ -124,6 +127,31 @@ class Visitors:
             await send(message)
 
         return send_and_listen
+
+
+async def _answered(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Call `app`; an error of its own is a 500 and ends there.
+
+    Raised further after a whole answer, as Starlette does, it makes the server close a connection that the gateway has
+    just put back for the next visitor's request.
+    """
+    is_begun = is_whole = False
+
+    async def send_and_watch(message: Message) -> None:
+        nonlocal is_begun, is_whole
+        is_begun = True
+        is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+        await send(message)
+
+    try:
+        await app(scope, receive, send_and_watch)
+    except Exception:
+        _log.exception("%s %s failed", scope["method"], scope["path"][:_MOST_LOGGED_CHARS])
+        if is_begun and not is_whole:
+            raise
+        if not is_begun:
+            error = ApiError(500, "the web interface failed at this; its log says why", "ui_failed")
+            await to_response(error)(scope, receive, send)
 
 
 def _session_of(body: bytes) -> str:

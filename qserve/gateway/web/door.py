@@ -11,7 +11,7 @@ from qserve.gateway.respond import send_body
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.web import pages
 from qserve.gateway.web.origin import check_origin, comes_from_elsewhere
-from qserve.gateway.web.routes import SIGN_IN, SIGN_OUT, START, ui_route
+from qserve.gateway.web.routes import SIGN_IN, SIGN_OUT, START, can_be_a_file, ui_route
 from qserve.gateway.web.session import Sessions, cookie_name, cookies, session_cookie
 from qserve.gateway.web.sign_in import MAX_FORM_BYTES, Guesses, key_of_form
 from qserve.wire.errors import ApiError
@@ -71,6 +71,8 @@ class Door:
         elif scope["path"] == SIGN_OUT:
             self._sessions.end(token)
             await _go_to_start(send, session_cookie(scope, ""))
+        elif visitor is not None and not can_be_a_file(scope["path"]):
+            raise ApiError(404, "no file has a name as long as this path", "route_not_found")
         elif visitor is not None:
             trust(scope)
             await self._ui(_with_visitor(scope, visitor), receive, send)

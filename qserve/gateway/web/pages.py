@@ -65,7 +65,8 @@ def starting(scope: Scope, next_path: str, detail: str = "") -> Page:
     """Its process is on its way, for the first time or (with a `detail`) again."""
     text = TEXTS[language(scope)]
     title, told = (text["again"], text["again_text"]) if detail else (text["starting"], text["starting_text"])
-    return Page(503, title, f'<p role="status">{escape(told.format(detail=detail))}</p>', next_path, 1)
+    # 200: it is what there is to see, and a browser would note an error otherwise.
+    return Page(200, title, f'<p role="status">{escape(told.format(detail=detail))}</p>', next_path)
 
 
 def failed(scope: Scope, detail: str) -> Page:

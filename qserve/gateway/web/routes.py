@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["SIGN_IN", "SIGN_OUT", "START", "UI_ROUTES", "UiRoute", "ui_route"]
+__all__ = ["SIGN_IN", "SIGN_OUT", "START", "UI_ROUTES", "UiRoute", "can_be_a_file", "ui_route"]
 
 SIGN_IN = "/sign-in"
 SIGN_OUT = "/sign-out"
+_MOST_PATH_CHARS = 1024
+_MOST_NAME_BYTES = 255
 
 
 @dataclass(frozen=True)
@@ -68,3 +70,8 @@ def ui_route(method: str, path: str) -> UiRoute | None:
         if route.method == method and pattern.fullmatch(path):
             return route
     return None
+
+
+def can_be_a_file(path: str) -> bool:
+    """Whether a file system takes names as long as these. Gradio asks it, and fails where it does not."""
+    return len(path) <= _MOST_PATH_CHARS and all(len(part.encode()) <= _MOST_NAME_BYTES for part in path.split("/"))

@@ -110,3 +110,30 @@ async def test_what_a_model_writes_opens_nothing(ui):
 async def test_answers_come_uncompressed_so_that_they_can_be_heard(ui):
     await ui.ask("ann", "/", accept_encoding="br")
     assert b"accept-encoding" not in ui.reached[-1][2]
+
+
+async def test_an_error_of_the_ui_is_a_500_and_ends_no_connection(ui):
+    """What is raised after a whole answer would close the connection that the next visitor is given."""
+
+    async def fails(scope, receive, send):
+        raise OSError("File name too long")
+
+    async def fails_after_its_answer(scope, receive, send):
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"failed"})
+        raise OSError("File name too long")
+
+    for failing in (fails, fails_after_its_answer):
+        ui.app = Visitors(failing, ui.files)
+        assert await ui.ask("a", "/assets/x") == 500
+
+
+async def test_an_answer_that_breaks_off_breaks_the_connection(ui):
+    async def breaks(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise OSError("gone")
+
+    ui.app = Visitors(breaks, ui.files)
+    with pytest.raises(OSError, match="gone"):
+        await ui.ask("a", "/assets/x")

@@ -94,3 +94,15 @@ def test_a_file_that_is_none_is_told_without_its_folder(tmp_path: Path) -> None:
         read_file(tmp_path / "x.parquet")
     with pytest.raises(UsageError, match=r"ends in \.txt; it must be one of"):
         read_file(tmp_path / "x.txt")
+
+
+async def test_no_cell_of_a_csv_is_a_formula_and_all_come_back(tmp_path: Path) -> None:
+    texts = ["=cmd|'/c calc'!A0", "@SUM(A1)", "+1+1", "- a list", "-4.5", "'=x", "plain"]
+    rows = [{"prompt": text, "chosen": text, "rejected": "no"} for text in texts]
+    result = await scored(read_file(write(tmp_path, ".jsonl", rows)))
+    file = tmp_path / "out.csv"
+    result.write(file)
+    with file.open(newline="") as stream:
+        cells = [row["prompt"] for row in csv.DictReader(stream)]
+    assert cells == ["'=cmd|'/c calc'!A0", "'@SUM(A1)", "'+1+1", "'- a list", "-4.5", "''=x", "plain"]
+    assert [record.data["prompt"] for record in read_file(file)] == texts
