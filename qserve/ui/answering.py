@@ -16,6 +16,7 @@ __all__ = ["Sampling", "draw_answers", "reward_answers"]
 # Pieces come up to hundreds a second; the page is drawn anew at most so often. The first piece never waits.
 _REDRAW_S = 0.05
 _LEAST_PIECES = 4
+_LEAST_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class _Draft:
         """The stream is over: what can be told of its speed."""
         tokens = self.answer.completion_tokens or self._num_pieces
         seconds = time.monotonic() - self._first
-        # A few tokens that came in one piece would tell of the network, not of the model.
-        speed = (tokens - 1) / seconds if self._num_pieces >= _LEAST_PIECES and seconds > 0 else None
+        # A few tokens that came in one piece, or all at once, would tell of the network, not of the model.
+        speed = (tokens - 1) / seconds if self._num_pieces >= _LEAST_PIECES and seconds >= _LEAST_S else None
         finish = self.answer.finish_reason or "stop"
         self.answer = replace(self.answer, tokens_per_s=speed, finish_reason=finish)
         self.changed.set()

@@ -13,6 +13,7 @@ from qserve.ui.pages.memory import MemoryPage
 from qserve.ui.pages.page import PRIVATE, Shared
 from qserve.ui.pages.plan import PlanPage
 from qserve.ui.pages.score import ScorePage
+from qserve.ui.queue_polling import poll_less
 from qserve.ui.server import Served, look_at
 from qserve.ui.settings import UISettings
 from qserve.ui.strings import LANGUAGES, marked, say
@@ -53,7 +54,7 @@ def build_blocks(settings: UISettings) -> Any:
             apply_default_css=False,
         )
         language = gr.Textbox("en", visible="hidden", elem_id="qs-language", label="language", container=False)
-        shared = Shared(api, language)
+        shared = Shared(api, language, "/report" if settings.socket else f"{api.url}/report")
         with gr.Tabs(elem_id="qs-tabs"):
             with gr.Tab(marked("tab.chat"), id="chat") as chat_tab:
                 chat = ChatPage(shared)
@@ -85,6 +86,7 @@ def build_blocks(settings: UISettings) -> Any:
         blocks.load(opened, language, outputs, js="() => [qserve.language]", **PRIVATE)
     # One listener answers many readers at once; Gradio's own default is one at a time.
     blocks.queue(default_concurrency_limit=None, max_size=_MOST_WAITING, api_open=False)
+    poll_less(blocks)
     return blocks
 
 

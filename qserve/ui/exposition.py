@@ -45,6 +45,15 @@ class Histogram:
             low = low if math.isinf(bound) else bound
         return None
 
+    def percentile_range_s(self, share: float) -> tuple[float, float] | None:
+        """The bounds of the bucket that holds it; None without observations."""
+        wanted, seen, low = share * self.count, 0.0, 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=True):
+            if count and seen + count >= wanted:
+                return low, bound
+            seen, low = seen + count, bound
+        return None
+
     def trimmed(self) -> tuple[list[float], list[float]]:
         """Edges and counts from the first bucket with an observation to the last one; infinity is left as it is."""
         held = [index for index, count in enumerate(self.counts) if count]

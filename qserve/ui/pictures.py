@@ -15,6 +15,8 @@ __all__ = ["Bar", "Part", "histogram", "probability_of", "score_bars", "stacked_
 
 _LEAST_SHARE = 0.002
 _NUM_LABELS = 5
+_OVERFULL = 1.0005
+"""Above this share of its total a bar is one that does not fit; below, rounding."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,25 @@ class Bar:
 
 
 def stacked_bars(bars: Sequence[Bar], say_value: Callable[[float], str]) -> str:
-    """Bars below each other on one scale, and a legend of what appears in them."""
+    """Bars below each other on one scale, and a legend of what appears in them.
+
+    Where parts exceed their bar's total, the picture is as wide as they are: the total is marked, and what lies beyond
+    it is hatched.
+    """
     widest = max((bar.total or sum(part.value for part in bar.parts) for bar in bars), default=0.0) or 1.0
-    rows = "".join(_stacked(bar, bar.total or widest, say_value) for bar in bars)
+    overfull = max((sum(part.value for part in bar.parts) / bar.total for bar in bars if bar.total), default=0.0)
+    scale = max(1.0, overfull) if overfull > _OVERFULL else 1.0
+    rows = "".join(_stacked(bar, bar.total or widest, scale, say_value) for bar in bars)
     kinds = {part.kind: part.name for bar in bars for part in bar.parts if part.value > 0}
     legend = "".join(f'<li><i class="qs-fill-{kind}"></i>{html.escape(name)}</li>' for kind, name in kinds.items())
     return f'<div class="qs-bars">{rows}<ul class="qs-legend">{legend}</ul></div>'
 
 
-def score_bars(names: Sequence[str], values: Sequence[float], best: int) -> str:
-    """One bar a value from zero, to the left where it is negative."""
-    low, high = min(0.0, *values), max(0.0, *values)
+def score_bars(
+    names: Sequence[str], values: Sequence[float], best: int, scale: tuple[float, float] | None = None
+) -> str:
+    """One bar a value from zero, to the left where it is negative; the width is `scale`, else that of `values`."""
+    low, high = scale or (min(0.0, *values), max(0.0, *values))
     span = (high - low) or 1.0
     zero = 100 * -low / span
     rows = []
@@ -64,26 +74,42 @@ def score_bars(names: Sequence[str], values: Sequence[float], best: int) -> str:
 
 
 def histogram(edges: Sequence[str], counts: Sequence[float], title: str, split: int | None = None) -> str:
-    """Columns between labelled edges (one more than counts); those before column `split` in the colour of misses."""
-    most = max(counts, default=0.0) or 1.0
+    """Columns between labelled edges (one more than counts) over a scale of counts from zero.
+
+    Those before column `split` are in the colour of misses.
+    """
+    top = _round_up(max(counts, default=0.0) or 1.0)
     width = 100 / max(1, len(counts))
     told = ", ".join(f"{edges[index]} – {edges[index + 1]}: {count:g}" for index, count in enumerate(counts) if count)
     columns = "".join(
         f'<rect x="{index * width + 0.15 * width:.2f}%" width="{0.7 * width:.2f}%" '
-        f'y="{100 - 96 * count / most:.1f}%" height="{96 * count / most:.1f}%" rx="2" '
+        f'y="{100 - 100 * count / top:.1f}%" height="{100 * count / top:.1f}%" rx="2" '
         f'class="qs-fill-{"miss" if split is not None and index < split else "hit"}">'
         f"<title>{html.escape(edges[index])} – {html.escape(edges[index + 1])}: {count:g}</title></rect>"
         for index, count in enumerate(counts)
         if count
     )
+    lines = "".join(f'<line x1="0" x2="100%" y1="{y}%" y2="{y}%" class="qs-grid-line"/>' for y in (0, 50))
     step = max(1, math.ceil(len(counts) / _NUM_LABELS))
-    labels = "".join(f"<span>{html.escape(edges[index])}</span>" for index in range(0, len(edges), step))
+    ends = {0: ' class="qs-first"', len(counts): ' class="qs-last"'}
+    labels = "".join(
+        f'<span{ends.get(index, "")} style="left:{index * width:.2f}%">{html.escape(edges[index])}</span>'
+        for index in range(0, len(edges), step)
+    )
     return (
         f'<figure class="qs-histogram"><figcaption>{html.escape(title)}</figcaption>'
-        f'<svg width="100%" height="120" role="img" aria-label="{html.escape(title)}. {html.escape(told)}">{columns}'
-        f'<line x1="0" x2="100%" y1="100%" y2="100%" class="qs-axis"/></svg>'
-        f'<div class="qs-ticks">{labels}</div></figure>'
+        f'<div class="qs-plot"><div class="qs-counts" aria-hidden="true"><span>{top:,.0f}</span>'
+        f"<span>{top / 2:,g}</span><span>0</span></div>"
+        f'<svg width="100%" height="120" role="img" aria-label="{html.escape(title)}. {html.escape(told)}">{lines}'
+        f'{columns}<line x1="0" x2="100%" y1="100%" y2="100%" class="qs-axis"/></svg>'
+        f'<div class="qs-ticks">{labels}</div></div></figure>'
     )
+
+
+def _round_up(count: float) -> float:
+    """The next of 2, 4, 6, 10, 20, 40, … : an end of the scale whose half is a whole number."""
+    power = 10 ** math.floor(math.log10(max(count, 1)))
+    return float(next(step * power for step in (1, 2, 4, 6, 10, 20) if step * power >= count and step * power >= 2))
 
 
 def tiles(figures: Sequence[tuple[str, str]]) -> str:
@@ -115,10 +141,10 @@ def probability_of(margin: float) -> float:
     return 1 / (1 + math.exp(-margin)) if margin >= 0 else 1 - 1 / (1 + math.exp(margin))
 
 
-def _stacked(bar: Bar, total: float, say_value: Callable[[float], str]) -> str:
+def _stacked(bar: Bar, total: float, scale: float, say_value: Callable[[float], str]) -> str:
     parts, left = [], 0.0
     for part in bar.parts:
-        share = part.value / total
+        share = part.value / total / scale
         if share >= _LEAST_SHARE:
             parts.append(
                 f'<rect x="{100 * left:.3f}%" width="{100 * share:.3f}%" height="22" class="qs-fill-{part.kind}">'
@@ -126,9 +152,20 @@ def _stacked(bar: Bar, total: float, say_value: Callable[[float], str]) -> str:
             )
         left += share
     told = ", ".join(f"{part.name} {say_value(part.value)}" for part in bar.parts if part.value > 0)
+    over = _beyond(100 / scale, 100 * left) if bar.total and left > _OVERFULL / scale else ""
     return (
         f'<div class="qs-bar-row"><div class="qs-bar-head"><b>{html.escape(bar.label)}</b>'
         f"<span>{html.escape(bar.note)}</span></div>"
         f'<svg class="qs-bar" width="100%" height="22" role="img" aria-label="{html.escape(f"{bar.label}: {told}")}">'
-        f'<rect width="100%" height="22" class="qs-fill-none"/>{"".join(parts)}</svg></div>'
+        f'<rect width="{100 / scale:.3f}%" height="22" class="qs-fill-none"/>{"".join(parts)}{over}</svg></div>'
+    )
+
+
+def _beyond(capacity: float, end: float) -> str:
+    """In per cent of the width: hatched from the capacity to the end, and a line where the capacity is."""
+    return (
+        '<defs><pattern id="qs-hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect width="3.5" height="7" class="qs-hatch"/></pattern></defs>'
+        f'<rect x="{capacity:.3f}%" width="{end - capacity:.3f}%" height="22" fill="url(#qs-hatch)"/>'
+        f'<rect x="{capacity:.3f}%" width="3" height="22" class="qs-capacity"/>'
     )

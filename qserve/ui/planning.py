@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ __all__ = ["PlanQuestion", "PlanRefused", "ask_planner"]
 
 _DOES_NOT_FIT = 3
 _LONGEST_S = 60
+# They read files of the server's machine by name, or change what is written.
+_NOT_HERE = frozenset({"config", "state-dir", "device-map", "json", "explain", "help"})
 _SAID_BY = "qserve: "
 
 
@@ -22,7 +25,10 @@ class PlanRefused(Exception):
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """The fields of the form; "" and None are the planner's to choose. `gpu` "" plans for this machine."""
+    """The fields of the form; "" and None are the planner's to choose. `gpu` "" plans for this machine.
+
+    `other` holds further flags of `qserve plan`, joined by `=` to their values.
+    """
 
     model: str
     gpu: str = ""
@@ -31,6 +37,32 @@ class PlanQuestion:
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     reward: str = ""
+    other: tuple[str, ...] = ()
+
+    @classmethod
+    def from_command(cls, command: str) -> PlanQuestion:
+        """The question that a line such as `qserve plan --model X --gpu Y` asks. Raises PlanRefused."""
+        given = dict(_flags_of(shlex.split(command)[2:]))
+        context, users = given.pop("max-model-len", ""), given.pop("max-num-seqs", "")
+        return cls(
+            model=given.pop("model", ""),
+            gpu=given.pop("gpu", ""),
+            quant=given.pop("quant", "auto"),
+            engine=given.pop("engine", ""),
+            max_model_len=int(context) if context else None,
+            max_num_seqs=int(users) if users else None,
+            reward=given.pop("reward", ""),
+            other=_words(given.items()),
+        )
+
+    @classmethod
+    def other_flags(cls, text: str) -> tuple[str, ...]:
+        """What the form's field of this name holds, a word a flag. Raises PlanRefused."""
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise PlanRefused(f"the other flags can't be read: {error}") from None
+        return _words(_flags_of(words))
 
     def flags(self) -> list[str]:
         """The flags of `qserve plan` and `qserve up`, without --gpu. Joined by `=`: no value is taken for a flag."""
@@ -42,7 +74,7 @@ class PlanQuestion:
             "max-model-len": self.max_model_len,
             "max-num-seqs": self.max_num_seqs,
         }
-        return [f"--{name}={value}" for name, value in given.items() if value]
+        return [*(f"--{name}={value}" for name, value in given.items() if value), *self.other]
 
     def plan_flags(self) -> list[str]:
         """With the cards."""
@@ -56,6 +88,27 @@ class PlanQuestion:
             f"{name} {shlex.quote(value)}" if equals else shlex.quote(name)
             for name, equals, value in (word.partition("=") for word in words)
         )
+
+
+def _flags_of(words: Sequence[str]) -> list[tuple[str, str]]:
+    """Names without dashes, and values; "" for a switch."""
+    flags: list[tuple[str, str]] = []
+    for word in words:
+        if word.startswith("--"):
+            name, _, value = word[2:].partition("=")
+            flags.append((name, value))
+        elif flags and not flags[-1][1]:
+            flags[-1] = (flags[-1][0], word)
+        else:
+            raise PlanRefused(f"{word} stands after no flag; give flags of `qserve plan`, such as --kv-cache-dtype fp8")
+    for name, _ in flags:
+        if name in _NOT_HERE:
+            raise PlanRefused(f"--{name} is a flag for a terminal of the server's machine, and not taken here")
+    return flags
+
+
+def _words(flags: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(f"--{name}={value}" if value else f"--{name}" for name, value in flags)
 
 
 async def ask_planner(question: PlanQuestion) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -233,8 +234,15 @@ def _rate(samples: Sequence[Sample], earlier: Sequence[Sample], names: Sequence[
 
 
 def _figures(one: Histogram) -> list[str]:
-    percentiles = [one.percentile_s(share) for share in _PERCENTILES]
-    return [_duration(value or 0.0) for value in (*percentiles, one.sum_s / one.count)]
+    return [*(_percentile(one, share) for share in _PERCENTILES), _duration(one.sum_s / one.count)]
+
+
+def _percentile(one: Histogram, share: float) -> str:
+    """Interpolated, but where its bucket begins at zero or has no end: there a number would be invented."""
+    low, high = one.percentile_range_s(share) or (0.0, 0.0)
+    if math.isinf(high):
+        return f"> {_duration(low)}"
+    return f"< {_duration(high)}" if low == 0 else _duration(one.percentile_s(share) or 0.0)
 
 
 def _duration(seconds: float) -> str:

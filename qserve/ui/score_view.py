@@ -35,7 +35,9 @@ def answers_view(
         if not any(row.get("steps") for row in rows):  # a step's score is a share already, and no logit
             figures.append((say(language, "score.probability"), f"{100 * probability_of(margin):.1f} %"))
         parts.append(tiles(figures))
-    parts.append(score_bars([names[index] for index in order], [rewards[index] for index in order], 0))
+    # Steps are shares of one: their bars stand on that, whatever the best answer has.
+    scale = (0.0, 1.0) if any(row.get("steps") for row in rows) else None
+    parts.append(score_bars([names[index] for index in order], [rewards[index] for index in order], 0, scale))
     parts += [_coloured(names[i], texts[i], rows[i]["steps"]) for i in order if rows[i].get("steps")]
     head = [say(language, f"score.{name}") for name in ("answer", "reward", "num_tokens")]
     parts.append(

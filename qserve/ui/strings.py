@@ -128,6 +128,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "score.no_file": ("Choose a file first.", "请先选择文件。"),
     # Memory and latency
     "memory.refresh": ("Refresh", "刷新"),
+    "memory.report": ("Full report", "完整报告"),
     "memory.live": ("Now", "实时"),
     "memory.live.follow": ("Follow every 2 s", "每 2 秒刷新"),
     "memory.kv_use": ("KV cache in use", "KV 缓存占用"),
@@ -192,6 +193,8 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.free": ("all", "最大"),
     "plan.engine": ("Engine", "引擎"),
     "plan.reward": ("Reward model", "奖励模型"),
+    "plan.other": ("Other flags of qserve plan", "qserve plan 的其他参数"),
+    "plan.apply": ("Try it", "试一试"),
     "plan.optional": ("none", "无"),
     "plan.plan": ("Plan", "规划"),
     "plan.fits": ("It fits", "放得下"),

@@ -49,7 +49,7 @@ def test_latencies_are_drawn_with_their_percentiles(page: Page) -> None:
     expect(first.locator("rect").first).to_be_attached()
     row = page.locator("#qs-latency tbody tr").filter(has_text="Time to first token").locator("td")
     assert int(row.nth(1).inner_text().replace(",", "")) >= 1
-    assert all(re.fullmatch(r"[\d.]+ m?s", row.nth(column).inner_text()) for column in range(2, 6))
+    assert all(re.fullmatch(r"([<>] )?[\d.]+ m?s", row.nth(column).inner_text()) for column in range(2, 6))
 
 
 def test_the_live_figures_follow(page: Page) -> None:
@@ -59,6 +59,12 @@ def test_the_live_figures_follow(page: Page) -> None:
     page.locator("#qs-follow input").uncheck()
     page.get_by_role("tab", name="Plan").click()
     expect(page.locator("#qs-plan-button")).to_be_visible()
+
+
+def test_the_report_is_a_click_away(page: Page) -> None:
+    with page.context.expect_page() as opened:
+        page.locator("#qs-report").click()
+    expect(opened.value.get_by_role("heading", level=1)).to_have_text("demo and demo-reward")
 
 
 def test_runs_are_listed(page: Page, stack) -> None:

@@ -44,6 +44,11 @@ def test_what_does_not_fit_comes_with_ways_out(page: Page) -> None:
     page.locator("#qs-plan-button").click()
     expect(page.locator("#qs-plan .qs-verdict.qs-no")).to_contain_text("It does not fit")
     expect(page.locator("#qs-plan .qs-suggestions li").first).to_contain_text("qserve")
+    expect(page.locator("#qs-plan .qs-capacity")).to_have_count(1)
+    cards = page.locator("#qs-plan .qs-suggestions li").filter(has_text="cards of this kind")
+    cards.locator(".qs-apply").click()
+    expect(page.locator("#qs-plan .qs-verdict.qs-yes")).to_be_visible()
+    expect(page.locator("#qs-plan-gpu input")).to_have_value(re.compile(r"rtx-4090:\d"))
 
 
 def test_the_planners_refusal_is_a_sentence(page: Page) -> None:

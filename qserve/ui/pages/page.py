@@ -15,7 +15,8 @@ PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden
 
 @dataclass(frozen=True)
 class Shared:
-    """The API, and the component that holds the reader's language."""
+    """The API, the component that holds the reader's language, and where the run's report is."""
 
     api: Api
     language: Any
+    report_url: str = ""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -26,6 +28,9 @@ _ENGINES = ("auto", "vllm", "transformers")
 _FIRST_MODEL, _FIRST_GPU = "Qwen/Qwen3-32B", "rtx-4090"
 
 
+_APPLY = "qserve.applies(element, trigger); if (false) trigger('select');"
+
+
 class PlanPage:
     """Builds the page inside of the current tab."""
 
@@ -36,15 +41,11 @@ class PlanPage:
                 form = _form()
                 button = gr.Button(marked("plan.plan"), variant="primary", elem_id="qs-plan-button")
             with gr.Column(scale=3, min_width=300):
-                result = gr.HTML("", elem_id="qs-plan", apply_default_css=False)
+                result = gr.HTML("", elem_id="qs-plan", apply_default_css=False, js_on_load=_APPLY)
         texts = [one for one in form if isinstance(one, (gr.Textbox, gr.Number))]
-        gr.on(
-            [button.click, *(one.submit for one in texts)],
-            _planned,
-            [shared.language, *form],
-            result,
-            **{**PRIVATE, "show_progress": "minimal"},
-        )
+        asked = {"inputs": [shared.language, *form], "outputs": result, **PRIVATE, "show_progress": "minimal"}
+        gr.on([button.click, *(one.submit for one in texts)], _planned, **asked)
+        result.select(_applied, None, form, **PRIVATE).then(_planned, **asked)
 
 
 def _form() -> list[Any]:
@@ -79,7 +80,24 @@ def _form() -> list[Any]:
         users = number_field("plan.users", "plan.free", "qs-plan-users")
         engine = gr.Dropdown(list(_ENGINES), value="auto", label=marked("plan.engine"), min_width=110)
         reward = gr.Textbox(label=marked("plan.reward"), placeholder=marked("plan.optional"), min_width=110)
-    return [model, gpu, count, quant, context, users, engine, reward]
+    other = gr.Textbox(
+        label=marked("plan.other"), placeholder="--kv-cache-dtype fp8 --tensor-parallel-size 2", elem_id="qs-plan-other"
+    )
+    return [model, gpu, count, quant, context, users, engine, reward, other]
+
+
+def _applied(event: gr.EventData) -> list[Any]:
+    """The form's values for a way out that was clicked."""
+    try:
+        question = PlanQuestion.from_command(str(event._data.get("command", "")))
+    except (PlanRefused, ValueError) as refused:
+        raise gr.Error(html.escape(str(refused)), print_exception=False) from None
+    numbers = [str(one) if one else "" for one in (question.max_model_len, question.max_num_seqs)]
+    other = shlex.join(question.other)
+    return [
+        question.model, question.gpu or _HERE, 1, question.quant, *numbers, question.engine or "auto", question.reward,
+        other,
+    ]  # fmt: skip
 
 
 async def _planned(
@@ -92,6 +110,7 @@ async def _planned(
     users: str,
     engine: str,
     reward: str,
+    other: str,
 ) -> str:
     question = PlanQuestion(
         model=(model or "").strip(),
@@ -105,6 +124,7 @@ async def _planned(
     if not question.model:
         return _failure(say(language, "plan.needs_model"))
     try:
+        question = replace(question, other=PlanQuestion.other_flags(other or ""))
         plan = await ask_planner(question)
     except PlanRefused as refused:
         return _failure(str(refused))
@@ -157,7 +177,7 @@ def _plan_view(plan: Mapping[str, Any], language: str) -> str:
 def _suggestions(suggestions: list[Mapping[str, Any]], language: str) -> str:
     rows = "".join(
         f"<li><b>{html.escape(str(one['change']))}</b><p>{html.escape(str(one['cost']))}</p>"
-        f"{_command(str(one['command']), language)}</li>"
+        f"{_command(str(one['command']), language, is_applicable=True)}</li>"
         for one in suggestions
     )
     return f'<ol class="qs-suggestions">{rows}</ol>'
@@ -173,11 +193,12 @@ def _terms(plan: Mapping[str, Any], language: str) -> str:
     return table(head, rows, numbers=(1,)) if rows else ""
 
 
-def _command(line: str, language: str) -> str:
-    """A line to copy."""
+def _command(line: str, language: str, is_applicable: bool = False) -> str:
+    """A line to copy, or to put into the form."""
     told, copy = html.escape(line), say(language, "chat.copy")
+    apply = f'<button type="button" class="qs-apply" data-command="{told}">{say(language, "plan.apply")}</button>'
     return (
-        f'<div class="qs-command"><code>{told}</code>'
+        f'<div class="qs-command"><code>{told}</code>{apply if is_applicable else ""}'
         f'<button type="button" class="qs-copy-text" data-text="{told}">{copy}</button></div>'
     )
 

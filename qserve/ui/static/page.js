@@ -42,6 +42,13 @@
         history.replaceState(history.state, "", here);
       };
     },
+    // A way out that the planner names, put into its form.
+    applies(root, trigger) {
+      root.addEventListener("click", (event) => {
+        const button = event.target.closest?.(".qs-apply");
+        if (button) trigger("select", { command: button.dataset.command });
+      });
+    },
     // A sentence at the foot of the page, for ten seconds.
     tell(sentence) {
       document.querySelector(".qs-notice")?.remove();

@@ -11,6 +11,7 @@ from aiohttp import web
 from qserve.ui.answering import Sampling, draw_answers, reward_answers
 from qserve.ui.api import Api, ApiFailure
 from qserve.ui.conversation import Answer, Conversation
+from qserve.ui.serve import first_look
 from qserve.ui.server import look_at
 from qserve.ui.settings import UISettings
 
@@ -43,6 +44,9 @@ class Server:
             return web.json_response({"error": {"message": "temperature must be at most 2"}}, status=400)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
+        if body["model"] == "all at once":
+            await response.write(b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n' * 10 + b"data: [DONE]\n\n")
+            return response
         # One event in two pieces, cut inside of a character.
         event = f'data: {{"choices": [{{"delta": {{"content": "{SMILE}"}}}}]}}\n\n'.encode()
         await response.write(event[:40])
@@ -85,6 +89,11 @@ async def test_a_stream_becomes_an_answer_with_figures(server) -> None:
     assert (answer.content, answer.finish_reason) == (SMILE, "stop")
     assert (answer.prompt_tokens, answer.completion_tokens) == (3, 2)
     assert answer.ttft_ms is not None and answer.tokens_per_s is None, "one piece tells of no speed"
+
+
+async def test_pieces_that_come_all_at_once_tell_of_no_speed(server) -> None:
+    answer = await drawn(server[1], model="all at once")
+    assert answer.content == "x" * 10 and answer.tokens_per_s is None
 
 
 async def test_what_is_not_set_is_not_sent_and_seeds_differ(server) -> None:
@@ -130,3 +139,7 @@ async def test_nobody_there_is_a_sentence() -> None:
         await api.get("/v1/models")
     assert "nothing answers" in (await look_at(api)).problem
     await api.close()
+
+
+def test_the_command_says_at_once_what_keeps_it_from_its_server() -> None:
+    assert "nothing answers at http://127.0.0.1:1" in first_look(UISettings(url="http://127.0.0.1:1"))

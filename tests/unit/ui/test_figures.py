@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from importlib.resources import files
 
 import pytest
 
@@ -38,6 +40,41 @@ def test_percentiles_lie_where_the_counts_say() -> None:
     assert one.percentile_s(0.5) == pytest.approx(0.15)
     assert one.percentile_s(0.99) == pytest.approx(0.2), "beyond the last bound nobody knows"
     assert one.trimmed() == ([0.0, 0.1, 0.2, math.inf], [2, 4, 2])
+
+
+def test_a_percentile_in_an_open_bucket_is_a_bound() -> None:
+    """A median of 0.5 ms beside a mean of 0.013 ms can't be: interpolated from zero, it is half the first bound."""
+    told = METRICS.replace('le="0.1",model="m"} 2.0', 'le="0.1",model="m"} 5.0')
+    assert '<td class="qs-number">&lt; 100 ms</td>' in latency_view(read(told), "en")
+    assert '<td class="qs-number">&gt; 200 ms</td>' in latency_view(read(told), "en")
+
+
+def test_a_plan_that_does_not_fit_shows_the_capacity_and_hatches_what_is_beyond() -> None:
+    full = stacked_bars([Bar("card", (Part("weights", "weights", 60.0), Part("runtime", "runtime", 20.0)), 40.0)], str)
+    (hatched,) = re.findall(r'<rect x="([\d.]+)%" width="([\d.]+)%" height="22" fill="url\(#qs-hatch\)"/>', full)
+    assert hatched == ("50.000", "50.000"), "as wide as the parts, the capacity in the middle"
+    assert '<rect x="50.000%" width="3" height="22" class="qs-capacity"/>' in full
+    assert "qs-hatch" not in stacked_bars([Bar("card", (Part("weights", "weights", 40.0),), 40.0)], str)
+
+
+def test_a_histogram_has_a_scale_of_counts() -> None:
+    drawn = histogram(["0", "1", "2"], [3, 37], "t")
+    assert re.findall(r"<span>([\d,]+)</span>", drawn) == ["40", "20", "0"]
+    assert 'y="7.5%" height="92.5%"' in drawn
+
+
+@pytest.mark.parametrize(
+    ("count", "top"), [(1, "2"), (2, "2"), (3, "4"), (6, "6"), (7, "10"), (11, "20"), (950, "1,000")]
+)
+def test_the_scale_ends_at_a_round_count(count: int, top: str) -> None:
+    assert f"<span>{top}</span>" in histogram(["0", "1"], [count], "t")
+
+
+def test_terms_have_the_colours_of_the_report() -> None:
+    report = files("qserve.report").joinpath("page.css").read_text()
+    style = files("qserve.ui").joinpath("static/style.css").read_text()
+    for term, number in (("weights", 1), ("kv-cache", 2), ("activations", 3), ("cuda-graphs", 4), ("runtime", 5)):
+        assert re.findall(rf"--qs-{term}: (#\w+)", style) == re.findall(rf"--c{number}: (#\w+)", report), term
 
 
 def test_latencies_are_drawn_and_told() -> None:

@@ -23,6 +23,38 @@ async def test_a_value_is_never_taken_for_a_flag() -> None:
         await ask_planner(PlanQuestion("--help"))
 
 
-async def test_what_does_not_fit_is_a_plan_too() -> None:
-    plan = await ask_planner(PlanQuestion("Qwen/Qwen3-32B", gpu="rtx-4090", quant="bf16"))
+def test_a_way_out_fills_the_form() -> None:
+    command = (
+        "qserve plan --model Q/m --gpu rtx-4090:4 --quant 4bit --max-model-len 32768 --enforce-eager --offload disk"
+    )
+    question = PlanQuestion.from_command(command)
+    assert (question.model, question.gpu, question.quant, question.max_model_len) == (
+        "Q/m",
+        "rtx-4090:4",
+        "4bit",
+        32768,
+    )
+    assert question.other == ("--enforce-eager", "--offload=disk")
+    assert sorted(question.plan_flags()) == sorted(PlanQuestion.from_command(question.command(False)).plan_flags())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("disk", "after no flag"),
+        ("--config /etc/shadow", "--config"),
+        ("--device-map=x", "--device-map"),
+        ("'", "read"),
+    ],
+)
+def test_other_flags_are_those_of_a_plan(text: str, said: str) -> None:
+    with pytest.raises(PlanRefused, match=said):
+        PlanQuestion.other_flags(text)
+
+
+async def test_every_way_out_can_be_asked_for() -> None:
+    asked = PlanQuestion("Qwen/Qwen3-32B", gpu="rtx-4090", quant="bf16", max_model_len=32768)
+    plan = await ask_planner(asked)
     assert plan["fits"] is False and plan["suggestions"]
+    for one in plan["suggestions"]:
+        assert (await ask_planner(PlanQuestion.from_command(one["command"])))["fits"], one["command"]
