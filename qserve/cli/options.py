@@ -114,4 +114,6 @@ def hardware_of(gpu: str | None) -> Hardware:
     machine = detect()
     if gpu is None:
         return machine
-    return replace(machine, devices=() if gpu == "none" else parse_gpu(gpu), notes=())
+    if gpu == "none":
+        return replace(machine, devices=(), notes=())
+    return replace(machine, devices=parse_gpu(gpu), notes=(), packages=None)

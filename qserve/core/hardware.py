@@ -84,6 +84,7 @@ class Hardware:
     `ram_total_bytes` and `cpu_cores` are after cgroup limits, cpuset and affinity. `ram_available_bytes` is what
     can be taken now without pushing anybody out. `disk_free_bytes` is for offload; 0 where nobody asked.
     `notes` are sentences for people about what was found odd (a MIG slice, a hidden card, a driver without cards).
+    `packages` are the installed ones by distribution name; None of a machine that is described, not looked at.
     """
 
     devices: tuple[Device, ...]
@@ -93,6 +94,7 @@ class Hardware:
     cpu: CpuFeatures = CpuFeatures()
     disk_free_bytes: int = 0
     notes: tuple[str, ...] = ()
+    packages: frozenset[str] | None = None
 
     @property
     def cpu_device(self) -> Device:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qserve.core.hardware import Hardware
 from qserve.detect import host, nvml
+from qserve.detect.engines import Packages
 
 __all__ = ["detect"]
 
@@ -28,6 +29,7 @@ def detect(offload_folder: Path | None = None) -> Hardware:
         cpu=host.read_cpu(),
         disk_free_bytes=_disk_free_bytes(offload_folder or Path.cwd()),
         notes=notes,
+        packages=frozenset(Packages.installed().versions),
     )
 
 

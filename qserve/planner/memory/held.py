@@ -23,19 +23,24 @@ _BNB_4BIT = ("bnb-nf4", "bnb-nf4-single", "bnb-fp4")
 _FP8_CAPABILITY = (8, 9)
 
 
-def held_in_16_bit(quantization: CheckpointQuantization, device: Device) -> bool:
-    """Whether weights that are stored quantized are made 16 bit again on `device`."""
+def held_in_16_bit(quantization: CheckpointQuantization, device: Device, has_fp8_kernels: bool = True) -> bool:
+    """Whether weights that are stored quantized are made 16 bit again on `device`.
+
+    `has_fp8_kernels`: the package is there that brings them.
+    """
     if quantization.scheme == "fp8":
-        return device.kind == "cpu" or (device.compute_capability or (0, 0)) < _FP8_CAPABILITY
+        return not has_fp8_kernels or device.kind == "cpu" or (device.compute_capability or (0, 0)) < _FP8_CAPABILITY
     return quantization.scheme in _DECOMPRESSED
 
 
-def held_tensors(spec: ModelSpec, tensors: tuple[Tensor, ...], device: Device) -> tuple[Tensor, ...]:
+def held_tensors(
+    spec: ModelSpec, tensors: tuple[Tensor, ...], device: Device, has_fp8_kernels: bool = True
+) -> tuple[Tensor, ...]:
     """The tensors that lie in memory after loading a checkpoint that stores `tensors`."""
     stored = spec.quantization
     if stored is None:
         return tensors
-    if held_in_16_bit(stored, device):
+    if held_in_16_bit(stored, device, has_fp8_kernels):
         return tensors_of(replace(spec, quantization=None))
     held = held_quantization(stored, spec.dtype, device)
     return tensors if held == stored else tensors_of(replace(spec, quantization=held))

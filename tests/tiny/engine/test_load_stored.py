@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from qserve.demo import chat_model_path
 from qserve.engine.transformers.load import LoadedModel
+from qserve.engine.transformers.stored import stored_arguments
 from qserve.errors import BrokenCheckpoint, UsageError
 from tests.tiny.engine.loading import load_planned, plan_of
 
@@ -191,3 +192,21 @@ def test_packed_numbers_without_their_config(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(BrokenCheckpoint, match=r"I8.*names no quantization"):
         load_planned(str(folder))
+
+
+def test_block_fp8_without_its_kernels_is_made_16_bit_while_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a card the library would keep it in fp8 and fail in the first forward, after all of it was downloaded."""
+    folder = Path(make(tmp_path / "checkpoint", as_fp8, {"quant_method": "fp8", "weight_block_size": [128, 128]}))
+    there = {"kernels": False}
+    found = importlib.util.find_spec
+
+    def find_spec(name: str, package: str | None = None) -> Any:
+        return there["kernels"] or None if name == "kernels" else found(name, package)
+
+    monkeypatch.setattr("qserve.engine.transformers.stored.importlib.util.find_spec", find_spec)
+    plan = plan_of("demo", "bf16")
+    assert stored_arguments(folder, plan)["config"].quantization_config["dequantize"] is True
+    there["kernels"] = True
+    assert stored_arguments(folder, plan) == {}

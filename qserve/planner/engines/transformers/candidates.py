@@ -13,6 +13,7 @@ from qserve.errors import UsageError
 from qserve.planner.engines.transformers import schemes
 from qserve.planner.engines.transformers.constants import TESTED_RELEASE
 from qserve.planner.engines.transformers.options import TransformersOptions
+from qserve.planner.engines.transformers.packages import lacking
 from qserve.planner.memory.held import held_quantization, held_tensors
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.quantizations import dtype_of, nothing_runs, quantizations
@@ -26,9 +27,13 @@ class _Offer:
     """What it can do on a card, or on the CPU."""
 
     device: Device
-    cpu: CpuFeatures
+    hardware: Hardware
     name: str = TransformersOptions.engine
     title: str = "the transformers engine"
+
+    @property
+    def cpu(self) -> CpuFeatures:
+        return self.hardware.cpu
 
     def loads(self, scheme: str) -> bool:
         return schemes.loads(scheme)
@@ -43,7 +48,9 @@ class _Offer:
         return iter(())
 
     def pays(self, scheme: str) -> bool:
-        return schemes.pays(scheme, self.device)
+        """A word takes what runs with the packages that are there; bitsandbytes' schemes name what they lack."""
+        is_there = scheme.startswith("bnb") or not lacking(scheme, self.hardware)
+        return is_there and schemes.pays(scheme, self.device)
 
     def computes_in(self, scheme: str, dtype: str | None) -> bool:
         return True
@@ -52,7 +59,8 @@ class _Offer:
 def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
     """Setups in the order in which they are preferred. Raises UsageError where none runs."""
     devices = hardware.devices or (hardware.cpu_device,)
-    offer = _Offer(devices[0], hardware.cpu)
+    offer = _Offer(devices[0], hardware)
+    has_fp8_kernels = not lacking("fp8", hardware)
     found = False
     for weights in quantizations(checkpoint, request, offer):
         found = True
@@ -66,7 +74,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             engine_version=request.engine_version or TESTED_RELEASE,
             quant=weights.quant,
             spec=weights.spec,
-            tensors=held_tensors(weights.spec, weights.tensors, devices[0]),
+            tensors=held_tensors(weights.spec, weights.tensors, devices[0], has_fp8_kernels),
             in_flight=None if in_flight is None else held_quantization(in_flight, dtype, devices[0]),
             dtype=dtype,
             devices=devices,

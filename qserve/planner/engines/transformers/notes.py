@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qserve.planner.engines.transformers.packages import package_notes
 from qserve.planner.notes import length_note
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
@@ -13,6 +14,7 @@ __all__ = ["notes_on"]
 
 def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     """Sentences, the most important first."""
+    yield from package_notes(setup)
     if setup.quant.scheme.startswith("bnb") and setup.spec.moe:
         yield (
             "transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit "

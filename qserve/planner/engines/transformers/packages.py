@@ -1,0 +1,58 @@
+"""Which packages the transformers engine needs for a quantization, and which of them are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qserve.core.hardware import Hardware
+from qserve.core.quantization import SCHEMES
+from qserve.packages import install_command
+from qserve.planner.setup import Setup
+
+__all__ = ["lacking", "package_notes"]
+
+# By scheme; bitsandbytes is everywhere where `make setup` ran. Source: transformers 5.19, quantizers/*.py
+# (validate_environment), and integrations/finegrained_fp8.py, whose kernels come from the hub.
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "awq": ("gptqmodel",),
+    "gptq-int4": ("gptqmodel", "optimum"),
+    "gptq-int8": ("gptqmodel", "optimum"),
+    "fp8": ("kernels",),
+    "w8a8": ("compressed-tensors",),
+    "w4a16": ("compressed-tensors",),
+    "nvfp4": ("compressed-tensors",),
+}
+# What the set-up installs: taken for what will be there where nobody can look.
+_SET_UP = frozenset({"bitsandbytes", "compressed-tensors"})
+
+
+def lacking(scheme: str, hardware: Hardware) -> tuple[str, ...]:
+    """Packages that `scheme` needs and that are not there; of cards that are described, that no set-up installs."""
+    there = _SET_UP if hardware.packages is None else hardware.packages
+    needs = ("bitsandbytes",) if scheme.startswith("bnb") else _NEEDS.get(scheme, ())
+    return tuple(name for name in needs if name not in there)
+
+
+def package_notes(setup: Setup) -> Iterator[str]:
+    """What has to be installed before this setup is served, and what was passed over for want of a package."""
+    if setup.on_cpu:
+        return
+    scheme = setup.quant.scheme
+    missing = lacking(scheme, setup.hardware)
+    if missing and scheme == "fp8":
+        yield (
+            "fp8 on the transformers engine computes in fp8 with the package kernels and a kernel from the hub; "
+            "without them its weights are made 16 bit while loading, as counted here"
+        )
+    elif missing:
+        yield f"{scheme} on the transformers engine needs more than the set-up installs: {install_command(*missing)}"
+    for passed in _passed_over(setup):
+        needs = install_command(*lacking(passed, setup.hardware))
+        yield f"a calibrated {passed} checkpoint was passed over: on the transformers engine it needs {needs}"
+
+
+def _passed_over(setup: Setup) -> Iterator[str]:
+    """Calibrated 4-bit formats, where bitsandbytes quantizes in flight in their place."""
+    in_flight = setup.quant.in_flight and SCHEMES[setup.quant.scheme].bits == 4
+    if in_flight and setup.request.quant != setup.quant.scheme and lacking("awq", setup.hardware):
+        yield "awq"
