@@ -41,6 +41,7 @@ gpu: ## on an NVIDIA card: quantization, memory against the plan, speed, in 8 mi
 accuracy: setup ## the planner's error per term, engine and release, against published figures
 	@$(BIN)/python scripts/accuracy.py
 	@$(BIN)/python scripts/accuracy_training.py
+	@$(BIN)/python scripts/accuracy_speed.py
 
 docs: setup ## write docs/cli.md and what README.md quotes anew from the program
 	@$(BIN)/python scripts/docs.py

@@ -44,7 +44,7 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
             console.print(Text(f"· {line}"))
     for note in plan.notes:
         console.print(Text(f"· {note}", style="dim"))
-    if plan.suggestions:
+    if plan.suggestions and not plan.fits:
         console.print(_ways_out(plan))
 
 

@@ -22,8 +22,10 @@ def show_speed(
     console = console or Console()
     console.print(Text(f"Speed, {_load(speed['load'])}", style="bold"))
     console.print(_figures(speed, monthly))
+    if speed.get("suggestions"):
+        console.print(Text("What would keep the targets:", style="bold"))
     for way in speed.get("suggestions", ()):
-        console.print(Text(f"· {way['change']} ({way['command']}): {way['cost']}", style="green"))
+        console.print(Text.assemble((f"· {way['change']} ({way['command']})", "green"), f": {way['cost']}"))
     if speed["alternatives"]:
         console.print(_alternatives(speed["alternatives"], monthly))
     for note in speed["notes"]:
@@ -54,7 +56,7 @@ def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None 
         figures, price = layout.speed.figures, layout.price
         table.add_row(
             f"{count} × {key}",
-            f"{layout.plan.quant.scheme}, {layout.replicas} × TP {layout.plan.placement.tensor_parallel_size}",
+            layout.name,
             f"{figures.ttft_ms.mean:.0f}", f"{figures.tpot_ms.mean:.1f}", f"{figures.output_tokens_per_s:.0f}",
             _dollars(price.per_month if monthly else price.per_hour), _dollars(price.per_million_input_tokens),
             _dollars(price.per_million_output_tokens), _verdict(layout),
@@ -122,7 +124,7 @@ def _alternatives(rows: list[dict[str, Any]], monthly: bool) -> Table:
     for row in rows[:_MOST_ROWS]:
         price = row["price_per_month"] if monthly else row["price_per_hour"]
         table.add_row(
-            f"{row['quant']}, {row['replicas']} × TP {row['tensor_parallel_size']}" + (" ·" if row["pareto"] else ""),
+            row["layout"] + (" ·" if row["pareto"] else ""),
             f"{row['cards']}", f"{row['ttft_ms']:.0f}", f"{row['tpot_ms']:.1f}", f"{row['output_tokens_per_s']:.0f}",
             f"{100 * row['kept_share']:.0f} %", _dollars(price), style="bold" if row["chosen"] else "",
         )  # fmt: skip

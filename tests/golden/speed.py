@@ -127,8 +127,13 @@ def _case(rows: list[dict[str, str]]) -> Case | None:
         row["source"], row["model"], _QUANTS.get(row["quant"], row["quant"]), _ENGINES[row["engine"]],
         row["engine_version"] or _RELEASES.get(row["source"].split("/")[2], ""), _CARDS[row["gpu"]],
         int(note[1]) if note else max(ranks, 1), load,
-        row["request_rate"] == "inf", tuple((one["id"], one["metric"], _value(one)) for one in rows),
+        _is_saturated(row), tuple((one["id"], one["metric"], _value(one)) for one in rows),
     )  # fmt: skip
+
+
+def _is_saturated(row: dict[str, str]) -> bool:
+    """All requests at once: a concurrency below their number would hold some of them back."""
+    return row["request_rate"] == "inf" and float(row["num_prompts"] or 0) <= float(row["concurrency"] or "inf")
 
 
 def _value(row: dict[str, str]) -> float:
@@ -142,12 +147,20 @@ def _load(row: dict[str, str]) -> Load | None:
         return None
     if row["concurrency"]:
         streams = round(float(row["concurrency"]))
-        # Fixed lengths, and prompts that make all decodes wait: answers that began together end together.
-        jitter = 0.0 if row["source"].endswith("#NVIDIA") and row["engine"] == "SGLang" else 0.02
-        return Load(new, out, concurrency=streams, num_prompts=min(prompts, _MOST_PROMPTS) or None, jitter=jitter)
+        return Load(new, out, concurrency=streams, num_prompts=min(prompts, _MOST_PROMPTS) or None, jitter=_jitter(row))
     if row["request_rate"] == "inf" and prompts:
-        return Load(new, out, burst=prompts)
+        return Load(new, out, burst=prompts, jitter=_jitter(row))
     return Load(new, out, rps=float(row["request_rate"]), num_prompts=prompts or None) if row["request_rate"] else None
+
+
+def _jitter(row: dict[str, str]) -> float:
+    """How far lengths lie around their mean, by the row's note."""
+    if "random lengths vary" in row["notes"]:
+        return 0.95
+    if "EOS allowed" in row["notes"]:
+        return 0.7
+    # Fixed lengths, and prompts that make all decodes wait: answers that began together end together.
+    return 0.0 if row["source"].endswith("#NVIDIA") and row["engine"] == "SGLang" else 0.02
 
 
 @cache

@@ -126,10 +126,10 @@ def replica_of(plan: Plan, spec: ModelSpec, device: Device) -> Replica:
         steps: Steps = TransformersSteps.of(spec, plan.quant.scheme, card)
         return Replica(steps, limits, card, "transformers")
     costs = engine_costs(plan.engine, plan.engine_version)
-    ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+    ranks, stages = plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size
     network = rank_network(spec, weight_format(plan.quant.scheme, device.formats, card.is_hopper), ranks)
     cache = "fp8" if plan.kv_cache_dtype.startswith("fp8") else "bf16"
-    return Replica(StepTimes(card, network, costs, cache), limits, card, "vllm")
+    return Replica(StepTimes(card, network, costs, cache, stages), limits, card, "vllm")
 
 
 def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:

@@ -155,7 +155,7 @@ def _shown(chosen: Layout, layouts: list[Layout]) -> list[Layout]:
 
 def _choice(chosen: Layout, layouts: list[Layout], targets: Targets, have: int) -> Iterator[str]:
     """Why this layout, in a sentence."""
-    name = _named(chosen)
+    name = chosen.name
     idle = have - chosen.cards
     free = f"; {idle} of {have} cards stay free" if idle > 0 else ""
     if targets:
@@ -183,14 +183,9 @@ def _compared(chosen: Layout, layouts: list[Layout]) -> Iterator[str]:
         ratio = other.speed.figures.e2e_ms.mean / (mine.e2e_ms.mean or 1.0)
         word = f"{100 * (1 - ratio):.0f} % shorter" if ratio < 1 else f"{100 * (ratio - 1):.0f} % longer"
         yield (
-            f"{scheme} on as many cards ({_named(other)}): answers take {word}, "
+            f"{scheme} on as many cards ({other.name}): answers take {word}, "
             f"TPOT {other.speed.figures.tpot_ms.mean:.1f} against {mine.tpot_ms.mean:.1f} ms"
         )
-
-
-def _named(layout: Layout) -> str:
-    ranks = layout.plan.placement.tensor_parallel_size
-    return f"{layout.plan.quant.scheme}, {layout.replicas} × TP {ranks}"
 
 
 def _without_idle(notes: tuple[str, ...]) -> tuple[str, ...]:

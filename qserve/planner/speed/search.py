@@ -52,6 +52,13 @@ class Layout:
         return self.replicas * placement.tensor_parallel_size * placement.pipeline_parallel_size
 
     @property
+    def name(self) -> str:
+        """In words: bf16, 2 × TP 4."""
+        placement = self.plan.placement
+        stages = f" × PP {placement.pipeline_parallel_size}" if placement.pipeline_parallel_size > 1 else ""
+        return f"{self.plan.quant.scheme}, {self.replicas} × TP {placement.tensor_parallel_size}{stages}"
+
+    @property
     def quality(self) -> int:
         return SCHEMES[self.plan.quant.scheme].quality
 
@@ -64,7 +71,9 @@ class Layout:
         figures, workload = self.speed.figures, self.plan.workload
         return {
             "tensor_parallel_size": self.plan.placement.tensor_parallel_size,
+            "pipeline_parallel_size": self.plan.placement.pipeline_parallel_size,
             "replicas": self.replicas,
+            "layout": self.name,
             "cards": self.cards,
             "quant": self.plan.quant.scheme,
             "max_num_seqs": workload.max_num_seqs,

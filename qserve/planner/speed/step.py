@@ -41,14 +41,16 @@ class Terms:
 class StepTimes:
     """Times of steps of one replica. What depends on the number of tokens alone is computed once for each number.
 
-    `cache` is the KV cache's format in the kernel tables (bf16, fp8), `correction` a factor on decode steps and
-    `prefill_correction` on steps with a prompt, both learned from runs.
+    `cache` is the KV cache's format in the kernel tables (bf16, fp8). `stages` of a pipeline take turns: a step runs
+    through all of them, and each works on its part of the running requests meanwhile. `correction` is a factor on
+    decode steps and `prefill_correction` on steps with a prompt, both learned from runs.
     """
 
     card: CardSpeed
     network: RankNetwork
     costs: EngineCosts
     cache: str = "bf16"
+    stages: int = 1
     correction: float = 1.0
     prefill_correction: float = 1.0
     _by_tokens: dict[int, Terms] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class StepTimes:
     def decode_s(self, batch: int, context: float) -> float:
         """Seconds of a step that takes one token of `batch` sequences of `context` tokens in the mean."""
         network = self.network
+        batch = -(-batch // self.stages)
         fixed = self._of_tokens(batch)
         kernel = fixed.kernels + self._head_us(batch) + self._decode_attention_us(batch, context)
         if network.state_layers:

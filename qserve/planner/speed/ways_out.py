@@ -13,6 +13,7 @@ from qserve.planner.plan import Suggestion
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.load import Load
+from qserve.planner.speed.price import gpu_key
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.planner.speed.search import Layout, choose_layout, layouts_for
 
@@ -44,10 +45,10 @@ def _that_keep(kind: Iterator[Change], checkpoint: Checkpoint, targets: Targets)
             continue
         best = choose_layout(layouts, targets)
         if best.kept >= KEPT_SHARE:
-            figures, ranks = best.speed.figures, best.plan.placement.tensor_parallel_size
+            figures = best.speed.figures
             cost = (
-                f"then {100 * best.kept:.0f} % keep the targets: {best.plan.quant.scheme}, "
-                f"{best.replicas} × TP {ranks}, TTFT {figures.ttft_ms.mean:.0f} ms, TPOT {figures.tpot_ms.mean:.1f} ms"
+                f"then {100 * best.kept:.0f} % keep the targets: {best.name}, "
+                f"TTFT {figures.ttft_ms.mean:.0f} ms, TPOT {figures.tpot_ms.mean:.1f} ms"
             )
             yield Suggestion(change, cost, flags)
 
@@ -66,7 +67,13 @@ def _more_cards(hardware: Hardware, request: PlanRequest, load: Load) -> Iterato
     for count in (have + 1, 2 * have, 4 * have, 8 * have):
         if have < count <= 16:
             machine = replace(hardware, devices=(hardware.devices[0],) * count)
-            yield f"{count} × {name} instead of {have}", f"--gpu …:{count}", machine, free, load
+            yield (
+                f"{count} × {name} instead of {have}",
+                f"--gpu {gpu_key(hardware.devices[0])}:{count}",
+                machine,
+                free,
+                load,
+            )
 
 
 def _shorter_inputs(hardware: Hardware, request: PlanRequest, load: Load) -> Iterator[Change]:

@@ -1,0 +1,146 @@
+"""Layouts that are chosen by a load, targets, ways out and prices: what `qserve plan` says, read as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from qserve.cli.plan import command
+
+FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms")
+RATES = ("output_tokens_per_s", "requests_per_s")
+
+
+def plan(*arguments: str, exit_code: int = 0) -> dict[str, Any]:
+    result = CliRunner().invoke(command, ["--no-learn", "--json", *arguments])
+    assert result.exit_code == exit_code, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def qwen(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = plan("--model", "Qwen/Qwen3-32B", *arguments)["speed"]
+    return found
+
+
+def test_without_a_load_it_says_one_stream_of_1000_and_300() -> None:
+    speed = qwen("--gpu", "h100-sxm")
+    load = speed["load"]
+    assert (load["input"], load["output"], load["concurrency"], load["assumed"]) == (1000, 300, 1, True)
+    assert speed["max_rps"] is None
+    assert speed["alternatives"] == []
+
+
+@pytest.mark.parametrize("load", [["--concurrency", "8"], ["--burst", "20"], ["--rps", "2"], ["--users", "10"]])
+def test_every_load_gives_every_figure_inside_its_band(load: list[str]) -> None:
+    speed = qwen("--gpu", "h100-sxm:2", "--input", "500", "--output", "100", *load)
+    for name in FIGURES:
+        figure = speed[name]
+        assert set(figure) == {"mean", "p50", "p90", "p99", "low", "high"}
+        assert 0 < figure["low"] < figure["mean"] < figure["high"]
+        assert figure["p50"] <= figure["p90"] <= figure["p99"]
+    for name in (*RATES, "max_rps"):
+        assert 0 < speed[name]["low"] <= speed[name]["value"] <= speed[name]["high"]
+    assert sum(row["chosen"] for row in speed["alternatives"]) == 1
+
+
+def test_eight_cards_and_a_rate_take_the_fewest_that_surely_keep_the_targets() -> None:
+    found = plan("--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:8", "--rps", "12", "--ttft", "1s", "--tpot", "50ms")
+    speed = found["speed"]
+    chosen = next(row for row in speed["alternatives"] if row["chosen"])
+    assert speed["targets"]["met"]
+    assert chosen["quant"] == "bf16"
+    assert 2 <= chosen["cards"] < 8
+    assert len(found["devices"]) == chosen["cards"]
+    assert chosen["kept_share_at_band"] >= 0.9
+    assert speed["max_rps"]["value"] > 12
+
+
+def test_without_targets_more_cards_serve_a_load_faster() -> None:
+    one, eight = (qwen("--gpu", f"h100-sxm:{count}", "--concurrency", "32") for count in (1, 8))
+    assert eight["tpot_ms"]["mean"] < one["tpot_ms"]["mean"] / 2
+
+
+def test_flags_fix_the_layout() -> None:
+    found = plan(
+        "--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:8", "--concurrency", "16", "--tensor-parallel-size", "2",
+        "--replicas", "3", "--quant", "fp8",
+    )  # fmt: skip
+    rows = found["speed"]["alternatives"]
+    assert {(row["tensor_parallel_size"], row["replicas"], row["quant"]) for row in rows} == {(2, 3, "fp8")}
+    assert found["engine_args"][-2:] == ["--data-parallel-size", "3"]
+    assert found["placement"]["tensor_parallel_size"] == 2
+
+
+def test_targets_out_of_reach_offer_ways_out_that_keep_them() -> None:
+    arguments = ["--gpu", "rtx-4090", "--users", "30", "--ttft", "2s", "--tpot", "50ms"]
+    speed = qwen(*arguments)
+    assert not speed["targets"]["met"]
+    changes = {one["command"].split()[0]: one["command"].split()[1] for one in speed["suggestions"]}
+    assert changes["--gpu"].startswith("rtx-4090:")
+    again = qwen(*arguments[2:], "--gpu", changes["--gpu"])
+    assert again["targets"]["met"]
+
+
+def test_a_prefix_in_the_cache_shortens_the_first_token() -> None:
+    cold, warm = (qwen("--gpu", "l40s:2", "--concurrency", "4", "--prefix-share", share) for share in ("0", "0.8"))
+    assert warm["ttft_ms"]["mean"] < 0.6 * cold["ttft_ms"]["mean"]
+
+
+def test_prices_of_the_users_own_file(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[cards]\nh100-sxm = 10.0\n")
+    speed = qwen("--gpu", "h100-sxm:2", "--tensor-parallel-size", "2", "--concurrency", "4", "--prices", str(prices))
+    assert speed["price_per_hour"] == 20.0
+    tokens_an_hour = speed["output_tokens_per_s"]["value"] * 3600 / 1e6
+    whole = speed["price_per_million_output_tokens"] + speed["price_per_million_input_tokens"] * 1000 / 300
+    assert whole * tokens_an_hour == pytest.approx(20.0, rel=0.03)
+
+
+def test_any_card_ranks_by_price_what_carries_the_load(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[cards]\nh100-sxm = 3.0\nrtx-4090 = 0.3\nl40s = 0.8\n")
+    arguments = ["--gpu", "any", "--users", "5", "--ttft", "3s", "--tpot", "60ms", "--prices", str(prices)]
+    rows = plan("--model", "Qwen/Qwen3-8B", *arguments)["gpus"]
+    able = [row["price_per_hour"] for row in rows if row["kept_share"] >= 0.9]
+    assert able == sorted(able)
+    assert rows[0]["kept_share"] >= 0.9
+    assert {row["gpu"].split(":")[0] for row in rows} == {"h100-sxm", "rtx-4090", "l40s"}
+
+
+def test_a_trace_is_a_load(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(f'{{"arrival": {i / 2}, "input": {200 + i}, "output": 50}}\n' for i in range(20)))
+    speed = qwen("--gpu", "h100-sxm", "--trace", str(trace))
+    assert speed["load"]["trace"] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rps", "1", "--users", "3"], "one way"),
+        (["--ttft", "fast"], "no time"),
+        (["--think-time", "3", "--rps", "1"], "--users"),
+        (["--replicas", "9", "--tensor-parallel-size", "1", "--quant", "fp8"], "--replicas 9"),
+    ],
+)
+def test_bad_loads_are_one_sentence(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(command, ["--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:2", "--no-learn", *arguments])
+    message = result.output + str(result.exception)
+    assert result.exit_code != 0
+    assert words in message
+
+
+def test_the_same_command_says_the_same() -> None:
+    first, second = (qwen("--gpu", "h100-sxm:2", "--rps", "3") for _ in range(2))
+    assert first == second
+
+
+def test_pipelines_are_named() -> None:
+    speed = plan("--model", "Qwen/Qwen3-30B-A3B", "--gpu", "rtx-3090:2", "--concurrency", "8")["speed"]
+    for row in speed["alternatives"]:
+        assert ("PP" in row["layout"]) == (row["pipeline_parallel_size"] > 1)
