@@ -130,7 +130,8 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     state = state_folder(state_dir)
     output = values["output"] or _own_file(state)
     from qserve.bench.result import check_writable
-    from qserve.cli.show_bench import console_of, show_result
+    from qserve.cli.show_bench import show_result
+    from qserve.cli.terminal import console_of
 
     for file in (output, values["csv_file"]):
         if file is not None:
@@ -231,7 +232,8 @@ def _keep(result: BenchResult, state: Path, output: Path) -> str:
 
 def _self_test() -> bool:
     from qserve.bench.self_test import run_self_test
-    from qserve.cli.show_bench import console_of, progress_on, show_self_test
+    from qserve.cli.show_bench import progress_on, show_self_test
+    from qserve.cli.terminal import console_of
 
     console = console_of()
 

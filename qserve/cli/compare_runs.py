@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from qserve.cli.show_runs import TERMS, lasting
+from qserve.cli.terminal import console_of
 from qserve.units import format_bytes
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def show_compared(rows: list[Row]) -> None:
             worker = row.worker
             table.add_row(f"[bold]{worker}[/bold]")
         table.add_row(row.name, _text(row, row.first), _text(row, row.second), row.change)
-    Console(highlight=False).print(table)
+    console_of().print(table)
 
 
 def _figures(store: RunStore, run: StoredRun) -> Iterator[tuple[tuple[str, str, str], Any]]:

@@ -79,9 +79,9 @@ def _reward(answer: Answered, line: int) -> float:
 
 
 def _show(report: PreferenceReport, name: str, file: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from qserve.cli.terminal import console_of
     from qserve.reward.evaluation.accuracy import histogram
 
     table = Table(title=f"{name} on {file.name} ({report.shape})", box=None)
@@ -89,7 +89,7 @@ def _show(report: PreferenceReport, name: str, file: Path) -> None:
         table.add_column(heading, justify="left" if not heading else "right")
     for row in (*report.subsets, *report.levels, report.overall):
         table.add_row(*_cells(row))
-    Console(width=100).print(table)
+    console_of().print(table)
     chance = f"guessing would get {100 * report.chance:.1f} %"
     if len(report.subsets) > 1:
         click.echo(f"mean over subsets {100 * report.mean_of_subsets:.1f} %; {chance}")

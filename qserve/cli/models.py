@@ -50,8 +50,9 @@ def _row(model_id: str) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from qserve.cli.terminal import console_of
 
     table = Table(box=None, pad_edge=False)
     table.add_column("model", overflow="fold")
@@ -67,4 +68,4 @@ def _print(rows: list[dict[str, Any]]) -> None:
             format_bytes(row["kv_bytes_per_token"]),
             " ".join(row["siblings"]),
         )
-    Console().print(table)
+    console_of().print(table)

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from qserve.cli.show_bench import console_of
+from qserve.cli.terminal import console_of
 from qserve.errors import UsageError
 from qserve.units import format_bytes
 

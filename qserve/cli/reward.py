@@ -181,8 +181,9 @@ def _source(
 
 
 def _show(rows: dict[str, tuple[Agreement, dict[str, Any]]], num_left_out: int) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from qserve.cli.terminal import console_of
 
     first = next(iter(rows.values()))[0]
     table = Table(title=f"{first.num_texts} texts against plain transformers in float32, one at a time", box=None)
@@ -197,6 +198,6 @@ def _show(rows: dict[str, tuple[Agreement, dict[str, Any]]], num_left_out: int) 
             f"{row.rank_correlation:.5f}",
             f"{row.num_flipped} of {row.num_pairs}",
         )
-    Console(width=100).print(table)
+    console_of().print(table)
     left_out = f"; {num_left_out} texts were left out" if num_left_out else ""
     click.echo(f"standard deviation of the true rewards {first.spread:.3g}{left_out}")

@@ -20,23 +20,18 @@ if TYPE_CHECKING:
     from qserve.bench.self_test import SelfTest
     from qserve.bench.target import Target
 
-__all__ = ["console_of", "header", "progress_on", "show_result", "show_self_test"]
+__all__ = ["header", "progress_on", "show_result", "show_self_test"]
 
 # Drawing takes a millisecond or two of the loop that takes times; twice a second is 0.4 % of them.
 _DRAW_EVERY_S = 0.5
 _WIDE = 110
-_PLAIN_WIDTH = 160
 _BAR = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 # From here on the generator's own work may show in what it measures.
 _BUSY = 0.5
 _LATE_MS = 5.0
-
-
-def console_of(stderr: bool = False) -> Console:
-    """As wide as the table where no terminal says how wide it is."""
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PLAIN_WIDTH)
+# No engine decodes 20,000 tokens a second in one stream: below, tokens came in one piece.
+_TOGETHER_MS = 0.05
 
 
 def header(target: Target, values: Mapping[str, Any], counter: TokenCounter) -> str:
@@ -198,6 +193,12 @@ def _remarks(figures: Sequence[StageFigures]) -> list[str]:
         said.append(
             f"The server announces the role before it has a token ({one.stage.name}: {_ms(one.announced.p50)} ms, the "
             f"token at {_ms(one.ttft.p50)} ms). TTFT here is the token's; vllm bench serve would tell the announcement."
+        )
+    together = [one for one in figures if one.total_output_tokens > one.completed and one.tpot.p50 < _TOGETHER_MS]
+    if together:
+        said.append(
+            f"TPOT of {_ms(together[0].tpot.p50)} ms at {together[0].stage.name} is no speed: most answers' tokens "
+            "arrived together, as one piece. The server, or a proxy before it, holds them back; E2E tells the time."
         )
     busy = [one for one in figures if one.completed and (one.cpu_share > _BUSY or one.lag.p99 > _LATE_MS)]
     if busy:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from qserve.cli.terminal import console_of
 from qserve.core.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def show_doctor(
     console: Console | None = None,
 ) -> None:
     """Print the whole report and its verdict."""
-    console = console or Console(highlight=False)
+    console = console or console_of()
     for topic, title in _TITLES.items():
         _heading(console, title)
         console.print(_lines([check for check in checks if check.topic == topic]))

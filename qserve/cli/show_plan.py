@@ -9,6 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from qserve.cli.terminal import console_of
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.units import GIB, format_bytes
@@ -28,7 +29,7 @@ _BAR_WIDTH = 60
 
 def show_plan(plan: Plan, explain: bool = False, console: Console | None = None) -> None:
     """Prints the plan; with `explain` every term's formula, numbers and source."""
-    console = console or Console()
+    console = console or console_of()
     console.print(_headline(plan))
     for device, cards in groupby(plan.devices):
         console.print(_device(device, len(list(cards))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from qserve.cli.terminal import console_of
 from qserve.units import format_bytes
 
 if TYPE_CHECKING:
@@ -30,12 +30,11 @@ _COLOURS = {"running": "green", "ended": "", "died": "red"}
 _FAULTS = ("restart", "retry", "down", "failed")
 _WORTH_TELLING_S = 0.1
 _WIDE = 110
-_PLAIN_WIDTH = 160
 
 
 def show_list(runs: Sequence[StoredRun], path: Path) -> None:
     """One line a run, newest first."""
-    console = _console()
+    console = console_of()
     is_wide = console.width >= _WIDE
     table = _table("run", "state", "lasted", "requests", "errors", "restarts", "models", right=(2, 3, 4, 5))
     table.padding = (0, 2 if is_wide else 1)
@@ -54,7 +53,7 @@ def show_list(runs: Sequence[StoredRun], path: Path) -> None:
 
 def show_run(store: RunStore, run: StoredRun) -> None:
     """Everything but the single requests."""
-    console = _console()
+    console = console_of()
     console.print(f"[bold]{run.id}[/bold]  {_state(run)} · {lasting(run.duration_s)} · began {_when(run)}")
     console.print(f"  {' '.join(run.command)}", markup=False, soft_wrap=True)
     if run.started_by:
@@ -77,7 +76,7 @@ def show_run(store: RunStore, run: StoredRun) -> None:
 
 def show_residuals(residuals: Sequence[Residual]) -> None:
     """What the next plan goes by: of each term the last measurement, below the run and the device that it is of."""
-    console = _console()
+    console = console_of()
     if not residuals:
         console.print("nothing was measured yet; the next `qserve up` does")
         return
@@ -128,13 +127,6 @@ def _corrected(one: Residual) -> tuple[str, str, str]:
 
 def _change(one: Residual) -> str:
     return f"{100 * (one.measured / one.planned - 1):+.2f} %" if one.planned else "not planned"
-
-
-def _console() -> Console:
-    """As wide as its tables where no terminal says how wide it is."""
-    console = Console(highlight=False)
-    is_told = console.is_terminal or "COLUMNS" in os.environ
-    return console if is_told else Console(highlight=False, width=_PLAIN_WIDTH)
 
 
 def _show_start(console: Console, worker: StoredWorker) -> None:

@@ -8,6 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from qserve.cli.terminal import console_of
 from qserve.planner.speed.search import Layout
 
 __all__ = ["show_cheapest", "show_speed"]
@@ -19,7 +20,7 @@ def show_speed(
     speed: dict[str, Any], explain: bool = False, console: Console | None = None, monthly: bool = False
 ) -> None:
     """Prints the figures of `Plan.speed`, and the layouts that were counted."""
-    console = console or Console()
+    console = console or console_of()
     console.print(Text(f"Speed, {_load(speed['load'])}", style="bold"))
     console.print(_figures(speed, monthly))
     if speed.get("suggestions"):
@@ -38,7 +39,7 @@ def show_speed(
 
 def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None = None, monthly: bool = False) -> None:
     """The ranking of --gpu any: what carries the load first, cheapest first."""
-    console = console or Console()
+    console = console or console_of()
     table = Table(box=None, padding=(0, 2), header_style="bold")
     for name in (
         "cards",

@@ -9,6 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from qserve.cli.terminal import console_of
 from qserve.planner.plan import Term
 from qserve.planner.training import CardAccount, TrainingPlan
 from qserve.units import GIB, format_bytes
@@ -33,7 +34,7 @@ _COLOURS = {
 
 def show_training(plan: TrainingPlan, explain: bool = False, console: Console | None = None) -> None:
     """Prints the plan; with `explain` every term's formula, band and source."""
-    console = console or Console()
+    console = console or console_of()
     console.print(_headline(plan))
     kinds = [(card, len(list(cards))) for card, cards in groupby(plan.cards)]
     for card, count in kinds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 from rich.text import Text
 
@@ -23,27 +25,52 @@ __all__ = ["Screen", "Shown", "ready_rows"]
 _TERMS = {"weights": "weights", "kv_cache": "KV", "activations": "activations", "cuda_graphs": "CUDA graphs"}
 
 
+class _Timed:
+    """The name of a phase, and from ten seconds on how long it has lasted; drawn anew with the spinner."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._began_s = name, time.monotonic()
+
+    def __rich__(self) -> str:
+        seconds = time.monotonic() - self._began_s
+        return escape(self._name) + (f" [dim]{seconds:.0f} s[/dim]" if seconds >= 10 else "")
+
+
 class Screen:
     """Talks to the terminal, or in plain lines to a pipe."""
+
+    still_after_s = 15.0
+    """How long a phase may last before a pipe hears of it again."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
         self._status: Status | None = None
         self._started = time.monotonic()
+        self._phase_ended = threading.Event()
 
     def note(self, text: str) -> None:
         """A line that stays."""
         self.console.print(text, markup=False)
 
     def phase(self, name: str) -> None:
-        """What the start is at: a spinner on a terminal, a line elsewhere."""
+        """What the start is at: a spinner with its seconds on a terminal; elsewhere a line, and one now and then."""
+        self._phase_ended.set()
         if not self.console.is_terminal:
             self.console.print(f"  {self.seconds:5.1f} s  {name}", markup=False)
+            self._phase_ended = threading.Event()
+            threading.Thread(target=self._say_still, args=(name, self._phase_ended), daemon=True).start()
         elif self._status is None:
-            self._status = self.console.status(name)
+            self._status = self.console.status(_Timed(name))
             self._status.start()
         else:
-            self._status.update(name)
+            self._status.update(_Timed(name))
+
+    def _say_still(self, name: str, ended: threading.Event) -> None:
+        """A sign of life in a long phase: the first start of vLLM compiles for minutes without a line of its own."""
+        began_s = time.monotonic()
+        while not ended.wait(self.still_after_s):
+            seconds = time.monotonic() - began_s
+            self.console.print(f"  {self.seconds:5.1f} s  still {name} (for {seconds:.0f} s)", markup=False)
 
     @property
     def seconds(self) -> float:
@@ -52,6 +79,7 @@ class Screen:
 
     def end_progress(self) -> None:
         """Take the spinner away."""
+        self._phase_ended.set()
         if self._status is not None:
             self._status.stop()
             self._status = None

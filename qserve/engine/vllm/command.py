@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
-from qserve.engine.vllm.extra import merged
+from qserve.engine.vllm.extra import COMPACT_JSON, merged
 from qserve.engine.vllm.parser import FlagParser
 from qserve.engine.vllm.weights import check_fused
 from qserve.errors import UsageError
@@ -109,7 +110,9 @@ def _defaults(chat: ChatFormat) -> tuple[str, ...]:
     # The parser for thoughts does not see that the template closed them: it would take the answer for thoughts.
     silent = () if chat.thinks_unasked else ("--default-chat-template-kwargs", '{"enable_thinking": false}')
     # 20 is what OpenAI's schema allows; `echo` with `logprobs` on completions needs no flag of its own.
-    return (*tools, *thoughts, *silent, "--max-logprobs", "20")
+    # Blanks are allowed anywhere between the tokens of JSON, and a small model writes them to its limit.
+    compact = ("--structured-outputs-config", json.dumps(COMPACT_JSON))
+    return (*tools, *thoughts, *silent, *compact, "--max-logprobs", "20")
 
 
 def _split(extra: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from qserve.engine.vllm.flag_table import flag_table
 from qserve.engine.vllm.parser import Argument, FlagParser
 from qserve.errors import UsageError
 
-__all__ = ["merged"]
+__all__ = ["COMPACT_JSON", "merged"]
+
+# How vLLM writes JSON of a schema, unless the user says otherwise: no blanks, by the backend that can do that.
+COMPACT_JSON = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 _OF_DRAFTS = ("speculative_config", "spec_method", "spec_tokens")
 _SAYS_NOTHING = (
@@ -36,12 +40,23 @@ def merged(own: Sequence[str], defaults: Sequence[str], words: Sequence[str], pa
 
     """
     decided = {argument.flag.dest: argument for argument in parser.parse(own)}
-    added = [argument for argument in parser.parse(words) if _adds(argument, decided)]
+    added = [_with_backend(argument) for argument in parser.parse(words) if _adds(argument, decided)]
     for argument in added:
         _check_adapters(argument)
     replaced = {argument.flag.dest for argument in added}
     usual = [argument for argument in parser.parse(defaults) if argument.flag.dest not in replaced]
     return (*own, *(word for argument in (*usual, *added) for word in argument.words))
+
+
+def _with_backend(argument: Argument) -> Argument:
+    """`{"disable_any_whitespace": true}` alone stops a start: it is only for backends that are named."""
+    if argument.flag.dest != "structured_outputs_config" or len(argument.values) != 1 or argument.key:
+        return argument
+    asked = _number(argument.values[0])
+    if not isinstance(asked, dict) or not asked.get("disable_any_whitespace") or asked.get("backend", "auto") != "auto":
+        return argument
+    value = json.dumps({**asked, "backend": COMPACT_JSON["backend"]})
+    return replace(argument, values=(value,), words=(argument.flag.name, value))
 
 
 def _adds(argument: Argument, decided: Mapping[str, Argument]) -> bool:

@@ -240,6 +240,11 @@ RULES: tuple[Rule, ...] = (
         _says(FailureKind.FLAG, "vLLM refuses {flag}: {what}. Change it in --engine-args."),
     ),
     _rule(
+        r"error: argument (?P<flag>[\w/, -]+): \d+ validation errors? for \w+\s+(?:Value|Assertion) error, "
+        r"(?P<what>[^\[\n]+?)\.? \[",
+        _says(FailureKind.FLAG, "vLLM refuses {flag}: {what}. Change it in --engine-args."),
+    ),
+    _rule(
         r"error: argument (?P<flag>[\w/, -]+): \d+ validation errors? for \w+\s+(?P<field>\S+)\s+"
         r"(?P<what>[^\[\n]+?) \[",
         _says(FailureKind.FLAG, "vLLM refuses {field} in {flag}: {what}. Change it in --engine-args."),

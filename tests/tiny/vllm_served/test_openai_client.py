@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import openai
+import pydantic
 import pytest
 
 QUESTION = [{"role": "user", "content": "What is 17 + 25?"}]
@@ -88,8 +90,22 @@ def test_tools_that_may_be_called(client):
     assert second.choices[0].message.role == "assistant"
 
 
+def test_parse_gets_an_object(client):
+    """Without blanks between its parts: a model this small would write them to its limit."""
+
+    class Answer(pydantic.BaseModel):
+        kind: Literal["sum", "list"]
+        certain: bool
+        digit: Literal[1, 2, 3]
+
+    answer = client.chat.completions.parse(
+        model="demo", messages=QUESTION, temperature=0, max_tokens=60, response_format=Answer
+    )
+    assert isinstance(answer.choices[0].message.parsed, Answer)
+    assert " " not in answer.choices[0].message.content and answer.choices[0].finish_reason == "stop"
+
+
 def test_a_json_schema_binds_the_answer(client):
-    """A model this small would fill an object with blanks for ever; a number leaves no room."""
     answer = client.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": "Hello!"}], max_tokens=8, temperature=0,
         response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}},

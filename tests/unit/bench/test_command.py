@@ -19,7 +19,7 @@ from qserve.bench.self_test import Check
 from qserve.cli.bench import command
 from qserve.cli.show_bench import show_result
 from qserve.errors import UsageError
-from tests.unit.bench.builders import failed, record, run_of
+from tests.unit.bench.builders import failed, figures, record, run_of
 
 
 def called(*arguments):
@@ -162,3 +162,10 @@ def test_a_file_that_can_not_be_written_is_known_before_the_load(tmp_path):
 )
 def test_the_self_test_wants_2_ms_and_2_percent(true_ms, seen_ms, is_good):
     assert Check(Stage(concurrency=1), "TTFT", true_ms, seen_ms).is_good == is_good
+
+
+@pytest.mark.parametrize(("tpot_s", "is_said"), [(0.0, True), (0.00001, True), (0.001, False)])
+def test_tokens_that_arrive_together_are_no_speed(tpot_s, is_said):
+    console = Console(file=io.StringIO(), width=200)
+    show_result(console, BenchResult(0.0, {}, {}, [], [figures(8, 0.5, tpot_s, 100.0)], None, {}, []))
+    assert ("tokens arrived together" in console.file.getvalue()) == is_said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,3 +69,23 @@ def test_a_reward_model_has_rows_of_its_own_and_an_example_where_it_is_alone() -
     assert both.index("Model") < both.index("Reward")
     alone = dict(ready_rows("http://h", [reward], has_key=False, logs=Path("/logs")))
     assert "/v1/reward" in alone["Try"]
+
+
+def test_a_long_phase_is_heard_of_again_in_a_pipe(monkeypatch) -> None:
+    monkeypatch.setattr(Screen, "still_after_s", 0.02)
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=200, highlight=False))
+    screen.phase("chat: making the KV cache")
+    deadline = time.monotonic() + 30
+    while out.getvalue().count("still chat: making the KV cache (for ") < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    screen.end_progress()
+    assert out.getvalue().count("still chat: making the KV cache (for ") >= 2
+
+
+def test_a_spinner_tells_how_long_a_phase_has_lasted(monkeypatch) -> None:
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=200, force_terminal=True))
+    screen.phase("[loading]")
+    screen.end_progress()
+    assert "[loading]" in out.getvalue()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from qserve.engine.vllm.command import command
@@ -116,3 +118,24 @@ def test_every_setting_that_is_guarded_exists(release):
     table = flag_table()
     expected = {name for name in {*table.planned, *table.owned} - {"model_tag"} if since.get(name, "0") <= release}
     assert expected <= known
+
+
+@pytest.mark.parametrize(
+    ("words", "config"),
+    [
+        ("", {"backend": "xgrammar", "disable_any_whitespace": True}),
+        # Alone it stops vLLM's start: "only supported for xgrammar and guidance backends".
+        (
+            """--structured-outputs-config '{"disable_any_whitespace": true}'""",
+            {"backend": "xgrammar", "disable_any_whitespace": True},
+        ),
+        (
+            """--structured-outputs-config '{"backend": "guidance", "disable_any_whitespace": true}'""",
+            {"backend": "guidance", "disable_any_whitespace": True},
+        ),
+        ("""--structured-outputs-config '{"backend": "outlines"}'""", {"backend": "outlines"}),
+    ],
+)
+def test_json_of_a_schema_has_no_blanks_unless_asked(parser, words, config):
+    flags = pairs(with_extra(parser, words))
+    assert json.loads(flags["--structured-outputs-config"]) == config

@@ -214,3 +214,16 @@ def test_an_unknown_reason_is_quoted_without_the_stack():
 )
 def test_prefixes_are_taken_away(line, rest):
     assert clean(line) == rest
+
+
+def test_a_value_that_a_config_refuses_is_named_by_its_flag() -> None:
+    """vLLM 0.32's own words; "Value error" is pydantic's, and no field."""
+    lines = [
+        "api_server.py: error: argument --structured-outputs-config: 1 validation error for StructuredOutputsConfig",
+        "  Value error, disable_any_whitespace is only supported for xgrammar and guidance backends. "
+        "[type=value_error, input_value={'disable_any_whitespace': True}, input_type=dict]",
+    ]
+    assert failure_of(lines).message == (
+        "vLLM refuses --structured-outputs-config: disable_any_whitespace is only supported for xgrammar and guidance "
+        "backends. Change it in --engine-args."
+    )

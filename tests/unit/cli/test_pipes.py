@@ -1,0 +1,34 @@
+"""Where there is no terminal nothing is wrapped: a row is a line, and grep finds whole ids."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from qserve.hub.bundled import known_ids
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+
+
+def piped(*arguments, **environment):
+    command = [sys.executable, "-m", "qserve", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**ENVIRONMENT, **environment})
+    assert not done.stderr
+    return done.stdout.splitlines()
+
+
+def test_every_id_stands_whole_in_a_line() -> None:
+    lines = piped("models")
+    for model_id in known_ids():
+        assert any(line.startswith(f"{model_id} ") for line in lines), model_id
+
+
+def test_columns_are_respected() -> None:
+    assert max(len(line) for line in piped("models", COLUMNS="60")) <= 60
+
+
+def test_sentences_are_not_cut() -> None:
+    """A way out, a note, a reason: each is one line, however long."""
+    lines = piped("plan", "--model", "Qwen/Qwen32B", "--gpu", "rtx-4090")
+    assert any("taken for Qwen/Qwen3-32B" in line and line.endswith(")") and len(line) > 120 for line in lines)
