@@ -65,12 +65,16 @@ class KeyAuth:
         address = peer_of(scope)
         is_trusted = connection is not None and connection.is_trusted
         pause_s = self._brake.pause_s(address, is_trusted=is_trusted)
-        if pause_s:
-            await asyncio.sleep(pause_s)
-        if not self._keys.holds(token):
+        is_right = self._keys.holds(token)
+        if is_right:
+            trust(scope)  # before the pause: it must not be closed in favour of strangers meanwhile
+        else:
             self._brake.count_wrong(address)
             if connection is not None:
                 connection.distrust()
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        if not is_right:
             raise ApiError(401, "the API key is not one of this gateway's keys", "invalid_api_key")
 
 
