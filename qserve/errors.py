@@ -8,7 +8,8 @@ QserveError                  anything a user can act on; the CLI prints it witho
 │   └── MissingExtra         an optional package is needed; the message holds the install command
 ├── DoesNotFit               the plan needs more memory than there is (exit status 3)
 ├── PortInUse                somebody else listens there (exit status 4)
-└── WorkerFailed             a worker could not be started, or kept dying (exit status 5)
+├── WorkerFailed             a worker could not be started, or kept dying (exit status 5)
+└── UnusableResult           an evaluation has figures that must not be believed (exit status 6)
 
 Each message says what was seen, what is allowed, and which flag or change fixes it.
 """
@@ -25,6 +26,7 @@ __all__ = [
     "PortInUse",
     "QserveError",
     "UnknownArchitecture",
+    "UnusableResult",
     "UsageError",
     "WorkerFailed",
 ]
@@ -80,3 +82,9 @@ class WorkerFailed(QserveError):
     """A worker could not be started, or died more often than it may be restarted."""
 
     exit_status = 5
+
+
+class UnusableResult(QserveError):
+    """An evaluation is finished and kept, and too many of its answers could not be scored."""
+
+    exit_status = 6

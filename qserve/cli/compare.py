@@ -95,13 +95,13 @@ def _questions(
     if preferences is not None:
         raise UsageError("--preferences is for --reward; a model that generates is asked --suite")
     from qserve.evaluation import suites
-    from qserve.evaluation.harness import Asked
+    from qserve.evaluation.request import EvalRequest
     from qserve.evaluation.tasks import load_tasks
 
     chosen = suites.load(suite or "offline")
-    asked = Asked(chosen.tasks, limit or chosen.limit, chosen.num_fewshot, chosen.chat, seed)
-    told = {"tasks": list(asked.tasks), "limit": asked.limit, "seed": seed}
-    return ChatQuestions(asked, load_tasks(asked.tasks)), chosen.name, told
+    request = EvalRequest(chosen.tasks, limit or chosen.limit, chosen.num_fewshot, chosen.chat, seed)
+    told = {"tasks": list(request.tasks), "limit": request.limit, "seed": seed}
+    return ChatQuestions(request, load_tasks(request.tasks)), chosen.name, told
 
 
 def _folder_name(model: str, title: str) -> str:

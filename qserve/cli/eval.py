@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from qserve.cli.eval_request import eval_request
 from qserve.cli.own_server import own_server, up_arguments
 from qserve.cli.progress import request_progress, resumable
-from qserve.cli.show_eval import show_diff, show_result
+from qserve.cli.show_eval import show_diff, show_preview, show_result, show_warnings
 from qserve.cli.state import state_folder
-from qserve.errors import UsageError
+from qserve.errors import UnusableResult, UsageError
 
 if TYPE_CHECKING:
-    from qserve.evaluation.harness import Asked
+    from qserve.evaluation.request import EvalRequest
     from qserve.evaluation.results import EvalResult
     from qserve.evaluation.server import ServedModel
     from qserve.evaluation.tasks import Tasks
+    from qserve.evaluation.thinking import Thinking
 
 __all__ = ["command"]
 
@@ -47,11 +49,42 @@ class _WithDiff(click.Group):
 )
 @click.option("--quant", help="With --model: auto, fp16, bf16, fp8, int8, 4bit or a scheme [auto].")
 @click.option("--up-args", default="", help='With --model: further flags of `qserve up`: "--engine vllm".')
-@click.option("--tasks", help="lm-eval's task names, with commas between them.")
+@click.option("--tasks", help="lm-eval's task names, YAML files of your own or folders of them, with commas between.")
+@click.option(
+    "--include-path", multiple=True, help="A folder with tasks of your own, then known by name; may be repeated."
+)
 @click.option("--suite", help="A list of tasks by its name or its file: offline, quick, quality, math, chinese, long.")
 @click.option("--limit", type=click.IntRange(min=1), help="Items a task [all].")
 @click.option("--num-fewshot", type=click.IntRange(min=0), help="Examples before each question [the task's own].")
 @click.option("--chat", is_flag=True, help="Through the model's chat template.")
+@click.option(
+    "--thinking",
+    type=click.Choice(["on", "off", "auto"]),
+    help="With --chat: whether the model thinks before it answers, by its template's own switch [auto: its default].",
+)
+@click.option(
+    "--max-gen-toks",
+    type=click.IntRange(min=1),
+    help="Tokens of an answer, its thought included [thinking: 32768 and the task's own; else the task's own].",
+)
+@click.option(
+    "--thinking-budget", type=click.IntRange(min=1), help="Tokens after which the engine ends a thought, if it can."
+)
+@click.option("--gen-kwargs", help="Sampling that goes before a task's own: temperature=0.6,top_p=0.95, or JSON.")
+@click.option(
+    "--num-samples",
+    type=click.IntRange(min=1, max=1024),
+    default=1,
+    show_default=True,
+    help="Answers to each generated item: avg@k, pass@k and maj@k are told.",
+)
+@click.option(
+    "--max-truncated",
+    type=click.FloatRange(0, 100),
+    default=2.0,
+    show_default=True,
+    help="Percent of a task's answers that may be cut off, empty or null; above it the result is unusable.",
+)
 @click.option("--seed", type=int, default=1234, show_default=True, help="Of everything that is drawn.")
 @click.option("--tokenizer", help="Folder or hub id [the server's own].")
 @click.option("--max-length", type=click.IntRange(min=2), help="For servers that do not tell their max_model_len.")
@@ -68,22 +101,31 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     qserve eval --suite offline
     qserve eval --model ./my-checkpoint --quant 4bit --suite quick
     qserve eval --url http://127.0.0.1:9000 --tasks gsm8k,arc_challenge --limit 200
+    qserve eval --tasks aime24 --chat --thinking on --num-samples 4
+    qserve eval --tasks ./my-task.yaml --chat
     qserve eval diff evals/bf16 evals/4bit
 
     An evaluation that was interrupted goes on where it stopped when the same command is given again.
 
-    Exit status: 0, 2 where something can't be asked, 5 where the server did not start or stopped answering.
+    Exit status: 0, 2 where something can't be asked, 5 where the server did not start or stopped answering, 6 where
+    more answers than --max-truncated could not be scored.
     """
     if ctx.invoked_subcommand is not None:
         return
     _check_which_server(values)
-    asked = _asked(values)
+    request = eval_request(values)
     from qserve.evaluation.tasks import load_tasks
 
-    tasks = load_tasks(asked.tasks)  # before a server is started for nothing
+    tasks = load_tasks(request.tasks, request.include_path)  # before a server is started for nothing
     console = Console(highlight=False, soft_wrap=True)
     with _server(console, values, tasks) as (url, api_key):
-        _evaluate(console, url, api_key, asked, tasks, values)
+        result = _evaluate(console, url, api_key, request, tasks, values)
+    unusable = result.unusable(values["max_truncated"] / 100)
+    if unusable:
+        raise UnusableResult(
+            f"the result is kept, but not to be used: {'; '.join(unusable)}. --max-gen-toks gives answers more room, "
+            "--thinking off leaves thoughts out, --max-truncated accepts more"
+        )
 
 
 def _check_which_server(values: dict[str, Any]) -> None:
@@ -114,32 +156,43 @@ def _server(console: Console, values: dict[str, Any], tasks: Tasks) -> Iterator[
         yield server.url, server.api_key
 
 
-def _evaluate(console: Console, url: str, api_key: str, asked: Asked, tasks: Tasks, values: dict[str, Any]) -> None:
+def _evaluate(
+    console: Console, url: str, api_key: str, request: EvalRequest, tasks: Tasks, values: dict[str, Any]
+) -> EvalResult:
+    from qserve.evaluation import cache as answers
     from qserve.evaluation import harness, results, server
+    from qserve.evaluation.how_it_thinks import how_it_thinks
+    from qserve.evaluation.surroundings import LmEvalLog
 
     state = state_folder(values["state_dir"])
-    name, tokenizer = values["served_model_name"], values["tokenizer"]
-    counts_tokens = not (asked.chat and tasks.only_generate)
-    served = server.look_at(url, api_key, name, tokenizer, state / "tokenizers", values["max_length"], counts_tokens)
+    served = server.look_at(
+        url, api_key, values["served_model_name"], values["tokenizer"], state / "tokenizers", values["max_length"],
+        counts_tokens=not (request.chat and tasks.only_generate),
+    )  # fmt: skip
     console.print(f"{served.model} at {served.url} · {_what_runs(served)} · {served.concurrency} requests at once")
-    if values["preflight"] and not tasks.only_generate:
-        _preflight(console, served)
+    thinking, notes = how_it_thinks(served, request, tasks)
+    for note in notes:
+        console.print(note)
+    if values["preflight"]:
+        _preflight(console, served, request, tasks, thinking)
     cache = state / "eval-cache"
     if not values["resume"]:
-        harness.forget_answers(cache, served, asked)
-    num_kept = harness.kept_answers(cache, served, asked)
+        answers.forget_answers(cache, served, request)
+    num_kept = answers.kept_answers(cache, served, request)
     if num_kept:
         console.print(f"going on: {num_kept:,} answers are there from an interrupted run (--no-resume asks anew)")
-    began = time.monotonic()
-    with request_progress() as progress, resumable(console):
-        told = harness.evaluate(served, asked, cache, progress, tasks)
-    result = results.EvalResult.of(served, asked, told, time.monotonic() - began, num_kept)
     folder = values["out"] or state / "evals" / f"{time.strftime('%Y%m%d-%H%M%S')}-{served.fingerprint()}"
+    began, log = time.monotonic(), LmEvalLog(folder / "lm-eval.log")
+    with request_progress() as progress, resumable(console):
+        told = harness.evaluate(served, request, cache, progress, tasks, thinking, log)
+    result = results.EvalResult.of(served, request, told, time.monotonic() - began, num_kept, notes)
     file = result.save(folder)
-    harness.forget_answers(cache, served, asked)
-    _keep_in_run(console, state, values["suite"] or ",".join(asked.tasks), result)
+    answers.forget_answers(cache, served, request)
+    _keep_in_run(console, state, values["suite"] or ",".join(request.tasks), result)
     show_result(console, result)
+    show_warnings(console, log.warnings)
     console.print(f"kept in {file}")
+    return result
 
 
 def _keep_in_run(console: Console, state: Path, name: str, result: EvalResult) -> None:
@@ -169,33 +222,16 @@ def diff(first: Path, second: Path) -> None:
         show_diff(console, one)
 
 
-def _asked(values: dict[str, Any]) -> Asked:
-    """What the flags ask for: a suite, tasks, or both; flags win over the suite."""
-    from qserve.evaluation import suites
-    from qserve.evaluation.harness import Asked
-
-    tasks = tuple(word.strip() for word in (values["tasks"] or "").split(",") if word.strip())
-    suite = suites.load(values["suite"]) if values["suite"] else None
-    if not tasks and suite is None:
-        raise UsageError(
-            f"--tasks or --suite says what to ask: lm-eval's task names, or one of {', '.join(suites.suites())} "
-            "(offline needs no network)"
-        )
-    return Asked(
-        tasks=tuple(dict.fromkeys((*tasks, *(suite.tasks if suite else ())))),
-        limit=values["limit"] or (suite.limit if suite else None),
-        num_fewshot=suite.num_fewshot if suite and values["num_fewshot"] is None else values["num_fewshot"],
-        chat=values["chat"] or bool(suite and suite.chat),
-        seed=values["seed"],
-        background=values["background"],
-    )
-
-
-def _preflight(console: Console, served: ServedModel) -> None:
+def _preflight(console: Console, served: ServedModel, request: EvalRequest, tasks: Tasks, thinking: Thinking) -> None:
+    from qserve.evaluation import preview
     from qserve.evaluation.preflight import check
 
-    worst = check(served)
-    console.print(f"preflight: log-probabilities of its own answer agree to {worst:.4f}")
+    if request.thinking_budget is not None:
+        preview.check_budget(served, request.thinking_budget)
+    if any(not spec.only_generates for spec in tasks.specs):
+        console.print(f"preflight: log-probabilities of its own answer agree to {check(served):.4f}")
+    for one in preview.previews(served, request, tasks, thinking):
+        show_preview(console, one)
 
 
 def _what_runs(served: ServedModel) -> str:

@@ -8,12 +8,18 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from qserve.evaluation.diff import TaskDiff
+    from qserve.evaluation.generations import OutcomeCounts
+    from qserve.evaluation.preview import Preview
     from qserve.evaluation.results import EvalResult
 
-__all__ = ["said_of", "show_diff", "show_result"]
+__all__ = ["said_of", "show_diff", "show_preview", "show_result", "show_warnings"]
 
 _MOST_FLIPS_SHOWN = 10
+_MOST_WARNINGS = 5
+_MOST_SHOWN = 240
 _LARGE = 1000
 
 
@@ -30,7 +36,43 @@ def show_result(console: Console, result: EvalResult) -> None:
         items, shots = f"{score.num_items:,}", str(score.num_fewshot)
         table.add_row(score.task, score.metric + better, _figure(score.value), stderr, items, shots)
     console.print(table)
+    for task, counts in result.outcomes().items():
+        console.print(f"{task}: {_ended(counts)}")
     console.print(f"{result.about['seconds']:.1f} s; ↓: lower is better")
+
+
+def _ended(counts: OutcomeCounts) -> str:
+    """How the answers of a task ended, in a line."""
+    tokens = "" if counts.mean_tokens is None else f", {counts.mean_tokens:,.0f} tokens each"
+    thoughts = f", {counts.num_thoughts:,} with a thought" if counts.num_thoughts else ""
+    lost = [f"{number:,} {name}" for name, number in
+            (("cut off", counts.truncated), ("empty", counts.empty), ("null", counts.null)) if number]  # fmt: skip
+    return f"{counts.num_answers:,} answers{thoughts}{tokens}; {', '.join(lost) or 'none cut off, empty or null'}"
+
+
+def show_preview(console: Console, one: Preview) -> None:
+    """The first question of a task, with what became of it."""
+    console.print(f"preflight: the first item of {one.task}")
+    rows = (("prompt", one.prompt), ("thought", one.thought), ("answer", one.answer), ("scored", one.extracted),
+            ("right", one.target))  # fmt: skip
+    for name, text in rows:
+        if text or name in ("answer", "scored"):
+            console.print(f"  {name:8}{_short(text)}", markup=False)
+    if one.outcome != "complete":
+        console.print(f"  its answer is {one.outcome}: see --max-gen-toks and --thinking")
+
+
+def _short(text: str) -> str:
+    line = " ⏎ ".join(part for part in text.splitlines() if part.strip())
+    return line if len(line) <= _MOST_SHOWN else f"{line[: _MOST_SHOWN // 2]} … {line[-_MOST_SHOWN // 2 :]}"
+
+
+def show_warnings(console: Console, warnings: Mapping[str, int]) -> None:
+    """What lm-eval warned of; all of it is in lm-eval.log beside the result."""
+    for text, times in list(warnings.items())[:_MOST_WARNINGS]:
+        console.print(f"lm-eval: {text}{f' ({times:,} times)' if times > 1 else ''}", markup=False)
+    if len(warnings) > _MOST_WARNINGS:
+        console.print(f"… and {len(warnings) - _MOST_WARNINGS} more in lm-eval.log")
 
 
 def _figure(value: float) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from qserve.evaluation import cache as answers
 from qserve.evaluation import harness, preferences, server
-from qserve.evaluation.harness import Asked, Progress
+from qserve.evaluation.harness import Progress
 from qserve.evaluation.load import LoadFigures, chat_load, reward_load
+from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.results import EvalResult
 from qserve.evaluation.server import ServedModel
 from qserve.evaluation.tasks import Tasks
@@ -51,7 +53,7 @@ class Questions(Protocol):
 class ChatQuestions:
     """lm-eval's tasks, and streams of chat."""
 
-    asked: Asked
+    request: EvalRequest
     tasks: Tasks
     role: str = "chat"
 
@@ -66,10 +68,10 @@ class ChatQuestions:
 
     def result(self, served: ServedModel, cache: Path, progress: Progress) -> EvalResult:
         """lm-eval's."""
-        kept = harness.kept_answers(cache, served, self.asked)
+        kept = answers.kept_answers(cache, served, self.request)
         began = time.monotonic()
-        told = harness.evaluate(served, self.asked, cache, progress, self.tasks)
-        return EvalResult.of(served, self.asked, told, time.monotonic() - began, kept)
+        told = harness.evaluate(served, self.request, cache, progress, self.tasks)
+        return EvalResult.of(served, self.request, told, time.monotonic() - began, kept)
 
 
 @dataclass(frozen=True)
@@ -97,4 +99,4 @@ class RewardQuestions:
         """Chosen over rejected is right."""
         began = time.monotonic()
         told = preferences.evaluate_preferences(served, self.name, self.records, progress)
-        return EvalResult.of(served, Asked((self.name,)), told, time.monotonic() - began)
+        return EvalResult.of(served, EvalRequest((self.name,)), told, time.monotonic() - began)

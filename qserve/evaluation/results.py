@@ -6,16 +6,18 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import qserve
 from qserve.errors import UsageError
-from qserve.evaluation.harness import Asked
+from qserve.evaluation.generations import OutcomeCounts
+from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel
+from qserve.hub.chat_template import read_template
 
 __all__ = ["EvalResult", "Score", "template_hash"]
 
@@ -50,16 +52,23 @@ class EvalResult:
 
     @classmethod
     def of(
-        cls, served: ServedModel, asked: Asked, lm_eval: Mapping[str, Any], seconds: float, num_kept: int = 0
+        cls,
+        served: ServedModel,
+        request: EvalRequest,
+        lm_eval: Mapping[str, Any],
+        seconds: float,
+        num_kept: int = 0,
+        notes: Sequence[str] = (),
     ) -> EvalResult:
-        """The result of asking `asked` of `served`, which took `seconds`; `num_kept` answers were there before."""
+        """The result of asking `request` of `served`, which took `seconds`; `num_kept` answers were there before."""
         about = {
             "model": served.model,
             **served.run,
             "max_model_len": served.max_model_len,
             "template_hash": template_hash(Path(served.tokenizer)) if served.tokenizer else None,
-            "asked": asdict(asked),
-            "seed": asked.seed,
+            "asked": asdict(request),
+            "seed": request.seed,
+            "notes": list(notes),
             "versions": {"qserve": qserve.__version__, "python": platform.python_version(), **_versions()},
             "machine": platform.machine(),
             "url": served.url,
@@ -78,6 +87,24 @@ class EvalResult:
     def scores(self) -> list[Score]:
         """Every figure of every task, in lm-eval's order."""
         return [score for task in self.lm_eval["results"] for score in self._of_task(task)]
+
+    def outcomes(self) -> dict[str, OutcomeCounts]:
+        """How the generated answers of each task ended; tasks that generate nothing are left out."""
+        names = [item.name for item in fields(OutcomeCounts)]
+        return {
+            task: OutcomeCounts(**{name: figures[name] for name in names})
+            for task, figures in self.lm_eval["results"].items()
+            if all(name in figures for name in names)
+        }
+
+    def unusable(self, max_share: float) -> list[str]:
+        """A sentence for each task of which more than `max_share` of the answers were cut off, empty or missing."""
+        return [
+            f"{task}: {100 * counts.unusable_share:.1f} % of {counts.num_answers:,} answers can't be scored "
+            f"({counts.truncated:,} cut off, {counts.empty:,} empty, {counts.null:,} null)"
+            for task, counts in self.outcomes().items()
+            if counts.unusable_share > max_share
+        ]
 
     def samples(self, task: str) -> dict[int, dict[str, Any]]:
         """The items of a task by their number, with the model's answers."""
@@ -121,14 +148,7 @@ class EvalResult:
 
 def template_hash(folder: Path) -> str | None:
     """Sixteen hex digits of the chat template; None where there is none, or no folder to look into."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        text = file.read_text()
-    else:
-        try:
-            text = str(json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template") or "")
-        except (OSError, ValueError):
-            return None
+    text = read_template(folder)
     return hashlib.sha256(text.encode()).hexdigest()[:16] if text else None
 
 

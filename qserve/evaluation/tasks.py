@@ -8,57 +8,138 @@ import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from qserve.errors import MissingExtra, UsageError
 from qserve.evaluation.suites import task_folders
 from qserve.evaluation.task_names import check_names
 
-__all__ = ["Tasks", "import_lm_eval", "load_tasks", "quiet"]
+__all__ = ["TaskSpec", "Tasks", "import_lm_eval", "load_tasks", "quiet"]
+
+
+_PATH_ENDINGS = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One entry of `--tasks`: a task, a group or a tag of lm-eval's, or a file of one's own.
+
+    Attributes:
+        name: as it was given.
+        spec: what lm-eval takes: a name, or what was loaded from a file.
+        kinds: output types: `generate_until`, `multiple_choice`, `loglikelihood`, `loglikelihood_rolling`.
+    """
+
+    name: str
+    spec: Any
+    kinds: frozenset[str]
+
+    @property
+    def only_generates(self) -> bool:
+        """Whether it wants no log-probabilities."""
+        return self.kinds == {"generate_until"}
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """Tasks that can be asked.
+    """Tasks that can be asked; `manager` is lm-eval's TaskManager, which knows them."""
 
-    Attributes:
-        names: as they were given.
-        manager: lm-eval's TaskManager, which knows them.
-        kinds: their output types: `generate_until`, `multiple_choice`, `loglikelihood`, `loglikelihood_rolling`.
-    """
-
-    names: tuple[str, ...]
+    specs: tuple[TaskSpec, ...]
     manager: Any
-    kinds: frozenset[str]
 
     @property
     def only_generate(self) -> bool:
         """Whether no task wants log-probabilities."""
-        return self.kinds == {"generate_until"}
+        return all(spec.only_generates for spec in self.specs)
 
 
-def load_tasks(names: tuple[str, ...]) -> Tasks:
+def load_tasks(names: tuple[str, ...], include_path: tuple[str, ...] = ()) -> Tasks:
     """The tasks of these names, their data at hand.
 
-    Raises UsageError for an unknown name and for data that can't be had, MissingExtra without lm-eval.
+    A name that ends in .yaml, or is a folder, is a task of one's own (each of those in the folder); its data files are
+    found beside it. `include_path` are folders whose tasks are known by name.
+
+    Raises UsageError for an unknown name, a file that can't be read and data that can't be had, MissingExtra without
+    lm-eval.
     """
-    check_names(names)
-    manager = _manager_of(names)
+    files = {name: _task_files(name) for name in names if _is_path(name)}
+    named = tuple(name for name in names if name not in files)
+    if not include_path:
+        check_names(named)
+    manager = _manager_of(named, include_path)
+    specs = []
+    for name in names:
+        if name in files:
+            specs += [_loaded(manager, str(file), file.resolve(), file.resolve().parent) for file in files[name]]
+        else:
+            specs.append(_loaded(manager, name, name, _folder_of(manager, name, include_path)))
+    return Tasks(tuple(specs), manager)
+
+
+def _loaded(manager: Any, name: str, spec: str | Path, folder: Path | None) -> TaskSpec:
+    """`spec`, loaded: from `folder`, to which a file of one's own names its data."""
     try:
-        with quiet():
-            loaded = manager.load(list(names))["tasks"]
+        with quiet(), contextlib.chdir(folder or Path.cwd()):
+            loaded = manager.load([str(spec)])
     except ImportError as error:
-        raise UsageError(
-            f"--tasks {','.join(names)}: {error.name or error} is not installed, which they need"
-        ) from error
+        raise UsageError(f"--tasks {name}: {error.name or error} is not installed, which it needs") from error
     except Exception as error:
+        if folder is not None:
+            raise UsageError(f"--tasks {name}: lm-eval can't load it: {_first_line(error)}") from error
         if not _is_about_data(error):
             raise
         raise UsageError(
-            f"the data of {', '.join(names)} can't be had ({_first_line(error)}): they come from the hub, by network "
+            f"the data of {name} can't be had ({_first_line(error)}): they come from the hub, by network "
             "or from its local cache. --suite offline needs neither"
         ) from error
-    return Tasks(names, manager, frozenset(str(task.get_config("output_type")) for task in loaded.values()))
+    kinds = frozenset(str(task.get_config("output_type")) for task in loaded["tasks"].values())
+    # A file is handed over as what was loaded from it: lm-eval would look for its data from the user's folder.
+    return TaskSpec(name, str(spec) if folder is None else _root(loaded), kinds)
+
+
+def _folder_of(manager: Any, name: str, include_path: tuple[str, ...]) -> Path | None:
+    """Where the file of a task of one's own lies that was named; None for lm-eval's and ours."""
+    entry = manager.task_index.get(name)
+    file = None if entry is None or entry.yaml_path is None else Path(entry.yaml_path).resolve()
+    own = any(file is not None and file.is_relative_to(Path(one).expanduser().resolve()) for one in include_path)
+    return file.parent if own and file is not None else None
+
+
+def _root(loaded: Any) -> Any:
+    """The task of a file, or the group of one that is no part of another group."""
+    parts = {child for children in loaded["group_map"].values() for child in children}
+    return next((group for name, group in loaded["groups"].items() if name not in parts), None) or next(
+        iter(loaded["tasks"].values())
+    )
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(_PATH_ENDINGS) or "/" in name or Path(name).is_dir()
+
+
+def _task_files(name: str) -> list[Path]:
+    """The YAML file of that path, or those of a task each in that folder."""
+    import yaml
+
+    path = Path(name).expanduser()
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UsageError(f"--tasks {name}: there is no such file or folder; a task of your own is a YAML file")
+    try:
+        found = [file for file in sorted(path.iterdir()) if file.suffix in _PATH_ENDINGS and _names_task(file)]
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"--tasks {name}: {_first_line(error)}") from None
+    if not found:
+        raise UsageError(f"--tasks {name}: no YAML file in this folder has `task: NAME`")
+    return found
+
+
+def _names_task(file: Path) -> bool:
+    """Files without `task` are parts that others include."""
+    lines = file.read_text(errors="replace").splitlines()
+    return any(line.startswith("task:") and line.partition(":")[2].strip() for line in lines)
 
 
 def import_lm_eval() -> Any:
@@ -85,11 +166,14 @@ def quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _manager_of(names: tuple[str, ...]) -> Any:
+def _manager_of(names: tuple[str, ...], include_path: tuple[str, ...]) -> Any:
     import_lm_eval()
+    missing = [folder for folder in include_path if not Path(folder).expanduser().is_dir()]
+    if missing:
+        raise UsageError(f"--include-path {missing[0]} is no folder")
     # Its own thousands of tasks take seconds to list; ours are there at once.
     for include_defaults in (False, True):
-        manager = _manager(include_defaults)
+        manager = _manager(include_defaults, include_path)
         unknown = [name for name in names if not manager.match_tasks([name])]
         if not unknown:
             return manager
@@ -99,11 +183,12 @@ def _manager_of(names: tuple[str, ...]) -> Any:
     )
 
 
-def _manager(include_defaults: bool) -> Any:
+def _manager(include_defaults: bool, include_path: tuple[str, ...]) -> Any:
     from lm_eval.tasks import TaskManager
 
+    folders = [*map(str, task_folders()), *(str(Path(folder).expanduser()) for folder in include_path)]
     with quiet():
-        return TaskManager(include_path=[str(folder) for folder in task_folders()], include_defaults=include_defaults)
+        return TaskManager(include_path=folders, include_defaults=include_defaults)
 
 
 def _is_about_data(error: Exception) -> bool:

@@ -5,12 +5,10 @@ Names are no guide: Qwen3-4B thinks, Qwen3-4B-Instruct-2507 does not, and a fine
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from qserve.hub.chat_template import answer_prefix, read_template
 
 __all__ = ["ChatFormat", "chat_format_of"]
 
@@ -37,10 +35,10 @@ def chat_format_of(folder: Path) -> ChatFormat:
     Sources: the model cards of those models, https://docs.vllm.ai/en/latest/features/tool_calling/ and
     https://docs.vllm.ai/projects/recipes/en/latest/Qwen/Qwen3.5.html.
     """
-    template = _template(folder)
+    template = read_template(folder)
     if not _thinks(template):
         return ChatFormat(_tool_parser(template), None)
-    return ChatFormat(_tool_parser(template), "qwen3", not _begin_of_answer(template).rstrip().endswith("</think>"))
+    return ChatFormat(_tool_parser(template), "qwen3", not answer_prefix(template).rstrip().endswith("</think>"))
 
 
 def _tool_parser(template: str) -> str | None:
@@ -58,25 +56,3 @@ def _thinks(template: str) -> bool:
     _, _, answer = template.rpartition("add_generation_prompt")
     opens = "<think>" in answer and "</think>" not in answer
     return opens or ("enable_thinking" in answer and "reasoning_content" in template)
-
-
-def _begin_of_answer(template: str) -> str:
-    """What the template itself writes of an answer when a request says nothing; empty where that can't be told."""
-    _, found, rest = template.rpartition("add_generation_prompt")
-    try:
-        return ImmutableSandboxedEnvironment().from_string("{%- if " + found + rest).render(add_generation_prompt=True)
-    except TemplateError:
-        return ""
-
-
-def _template(folder: Path) -> str:
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text()
-    try:
-        written = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template") or ""
-    except (OSError, ValueError):
-        return ""
-    if isinstance(written, list):  # several, by name
-        written = next((item["template"] for item in written if item.get("name") == "default"), "")
-    return str(written)

@@ -12,8 +12,9 @@ import pytest
 from qserve.errors import UsageError, WorkerFailed
 from qserve.evaluation import tasks as tasks_module
 from qserve.evaluation.diff import compare
-from qserve.evaluation.harness import Asked, evaluate
+from qserve.evaluation.harness import evaluate
 from qserve.evaluation.preflight import check
+from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.results import EvalResult
 from qserve.evaluation.server import ServedModel, look_at
 from qserve.evaluation.tasks import load_tasks
@@ -76,7 +77,7 @@ class Evaluation(NamedTuple):
 @pytest.fixture(scope="module")
 def evaluation(seen: ServedModel, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     cache = tmp_path_factory.mktemp("cache")
-    return Evaluation(evaluate(seen, Asked(TASKS, limit=LIMIT), cache, lambda answered, wanted: None), cache)
+    return Evaluation(evaluate(seen, EvalRequest(TASKS, limit=LIMIT), cache, lambda answered, wanted: None), cache)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def test_the_preflight_sees_the_same_log_probabilities_both_ways(seen: ServedMod
 
 def test_an_evaluation_that_is_repeated_asks_nothing_again(seen: ServedModel, evaluation: Evaluation) -> None:
     heard: list[tuple[int, int]] = []
-    again = evaluate(seen, Asked(TASKS, limit=LIMIT), evaluation.cache, lambda *counts: heard.append(counts))
+    again = evaluate(seen, EvalRequest(TASKS, limit=LIMIT), evaluation.cache, lambda *counts: heard.append(counts))
     assert not heard
     assert again["results"] == evaluation.result["results"]
 
@@ -106,7 +107,7 @@ def test_the_same_seed_gives_the_same_answers(seen: ServedModel, served: dict[st
 
     On the machines seen it is bit for bit; a BLAS whose sums depend on the number of rows may differ in the last digit.
     """
-    again = evaluate(seen, Asked(TASKS, limit=LIMIT), None, lambda answered, wanted: None)
+    again = evaluate(seen, EvalRequest(TASKS, limit=LIMIT), None, lambda answered, wanted: None)
     one, other = EvalResult({}, again), EvalResult({}, served)
     assert [score.value for score in one.scores()] == pytest.approx([score.value for score in other.scores()], rel=1e-6)
     assert one.scores()[0].value == other.scores()[0].value
@@ -120,7 +121,7 @@ def test_the_same_seed_gives_the_same_answers(seen: ServedModel, served: dict[st
 def test_a_server_that_goes_away_is_one_sentence(seen: ServedModel, tmp_path: Path) -> None:
     gone = replace(seen, url="http://127.0.0.1:1")
     with pytest.raises(WorkerFailed, match=r"stopped answering .* goes on where it stopped"):
-        evaluate(gone, Asked(TASKS[:1], limit=1), tmp_path, lambda answered, wanted: None)
+        evaluate(gone, EvalRequest(TASKS[:1], limit=1), tmp_path, lambda answered, wanted: None)
 
 
 def test_what_cannot_be_asked_is_one_sentence(
@@ -144,7 +145,7 @@ def test_what_cannot_be_asked_is_one_sentence(
     with pytest.raises(UsageError, match="--tasks nothing_of_that_name"):
         load_tasks(("qserve_demo_choice", "nothing_of_that_name"))
     with pytest.raises(UsageError, match="--tokenizer /nowhere"):
-        evaluate(replace(seen, tokenizer="/nowhere"), Asked(TASKS[:1]), None, lambda answered, wanted: None)
+        evaluate(replace(seen, tokenizer="/nowhere"), EvalRequest(TASKS[:1]), None, lambda answered, wanted: None)
 
 
 def test_perplexities_agree(own: dict[str, Any], served: dict[str, Any]) -> None:
@@ -182,7 +183,7 @@ def test_bf16_is_within_one_flipped_answer_in_200(bf16_service: Service, demo: P
     """Two ways through a 16-bit model may round near ties apart; more than one in 200 is a mistake."""
     own = _in_process(demo, "bfloat16", ["qserve_demo_choice"], 200)
     seen = look_at(bf16_service.url, "", None, None, tmp_path)
-    served = evaluate(seen, Asked(("qserve_demo_choice",), limit=200), None, lambda answered, wanted: None)
+    served = evaluate(seen, EvalRequest(("qserve_demo_choice",), limit=200), None, lambda answered, wanted: None)
     (diff,) = compare(EvalResult({}, own), EvalResult({}, served))
     print(f"bf16: {len(diff.flips)} of {diff.num_items} flipped, {diff.drift}")
     assert diff.num_items == 200

@@ -27,6 +27,7 @@ def answering(answer: Answer) -> Iterator[str]:
         def _say(self, status: int, value: Any) -> None:
             data = (value if isinstance(value, str) else json.dumps(value)).encode()
             self.send_response(status)
+            self.send_header("content-type", "text/plain" if isinstance(value, str) else "application/json")
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -1,0 +1,74 @@
+"""The flags of `qserve eval` as a request: what to ask, and how answers are generated."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from qserve.errors import UsageError
+
+if TYPE_CHECKING:
+    from qserve.evaluation.request import EvalRequest
+
+__all__ = ["eval_request", "gen_kwargs_of"]
+
+_FOR_CHAT = ("thinking", "thinking_budget")
+
+
+def eval_request(values: dict[str, Any]) -> EvalRequest:
+    """What the flags ask for: a suite, tasks, or both; flags win over the suite."""
+    from qserve.evaluation import suites
+    from qserve.evaluation.request import EvalRequest
+
+    tasks = tuple(word.strip() for word in (values["tasks"] or "").split(",") if word.strip())
+    suite = suites.load(values["suite"]) if values["suite"] else None
+    if not tasks and suite is None:
+        raise UsageError(
+            f"--tasks or --suite says what to ask: lm-eval's task names, YAML files of your own, or one of "
+            f"{', '.join(suites.suites())} (offline needs no network)"
+        )
+    chat = values["chat"] or bool(suite and suite.chat)
+    for name in _FOR_CHAT:
+        if values[name] is not None and not chat:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} needs --chat: only a chat template can tell a model to think")
+    return EvalRequest(
+        tasks=tuple(dict.fromkeys((*tasks, *(suite.tasks if suite else ())))),
+        limit=values["limit"] or (suite.limit if suite else None),
+        num_fewshot=suite.num_fewshot if suite and values["num_fewshot"] is None else values["num_fewshot"],
+        chat=chat,
+        seed=values["seed"],
+        background=values["background"],
+        thinking=values["thinking"] or "auto",
+        max_gen_toks=values["max_gen_toks"],
+        thinking_budget=values["thinking_budget"],
+        gen_kwargs=gen_kwargs_of(values["gen_kwargs"] or ""),
+        num_samples=values["num_samples"],
+        include_path=tuple(values["include_path"]),
+    )
+
+
+def gen_kwargs_of(text: str) -> dict[str, Any]:
+    """`temperature=0.6,top_p=0.95`, or a JSON object. Raises UsageError for anything else."""
+    text = text.strip()
+    if not text:
+        return {}
+    if text.startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise UsageError(f"--gen-kwargs {text} is no JSON object: {error}") from None
+    fields = {}
+    for part in text.split(","):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not (name.isidentifier() and equals and value):
+            raise UsageError(f"--gen-kwargs {part.strip()!r}: write name=value, as in temperature=0.6,top_p=0.95")
+        fields[name] = _value(value)
+    return fields
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

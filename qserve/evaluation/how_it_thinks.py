@@ -1,0 +1,72 @@
+"""Whether the served model thinks in this evaluation, from its chat template or, without one, from an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qserve.errors import UsageError
+from qserve.evaluation.preview import seen_thinking
+from qserve.evaluation.request import EvalRequest
+from qserve.evaluation.server import ServedModel
+from qserve.evaluation.tasks import Tasks
+from qserve.evaluation.thinking import Thinking, resolve_thinking
+from qserve.hub.chat_template import ThinkingTemplate, read_template, thinking_template
+
+__all__ = ["how_it_thinks"]
+
+
+def how_it_thinks(served: ServedModel, request: EvalRequest, tasks: Tasks) -> tuple[Thinking, list[str]]:
+    """How requests are made, and a sentence for each choice that the user should know of.
+
+    Raises UsageError where the template can't do what --thinking asks for, and for log-likelihoods of choices that a
+    model would only reach after a thought.
+    """
+    if not request.chat:
+        return Thinking(is_split=False), []
+    template = _template(served)
+    if template is None:
+        return _without_template(served, request)
+    thinking = resolve_thinking(request.thinking, template, served.model)
+    notes = [_told(thinking, request)] if template.thinks else []
+    asked = [spec.name for spec in tasks.specs if not spec.only_generates]
+    if asked and template.thinks:
+        thinking = _for_choices(thinking, template, request, asked)
+        notes.append(
+            f"{', '.join(asked)}: log-probabilities of choices are asked with thinking off: a choice is no thought"
+        )
+    return thinking, notes
+
+
+def _template(served: ServedModel) -> ThinkingTemplate | None:
+    folder = Path(served.tokenizer) if served.tokenizer else None
+    return thinking_template(read_template(folder)) if folder is not None and folder.is_dir() else None
+
+
+def _without_template(served: ServedModel, request: EvalRequest) -> tuple[Thinking, list[str]]:
+    """A server that does not show its template: its answers tell, and the switch is taken at its word."""
+    switch = None if request.thinking == "auto" else {"enable_thinking": request.thinking == "on"}
+    on = request.thinking == "on" or (request.thinking == "auto" and seen_thinking(served))
+    told = "answers with thoughts" if on else "answers without thoughts"
+    return Thinking(on, switch), [f"its chat template is not known here; {served.model} {told}"]
+
+
+def _for_choices(thinking: Thinking, template: ThinkingTemplate, request: EvalRequest, asked: list[str]) -> Thinking:
+    if not template.has_switch:
+        raise UsageError(
+            f"{', '.join(asked)} asks for log-probabilities of choices, and this model always thinks first: they "
+            "would be those of an answer that it never gives. Take tasks that generate, or leave --chat out"
+        )
+    if request.thinking == "on":
+        raise UsageError(
+            f"--thinking on: {', '.join(asked)} asks for log-probabilities of choices, before which there is no "
+            "thought. Take tasks that generate, or --thinking off"
+        )
+    return thinking
+
+
+def _told(thinking: Thinking, request: EvalRequest) -> str:
+    if not thinking.on:
+        return "thinking: off"
+    if request.gen_kwargs.get("temperature") == 0:
+        return "thinking: on, greedy as --gen-kwargs says: Qwen3 repeats itself then, its card recommends sampling"
+    return "thinking: on, sampled as the model's generation_config.json says; scored is what follows the thought"

@@ -1,0 +1,80 @@
+"""What lm-eval reads from its process while it runs (environment, stderr, loggers), set for that time and put back."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from qserve.evaluation.tasks import quiet
+
+__all__ = ["LmEvalLog", "lm_eval_surroundings"]
+
+_MOST_CHARACTERS = 300
+
+
+class LmEvalLog(logging.Handler):
+    """What lm-eval and its libraries said: every line to a file, warnings counted by their text.
+
+    `last_refusal` is what the server answered in place of an answer: lm-eval logs it and raises an error without it.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        super().__init__(logging.WARNING)
+        self.last_refusal = ""
+        self.warnings: Counter[str] = Counter()
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one record."""
+        text = record.getMessage()
+        _, found, refusal = text.partition("Response text: ")
+        if found:
+            self.last_refusal = refusal.removesuffix(". Retrying...")[:500]
+        self.warnings[" ".join(text.split())[:_MOST_CHARACTERS]] += 1
+        self.write(f"{record.levelname} {record.name}: {text}\n")
+
+    def write(self, text: str) -> None:
+        """Append to the file, less the progress bars, which overwrite themselves on a screen."""
+        if self._file is None or not text.strip() or "\r" in text:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a") as log:
+            log.write(text if text.endswith("\n") else f"{text}\n")
+
+
+class _Stderr(io.TextIOBase):
+    def __init__(self, log: LmEvalLog) -> None:
+        self._log = log
+
+    def write(self, text: str) -> int:
+        self._log.write(text)
+        return len(text)
+
+
+@contextlib.contextmanager
+def lm_eval_surroundings(api_key: str, log: LmEvalLog) -> Iterator[None]:
+    """lm-eval reads the key from the environment, draws bars for single items (the caller draws one for all), and asks
+    git about whatever folder the user stands in.
+    """
+    from lm_eval import evaluator
+
+    told = {"OPENAI_API_KEY": api_key or "none", "TOKENIZERS_PARALLELISM": "false"}
+    before = {name: os.environ.get(name) for name in told}
+    logger, ask_git = logging.getLogger("lm_eval"), evaluator.get_git_commit_hash
+    os.environ.update(told)
+    evaluator.get_git_commit_hash = lambda: None
+    try:
+        with quiet(), contextlib.redirect_stderr(_Stderr(log)):
+            logger.setLevel(logging.WARNING)
+            logger.addHandler(log)
+            yield
+    finally:
+        logger.removeHandler(log)
+        evaluator.get_git_commit_hash = ask_git
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})

@@ -1,0 +1,69 @@
+"""A checkpoint's chat template, and what it says of thinking. It is read as text; only its end is run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+__all__ = ["ThinkingTemplate", "answer_prefix", "read_template", "thinking_template"]
+
+
+@dataclass(frozen=True)
+class ThinkingTemplate:
+    """How a chat template deals with thoughts.
+
+    Attributes:
+        thinks: answers may begin with a thought.
+        has_switch: `enable_thinking` among the template's variables turns it on and off.
+        on_by_default: it thinks where a request says nothing.
+        opens: the template itself writes `<think>`, so that an answer holds the closing tag alone.
+    """
+
+    thinks: bool = False
+    has_switch: bool = False
+    on_by_default: bool = False
+    opens: bool = False
+
+
+def read_template(folder: Path) -> str:
+    """The template of the checkpoint or tokenizer in `folder`; empty where there is none."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text()
+    try:
+        written = json.loads((folder / "tokenizer_config.json").read_text()).get("chat_template") or ""
+    except (OSError, ValueError):
+        return ""
+    if isinstance(written, list):  # several, by name
+        written = next((item["template"] for item in written if item.get("name") == "default"), "")
+    return str(written)
+
+
+def thinking_template(template: str) -> ThinkingTemplate:
+    """What `template` says: the part after its last `add_generation_prompt` writes the beginning of an answer."""
+    _, _, answer = template.rpartition("add_generation_prompt")
+    has_switch = "enable_thinking" in answer
+    unasked = answer_prefix(template).rstrip()
+    if not has_switch and "<think>" not in answer:
+        return ThinkingTemplate()
+    asked = answer_prefix(template, enable_thinking=True).rstrip()
+    return ThinkingTemplate(
+        thinks=True,
+        has_switch=has_switch,
+        on_by_default=not unasked.endswith("</think>"),
+        opens=(asked if has_switch else unasked).endswith("<think>"),
+    )
+
+
+def answer_prefix(template: str, **variables: bool) -> str:
+    """What the template itself writes of an answer, with these variables; empty where that can't be told."""
+    _, found, rest = template.rpartition("add_generation_prompt")
+    try:
+        text = ImmutableSandboxedEnvironment().from_string("{%- if " + found + rest)
+        return text.render(add_generation_prompt=True, **variables)
+    except TemplateError:
+        return ""
