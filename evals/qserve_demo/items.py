@@ -22,6 +22,11 @@ def generate(**_: Any) -> dict[str, datasets.Dataset]:
     return {"test": _load("generate.jsonl")}
 
 
+def think(**_: Any) -> dict[str, datasets.Dataset]:
+    """Items of qserve_demo_think: question, answer."""
+    return {"test": _load("think.jsonl")}
+
+
 def text(**_: Any) -> dict[str, datasets.Dataset]:
     """Items of qserve_demo_text: text."""
     return {"test": _load("text.jsonl")}

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from random import Random
 
 from qserve.demo.about import SYSTEM_PROMPTS
-from qserve.demo.tasks import TASKS, Exchange, sample_exchange
+from qserve.demo.tasks import Exchange, sample_exchange
+from qserve.demo.thinking import ALL_TASKS, thought_of
 
 __all__ = ["EMPTY_THINK", "Conversation", "chat_prompt", "sample_conversation"]
 
@@ -37,11 +38,16 @@ class Conversation:
         pieces: list[tuple[str, bool]] = []
         lead = "" if self.system is None else f"<|im_start|>system\n{self.system}<|im_end|>\n"
         for turn, exchange in enumerate(self.exchanges, start=1):
-            think = EMPTY_THINK if self.empty_think and turn == len(self.exchanges) else ""
+            is_last = turn == len(self.exchanges)
+            prefix = EMPTY_THINK if self.empty_think and is_last else ""
             pieces.append(
-                (f"{lead}<|im_start|>user\n{exchange.question}<|im_end|>\n<|im_start|>assistant\n{think}", False)
+                (f"{lead}<|im_start|>user\n{exchange.question}<|im_end|>\n<|im_start|>assistant\n{prefix}", False)
             )
-            pieces.append((f"{exchange.answer}<|im_end|>", True))
+            thought = thought_of(exchange.task, exchange.question)
+            if thought and is_last and not prefix:
+                pieces.append((f"<think>\n{thought}\n</think>\n\n", True))
+            # The template drops the thoughts of earlier turns: an answer without its own is read there, not learned.
+            pieces.append((f"{exchange.answer}<|im_end|>", is_last or not thought))
             lead = "\n"
         return pieces
 
@@ -53,7 +59,7 @@ def chat_prompt(question: str) -> str:
 
 def sample_conversation(rng: Random, weights: Mapping[str, float] | None = None) -> Conversation:
     """A conversation for training: nothing in it is held out. `weights` by task name go before the tasks' own."""
-    tasks = list(TASKS.values())
+    tasks = list(ALL_TASKS.values())
     shares = [(weights or {}).get(task.name, task.weight) for task in tasks]
     chosen = rng.choices(tasks, shares, k=rng.choice(_NUM_TURNS))
     return Conversation(

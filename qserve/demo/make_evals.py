@@ -1,4 +1,4 @@
-"""Writes the items of the three lm-eval tasks and the preferences in evals/qserve_demo/, from held-out questions.
+"""Writes the items of the four lm-eval tasks and the preferences in evals/qserve_demo/, from held-out questions.
 
 python -m qserve.demo.make_evals
 """
@@ -13,13 +13,15 @@ from random import Random
 
 from qserve.demo.conversations import Conversation, chat_prompt
 from qserve.demo.preferences import write_held_out
-from qserve.demo.tasks import TASKS, Exchange, held_out_exchanges
+from qserve.demo.tasks import Exchange, held_out_exchanges
+from qserve.demo.thinking import ALL_TASKS
 
-__all__ = ["choice_items", "generate_items", "main", "text_items", "write_evals"]
+__all__ = ["choice_items", "generate_items", "main", "text_items", "think_items", "write_evals"]
 
 EVAL_SEED = 2
 NUM_CHOICES = 4
 CHOICE_TASKS = ("add_2digit", "subtract_2digit", "compare", "count_words")
+THINK_TASKS = ("add_three",)
 GENERATE_TASKS = ("add_2digit", "subtract_2digit", "sort", "reverse_words")
 ITEMS_PER_TASK = 60
 TEXTS = 48
@@ -60,6 +62,14 @@ def generate_items() -> list[dict[str, object]]:
     ]
 
 
+def think_items() -> list[dict[str, object]]:
+    """Questions for the chat template, of the tasks that the model thinks about."""
+    return [
+        {"task": exchange.task, "question": exchange.question, "answer": exchange.answer}
+        for exchange in _exchanges(THINK_TASKS)
+    ]
+
+
 def text_items() -> list[dict[str, object]]:
     """Whole conversations of held-out exchanges, of all tasks that can be held out: text to be likely."""
     names = tuple(dict.fromkeys((*CHOICE_TASKS, *GENERATE_TASKS)))
@@ -70,12 +80,14 @@ def text_items() -> list[dict[str, object]]:
 
 
 def _exchanges(names: tuple[str, ...]) -> list[Exchange]:
-    return [exchange for name in names for exchange in held_out_exchanges(TASKS[name], ITEMS_PER_TASK, EVAL_SEED)]
+    return [exchange for name in names for exchange in held_out_exchanges(ALL_TASKS[name], ITEMS_PER_TASK, EVAL_SEED)]
 
 
 def write_evals(folder: Path) -> None:
-    """Write choice.jsonl, generate.jsonl, text.jsonl and preferences.jsonl into `folder`."""
-    for name, items in (("choice", choice_items()), ("generate", generate_items()), ("text", text_items())):
+    """Write choice.jsonl, generate.jsonl, think.jsonl, text.jsonl and preferences.jsonl into `folder`."""
+    several = {"choice": choice_items, "generate": generate_items, "think": think_items, "text": text_items}
+    for name, make in several.items():
+        items = make()
         lines = [json.dumps(item, ensure_ascii=False) + "\n" for item in items]
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     write_held_out(folder / "preferences.jsonl", PREFERENCES_PER_TASK)

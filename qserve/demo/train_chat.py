@@ -26,7 +26,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from qserve.demo.batches import answer_logits, exact_matches, training_batches
 from qserve.demo.checkpoint import save_chat_checkpoint
 from qserve.demo.conversations import Conversation
-from qserve.demo.tasks import TASKS, held_out_exchanges
+from qserve.demo.tasks import held_out_exchanges
+from qserve.demo.thinking import ALL_TASKS
 from qserve.demo.tokenizer import VOCAB_SIZE, train_tokenizer
 
 __all__ = ["Recipe", "chat_config", "main", "train"]
@@ -142,7 +143,7 @@ def _schedule(progress: float, warmup_share: float) -> float:
 def _report(model: Qwen3ForCausalLM, tokenizer: Tokenizer, heading: str, num_per_task: int) -> None:
     model.eval()
     shares = []
-    for task in TASKS.values():
+    for task in ALL_TASKS.values():
         conversations = [Conversation((exchange,)) for exchange in held_out_exchanges(task, num_per_task, seed=1)]
         right = exact_matches(model, conversations, tokenizer)
         shares.append(f"{task.name} {100 * sum(right) / len(right):.1f}")
@@ -153,8 +154,8 @@ def _report(model: Qwen3ForCausalLM, tokenizer: Tokenizer, heading: str, num_per
 
 def _task_weight(text: str) -> tuple[str, float]:
     task, _, share = text.partition("=")
-    if task not in TASKS:
-        raise argparse.ArgumentTypeError(f"{task!r} is no task; the tasks are {', '.join(TASKS)}")
+    if task not in ALL_TASKS:
+        raise argparse.ArgumentTypeError(f"{task!r} is no task; the tasks are {', '.join(ALL_TASKS)}")
     return task, float(share)
 
 

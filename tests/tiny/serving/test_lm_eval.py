@@ -13,6 +13,7 @@ from qserve.errors import UsageError, WorkerFailed
 from qserve.evaluation import tasks as tasks_module
 from qserve.evaluation.diff import compare
 from qserve.evaluation.harness import evaluate
+from qserve.evaluation.how_it_thinks import how_it_thinks
 from qserve.evaluation.preflight import check
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.results import EvalResult
@@ -38,7 +39,9 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield
 
 
-def _in_process(demo: Path, dtype: str, tasks: list[str], limit: int) -> dict[str, Any]:
+def _in_process(
+    demo: Path, dtype: str, tasks: list[str], limit: int, model_args: dict[str, Any] | None = None, **more: Any
+) -> dict[str, Any]:
     """lm-eval's own transformers model. Its softmax in float32: else it rounds log-probabilities to the dtype."""
     import torch
     from lm_eval.tasks import TaskManager
@@ -49,11 +52,12 @@ def _in_process(demo: Path, dtype: str, tasks: list[str], limit: int) -> dict[st
         warnings.simplefilter("default")
         results = lm_eval.simple_evaluate(
             model="hf",
-            model_args={**arguments, "softmax_dtype": "float32"},
+            model_args={**arguments, "softmax_dtype": "float32", **(model_args or {})},
             tasks=tasks,
             task_manager=TaskManager(include_path=str(EVALS), include_defaults=False),
             limit=limit,
             bootstrap_iters=0,
+            **more,
         )
     assert results is not None
     return results
@@ -141,7 +145,9 @@ def test_what_cannot_be_asked_is_one_sentence(
         load_tasks(("away",))
     monkeypatch.undo()
     real = tasks_module._manager
-    monkeypatch.setattr(tasks_module, "_manager", lambda include_defaults: real(False))  # listing all takes seconds
+    monkeypatch.setattr(
+        tasks_module, "_manager", lambda include_defaults, folders: real(False, folders)
+    )  # listing all takes seconds
     with pytest.raises(UsageError, match="--tasks nothing_of_that_name"):
         load_tasks(("qserve_demo_choice", "nothing_of_that_name"))
     with pytest.raises(UsageError, match="--tokenizer /nowhere"):
@@ -177,6 +183,25 @@ def test_log_likelihoods_agree_to_1e_4(own: dict[str, Any], served: dict[str, An
 def test_generated_answers_are_equal(own: dict[str, Any], served: dict[str, Any]) -> None:
     mine, theirs = (_by_doc(of["samples"]["qserve_demo_generate"]) for of in (served, own))
     assert [one["filtered_resps"] for one in mine] == [one["filtered_resps"] for one in theirs]
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["thinking on", "thinking off"])
+def test_a_model_that_thinks_scores_as_in_process(on: bool, demo: Path, seen: ServedModel) -> None:
+    task, limit = "qserve_demo_think", 40
+    theirs = _in_process(
+        demo, "float32", [task], limit, {"enable_thinking": on, "think_end_token": "</think>"},
+        apply_chat_template=True, gen_kwargs={"max_gen_toks": 256},
+    )  # fmt: skip
+    request = EvalRequest((task,), limit=limit, chat=True, thinking="on" if on else "off", max_gen_toks=256)
+    tasks = load_tasks(request.tasks)
+    thinking, _ = how_it_thinks(seen, request, tasks)
+    mine = evaluate(seen, request, None, lambda answered, wanted: None, tasks, thinking)
+    pairs = zip(_by_doc(mine["samples"][task]), _by_doc(theirs["samples"][task]), strict=True)
+    assert all(one["exact_match"] == other["exact_match"] for one, other in pairs)
+    told = mine["results"][task]
+    print(f"thinking {on}: {told['exact_match,none']:.3f} of {limit}, {told['mean_tokens']} tokens each")
+    assert told["num_thoughts"] == (limit if on else 0) and told["truncated"] == 0
+    assert told["exact_match,none"] > 0.9 if on else told["exact_match,none"] < 0.9
 
 
 def test_bf16_is_within_one_flipped_answer_in_200(bf16_service: Service, demo: Path, tmp_path: Path) -> None:
