@@ -23,8 +23,8 @@ _ITEM = re.compile(rb"^[ \t]*-[ \t]+([^:\n]+)$", re.MULTILINE)
 _WILDCARDS = set("*?[")
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raises UsageError, with near matches, for a name that no file of lm-eval or ours holds.
+def check_names(names: Iterable[str], own: Iterable[Path] = ()) -> None:
+    """Raises UsageError, with near matches, for a name that no file of lm-eval, of ours or in the folders `own` holds.
 
     Names with wildcards, and all of them where lm-eval is not installed, are left to lm-eval.
     """
@@ -32,7 +32,7 @@ def check_names(names: Iterable[str]) -> None:
     plain = [name for name in names if not set(name) & _WILDCARDS]
     if root is None or not plain:
         return
-    known = written_names(task_folders())  # ours first: a suite without a network asks for nothing else
+    known = written_names([*task_folders(), *own])  # ours first: a suite without a network asks for nothing else
     if all(name in known for name in plain):
         return
     known |= written_names([root / "tasks"])

@@ -65,8 +65,7 @@ def load_tasks(names: tuple[str, ...], include_path: tuple[str, ...] = ()) -> Ta
     """
     files = {name: _task_files(name) for name in names if _is_path(name)}
     named = tuple(name for name in names if name not in files)
-    if not include_path:
-        check_names(named)
+    check_names(named, [Path(folder).expanduser() for folder in include_path])
     manager = _manager_of(named, include_path)
     specs = []
     for name in names:
