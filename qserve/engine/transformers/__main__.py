@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qserve.engine import worker_process
+from qserve.engine.heartbeat import Heartbeat, heartbeat_file
 from qserve.engine.process import WorkerSpec, report_note, report_phase
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
     from qserve.engine.transformers.engine import Engine
     from qserve.engine.transformers.load import load
     from qserve.engine.transformers.load_cost import reset_peaks
+    from qserve.engine.transformers.progress import beat_with_layers
     from qserve.engine.transformers.scoring import PromptScorer
 
     report_phase("loading weights")
@@ -62,6 +64,8 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
     loop = asyncio.get_running_loop()
     batcher = make_batcher(loaded.model, loop, spec.plan)
     scorer = PromptScorer(loaded.model, batcher, loop, spec.plan.workload.max_num_batched_tokens)
+    heartbeat = Heartbeat(heartbeat_file(spec.socket))
+    beat_with_layers(loaded.model, heartbeat)
     batcher.start(on_death=_die)
     scorer.start()
     limits = spec.plan.workload
@@ -71,10 +75,11 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
         scorer,
         max_model_len=min(limits.max_model_len, batcher.kv_cache_tokens),
         max_num_seqs=limits.max_num_seqs,
+        heartbeat=heartbeat,
     )
     report_phase("warming up")
     reset_peaks()
-    await engine.warm_up(_warm_up_tokens(spec.plan, loaded.model.device.type))
+    await engine.warm_up(_warm_up_tokens(spec.plan, engine.max_model_len, loaded.model.device.type))
     # Loading leaves a million long-lived objects; without this every collection walks all of them.
     gc.collect()
     gc.freeze()
@@ -94,9 +99,12 @@ def _log_progress(share: float) -> None:
     _log.debug("loading weights: %.0f %%", 100 * share)
 
 
-def _warm_up_tokens(plan: Plan, device_type: str) -> int:
-    """As many as a step may have, so that its memory is measured; on a CPU what takes about a second."""
-    most = min(plan.workload.max_num_batched_tokens, plan.workload.max_model_len - 1, plan.kv_cache_tokens - 1)
+def _warm_up_tokens(plan: Plan, max_model_len: int, device_type: str) -> int:
+    """As many as a step may have, so that its memory is measured; on a CPU what takes about a second.
+
+    `max_model_len` is that of the pool which was made, a token of which the answer takes.
+    """
+    most = min(plan.workload.max_num_batched_tokens, max_model_len - 1)
     if device_type == "cpu":
         most = min(most, _WARM_UP_OPERATIONS // (2 * plan.model.parameters))
     return max(1, most)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from qserve.engine.heartbeat import Heartbeat
 from qserve.engine.limits import EngineLimits
 from qserve.engine.prompts.bounds import max_bytes_per_token
 from qserve.engine.prompts.token_text import TokenText
@@ -65,7 +66,11 @@ class Engine:
         *,
         max_model_len: int,
         max_num_seqs: int,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
+        """`heartbeat` is where its progress is told, if anywhere."""
+        self._heartbeat = heartbeat
+        self._num_unfinished = 0
         self.loaded = loaded
         self.tokenizer = loaded.tokenizer
         self.batcher = batcher
@@ -123,6 +128,7 @@ class Engine:
         self.num_prompt_tokens += len(generation.prompt_ids)
         text = TextStream(self.tokenizer, skip_special_tokens=generation.skip_special_tokens)
         stops = StopStrings(generation.stops, include=generation.include_stop)
+        self._count(1)
         self.batcher.submit(sequence)
         try:
             for num_tokens in itertools.count(1):
@@ -130,12 +136,21 @@ class Engine:
                 if isinstance(item, SequenceFailed):
                     raise ApiError(item.status, str(item), item.code)
                 self.num_generated_tokens += 1
+                if self._heartbeat is not None:
+                    self._heartbeat.beat()
                 piece = _next_piece(item, num_tokens, generation, text, stops)
                 yield piece
                 if piece.finish_reason is not None:
                     return
         finally:
             self.batcher.cancel(sequence)
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        """Sequences came or went."""
+        self._num_unfinished += change
+        if self._heartbeat is not None:
+            self._heartbeat.beat(self._num_unfinished)
 
     async def score(
         self,
@@ -160,10 +175,13 @@ class Engine:
             )
             for index, prompt in enumerate(prompts)
         ]
+        self._count(len(jobs))
         try:
             return await self._scorer.score(jobs)
         except SequenceFailed as error:
             raise ApiError(error.status, str(error), error.code) from error
+        finally:
+            self._count(-len(jobs))
 
     async def warm_up(self, num_tokens: int = 1) -> None:
         """A prompt of `num_tokens` through everything, so that the first user does not pay for first-time set-up.

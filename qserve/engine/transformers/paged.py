@@ -26,6 +26,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 from transformers.generation.continuous_batching.requests import RequestState
 
+from qserve.core.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
 from qserve.engine.transformers import attention
 from qserve.engine.transformers.batching import (
     BatcherLoad,
@@ -51,13 +52,7 @@ from qserve.engine.transformers.sampling import TokenChoice
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["PAGE_SIZE", "PagedBatcher"]
-
-PAGE_SIZE = 32
-"""Tokens in a KV page. Smaller pages share more of a prefix and waste less at the end; 256 is the library's default."""
-
-_FLASH_PAGE_SIZE = 256
-"""flash-attn 2 reads pages of whole multiples of this alone (flash_api.cpp: "page block size must be divisible by")."""
+__all__ = ["PagedBatcher"]
 
 _NO_LIMIT = 1e6
 """As a share of free memory. The library would refuse pools that fit: it counts masks and copies that our attention
@@ -94,7 +89,7 @@ class PagedBatcher:
         is_flash = attention.prefers_flash(model)
         if is_flash:
             model.set_attn_implementation(attention.FLASH)
-        page_size = _FLASH_PAGE_SIZE if is_flash else PAGE_SIZE
+        page_size = FLASH_PAGE_TOKENS if is_flash else PAGE_TOKENS
         num_blocks = max(1, kv_cache_tokens // page_size)
         self.kv_cache_tokens = num_blocks * page_size
         self.kv_cache_bytes = 0

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import DynamicCache
 
+from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers import attention, reference_kernels
 from qserve.engine.transformers.batching import (
     BatcherLoad,
@@ -43,7 +44,7 @@ from qserve.engine.transformers.out_of_memory import (
     is_broken_device,
     is_out_of_memory,
 )
-from qserve.engine.transformers.rows import PAGE_SIZE, Pages, RowCache
+from qserve.engine.transformers.rows import Pages, RowCache
 from qserve.engine.transformers.sampling import TokenChoice
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ class RowBatcher:
         self._model = model
         self._loop = loop
         self._device = torch.device("cpu") if model.device.type == "meta" else model.device
-        self._pages = Pages(max(1, kv_cache_tokens // PAGE_SIZE))
-        self.kv_cache_tokens = self._pages.num_pages * PAGE_SIZE
+        self._pages = Pages(max(1, kv_cache_tokens // PAGE_TOKENS))
+        self.kv_cache_tokens = self._pages.num_pages * PAGE_TOKENS
         self.kv_cache_bytes = 0
         self.attention = "sdpa"
         self._max_num_seqs = max_num_seqs

@@ -14,13 +14,11 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionLayer
 
+from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention import RowStep
 from qserve.engine.transformers.sdpa import Bucket, length_buckets, padded_width
 
-__all__ = ["PAGE_SIZE", "Pages", "RowCache"]
-
-PAGE_SIZE = 32
-"""Tokens in a page of keys."""
+__all__ = ["Pages", "RowCache"]
 
 
 class Pages:
@@ -50,7 +48,7 @@ class Pages:
     @staticmethod
     def needed_for(num_tokens: int) -> int:
         """Pages that hold `num_tokens`."""
-        return -(-num_tokens // PAGE_SIZE)
+        return -(-num_tokens // PAGE_TOKENS)
 
 
 class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
@@ -80,7 +78,7 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
     def _allocated(self, layer: Any, num_rows: int, num_pages: int) -> _PagedKeys | _StateRows:
         if type(layer) is DynamicLayer:
-            return _PagedKeys(self, layer, num_pages * PAGE_SIZE)
+            return _PagedKeys(self, layer, num_pages * PAGE_TOKENS)
         if type(layer) is LinearAttentionLayer:
             return _StateRows(layer, num_rows)
         raise TypeError(f"a layer's cache is a {type(layer).__name__}")
@@ -137,8 +135,8 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
     @staticmethod
     def _places(positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
         """Where in the pool the tokens at `positions` [rows, n] lie."""
-        pages = table.gather(1, positions // PAGE_SIZE).long()
-        return pages * PAGE_SIZE + positions % PAGE_SIZE
+        pages = table.gather(1, positions // PAGE_TOKENS).long()
+        return pages * PAGE_TOKENS + positions % PAGE_TOKENS
 
 
 class _PagedKeys(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped

@@ -11,8 +11,9 @@ import pytest
 import torch
 from transformers.generation.continuous_batching import cache, input_outputs
 
+from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers import attention
-from qserve.engine.transformers.paged import PAGE_SIZE, PagedBatcher
+from qserve.engine.transformers.paged import PagedBatcher
 from tests.tiny.engine.running import generated, prompts, sequence, tokens_of
 
 
@@ -43,7 +44,7 @@ async def test_a_step_runs_on_the_stream_on_which_its_inputs_are_copied(
         assert await tokens_of(batcher, sequence("one", prompt, 4)) == generated(model, prompt, 4)
 
 
-@pytest.mark.parametrize(("is_flash", "page_size"), [(True, 256), (False, PAGE_SIZE)])
+@pytest.mark.parametrize(("is_flash", "page_size"), [(True, 256), (False, PAGE_TOKENS)])
 async def test_flash_attn_gets_pages_that_it_can_read(
     monkeypatch: pytest.MonkeyPatch, is_flash: bool, page_size: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from qserve.core.kv_pages import PAGE_TOKENS, plan_page_tokens, whole_pages
 from qserve.core.workload import Workload
 from qserve.planner.engines.transformers.device_map import Spread
 from qserve.planner.engines.transformers.estimate import TransformersEstimate
@@ -23,8 +24,6 @@ _CUDA_BATCHED_TOKENS = 2048
 _CPU_POOL_TOKENS_PER_SEQ = 1024
 _CUDA_POOL_TOKENS_PER_SEQ = 4096
 _SCORER_LENGTH = 8192
-# The worker's pages (qserve.engine.transformers.paged.PAGE_SIZE): it floors the pool to whole ones.
-_PAGE_TOKENS = 32
 # Of what is left, a service on a CPU takes a part and leaves the rest to others.
 _CPU_POOL_SHARE = 0.3
 _CUDA_SHARE = 0.92
@@ -65,18 +64,18 @@ def _placed(
 
     Layers are whole and lie in order, so what is left over on several cards can't all be used.
     """
-    spread, least = estimate.spread(pool, activations), estimate.pool_bytes(need)
+    spread, least = estimate.spread(pool, activations), estimate.pool_bytes(_whole(estimate, need))
     if spread is not None or pool <= least or estimate.setup.request.kv_cache_memory_bytes is not None:
         return pool, spread
     spread = estimate.spread(least, activations)
-    low, high = need // _PAGE_TOKENS, estimate.tokens_of(pool) // _PAGE_TOKENS
+    low, high = _whole(estimate, need) // PAGE_TOKENS, estimate.tokens_of(pool) // PAGE_TOKENS
     while spread is not None and high - low > max(1, low // 32):
         pages = (low + high) // 2
-        tried = estimate.spread(estimate.pool_bytes(pages * _PAGE_TOKENS), activations)
+        tried = estimate.spread(estimate.pool_bytes(pages * PAGE_TOKENS), activations)
         if tried is None:
             high = pages
         else:
-            low, spread, least = pages, tried, estimate.pool_bytes(pages * _PAGE_TOKENS)
+            low, spread, least = pages, tried, estimate.pool_bytes(pages * PAGE_TOKENS)
     return least, spread
 
 
@@ -110,11 +109,19 @@ def _pool(estimate: TransformersEstimate, left: int, need: int) -> tuple[int, in
     if not estimate.has_pool:  # one `generate` call: exactly the sequences that were asked for
         return estimate.pool_bytes(need * estimate.max_num_seqs), need
     affordable = estimate.tokens_of(int(max(0, left) * (_CPU_POOL_SHARE if setup.on_cpu else 1.0)))
-    affordable -= affordable % _PAGE_TOKENS
+    affordable -= affordable % PAGE_TOKENS
     max_model_len = request.max_model_len or max(need, min(positions, affordable))
     per_sequence = _CPU_POOL_TOKENS_PER_SEQ if setup.on_cpu else _CUDA_POOL_TOKENS_PER_SEQ
     wanted = max(max_model_len, estimate.max_num_seqs * min(max_model_len, per_sequence))
-    return estimate.pool_bytes(max(max_model_len, min(wanted, affordable))), max_model_len
+    least = _whole(estimate, max_model_len)
+    return estimate.pool_bytes(max(least, min(wanted, affordable))), max_model_len
+
+
+def _whole(estimate: TransformersEstimate, num_tokens: int) -> int:
+    """A sequence of the whole length needs whole pages."""
+    if not estimate.has_pool:
+        return num_tokens
+    return whole_pages(num_tokens, plan_page_tokens(on_cpu=estimate.setup.on_cpu))
 
 
 def _plan(
