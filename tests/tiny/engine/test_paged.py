@@ -16,6 +16,7 @@ from qserve.engine.transformers.choosing import choose_tokens
 from qserve.engine.transformers.paged import PagedBatcher
 from qserve.engine.transformers.row_batcher import RowBatcher
 from qserve.engine.transformers.sampling import TokenChoice
+from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, idle, prompts, running, sequence, tokens_of
 
 
@@ -117,12 +118,10 @@ def test_a_row_that_is_no_number_fails_its_own_sequence() -> None:
 
 @pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 300, 1000])
-async def test_a_pool_of_whole_pages_serves_the_length_it_was_made_for(
-    kind: type[Any], length: int, model: Any
-) -> None:
+async def test_a_pool_of_whole_pages_serves_its_length(kind: type[Any], length: int) -> None:
     """Alone, to its last token, at `--max-num-seqs 1` and any step."""
     limits = {"kv_cache_tokens": whole_pages(length, PAGE_TOKENS), "max_num_seqs": 1, "max_num_batched_tokens": 64}
-    async with running(kind, model, **limits) as batcher:
+    async with running(kind, build("qwen3"), **limits) as batcher:
         assert batcher.kv_cache_tokens >= length
         prompt = prompts(1, max(1, length - 5))[0]
         max_tokens = max(1, length - len(prompt))
