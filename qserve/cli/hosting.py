@@ -117,7 +117,8 @@ def _reward(wanted: Wanted, reward: RewardCheckpoint, plan: Plan) -> Hosted:
     """`demo` names a chat model and a reward model; behind one port they need names of their own."""
     name = "demo-reward" if reward.id == "demo" else reward.id
     names = wanted.reward_names or (name,)
-    return Hosted("reward", reward.path, names, plan, reward=wanted.settings, tokenizer=reward.tokenizer)
+    settings = replace(wanted.settings, recipe=str(reward.recipe)) if reward.recipe is not None else wanted.settings
+    return Hosted("reward", reward.path, names, plan, reward=settings, tokenizer=reward.tokenizer)
 
 
 def _reward_request(wanted: Wanted, reward: RewardCheckpoint | None, hardware: Hardware, quant: str) -> PlanRequest:

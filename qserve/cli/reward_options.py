@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
 
-from qserve.reward.settings import POOLINGS, TRUNCATIONS, RewardSettings
+from qserve.reward.settings import FLAGS, POOLINGS, TRUNCATIONS, RewardSettings
 
 __all__ = ["LOADING_FLAGS", "REWARD_FLAGS", "loading_options", "reward_options", "settings_of"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-REWARD_FLAGS = tuple(item.name for item in fields(RewardSettings))
+REWARD_FLAGS = FLAGS
 """The options that `reward_options` adds, by the names of their fields."""
 
 # In the order of --help. The names are RewardSettings' fields.
@@ -64,4 +63,4 @@ def loading_options(function: Function) -> Function:
 
 def settings_of(values: dict[str, Any]) -> RewardSettings:
     """The settings of a command's keyword arguments, which are taken out of `values`."""
-    return RewardSettings(**{item.name: values.pop(item.name) for item in fields(RewardSettings)})
+    return RewardSettings(**{name: values.pop(name) for name in FLAGS})

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qserve.engine import worker_process
 from qserve.engine.process import WorkerSpec, report_phase
 from qserve.errors import WorkerFailed
+from qserve.reward.recipe import Recipe, read_recipe
 from qserve.reward.settings import RewardSettings
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 async def _serve(document: dict[str, Any]) -> None:
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
+    from qserve.reward.recipe.parts import RecipeScorer
     from qserve.reward.serving.app import build_app
     from qserve.reward.serving.memory import measured_memory
 
@@ -28,14 +31,34 @@ async def _serve(document: dict[str, Any]) -> None:
     if spec.plan.engine == "vllm":
         await _serve_on_vllm(spec, settings)
         return
+    recipe = read_recipe(Path(settings.recipe)) if settings.recipe is not None else None
+    if recipe is not None and recipe.model is None:
+        await _serve_without_model(spec, recipe)
+        return
     scorer = _load(spec, settings)
     scorer.start()
+    parts = RecipeScorer(recipe) if recipe is not None else None
     try:
-        await worker_process.listen(
-            build_app(scorer, spec.models, spec.key, lambda: measured_memory(scorer)), spec.socket
-        )
+        app = build_app(scorer, spec.models, spec.key, lambda: measured_memory(scorer), parts)
+        await worker_process.listen(app, spec.socket)
     finally:
         scorer.stop()
+        if parts is not None:
+            await parts.close()
+
+
+async def _serve_without_model(spec: WorkerSpec, recipe: Recipe) -> None:
+    """Rules and judges are all there is: no torch."""
+    from qserve.reward.recipe.parts import RecipeScorer
+    from qserve.reward.recipe.without_model import NoModel, own_memory
+    from qserve.reward.serving.app import build_app
+
+    parts = RecipeScorer(recipe)
+    try:
+        app = build_app(NoModel(spec.plan.workload.max_model_len), spec.models, spec.key, own_memory, parts)
+        await worker_process.listen(app, spec.socket)
+    finally:
+        await parts.close()
 
 
 async def _serve_on_vllm(spec: WorkerSpec, settings: RewardSettings) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from qserve.core.checkpoint import Checkpoint
-from qserve.errors import BrokenCheckpoint, ModelNotFound
+from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import cache, resolve
-from qserve.reward.checkpoints import RewardCheckpoint, recognise
-from qserve.reward.settings import RewardSettings
+from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead, StoredTensor, recognise
+from qserve.reward.recipe import Recipe, is_recipe, read_recipe
+from qserve.reward.settings import FLAGS, RewardSettings
 
 __all__ = ["find_reward", "planned_reward"]
+
+# The smallest body that a plan can be made of: rules and judges have none, and its tensors are left out.
+NO_MODEL = {
+    "model_type": "qwen3", "architectures": ["RulesAndJudges"], "hidden_size": 8, "intermediate_size": 8,
+    "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 8,
+    "max_position_embeddings": 32768,
+}  # fmt: skip
 
 
 def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
@@ -18,6 +27,8 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
 
     Raises ModelNotFound or BrokenCheckpoint with what was found.
     """
+    if is_recipe(reward):
+        return _of_recipe(read_recipe(Path(reward).expanduser().absolute()), reward, settings)
     if reward == "demo":
         from qserve.demo import reward_model_path  # pulls in the demo package only for the demo
 
@@ -31,6 +42,20 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
             "single file with --base, a hub id whose files are there (hf download), or demo"
         )
     return recognise(path, settings, reward)
+
+
+def _of_recipe(recipe: Recipe, reward: str, settings: RewardSettings) -> RewardCheckpoint:
+    """The model that the file names, or a stand-in without weights where rules and judges are all of it."""
+    if recipe.model is not None:
+        return replace(find_reward(recipe.model.path, settings), id=reward, recipe=recipe.file)
+    set_flags = [name for name in FLAGS if getattr(settings, name) != getattr(RewardSettings(), name)]
+    if set_flags:
+        flag = f"--{set_flags[0].replace('_', '-')}"
+        raise UsageError(f"{flag} says how a model is asked, and {reward} names none; leave it out")
+    nothing = RewardHead("none", (HeadLayer(StoredTensor("none", "F32", (1, 1), recipe.file), None),))
+    return RewardCheckpoint(
+        reward, "none", recipe.file.parent, NO_MODEL, (), "", nothing, recipe.file.parent, recipe=recipe.file
+    )
 
 
 def planned_reward(reward: str) -> Checkpoint:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["Score", "ScoreItem", "TokenizedText"]
+__all__ = ["Score", "ScoreItem", "ScorerStats", "TokenizedText"]
 
 
 @dataclass(frozen=True)
@@ -55,3 +55,19 @@ class Score:
     truncated: bool
     position: int
     attributes: tuple[float, ...] | None = None
+
+
+@dataclass
+class ScorerStats:
+    """Counts since the start. `num_computed_tokens` leaves out shared beginnings and counts padding."""
+
+    num_items: int = 0
+    num_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_padding_tokens: int = 0
+    num_rows: int = 0
+    num_truncated: int = 0
+    num_out_of_memory: int = 0
+    busy_s: float = 0.0
+    rows_of_items: dict[int, int] = field(default_factory=dict)
+    """How many rows held that many texts."""

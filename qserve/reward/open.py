@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from qserve.core.hardware import Hardware
 from qserve.engine.transformers.load_cost import reset_peaks
-from qserve.errors import DoesNotFit
+from qserve.errors import DoesNotFit, UsageError
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.find import find_reward
@@ -43,6 +43,11 @@ def make_scorer(checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettin
 def open_scorer(reward: str, settings: RewardSettings, hardware: Hardware, request: PlanRequest) -> RewardScorer:
     """All of it: find, plan, load, try."""
     checkpoint = find_reward(reward, settings)
+    if checkpoint.recipe is not None:
+        raise UsageError(
+            f"{reward} combines parts, which a server scores: start it with qserve up --reward {reward} and ask it "
+            "(eval-reward: --url)"
+        )
     if settings.max_length is not None and request.max_model_len is None:
         request = replace(request, max_model_len=settings.max_length)
     return make_scorer(checkpoint, plan_reward(checkpoint, hardware, request), settings)

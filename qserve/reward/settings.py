@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from qserve.errors import UsageError
 
-__all__ = ["POOLINGS", "TRUNCATIONS", "Pooling", "RewardSettings", "Truncation"]
+__all__ = ["FLAGS", "POOLINGS", "TRUNCATIONS", "Pooling", "RewardSettings", "Truncation"]
 
 Pooling = Literal["last", "eos", "position", "mean"]
 Truncation = Literal["left", "right", "refuse"]
@@ -33,6 +33,7 @@ class RewardSettings:
         weights: of several labels, how much each counts in the reward: `helpfulness=0.7,verbosity=-0.3`.
         answer_tokens: `yes,no`: a causal model is a reranker, and its reward the log-odds of the first against the
             second as the next token.
+        recipe: the YAML file whose parts are combined (`qserve.reward.recipe`); no flag, --reward names it.
     """
 
     pooling: Pooling | None = None
@@ -45,6 +46,7 @@ class RewardSettings:
     step_token: str | None = None
     weights: str | None = None
     answer_tokens: str | None = None
+    recipe: str | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError for a word that is none of those allowed, and for a position that nothing reads."""
@@ -65,3 +67,7 @@ class RewardSettings:
     def from_json(cls, data: dict[str, Any]) -> RewardSettings:
         """What `to_json` wrote."""
         return cls(**data)
+
+
+FLAGS = tuple(item.name for item in fields(RewardSettings) if item.name != "recipe")
+"""The settings that are flags, by their fields' names."""

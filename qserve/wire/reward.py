@@ -115,6 +115,9 @@ class RewardRequest(_Asked):
     token_ids: Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)] | None = None
     prompt: str | Conversation | None = None
     responses: Annotated[list[str | Strings], Field(min_length=1, fail_fast=True)] | None = None
+    references: str | Strings | None = Field(
+        None, description="for rules and judges: what answers are compared with, one for all or one for each (or pair)"
+    )
     pairs: Annotated[list[PreferencePair], Field(min_length=1, max_length=MAX_TEXTS // 2, fail_fast=True)] | None = None
     normalize: bool | Normalization = False
     truncate: Literal["left", "right", "refuse"] | None = None
@@ -308,8 +311,8 @@ class GetRewardRequest(_Asked):
     """POST /get_reward of OpenRLHF: templated texts. The rest is for other reward functions."""
 
     query: Texts
-    prompts: Any = Field(None, description="harmless: the query holds the prompt")
-    labels: Any = Field(None, description="harmless: for reward functions that compare with an answer")
+    prompts: Any = Field(None, description="where rules or judges read the answer: what of the query is the prompt")
+    labels: Any = Field(None, description="references, where rules or judges compare with one; else harmless")
 
     def num_texts(self) -> int:
         return num_texts(self.query)

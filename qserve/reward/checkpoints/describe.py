@@ -28,6 +28,7 @@ Format = Literal[
     "openrlhf",
     "multi-attribute",
     "reranker",
+    "none",
 ]
 
 
@@ -109,6 +110,7 @@ class RewardCheckpoint:
         labels: names of the head's values where there are several attributes; empty for a single reward.
         weights: what each label counts in the reward; as many as `labels`.
         template: the chat template that the format was trained with, where the tokenizer holds another.
+        recipe: the YAML file that combines this model with rules and judges; format "none": it names no model.
         notes: for the user.
     """
 
@@ -130,6 +132,7 @@ class RewardCheckpoint:
     labels: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()
     template: Path | None = None
+    recipe: Path | None = None
     notes: tuple[str, ...] = ()
 
     def reward(self, values: Sequence[float]) -> float:

@@ -19,6 +19,7 @@ __all__ = [
     "ScoreJob",
     "Scored",
     "Text",
+    "answer_of",
     "answered",
     "conversation",
     "sigmoid",
@@ -34,10 +35,12 @@ Content = str | tuple[int, ...] | tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True)
 class About:
-    """What a protocol may know of the model before anything is scored. `meta` is the scorer's."""
+    """What a protocol may know of the model before anything is scored. `meta` is the scorer's; `takes_references`:
+    rules or judges read answers beside the model, or in its place."""
 
     model: str
     meta: Mapping[str, Any]
+    takes_references: bool = False
 
     @property
     def step_token(self) -> str | None:
@@ -74,11 +77,15 @@ class Text:
         content: what it is.
         where: the field it came from, for errors.
         every_token: read the head at each token.
+        reference: what rules and judges compare the answer with.
+        prompt: of a templated text, the beginning that is no answer, where the client says it.
     """
 
     content: Content
     where: str
     every_token: bool = False
+    reference: str | None = None
+    prompt: str | None = None
 
 
 @dataclass(frozen=True)
@@ -166,6 +173,23 @@ def _plain(value: Any, where: str) -> Content:
             raise ApiError(400, f"'{where}' is an empty text; there is nothing to score", "empty_input", where)
         return value
     return tuple(value)
+
+
+def answer_of(text: Text) -> tuple[str, str]:
+    """(prompt, answer) as text, for rules and judges. Raises ApiError 400 for token ids, which they can't read."""
+    content = text.content
+    if isinstance(content, str):
+        if text.prompt is not None and content.startswith(text.prompt):
+            return text.prompt, content[len(text.prompt) :]
+        return text.prompt or "", content
+    if content and isinstance(content[0], int):
+        message = f"'{text.where}' holds token ids; rules and judges read text: send messages, texts or responses"
+        raise ApiError(400, message, "invalid_value", text.where)
+    *before, last = [message for message in content if not isinstance(message, int)]
+    said = [str(message["content"] or "") for message in before]
+    if len(said) > 1:
+        said = [f"{message['role']}: {words}" for message, words in zip(before, said, strict=True)]
+    return "\n\n".join(said), str(last["content"] or "")
 
 
 def sigmoid(value: float) -> float:

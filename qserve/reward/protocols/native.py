@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from qserve.reward.protocols.job import About, Scored, ScoreJob, Text, answered, conversation, sigmoid, turn, usage
@@ -16,7 +17,7 @@ __all__ = ["reward"]
 def reward(request: RewardRequest, about: About) -> ScoreJob:
     """The job of a native request. Raises ApiError 400 for what this model can't be asked."""
     scale = _scale(request.normalize, about)
-    texts = _texts(request, about)
+    texts = _with_references(_texts(request, about), request, about)
 
     def tell(scored: Scored) -> dict[str, Any]:
         rewards = [scale(value) for value in scored.rewards]
@@ -45,6 +46,22 @@ def _texts(request: RewardRequest, about: About) -> tuple[Text, ...]:
     if request.token_ids is not None:
         return tuple(Text(tuple(ids), f"token_ids.{index}") for index, ids in enumerate(request.token_ids))
     return tuple(_templated(text, index) for index, text in enumerate(request.texts or ()))
+
+
+def _with_references(texts: tuple[Text, ...], request: RewardRequest, about: About) -> tuple[Text, ...]:
+    references = request.references
+    if references is None:
+        return texts
+    if not about.takes_references:
+        message = f"'references' are for rules and judges, and {about.model!r} has none (--reward FILE.yaml)"
+        raise ApiError(400, message, "unsupported_value", "references")
+    each = [references] * len(texts) if isinstance(references, str) else references
+    if request.pairs is not None and not isinstance(references, str):
+        each = [one for one in references for _ in range(2)]
+    if len(each) != len(texts):
+        message = f"'references' has {len(references)} entries; give one string, or one for each answer (each pair)"
+        raise ApiError(400, message, "invalid_value", "references")
+    return tuple(replace(text, reference=one) for text, one in zip(texts, each, strict=True))
 
 
 def _templated(text: str, index: int) -> Text:

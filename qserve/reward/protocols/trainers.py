@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -20,7 +21,22 @@ def get_reward(request: GetRewardRequest, about: About) -> ScoreJob:
         rewards, lengths = scored.rewards, [one.num_tokens for one in scored.scores]
         return {"rewards": rewards, "scores": rewards, "extra_logs": {"reward_tokens": lengths}, "meta": scored.meta}
 
-    return ScoreJob(texts_of_input(request.query, "query"), tell)
+    texts = texts_of_input(request.query, "query")
+    if about.takes_references:
+        prompts, labels = (_each(value, len(texts)) for value in (request.prompts, request.labels))
+        texts = tuple(
+            replace(text, prompt=prompt, reference=label)
+            for text, prompt, label in zip(texts, prompts, labels, strict=True)
+        )
+    return ScoreJob(texts, tell)
+
+
+def _each(value: Any, count: int) -> list[str | None]:
+    """OpenRLHF's `prompts` and `labels`: as many as queries, or nothing that could be used."""
+    values = value if isinstance(value, list) else [value]
+    if len(values) != count:
+        return [None] * count
+    return [str(one) if isinstance(one, (str, int, float)) else None for one in values]
 
 
 def score_evaluation(request: ScoreEvaluationRequest, about: About) -> ScoreJob:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 
 from qserve.engine.transformers.batching import NOT_A_NUMBER, SequenceFailed
 from qserve.engine.transformers.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
+from qserve.reward.items import ScorerStats
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.forward import PooledText, forward_packed, forward_padded
 from qserve.reward.scoring.rows import Group
@@ -19,22 +19,6 @@ __all__ = ["RowComputer", "ScorerStats"]
 
 Output = torch.Tensor | SequenceFailed
 """The head's output [positions, labels] of one text, or why there is none."""
-
-
-@dataclass
-class ScorerStats:
-    """Counts since the start. `num_computed_tokens` leaves out shared beginnings and counts padding."""
-
-    num_items: int = 0
-    num_tokens: int = 0
-    num_computed_tokens: int = 0
-    num_padding_tokens: int = 0
-    num_rows: int = 0
-    num_truncated: int = 0
-    num_out_of_memory: int = 0
-    busy_s: float = 0.0
-    rows_of_items: dict[int, int] = field(default_factory=dict)
-    """How many rows held that many texts."""
 
 
 class RowComputer:

@@ -28,6 +28,7 @@ from qserve.engine.asgi import CLIENT_CLOSED, KeyGuard, to_response, unless_clie
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.protocols.job import About, Scored, ScoreJob, Text
 from qserve.reward.protocols.table import PROTOCOLS, Protocol
+from qserve.reward.recipe.without_model import NoModel
 from qserve.reward.scoring.fair_queue import Flow
 from qserve.reward.serving.metrics import RewardMetrics
 from qserve.reward.serving.portions import is_large, portions
@@ -35,8 +36,12 @@ from qserve.reward.serving.report import report_of
 from qserve.wire.errors import ApiError, Dialect, from_validation
 
 if TYPE_CHECKING:
+    from qserve.reward.recipe.parts import RecipeScorer
+    from qserve.reward.recipe.without_model import NoModel
     from qserve.reward.scoring.scorer import RewardScorer
     from qserve.reward.vllm.scorer import VllmScorer
+
+    Scorer = RewardScorer | VllmScorer | NoModel
 
 __all__ = ["build_app"]
 
@@ -47,23 +52,24 @@ _LARGE_REQUESTS = 2
 
 
 def build_app(
-    scorer: RewardScorer | VllmScorer,
+    scorer: Scorer,
     models: tuple[str, ...],
     key: str,
     memory: Callable[[], dict[str, Any] | Awaitable[dict[str, Any]]],
+    parts: RecipeScorer | None = None,
 ) -> ASGIApp:
     """The ASGI app of a worker that serves `scorer` under the names `models` to whoever knows `key`.
 
-    `memory` tells what the worker holds. The scorer runs already.
+    `memory` tells what the worker holds. The scorer runs already. `parts` combine its rewards with rules and judges.
     """
     created_unix_s = int(time.time())
     metrics = RewardMetrics(scorer)
-    host = _Host(scorer, models[0], metrics)
+    host = _Host(scorer, models[0], metrics, parts)
 
     async def models_list(request: Request) -> Response:
         entry = {
             "object": "model", "created": created_unix_s, "owned_by": "qserve", "max_model_len": scorer.max_length,
-            "reward": scorer.meta,
+            "reward": scorer.meta | (parts.meta if parts is not None else {}),
         }  # fmt: skip
         return JSONResponse({"object": "list", "data": [{"id": name, **entry} for name in models]})
 
@@ -97,11 +103,12 @@ def build_app(
 class _Host:
     """The story of a request: read, make tokens, score, tell."""
 
-    def __init__(self, scorer: RewardScorer | VllmScorer, model: str, metrics: RewardMetrics) -> None:
-        self._scorer = scorer
+    def __init__(self, scorer: Scorer, model: str, metrics: RewardMetrics, parts: RecipeScorer | None) -> None:
+        self._model = None if isinstance(scorer, NoModel) else scorer
+        self._model_meta = scorer.meta
         self._metrics = metrics
-        self._meta = {name: value for name, value in scorer.meta.items() if value is not None}
-        self._about = About(model, self._meta)
+        self._parts = parts
+        self._about = About(model, self._meta(), takes_references=parts is not None)
         # One thread each: portions of all requests take turns, a text of megabytes only with its like, and a large body
         # takes up to a second to read.
         self._tokenizing = ThreadPoolExecutor(1, "tokenizing")
@@ -131,8 +138,22 @@ class _Host:
     def _read(self, protocol: Protocol, body: bytes) -> ScoreJob:
         return protocol.job(_parsed(protocol, body), self._about)
 
+    def _meta(self) -> dict[str, Any]:
+        meta = self._model_meta | (self._parts.meta if self._parts is not None else {})
+        return {name: value for name, value in meta.items() if value is not None}
+
     async def _score(self, job: ScoreJob) -> list[Score]:
+        """The scores in order: the model's own, or what a recipe makes of them."""
+        if self._parts is None:
+            return await self._of_model(job)
+        if any(text.every_token for text in job.texts):
+            raise ApiError(400, "'task': token_classify is of a model's tokens; this one combines parts", "unsupported")
+        return await self._parts.scores(job.texts, await self._of_model(job) if self._model is not None else None)
+
+    async def _of_model(self, job: ScoreJob) -> list[Score]:
         """The scores in order. As soon as a portion fails, what is left of the request is neither read nor computed."""
+        model = self._model
+        assert model is not None, "a recipe without a model asks for none"
         loop, flow = asyncio.get_running_loop(), Flow()
         scores: list[Score] = []
         running: deque[tuple[int, asyncio.Task[list[Score]]]] = deque()
@@ -141,8 +162,8 @@ class _Host:
                 thread = self._tokenizing_large if is_large(portion) else self._tokenizing
                 items = await loop.run_in_executor(thread, self._items, portion, job)
                 num_tokens = sum(len(item.token_ids) for item in items)
-                running.append((num_tokens, asyncio.create_task(self._scorer.score(items, flow))))
-                while sum(tokens for tokens, _ in running) > self._scorer.tokens_ahead:
+                running.append((num_tokens, asyncio.create_task(model.score(items, flow))))
+                while sum(tokens for tokens, _ in running) > model.tokens_ahead:
                     scores += await running.popleft()[1]
             while running:
                 scores += await running.popleft()[1]
@@ -158,8 +179,9 @@ class _Host:
 
     def _item(self, text: Text, job: ScoreJob) -> ScoreItem:
         """Raises ApiError 400, with the field that the text came from."""
+        assert self._model is not None
         try:
-            tokens = self._scorer.template.encode(text.content, truncate=job.truncate, max_length=job.max_length)
+            tokens = self._model.template.encode(text.content, truncate=job.truncate, max_length=job.max_length)
         except ApiError as error:
             raise ApiError(error.status, f"'{text.where}': {error.message}", error.code, text.where) from None
         positions = tuple(range(len(tokens.token_ids))) if text.every_token else None
@@ -168,7 +190,7 @@ class _Host:
     def _told(self, job: ScoreJob, scores: Sequence[Score], began_s: float) -> Response:
         latency_s = time.perf_counter() - began_s
         self._metrics.observe(scores, latency_s)
-        meta = {**self._meta, "truncated": sum(score.truncated for score in scores)}
+        meta = {**self._meta(), "truncated": sum(score.truncated for score in scores)}
         body = job.tell(Scored(scores, self._about.model, meta, round(latency_s * 1e3, 3), int(time.time())))
         # A list has no field for how its scores came about; a header has.
         headers = {"x-qserve-meta": json.dumps(meta)} if isinstance(body, list) else None

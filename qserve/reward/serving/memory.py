@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from qserve.engine.transformers.load_cost import resident_bytes
 from qserve.engine.transformers.memory import beside_weights
 from qserve.reward.scoring.scorer import RewardScorer
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["measured_memory", "with_own"]
 
+_ON_HOST = {"activations_bytes": "VmHWM since the worker had loaded, less what it held then"}
+
 
 def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
     """Bytes per term, each with the way it was obtained."""
@@ -22,11 +25,14 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
     beside = beside_weights(loaded.body, loaded.cost, loaded.weights_bytes)
     memory = psutil.Process().memory_full_info()
     held = {"weights_bytes": loaded.weights_bytes, **beside.terms}
+    if not beside.cards:  # all that came after loading: rows' activations, compiled kernels, the heap's free blocks
+        held["activations_bytes"] = max(0, resident_bytes("VmHWM") - loaded.cost.before_bytes - loaded.cost.kept_bytes)
     return {
         **held,
         "total_bytes": sum(held.values()),
         "resident_bytes": memory.rss,
         "unique_bytes": memory.uss,
+        "proportional_bytes": memory.pss,
         "devices": beside.cards,
         "load": asdict(loaded.cost),
         "sources": {
@@ -34,7 +40,9 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
             "resident_bytes": "psutil rss",
             "unique_bytes": "psutil uss",
             "total_bytes": "weights + activations + runtime",
+            "proportional_bytes": "psutil pss",
             **beside.sources,
+            **({} if beside.cards else _ON_HOST),
         },
     }
 

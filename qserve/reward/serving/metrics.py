@@ -13,6 +13,7 @@ from qserve.reward.items import Score
 from qserve.reward.serving.report import LENGTHS, RecentRequests
 
 if TYPE_CHECKING:
+    from qserve.reward.recipe.without_model import NoModel
     from qserve.reward.scoring.scorer import RewardScorer, ScorerStats
     from qserve.reward.vllm.scorer import VllmScorer
 
@@ -27,7 +28,7 @@ _LATENCIES_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 class RewardMetrics:
     """Requests as they are answered, and the scorer's books at the time of the scrape."""
 
-    def __init__(self, scorer: RewardScorer | VllmScorer) -> None:
+    def __init__(self, scorer: RewardScorer | VllmScorer | NoModel) -> None:
         self.recent = RecentRequests()
         self._registry = CollectorRegistry()
         self._latency = Histogram(
@@ -61,7 +62,7 @@ class RewardMetrics:
 
 
 class _ScorerCollector(Collector):
-    def __init__(self, scorer: RewardScorer | VllmScorer) -> None:
+    def __init__(self, scorer: RewardScorer | VllmScorer | NoModel) -> None:
         self._scorer = scorer
 
     def collect(self) -> list[Metric]:

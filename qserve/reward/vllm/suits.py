@@ -14,6 +14,8 @@ def why_not(checkpoint: RewardCheckpoint, settings: RewardSettings) -> str | Non
     vLLM recognises a classifier of one label by its class and `score.weight`, and reads it at the last token.
     """
     own = f"{checkpoint.id} is served by qserve's own scorer; leave --reward-engine vllm out"
+    if checkpoint.recipe is not None:
+        return f"{checkpoint.id} combines parts, which qserve's own worker scores; leave --reward-engine vllm out"
     if checkpoint.format != "sequence-classification":
         return (
             f"vLLM would not score a {checkpoint.format} checkpoint as it was trained: it knows heads that are called "

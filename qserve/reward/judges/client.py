@@ -1,0 +1,84 @@
+"""An OpenAI-compatible server that judges: asked a few questions at a time, each answer kept by what was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import OrderedDict
+from typing import Any
+
+import aiohttp
+
+from qserve.reward.recipe.config import JudgePart
+from qserve.wire.errors import ApiError
+
+__all__ = ["JudgeClient"]
+
+_KEPT_ANSWERS = 20_000
+_TIMEOUT_S = 600.0
+
+
+class JudgeClient:
+    """`answer` is asked from one event loop. Equal questions of the same vote are asked once."""
+
+    def __init__(self, part: JudgePart) -> None:
+        self._part = part
+        self._at_once = asyncio.Semaphore(part.at_once)
+        self._kept: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
+        self._session: aiohttp.ClientSession | None = None
+        self.num_asked = 0
+
+    async def answer(self, question: str, vote: int) -> str:
+        """Raises ApiError 502 where the server does not answer as a chat model does."""
+        part = self._part
+        told = [part.url, part.model, part.template.version, part.temperature, part.max_tokens, vote, question]
+        name = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        if name not in self._kept:
+            self._kept[name] = asyncio.ensure_future(self._ask(question, vote))
+            while len(self._kept) > _KEPT_ANSWERS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(name)
+        try:
+            return await asyncio.shield(self._kept[name])
+        except ApiError:
+            self._kept.pop(name, None)  # the next one who asks tries again
+            raise
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask(self, question: str, vote: int) -> str:
+        part = self._part
+        body = {
+            "model": part.model, "messages": [{"role": "user", "content": question}], "seed": vote,
+            "temperature": part.temperature, "max_tokens": part.max_tokens,
+        }  # fmt: skip
+        async with self._at_once:
+            self.num_asked += 1
+            try:
+                async with self._opened().post(f"{part.url}/chat/completions", json=body) as answer:
+                    data = await answer.json(content_type=None)
+                    if answer.status != 200:
+                        raise self._failed(f"it answered {answer.status}: {json.dumps(data)[:300]}")
+                    return _content(data)
+            except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError) as error:
+                raise self._failed(f"{type(error).__name__} {error}".strip()) from None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            file = self._part.api_key_file
+            headers = {"Authorization": f"Bearer {file.read_text().strip()}"} if file is not None else {}
+            self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_TIMEOUT_S))
+        return self._session
+
+    def _failed(self, why: str) -> ApiError:
+        message = f"the judge {self._part.name!r} at {self._part.url} can't be asked: {why}"
+        return ApiError(502, message, "judge_failed", retry_after_s=5)
+
+
+def _content(data: Any) -> str:
+    """The answer; a thought in a field of its own is no part of it."""
+    return str(data["choices"][0]["message"]["content"] or "")

@@ -1,0 +1,105 @@
+"""What each part of a recipe says of a request's texts, and their weighted sum."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from qserve.reward.items import Score
+from qserve.reward.judges.judge import Judge, Judged
+from qserve.reward.protocols.job import Text, answer_of
+from qserve.reward.recipe.config import JudgePart, ModelPart, Recipe, RulePart
+from qserve.reward.rules.process import RuleProcess
+from qserve.wire.errors import ApiError
+
+__all__ = ["RecipeScorer"]
+
+_log = logging.getLogger("qserve.worker")
+# Requests take turns in the rules' process after so many responses.
+_PORTION = 32
+
+
+class RecipeScorer:
+    """`scores` is for one event loop."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        rules = [part.rule for part in recipe.parts if isinstance(part, RulePart)]
+        self._process = RuleProcess(rules) if rules else None
+        self._thread = ThreadPoolExecutor(1, "rules")
+        self._judges = {part.name: Judge(part) for part in recipe.parts if isinstance(part, JudgePart)}
+        self.num_failed = 0
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the answer's `meta` says of the parts."""
+        judges = {name: judge.stats for name, judge in self._judges.items()}
+        told = {
+            name: {
+                "template": f"{self._judges[name].part.template.name} {self._judges[name].part.template.version}",
+                "verdicts": stats.num_verdicts,
+                "unparsable": stats.num_unparsable,
+                "position_bias": stats.position_bias,
+            }
+            for name, stats in judges.items()
+        }
+        return {"weights": self.recipe.weights, "rules_failed": self.num_failed} | ({"judges": told} if told else {})
+
+    async def scores(self, texts: Sequence[Text], of_model: Sequence[Score] | None) -> list[Score]:
+        """Of each text its parts' values (`attributes`, in the recipe's order) and their weighted sum.
+
+        `of_model` are the model part's scores, None where the recipe has no model. Raises ApiError as parts do.
+        """
+        asked = [_judged(text) for text in texts]
+        columns = await asyncio.gather(*(self._column(part, asked, of_model) for part in self.recipe.parts))
+        weights = [part.weight for part in self.recipe.parts]
+        rows = list(zip(*columns, strict=True))
+        sums = [sum(weight * value for weight, value in zip(weights, row, strict=True)) for row in rows]
+        scores = of_model or [Score(0.0, None, 0, False, -1)] * len(texts)
+        return [
+            Score(total, None, score.num_tokens, score.truncated, score.position, tuple(row))
+            for total, row, score in zip(sums, rows, scores, strict=True)
+        ]
+
+    async def close(self) -> None:
+        """End what the parts run."""
+        if self._process is not None:
+            self._process.close()
+        for judge in self._judges.values():
+            await judge.close()
+
+    async def _column(
+        self, part: ModelPart | RulePart | JudgePart, asked: Sequence[Judged], of_model: Sequence[Score] | None
+    ) -> list[float]:
+        if isinstance(part, ModelPart):
+            assert of_model is not None, "the worker has loaded the model"
+            return [(score.reward - part.mean) / part.std for score in of_model]
+        if isinstance(part, JudgePart):
+            return await self._judges[part.name].rewards(asked)
+        return await self._rule(part, asked)
+
+    async def _rule(self, part: RulePart, asked: Sequence[Judged]) -> list[float]:
+        """A response on which the rule does not return counts 0, and is logged and counted."""
+        if part.rule.needs_reference and (lacking := next((o for o in asked if o.reference is None), None)):
+            message = f"the rule {part.name!r} compares with a reference; send 'references' (or OpenRLHF's 'labels')"
+            raise ApiError(400, message, "missing_reference", lacking.where)
+        assert self._process is not None
+        number = [one for one in self.recipe.parts if isinstance(one, RulePart)].index(part)
+        loop, values = asyncio.get_running_loop(), list[float]()
+        for start in range(0, len(asked), _PORTION):
+            pairs = [(one.response, one.reference or "") for one in asked[start : start + _PORTION]]
+            verdicts = await loop.run_in_executor(self._thread, self._process.verdicts, number, pairs)
+            for verdict in verdicts:
+                if isinstance(verdict, str):
+                    self.num_failed += 1
+                    _log.warning("the rule %s counts 0: %s", part.name, verdict)
+            values += [0.0 if isinstance(verdict, str) else verdict for verdict in verdicts]
+        return values
+
+
+def _judged(text: Text) -> Judged:
+    prompt, response = answer_of(text)
+    return Judged(prompt, response, text.reference, text.where)

@@ -1,0 +1,9 @@
+"""Rewards by rule: exact match, equality of mathematical expressions, a pattern, a JSON schema.
+
+rules.py          what a rule says of a response, and of what its YAML may hold
+process.py        a process that rules run in, ended and started again where one does not return
+"""
+
+from qserve.reward.rules.rules import RULES, Rule, make_rule
+
+__all__ = ["RULES", "Rule", "make_rule"]
