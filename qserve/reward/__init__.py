@@ -8,6 +8,8 @@ model/            body and head into memory                      (torch)
 scoring/          templates, packed rows, pooling: texts to rewards (torch)
 protocols/        what each client asks, and what it is answered
 serving/          the worker's ASGI app, metrics, memory
+recipe/           a model, rules and judges combined by weights in one YAML file
+rules/, judges/   what they say of a response
 vllm/             the same over a vLLM server
 evaluation/       preference files, accuracy, agreement
 """

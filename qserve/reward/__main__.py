@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 
 async def _serve(document: dict[str, Any]) -> None:
-    # Imported here: it takes seconds, and the parent has been told what they are spent on.
-    from qserve.reward.recipe.parts import RecipeScorer
-    from qserve.reward.serving.app import build_app
-    from qserve.reward.serving.memory import measured_memory
-
     spec, settings = WorkerSpec.from_json(document), RewardSettings.from_json(document["reward"])
     if spec.plan.engine == "vllm":
         await _serve_on_vllm(spec, settings)
@@ -35,9 +30,16 @@ async def _serve(document: dict[str, Any]) -> None:
     if recipe is not None and recipe.model is None:
         await _serve_without_model(spec, recipe)
         return
+    # Imported here: it takes seconds, and the parent has been told what they are spent on.
+    from qserve.reward.recipe.parts import RecipeScorer
+    from qserve.reward.serving.app import build_app
+    from qserve.reward.serving.memory import measured_memory
+
     scorer = _load(spec, settings)
     scorer.start()
     parts = RecipeScorer(recipe) if recipe is not None else None
+    if parts is not None:
+        parts.start()
     try:
         app = build_app(scorer, spec.models, spec.key, lambda: measured_memory(scorer), parts)
         await worker_process.listen(app, spec.socket)
@@ -54,6 +56,7 @@ async def _serve_without_model(spec: WorkerSpec, recipe: Recipe) -> None:
     from qserve.reward.serving.app import build_app
 
     parts = RecipeScorer(recipe)
+    parts.start()
     try:
         app = build_app(NoModel(spec.plan.workload.max_model_len), spec.models, spec.key, own_memory, parts)
         await worker_process.listen(app, spec.socket)

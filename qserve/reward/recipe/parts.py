@@ -64,6 +64,11 @@ class RecipeScorer:
             for total, row, score in zip(sums, rows, scores, strict=True)
         ]
 
+    def start(self) -> None:
+        """Start the rules' process, so that the first request does not wait for it. Raises OSError where it ends."""
+        if self._process is not None:
+            self._process.start()
+
     async def close(self) -> None:
         """End what the parts run."""
         if self._process is not None:

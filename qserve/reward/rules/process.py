@@ -34,6 +34,11 @@ class RuleProcess:
         with self._lock:
             return [self._verdict(rule, response, reference) for response, reference in pairs]
 
+    def start(self) -> None:
+        """Returns when the process is ready; without it the first verdict waits for that."""
+        with self._lock:
+            self._running()
+
     def close(self) -> None:
         """End the process."""
         with self._lock:

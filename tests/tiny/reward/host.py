@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from qserve.reward.recipe.parts import RecipeScorer
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.serving.app import build_app
 
@@ -34,9 +35,9 @@ class Caller:
 class Host(Caller):
     """The app on a free port of loopback."""
 
-    def __init__(self, scorer: RewardScorer) -> None:
+    def __init__(self, scorer: RewardScorer, parts: RecipeScorer | None = None) -> None:
         scorer.start()
-        app = build_app(scorer, (MODEL,), KEY, lambda: {"weights_bytes": scorer.loaded.weights_bytes})
+        app = build_app(scorer, (MODEL,), KEY, lambda: {"weights_bytes": scorer.loaded.weights_bytes}, parts)
         config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off", http="httptools", loop="asyncio")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

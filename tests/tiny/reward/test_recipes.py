@@ -1,0 +1,244 @@
+"""Model, rules and judges behind one endpoint, over the real app; the judge is a chat server of known verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from qserve.cli.reward_source import opened_scorer
+from qserve.errors import UsageError
+from qserve.reward.recipe import read_recipe
+from qserve.reward.recipe.parts import RecipeScorer
+from qserve.reward.recipe.without_model import NoModel, own_memory
+from qserve.reward.serving.app import build_app
+from tests.tiny.reward.conftest import Opener
+from tests.tiny.reward.host import CASES, KEY, MODEL, Host
+
+PROMPT, ANSWERS = "What is 17+25?", ("It is 42.", "I do not know.")
+
+
+class FakeJudge:
+    """Prefers the answer with more letters `e`, but the first of two that are nearly equal; and counts what it is
+    asked. `says` may be replaced."""
+
+    def __init__(self) -> None:
+        self.questions: list[str] = []
+        self.says: Callable[[str], str] = self.verdict
+        app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
+        self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}/v1"
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+    async def _answer(self, request: Request) -> JSONResponse:
+        body = await request.json()
+        question = body["messages"][-1]["content"]
+        self.questions.append(question)
+        message = {"role": "assistant", "content": self.says(question)}
+        return JSONResponse({"choices": [{"index": 0, "message": message}]})
+
+    @staticmethod
+    def verdict(question: str) -> str:
+        pair = re.search(r"\[Answer A\]\n(.*?)\n\n\[Answer B\]\n(.*?)\n\nWhich", question, re.DOTALL)
+        if pair is None:
+            answer = re.search(r"\[Answer\]\n(.*?)\n\n", question, re.DOTALL)
+            assert answer is not None
+            return f"<think>Score: 1</think>Well.\nScore: {min(10, 1 + answer[1].count('e'))}"
+        a, b = pair[1].count("e"), pair[2].count("e")
+        return "Verdict: " + ("A" if a + 1 >= b else "B")
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[FakeJudge]:
+    one = FakeJudge()
+    yield one
+    one.close()
+
+
+class RecipeHost:
+    """A worker's app over a recipe without a model."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        file = folder / "rewards.yaml"
+        file.write_text(text)
+        self.parts = RecipeScorer(read_recipe(file))
+        app = build_app(NoModel(1000), (MODEL,), KEY, own_memory, self.parts)
+        config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.01)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        headers = {"authorization": f"Bearer {KEY}"}
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=120)
+
+    async def _serve(self) -> None:
+        await self._server.serve()
+        await self.parts.close()
+
+    def ask(self, **body: Any) -> tuple[int, dict[str, Any]]:
+        reply = self.client.post("/v1/reward", json=body)
+        return reply.status_code, reply.json()
+
+    def close(self) -> None:
+        self.client.close()
+        self._server.should_exit = True
+        self._thread.join()
+
+
+@pytest.fixture
+def hosted(tmp_path: Path) -> Iterator[Callable[[str], RecipeHost]]:
+    running: list[RecipeHost] = []
+
+    def start(text: str) -> RecipeHost:
+        running.append(RecipeHost(text, tmp_path))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.close()
+
+
+def test_rules_by_name_and_their_weighted_sum(hosted: Callable[[str], RecipeHost]) -> None:
+    rules = "- {name: right, rule: math, weight: 1.0}\n- {name: form, rule: regex, pattern: '^It is', weight: 0.5}"
+    host = hosted(f"parts:\n{rules}\n")
+    status, answer = host.ask(prompt=PROMPT, responses=["It is 42", "42", "It is 41"], references="42")
+    assert status == 200, answer
+    assert [row["reward"] for row in answer["data"]] == [1.5, 1.0, 0.5]
+    assert answer["data"][1]["attributes"] == {"right": 1.0, "form": 0.0}
+    assert answer["meta"]["weights"] == {"right": 1.0, "form": 0.5}
+    trainer = host.client.post(
+        "/get_reward", json={"query": ["1+1=It is 2", "1+1=3"], "prompts": ["1+1=", "1+1="], "labels": ["2", "2"]}
+    )
+    assert trainer.json()["rewards"] == [1.5, 0.0]
+    pairs = [{"prompt": "1+1?", "chosen": "2", "rejected": "3"}]
+    assert host.ask(pairs=pairs, references=["2"])[1]["pairs"][0]["margin"] == 1.0
+    for body, words in (
+        ({"prompt": PROMPT, "responses": ["42"]}, "send 'references'"),
+        ({"prompt": PROMPT, "responses": ["42", "43"], "references": ["42"]}, "'references' has 1 entries"),
+        ({"token_ids": [[1, 2]], "references": "2"}, "token ids"),
+    ):
+        status, answer = host.ask(**body)
+        assert status == 400 and words in answer["error"]["message"], answer
+
+
+def test_a_model_and_a_rule_over_every_protocol_that_sends_text(opened: Opener, tmp_path: Path) -> None:
+    """The model's own reward, and 0.5 for the form: what each protocol of one number tells."""
+    file = tmp_path / "rewards.yaml"
+    file.write_text("parts:\n- {name: m, model: demo}\n- {name: f, rule: regex, pattern: It is, weight: 0.5}\n")
+    alone = Host(opened("sequence-classification", truncate="left"))
+    numbers = ("native conv", "native resp", "openrlhf", "vllm score", "vllm rerank", "tei rerank", "swift", "llama")
+    try:
+        first, second = CASES["native responses"](alone, PROMPT, ANSWERS)
+    finally:
+        alone.close()
+    both = Host(opened("sequence-classification", truncate="right"), RecipeScorer(read_recipe(file)))
+    try:
+        for case in (name for name in CASES if name.startswith(numbers)):
+            assert CASES[case](both, PROMPT, ANSWERS) == pytest.approx([first + 0.5, second], abs=1e-5), case
+    finally:
+        both.close()
+
+
+def judged(judge: FakeJudge, template: str, **more: object) -> str:
+    judge.questions.clear()
+    judge.says = judge.verdict
+    options = {"name": "nice", "judge": template, "url": judge.url, "model": "any"} | more
+    return "parts:\n- " + json.dumps(options) + "\n"
+
+
+def test_a_pointwise_judge_scores_and_is_asked_once(hosted: Callable[[str], RecipeHost], judge: FakeJudge) -> None:
+    host = hosted(judged(judge, "pointwise"))
+    _, answer = host.ask(prompt=PROMPT, responses=["no", "eee"])
+    assert [row["reward"] for row in answer["data"]] == pytest.approx([0, 3 / 9])
+    host.ask(prompt=PROMPT, responses=["eee", "no"])
+    assert len(judge.questions) == 2, "equal questions are answered from the cache"
+
+
+def test_both_orders_take_the_judge_s_bias_out(hosted: Callable[[str], RecipeHost], judge: FakeJudge) -> None:
+    host = hosted(judged(judge, "pairwise"))
+    _, answer = host.ask(prompt=PROMPT, responses=["e", "ee", "eeeee"])
+    # The first two differ by one letter: each wins where it stands first.
+    assert [row["reward"] for row in answer["data"]] == pytest.approx([0.25, 0.25, 1.0])
+    assert answer["meta"]["judges"]["nice"]["position_bias"] == pytest.approx(1 / 6)
+    assert len(judge.questions) == 6
+    status, answer = host.ask(prompt=PROMPT, responses=["alone"])
+    assert status == 400 and "2 to 16 of them" in answer["error"]["message"]
+
+
+def test_200_pairs_get_margins(hosted: Callable[[str], RecipeHost], judge: FakeJudge) -> None:
+    host = hosted(judged(judge, "pairwise", at_once=32))
+    pairs = [{"prompt": f"question {number}", "chosen": "eeee", "rejected": "x"} for number in range(200)]
+    status, answer = host.ask(pairs=pairs)
+    assert status == 200
+    assert {pair["margin"] for pair in answer["pairs"]} == {1.0}
+
+
+def test_votes_are_averaged_and_unparsable_ones_counted(hosted: Callable[[str], RecipeHost], judge: FakeJudge) -> None:
+    host = hosted(judged(judge, "pointwise", votes=4, max_unparsable=0.25))
+    answers = iter(["Score: 1", "Score: 10", "no idea", "Score: 10"])
+    judge.says = lambda question: next(answers)
+    _, answer = host.ask(prompt=PROMPT, responses=["a"])
+    assert answer["data"][0]["reward"] == pytest.approx(2 / 3)
+    stats = answer["meta"]["judges"]["nice"]
+    assert (stats["template"], stats["verdicts"], stats["unparsable"]) == ("pointwise 1", 4, 1)
+    judge.says = lambda question: "no idea"
+    status, answer = host.ask(prompt=PROMPT, responses=["b"])
+    assert (status, answer["error"]["code"]) == (502, "judge_unparsable")
+    assert "4 of 4 verdicts" in answer["error"]["message"]
+
+
+def test_a_judge_that_can_t_be_asked_is_a_502(hosted: Callable[[str], RecipeHost], judge: FakeJudge) -> None:
+    host = hosted(judged(judge, "pointwise", url="http://127.0.0.1:9/v1"))
+    status, answer = host.ask(prompt=PROMPT, responses=["a"])
+    assert (status, answer["error"]["code"]) == (502, "judge_failed")
+    assert "http://127.0.0.1:9/v1" in answer["error"]["message"]
+
+
+def test_commands_that_load_a_model_say_who_scores_a_recipe(tmp_path: Path) -> None:
+    file = tmp_path / "rewards.yaml"
+    file.write_text("parts:\n- {name: m, model: demo}\n- {rule: math}\n")
+    from qserve.reward.settings import RewardSettings
+
+    with pytest.raises(UsageError, match="qserve up --reward"):
+        opened_scorer(str(file), {**vars(RewardSettings()), "quant": "auto"})
+
+
+def test_rules_and_judges_alone_need_no_torch() -> None:
+    code = (
+        "import sys, qserve.reward.__main__, qserve.reward.recipe.parts, qserve.reward.serving.app; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_rule_that_never_returns_holds_up_nobody_for_long(hosted: Callable[[str], RecipeHost]) -> None:
+    host = hosted("parts:\n- {name: slow, rule: regex, pattern: '(a+)+$'}\n")
+    host.parts._process._item_s = 1.0  # type: ignore[union-attr]
+    status, answer = host.ask(prompt=PROMPT, responses=["a" * 60 + "b", "aaa"])
+    assert status == 200
+    assert [row["reward"] for row in answer["data"]] == [0.0, 1.0]
+    assert answer["meta"]["rules_failed"] == 1
