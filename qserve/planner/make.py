@@ -16,6 +16,7 @@ from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.refusals import refuse
 from qserve.planner.search.suggestions import suggestions
+from qserve.planner.search.wider import widened, widening_note
 from qserve.planner.setup import Setup
 from qserve.units import format_bytes
 
@@ -34,9 +35,13 @@ def make_plan(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) 
     Raises UsageError for a request that contradicts itself or the model, and for an engine that nobody registered.
     """
     engine, setups = _candidates(checkpoint, hardware, request)
-    plan, setup = _first_that_fits(engine.fit, setups) or _nearest(engine.fit, setups)
+    narrow, narrow_setup = _first_that_fits(engine.fit, setups) or _nearest(engine.fit, setups)
+    plan, setup = narrow, narrow_setup
+    if narrow.fits and not narrow.on_cpu:
+        plan, setup = widened(engine.fit, setups, narrow_setup, narrow, _CACHE_TOKENS[0])
     notes = (
         *checkpoint.messages, *hardware.notes, *_passed_over(engine.fit, setups, setup, plan),
+        *widening_note(narrow, narrow_setup, plan, setup),
         *engine.notes(setup, plan),
     )  # fmt: skip
     explanations = (*engine.explanations(setup, plan), *explanations_of(setup, plan))

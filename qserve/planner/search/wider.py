@@ -1,0 +1,65 @@
+"""More of the cards that are there, while on fewer a length is cut or too few full-length requests run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from qserve.planner.plan import Plan
+from qserve.planner.setup import Setup
+
+__all__ = ["widened", "widening_note"]
+
+# Fewer requests of the whole length at once than this, and a service queues its second or third long conversation.
+_ENOUGH_AT_ONCE = 4
+
+Fit = Callable[[Setup, int], Plan]
+
+
+def widened(fit: Fit, setups: Sequence[Setup], setup: Setup, plan: Plan, cache_tokens: int) -> tuple[Plan, Setup]:
+    """The plan on as few cards as give it its whole length four times over; where none do, the best of them.
+
+    The quantization and the stages stay. A layout that the user fixed is the only one among `setups`, and stays too.
+    """
+    best = plan, setup
+    for wider in _wider(setups, setup):
+        if _is_roomy(*best):
+            return best
+        tried = fit(wider, cache_tokens)
+        if tried.fits and _worth(tried) > _worth(best[0]):
+            best = tried, wider
+    return best
+
+
+def widening_note(narrow: Plan, narrow_setup: Setup, plan: Plan, setup: Setup) -> tuple[str, ...]:
+    """What fewer cards would have meant, and how to have them; nothing where the plan is on as few as suffice."""
+    if len(setup.devices) == len(narrow_setup.devices):
+        return ()
+    positions, length = setup.spec.max_position_embeddings, narrow.workload.max_model_len
+    cut = f"{length} of {positions} tokens, " if length < positions else ""
+    fewer = len(narrow_setup.devices)
+    return (
+        f"on {len(setup.devices)} of {len(setup.hardware.devices)} cards: {fewer} would hold the model, with a "
+        f"max_model_len of {cut or f'{length} tokens, '}{narrow.max_concurrency:.1f} such requests at once; "
+        f"--tensor-parallel-size {narrow_setup.tensor_parallel_size} has fewer",
+    )
+
+
+def _wider(setups: Sequence[Setup], setup: Setup) -> list[Setup]:
+    same = [
+        other
+        for other in setups
+        if other.quant == setup.quant
+        and other.pipeline_parallel_size == setup.pipeline_parallel_size
+        and len(other.devices) > len(setup.devices)
+    ]
+    return sorted(same, key=lambda other: len(other.devices))
+
+
+def _is_roomy(plan: Plan, setup: Setup) -> bool:
+    asked = setup.request.max_model_len
+    is_cut = asked is None and plan.workload.max_model_len < setup.spec.max_position_embeddings
+    return not is_cut and plan.max_concurrency >= _ENOUGH_AT_ONCE
+
+
+def _worth(plan: Plan) -> tuple[int, float]:
+    return plan.workload.max_model_len, min(plan.max_concurrency, _ENOUGH_AT_ONCE)
