@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from qserve.cli.main import cli
 from qserve.core import facts
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
@@ -137,10 +138,8 @@ def _into_defaults(ctx: click.Context, param: click.Parameter, value: str | None
 
 def _options() -> dict[str, click.Parameter]:
     """Every option that a file may hold: those of `up` and of `plan`, `gpu` aside."""
-    from qserve.cli.plan import command as plan
-    from qserve.cli.up import command as up
-
-    both = {str(option.name): option for option in (*plan.params, *up.params)}
+    commands = filter(None, (cli.get_command(click.Context(cli), name) for name in ("plan", "up")))
+    both = {str(option.name): option for command in commands for option in command.params}
     return {name: option for name, option in both.items() if name not in _NOT_IN_A_FILE}
 
 

@@ -12,7 +12,7 @@ from qserve.cli.device_map_file import DeviceMapParam
 from qserve.cli.numbers import FiniteRange
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
-from qserve.planner.engine import engine_named, engine_names, own_engines, plan_request
+from qserve.planner.engine import engine_named, engine_names, option_kinds, plan_request
 from qserve.planner.options import Kind, Option, options_of
 from qserve.planner.request import PlanRequest
 from qserve.units import parse_bytes
@@ -35,12 +35,12 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]
 
 
 class _EngineName(click.ParamType):  # type: ignore[type-arg]
-    """An engine that is registered; other packages' are looked up only for a name that is not qserve's own."""
+    """An engine that is registered."""
 
     name = "engine"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return f"[{'|'.join(engine.name for engine in own_engines())}|…]"
+        return f"[{'|'.join(engine_names())}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
@@ -72,12 +72,16 @@ _GPU = click.option(
 
 
 def plan_options(function: Function) -> Function:
-    """Adds every option of a `PlanRequest` and of qserve's own engines, --gpu and --no-learn."""
-    held = (PlanRequest, *(engine.planner.options for engine in own_engines()))
-    options = [one for holder in held if holder is not None for one in options_of(holder)]
-    for decorate in reversed([_GPU, *map(_click_option, options), _NO_LEARN]):
+    """Adds every option of a `PlanRequest` and of each engine, --gpu and --no-learn."""
+    for decorate in reversed([_GPU, *map(_click_option, _options()), _NO_LEARN]):
         function = decorate(function)
     return function
+
+
+def _options() -> list[Option]:
+    """Those that all engines share, then each engine's own."""
+    held: tuple[type[Any], ...] = (PlanRequest, *option_kinds())
+    return [one for holder in held for one in options_of(holder)]
 
 
 def _click_option(one: Option) -> Callable[[Function], Function]:
@@ -95,9 +99,7 @@ def request_of(values: dict[str, Any]) -> PlanRequest:
 
     Raises UsageError for values that contradict each other.
     """
-    held = (PlanRequest, *(engine.planner.options for engine in own_engines()))
-    names = [one.name for holder in held if holder is not None for one in options_of(holder)]
-    request = plan_request(**{name: values[name] for name in names if name in values})
+    request = plan_request(**{one.name: values[one.name] for one in _options() if one.name in values})
     if request.prompt_len and request.max_model_len and request.prompt_len > request.max_model_len:
         raise UsageError(
             f"--prompt-len {request.prompt_len} is more than --max-model-len {request.max_model_len}, which counts "

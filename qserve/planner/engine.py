@@ -25,7 +25,7 @@ from qserve.planner.ways import Ways
 
 __all__ = [
     "GROUP", "SCORER", "Engine", "EnginePlanner", "changed_request", "engine_for", "engine_named", "engine_names",
-    "load_attribute", "option_value", "own_engines", "plan_request",
+    "engines", "load_attribute", "option_kinds", "option_value", "own_engines", "plan_request",
 ]  # fmt: skip
 
 GROUP = "qserve.engines"
@@ -125,15 +125,26 @@ def own_engines() -> tuple[Engine, ...]:
     return tuple(map(engine_named, _OWN))
 
 
+@cache
+def _registered() -> dict[str, str]:
+    """Every engine's name and where it is; one of another package does not take the place of qserve's own."""
+    return {**{point.name: point.value for point in entry_points(group=GROUP)}, **_OWN}
+
+
 def engine_names() -> tuple[str, ...]:
     """What --engine takes: qserve's own, then those of other packages."""
-    return (*_OWN, *(point.name for point in entry_points(group=GROUP) if point.name not in _OWN))
+    return tuple(dict.fromkeys((*_OWN, *sorted(_registered()))))
+
+
+def engines() -> tuple[Engine, ...]:
+    """All that are registered, qserve's own first."""
+    return tuple(map(engine_named, engine_names()))
 
 
 @cache
 def engine_named(name: str) -> Engine:
     """The engine that is registered as `name`. Raises UsageError that names the registered ones."""
-    dotted = _OWN.get(name) or next((point.value for point in entry_points(group=GROUP, name=name)), None)
+    dotted = _OWN.get(name) or _registered().get(name)
     if dotted is None:
         raise UsageError(f"--engine {name!r} is no engine that is registered; it takes {', '.join(engine_names())}")
     engine: Engine = load_attribute(dotted)
@@ -164,7 +175,7 @@ def _shut_out(engine: Engine, suited: list[Engine], request: PlanRequest) -> boo
 
 
 def plan_request(**values: Any) -> PlanRequest:
-    """A request of options by their names: those that all engines share, and those of any of qserve's own engines.
+    """A request of options by their names: those that all engines share, and those of any engine.
 
     Raises TypeError for a name that is no option, UsageError for a value that none takes.
     """
@@ -175,7 +186,7 @@ def changed_request(request: PlanRequest, **values: Any) -> PlanRequest:
     """`request` with the options of those names at other values, whosever they are."""
     own = {name: values.pop(name) for name in tuple(values) if name in PlanRequest.__dataclass_fields__}
     request = replace(request, **own)
-    for kind in _kinds_of_options(request):
+    for kind in option_kinds():
         names = {one.name for one in options_of(kind)} & set(values)
         if names:
             request = request.with_options(replace(request.of(kind), **{name: values.pop(name) for name in names}))
@@ -188,11 +199,10 @@ def option_value(request: PlanRequest, name: str) -> Any:
     """The value of the option of that name, whosever it is. Raises AttributeError for a name that is no option."""
     if name in PlanRequest.__dataclass_fields__:
         return getattr(request, name)
-    owners = (kind for kind in _kinds_of_options(request) if name in kind.__dataclass_fields__)
+    owners = (kind for kind in option_kinds() if name in kind.__dataclass_fields__)
     return getattr(request.of(next(owners, EngineOptions)), name)
 
 
-def _kinds_of_options(request: PlanRequest) -> list[type[EngineOptions]]:
-    """Those of qserve's own engines, and of the one that is asked for."""
-    asked = [] if request.engine is None or request.engine in _OWN else [engine_named(request.engine)]
-    return [engine.planner.options for engine in (*own_engines(), *asked) if engine.planner.options is not None]
+def option_kinds() -> tuple[type[EngineOptions], ...]:
+    """The options of every engine that has some."""
+    return tuple(engine.planner.options for engine in engines() if engine.planner.options is not None)

@@ -111,7 +111,10 @@ def _with_one_stream(plan: Plan, checkpoint: Checkpoint, hardware: Hardware) -> 
     if not plan.fits:
         return plan
     device = hardware.cpu_device if plan.on_cpu or not hardware.devices else hardware.devices[0]
-    speed = estimate_speed(plan, checkpoint.spec, device, None)
+    try:
+        speed = estimate_speed(plan, checkpoint.spec, device, None)
+    except IndexError:  # an engine of another package, whose steps nobody measured
+        return plan
     return replace(plan, speed={**speed.to_json(), "alternatives": []})
 
 

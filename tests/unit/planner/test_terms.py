@@ -1,0 +1,59 @@
+"""The terms of a plan are its figures: every column is their sum, and with what is free they are the whole device."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.planner.engine import engine_named
+from qserve.planner.engines.transformers.terms import TERMS
+from qserve.planner.engines.vllm.terms import CARD_TERMS, CPU_TERMS
+from qserve.planner.plan import Plan
+from qserve.planner.term import COLUMNS, columns_of
+from tests.golden.plans.answers import kept
+
+PLANS = {
+    line: Plan.from_json(answer["plan"])
+    for line, answer in kept().items()
+    if answer["plan"] and "quant" in answer["plan"]
+}
+
+
+def test_there_are_plans_of_every_engine_and_kind() -> None:
+    assert {plan.engine for plan in PLANS.values()} == {"vllm", "transformers"}
+    kinds = {(plan.fits, plan.on_cpu) for plan in PLANS.values()}
+    assert kinds >= {(True, False), (True, True), (False, False)}
+
+
+def test_every_column_is_the_sum_of_its_terms_and_all_sum_to_the_device() -> None:
+    for line, plan in PLANS.items():
+        for device in plan.devices:
+            sums = columns_of(device.terms)
+            assert {name: getattr(device, f"{name}_bytes") for name in COLUMNS} == sums, line
+            held = sum(term.num_bytes for term in device.terms)
+            assert held + device.free_bytes + device.used_by_others_bytes == device.total_bytes, line
+
+
+def test_what_is_charged_leaves_the_cache_of_the_engines_share() -> None:
+    """vLLM's own rule, term by term: share of the card less the charged terms is the cache of the tightest rank."""
+    for line, plan in PLANS.items():
+        share = plan.placement.gpu_memory_utilization
+        if not share or "--kv-cache-memory-bytes" in line or not plan.fits:
+            continue
+        charged = [sum(term.num_bytes for term in device.terms if term.is_charged) for device in plan.devices]
+        left = min(int(device.total_bytes * share) - held for device, held in zip(plan.devices, charged, strict=True))
+        assert plan.placement.kv_cache_memory_bytes == max(0, left), line
+
+
+def test_bands_hold_their_terms_and_every_term_is_one_that_the_engine_names() -> None:
+    for line, plan in PLANS.items():
+        names = engine_named(plan.engine).planner.term_names
+        for term in (term for device in plan.devices for term in device.terms):
+            assert term.low_bytes <= term.num_bytes <= term.high_bytes, (line, term.name)
+            assert term.name in names, line
+            assert term.formula, line
+            assert term.source, line
+
+
+@pytest.mark.parametrize("kinds", [CARD_TERMS, CPU_TERMS, TERMS], ids=["card", "cpu", "transformers"])
+def test_a_list_holds_every_kind_once(kinds: tuple[object, ...]) -> None:
+    assert len({type(kind) for kind in kinds}) == len(kinds)
