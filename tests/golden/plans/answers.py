@@ -57,7 +57,13 @@ def _run(line: str) -> Answer:
         except SystemExit as stop:
             status = stop.code
     text = out.getvalue()
-    return {"status": status, "plan": json.loads(text) if text else None, "error": err.getvalue()}
+    return {"status": status, "plan": _memory_of(text), "error": err.getvalue()}
+
+
+def _memory_of(text: str) -> dict[str, Any] | None:
+    """The plan without its speed, which has golden figures of its own."""
+    plan: dict[str, Any] | None = json.loads(text) if text else None
+    return None if plan is None else {name: value for name, value in plan.items() if name != "speed"}
 
 
 def _residuals(plan: dict[str, Any]) -> tuple[Residual, ...]:
@@ -95,6 +101,8 @@ def is_as_kept(was: Any, now: Any) -> bool:
 def kept() -> dict[str, Answer]:
     """The answers of the file, by command line."""
     answers: dict[str, Answer] = json.loads(lzma.decompress(KEPT.read_bytes()))
+    for one in answers.values():
+        (one["plan"] or {}).pop("speed", None)
     return answers
 
 
