@@ -51,6 +51,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
 COPY README.md ./
 COPY configs configs
 COPY evals evals
+COPY demo demo
 COPY qserve qserve
 # The user below may not write here, and imports are quicker with bytecode.
 RUN .venv/bin/python -m compileall -q qserve

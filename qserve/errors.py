@@ -57,12 +57,13 @@ class UnknownArchitecture(UsageError):
 
 
 class MissingExtra(UsageError):
-    """An optional package is needed."""
+    """An optional package is needed, or several."""
 
-    def __init__(self, package: str, needed_for: str) -> None:
+    def __init__(self, package: str, needed_for: str, *others: str) -> None:
+        what = f"packages {', '.join((package, *others))}, which are" if others else f"package {package}, which is"
         super().__init__(
-            f"{needed_for} needs the package {package}, which is not installed. "
-            f"Install it: {install_command(package)} (`make setup` in a clone installs all)"
+            f"{needed_for} needs the {what} not installed. Install {'them' if others else 'it'}: "
+            f"{install_command(package, *others)} (`make setup` in a clone installs all)"
         )
 
 

@@ -6,38 +6,66 @@ extra of ours; it names what is missing itself. A test holds the requirements to
 
 from __future__ import annotations
 
-__all__ = ["ENGINE_PACKAGES", "REQUIREMENTS", "install_command", "package_of"]
+import importlib.util
+
+__all__ = ["REQUIREMENTS", "SERVE_PACKAGES", "install_command", "missing_to_serve", "needed_with", "package_of"]
 
 REQUIREMENTS = {
     "accelerate": "accelerate>=1.15",
+    "aiohttp": "aiohttp>=3.12",
     "bitsandbytes": "bitsandbytes>=0.50",
     "gradio": "gradio>=6.31",
     "huggingface-hub": "huggingface-hub>=1.0",
     "jsonschema": "jsonschema>=4.20",
     "lm-eval": "lm-eval[api]>=0.4.13",
     "math-verify": "math-verify>=0.9",
+    "msgspec": "msgspec>=0.19",
     "openai": "openai>=2.0",
     "opentelemetry": "opentelemetry-sdk>=1.40 opentelemetry-exporter-otlp-proto-http>=1.40",
     "peft": "peft>=0.18",
+    "prometheus-client": "prometheus-client>=0.22",
+    "psutil": "psutil>=6.1",
     "pyarrow": "pyarrow>=20",
+    "pydantic": "pydantic>=2.11",
     "safetensors": "safetensors>=0.6",
+    "starlette": "starlette>=0.47",
     "torch": "torch>=2.11",
     "transformers": "transformers>=5.16,<5.20",
+    "uvicorn": "uvicorn>=0.34",
     "vllm": "vllm>=0.28,<0.33",
     # 7.7 asks for a newer torch and transformers than qserve is pinned to.
     "gptqmodel": "gptqmodel>=7.5,<7.7",
 }
-# What the transformers engine and the reward worker import.
-ENGINE_PACKAGES = ("torch", "transformers", "accelerate", "safetensors", "huggingface-hub")
-# What is imported under another name.
-_IMPORTED_AS = {"lm_eval": "lm-eval", "huggingface_hub": "huggingface-hub"}
+# What serving and scoring import beyond what planning does: the extra `serve` of pyproject.toml.
+SERVE_PACKAGES = (
+    "accelerate", "aiohttp", "huggingface-hub", "msgspec", "prometheus-client", "psutil", "pydantic", "safetensors",
+    "starlette", "torch", "transformers", "uvicorn",
+)  # fmt: skip
 
 
 def package_of(module: str | None) -> str | None:
     """The package that brings `module`, where it is one that qserve can do without."""
-    top = (module or "").partition(".")[0]
-    package = _IMPORTED_AS.get(top, top)
+    package = (module or "").partition(".")[0].replace("_", "-")
     return package if package in REQUIREMENTS else None
+
+
+def needed_with(package: str) -> tuple[str, ...]:
+    """`package`, and what is missing beside it: who lacks one that serving needs is told of all of them at once."""
+    if package not in SERVE_PACKAGES:
+        return (package,)
+    return (package, *(one for one in missing_to_serve() if one != package))
+
+
+def missing_to_serve() -> tuple[str, ...]:
+    """What serving needs and is not installed. Imports nothing."""
+    return tuple(one for one in SERVE_PACKAGES if not _is_installed(one.replace("-", "_")))
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # None stands in sys.modules
+        return False
 
 
 def install_command(*packages: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import json
 import ssl
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.bench.connection import Address
-from qserve.errors import UsageError
+from qserve.errors import MissingExtra, UsageError
 
 __all__ = ["Counter", "counter_of", "local_counter"]
 
@@ -43,10 +44,12 @@ def counter_of(address: Address, api_key: str, model: str, tokenizer: Path | Non
     Raises UsageError for a folder that holds no tokenizer.
     """
     if tokenizer is not None:
+        if importlib.util.find_spec("tokenizers") is None:
+            raise MissingExtra("tokenizers", "--tokenizer")
         return local_counter(tokenizer)
     server = _Server(address, api_key)
     status, given = server.ask("GET", f"/v1/qserve/tokenizer/{model}")
-    if status == 200 and "tokenizer.json" in given.get("files", {}):
+    if status == 200 and "tokenizer.json" in given.get("files", {}) and importlib.util.find_spec("tokenizers"):
         server.close()
         return Counter(_of_text(given["files"]["tokenizer.json"]), "the server's tokenizer")
     status, given = server.ask("POST", "/tokenize", {"model": model, "prompt": "a", "add_special_tokens": False})

@@ -22,7 +22,7 @@ from qserve.detect.engines import (
     why_not_scheme,
 )
 from qserve.engine.cpu.build import INSTALL, compiler_command
-from qserve.packages import install_command
+from qserve.packages import SERVE_PACKAGES, install_command
 from qserve.units import GIB, format_bytes
 
 __all__ = ["Check", "command", "examine"]
@@ -170,7 +170,7 @@ def _engines(hardware: Hardware, packages: Packages) -> list[Check]:
             "transformers",
             "ok" if has_transformers else "missing",
             f"{versions.get('transformers', 'not installed')}, torch {versions.get('torch', 'not installed')}",
-            "" if has_transformers else install_command("torch", "transformers", "accelerate"),
+            "" if has_transformers else install_command(*SERVE_PACKAGES),
         ),
     ]
 

@@ -12,7 +12,7 @@ import click
 import qserve
 from qserve.cli.mistakes import sentence_of, sentence_of_os_error, shortened
 from qserve.errors import MissingExtra, QserveError, UsageError
-from qserve.packages import package_of
+from qserve.packages import needed_with, package_of
 
 __all__ = ["cli", "main"]
 
@@ -74,7 +74,8 @@ def main() -> NoReturn:
         package = package_of(error.name)
         if package is None:  # a mistake of ours, with its traceback
             raise
-        _say(str(MissingExtra(package, f"`{_called()}`")))
+        first, *others = needed_with(package)
+        _say(str(MissingExtra(first, f"`{_called()}`", *others)))
         sys.exit(MissingExtra.exit_status)
     except click.exceptions.Abort:
         sys.exit(130)

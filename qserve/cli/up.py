@@ -21,7 +21,8 @@ from qserve.cli.recording import recording_of
 from qserve.cli.reward_options import REWARD_FLAGS, reward_options, settings_of
 from qserve.cli.state import state_folder
 from qserve.engine.vllm.counted_flags import with_counted_flags
-from qserve.errors import UsageError
+from qserve.errors import MissingExtra, UsageError
+from qserve.packages import missing_to_serve
 from qserve.planner.request import PlanRequest
 from qserve.units import MIB
 
@@ -178,6 +179,7 @@ def command(
     Exit status: 0 stopped and every request answered, 1 requests cut off, 2 bad input, 3 does not fit, 4 port in use,
     5 the worker failed.
     """  # fmt: skip
+    _check_installed()
     import uvloop
 
     from qserve.cli.hosting import Wanted, what_to_host
@@ -224,6 +226,13 @@ def command(
         _hold_against_file(hosted, screen)
         options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording)
         sys.exit(uvloop.run(serve(hosted, options, screen)))
+
+
+def _check_installed() -> None:
+    """The light installation plans and measures; what serving needs beside it is named before anything starts."""
+    missing = missing_to_serve()
+    if missing:
+        raise MissingExtra(missing[0], "`qserve up`", *missing[1:])
 
 
 def _check_roles(model: str | None, reward: str | None) -> None:

@@ -1,7 +1,8 @@
-"""The bundled demo models and the code that trained them.
+"""Where the demo models are, and the code that trained them.
 
-chat/            the checkpoint that `--model demo` means: a tiny Qwen3ForCausalLM
-reward/          the checkpoint that `--reward demo` means: the same body with a scoring head
+The checkpoints have a distribution of their own (`demo/` of a clone, 10 MB): `chat/`, a tiny Qwen3ForCausalLM, is what
+`--model demo` means, `reward/`, the same body with a scoring head, `--reward demo`.
+
 about.py         what the model says about itself and about qserve, and what it declines
 words.py         the words that it copies, reverses and counts
 tasks.py         questions with answers that code generates; which of them training never sees
@@ -16,16 +17,38 @@ make_evals.py    the lm-eval items in evals/
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+
+from qserve.errors import ModelNotFound
 
 __all__ = ["chat_model_path", "reward_model_path"]
 
+_PACKAGE = "qserve_demo"
+
 
 def chat_model_path() -> Path:
-    """The folder of the demo chat checkpoint: config, weights, tokenizer, chat template."""
-    return Path(__file__).parent / "chat"
+    """The folder of the demo chat checkpoint: config, weights, tokenizer, chat template. Raises ModelNotFound."""
+    return _models() / "chat"
 
 
 def reward_model_path() -> Path:
-    """The folder of the demo reward checkpoint, trained on preferences over the chat model's tasks."""
-    return Path(__file__).parent / "reward"
+    """The folder of the demo reward checkpoint, trained on preferences over the chat model's tasks.
+
+    Raises ModelNotFound where the demo models are not installed.
+    """
+    return _models() / "reward"
+
+
+def _models() -> Path:
+    """Of the clone that this package lies in, else of the installed distribution."""
+    clone = Path(__file__).parents[2] / "demo" / _PACKAGE
+    if clone.is_dir():
+        return clone
+    found = importlib.util.find_spec(_PACKAGE)
+    if found is None or found.origin is None:
+        raise ModelNotFound(
+            "the demo models are not installed: they have a wheel of their own, qserve_llm_demo, which comes beside "
+            "qserve's or from a clone (pip install ./demo). --model takes a folder or a hub id as well"
+        )
+    return Path(found.origin).parent

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,16 +61,3 @@ def test_scripts_that_are_called_by_name_can_be_run():
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
 def test_every_table_loads(path):
     assert facts.load(path.stem) == tomllib.loads(path.read_text())
-
-
-def test_the_wheel_holds_tables_and_demo_model(tmp_path):
-    """Built as `pip wheel` builds it; what only a checkout has must not be needed."""
-    pytest.importorskip("hatchling")
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"qserve/_configs/{path.name}" for path in TABLES} <= names
-    demo = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-    assert {f"qserve/demo/chat/{name}" for name in demo} <= names
-    assert not [name for name in names if name.startswith(("tests/", "bench/", "scripts/"))]

@@ -1,0 +1,169 @@
+"""The wheels, in environments that hold what they declare and nothing else: light without torch, whole with the models.
+
+An environment is a venv without pip; what a wheel declares is linked into it from the packages of this one, so that no
+network is needed and nothing undeclared can be imported.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from qserve.core import facts
+
+ROOT = Path(__file__).parents[3]
+SITE = Path(sysconfig.get_paths()["purelib"])
+DEMO = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+LARGEST_BYTES = 1_200_000  # code and tables; the models have 10 MB
+HEAVY = {"torch", "transformers", "accelerate", "tokenizers", "numpy", "huggingface-hub", "starlette", "uvicorn"}
+
+
+def build(folder, out):
+    pytest.importorskip("hatchling")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(out)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    return build(ROOT, tmp_path_factory.mktemp("core"))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return build(ROOT / "demo", tmp_path_factory.mktemp("models"))
+
+
+def names_of(wheel):
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def declared(wheel):
+    """Names of what the wheel needs without extras, and of what that needs."""
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+    found, waiting = (
+        set(),
+        [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")],
+    )
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        name = canonicalize_name(requirement.name)
+        if name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        waiting += distribution(name).requires or []
+    return found
+
+
+def linked(packages, site):
+    for name in packages:
+        for file in distribution(name).files or ():
+            top = file.parts[0]
+            if top != ".." and top != "__pycache__" and not (site / top).exists() and (SITE / top).exists():
+                (site / top).symlink_to(SITE / top)
+
+
+@pytest.fixture(scope="module")
+def bare(core, tmp_path_factory):
+    """A Python that has the light wheel and what it declares."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    try:
+        linked(declared(core), site)
+    except PackageNotFoundError as error:
+        pytest.skip(f"{error} is not installed here")
+    zipfile.ZipFile(core).extractall(site)
+    return folder / "bin" / "python", site
+
+
+def called(bare, *arguments, code=None):
+    python, site = bare
+    environment = {"PATH": os.environ["PATH"], "HOME": str(site.parent), "HF_HUB_OFFLINE": "1"}
+    command = [str(python), "-I", *(["-c", code] if code else ["-m", "qserve", *arguments])]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=site.parent)
+
+
+def test_the_core_is_light(core):
+    assert core.name.startswith("qserve_llm-")
+    assert core.stat().st_size < LARGEST_BYTES
+    assert len(declared(core)) <= 14 and not declared(core) & HEAVY
+
+
+def test_the_core_holds_its_tables_and_no_model(core):
+    names = names_of(core)
+    assert {f"qserve/_configs/{path.name}" for path in (ROOT / "configs").glob("*.toml")} <= names
+    assert "qserve/py.typed" in names
+    assert not [name for name in names if name.startswith(("tests/", "bench/", "scripts/", "demo/"))]
+    assert not [name for name in names if name.endswith(".safetensors")]
+    assert facts.load("gpus")
+
+
+def test_the_models_have_a_wheel_of_their_own(models):
+    names = names_of(models)
+    assert {f"qserve_demo/{kind}/{name}" for kind in ("chat", "reward") for name in DEMO} <= names
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan", "--model", "Qwen/Qwen32B", "--quant", "4bit", "--gpu", "rtx-4090"),
+        ("plan", "train", "--method", "lora", "--model", "Qwen/Qwen3-8B", "--gpu", "rtx-4090"),
+        ("models", "--json"),
+        ("bench", "--help"),
+        ("report", "--help"),
+        ("eval", "--help"),
+        ("up", "--help"),
+    ],
+    ids=" ".join,
+)
+def test_the_light_commands_run(bare, arguments):
+    done = called(bare, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_doctor_says_what_is_missing(bare):
+    done = called(bare, "doctor")
+    assert done.returncode == 1 and not done.stderr
+    assert "pip install" in done.stdout and "torch" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("up", "--model", "demo"), "`qserve up` needs the packages accelerate, "),
+        (("score", "pairs.jsonl", "--reward", "demo"), "`qserve score` needs the package"),
+        (("eval", "--tasks", "gsm8k"), "`qserve eval` needs the package lm-eval"),
+        (("plan", "--model", "demo"), "the demo models are not installed"),
+        (("bench", "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9"),
+        (("runs", "show", "1"), "run"),
+    ],
+    ids=lambda value: " ".join(value[:1]) if isinstance(value, tuple) else "",
+)
+def test_what_is_missing_is_one_line(bare, arguments, words):
+    (bare[1].parent / "pairs.jsonl").write_text('{"prompt": "a", "response": "b"}\n')
+    done = called(bare, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("qserve: ") and done.stderr.count("\n") == 1
+    assert words in done.stderr
+
+
+def test_with_the_models_the_demo_is_planned(bare, models, tmp_path):
+    zipfile.ZipFile(models).extractall(bare[1])
+    done = called(bare, "plan", "--model", "demo", "--gpu", "rtx-4090")
+    assert done.returncode == 0, done.stderr
