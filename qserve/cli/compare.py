@@ -27,7 +27,16 @@ __all__ = ["command"]
 @click.option(
     "--quants", default="bf16,int8,4bit", show_default=True, help="What to compare; the first is the measure."
 )
-@click.option("--suite", help="Tasks for --model, by the name or the file of a suite [offline].")
+@click.option(
+    "--suite",
+    help="Tasks for --model: name or file of a suite [thinking where the model thinks, else offline].",
+)
+@click.option(
+    "--thinking",
+    type=click.Choice(["on", "off", "auto"]),
+    default="auto",
+    help="For suites of chats: whether the model thinks first [auto: its template's default].",
+)
 @click.option(
     "--preferences",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -39,8 +48,8 @@ __all__ = ["command"]
 @click.option("--out", type=click.Path(path_type=Path), help="Folder; one that exists is gone on with [by the names].")
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
 def command(
-    model: str | None, reward: str | None, quants: str, suite: str | None, preferences: Path | None, limit: int | None,
-    seed: int, up_args: str, out: Path | None, state_dir: Path | None,
+    model: str | None, reward: str | None, quants: str, suite: str | None, thinking: str, preferences: Path | None,
+    limit: int | None, seed: int, up_args: str, out: Path | None, state_dir: Path | None,
 ) -> None:  # fmt: skip
     """What is lost at 4 bit, and what is gained?
 
@@ -58,7 +67,7 @@ def command(
     if len(names) < 2:
         raise UsageError(f"--quants {quants!r} names {len(names)}; it takes two or more, with commas between them")
     serve = _what_to_serve(model, reward, up_args)
-    questions, title, asked = _questions(model, reward, suite, preferences, limit, seed)
+    questions, title, asked = _questions(model, reward, suite, thinking, preferences, limit, seed)
     state, console = state_folder(state_dir), Console(highlight=False, soft_wrap=True)
     folder = out or state / "compare" / _folder_name(model or f"reward-{reward}", title)
     with resumable(console):
@@ -79,7 +88,13 @@ def _what_to_serve(model: str | None, reward: str | None, up_args: str) -> list[
 
 
 def _questions(
-    model: str | None, reward: str | None, suite: str | None, preferences: Path | None, limit: int | None, seed: int
+    model: str | None,
+    reward: str | None,
+    suite: str | None,
+    thinking: str,
+    preferences: Path | None,
+    limit: int | None,
+    seed: int,
 ) -> tuple[Questions, str, dict[str, Any]]:
     """What is asked, what it is called, and what tells it from other questions."""
     from qserve.evaluation.questions import ChatQuestions, RewardQuestions
@@ -98,10 +113,20 @@ def _questions(
     from qserve.evaluation.request import EvalRequest
     from qserve.evaluation.tasks import load_tasks
 
-    chosen = suites.load(suite or "offline")
-    request = EvalRequest(chosen.tasks, limit or chosen.limit, chosen.num_fewshot, chosen.chat, seed)
-    told = {"tasks": list(request.tasks), "limit": request.limit, "seed": seed}
+    # What is lost by quantization shows first in long thoughts: perplexity and choices hardly see it.
+    chosen = suites.load(suite or ("thinking" if _thinks(str(model)) else "offline"))
+    request = EvalRequest(chosen.tasks, limit or chosen.limit, chosen.num_fewshot, chosen.chat, seed, thinking=thinking)
+    told = {"tasks": list(request.tasks), "limit": request.limit, "seed": seed, "thinking": thinking}
     return ChatQuestions(request, load_tasks(request.tasks)), chosen.name, told
+
+
+def _thinks(model: str) -> bool:
+    """By the chat template, where the checkpoint is on this machine."""
+    from qserve.hub.chat_template import read_template, thinking_template
+    from qserve.hub.resolve import resolve
+
+    folder = resolve(model).folder
+    return folder is not None and thinking_template(read_template(folder)).on_by_default
 
 
 def _folder_name(model: str, title: str) -> str:

@@ -27,6 +27,11 @@ def show_candidates(console: Console, candidates: Sequence[Candidate]) -> None:
         table.add_row(name, *(figure(one) for one in candidates))
     for task, row in _accuracies(candidates).items():
         table.add_row(task, *row)
+    if any(one.answer_tokens is not None for one in candidates):
+        table.add_row("tokens an answer", *(_count(one.answer_tokens) for one in candidates))
+        table.add_row("tokens a right one", *(_count(one.tokens_per_right) for one in candidates))
+        table.add_row("time a right one", *(_time_per_right(one) for one in candidates))
+        table.add_row("cut off, empty", *(_lost(one) for one in candidates))
     console.print(table)
     for one in candidates[1:]:
         for diff in one.diffs:
@@ -39,6 +44,22 @@ def picture_of(title: str, candidates: Sequence[Candidate]) -> str:
 
     points = [Point(one.quant, one.held_bytes, one.accuracy, one.stderr, one.load.tokens_per_s) for one in candidates]
     return pareto_svg(points, title)
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}"
+
+
+def _time_per_right(one: Candidate) -> str:
+    """At the measured throughput of the load: what the tokens of a right answer take of the server."""
+    if one.tokens_per_right is None or not one.load.tokens_per_s:
+        return "–"
+    return f"{one.tokens_per_right / one.load.tokens_per_s:.3g} s"
+
+
+def _lost(one: Candidate) -> str:
+    outcomes = one.result.outcomes().values()
+    return f"{sum(counts.truncated + counts.empty + counts.null for counts in outcomes):,}"
 
 
 def _ms(value: float | None) -> str:

@@ -52,6 +52,21 @@ class Candidate:
         return sum(scores.values()) / max(1, len(scores))
 
     @property
+    def answer_tokens(self) -> float | None:
+        """Mean tokens of a generated answer, its thought included; None where nothing was generated or told."""
+        told = [counts for counts in self.result.outcomes().values() if counts.mean_tokens is not None]
+        num_answers = sum(counts.num_answers for counts in told)
+        return sum((counts.mean_tokens or 0.0) * counts.num_answers for counts in told) / num_answers if told else None
+
+    @property
+    def tokens_per_right(self) -> float | None:
+        """Tokens generated for each right answer: a quantization that thinks longer, or errs more, pays more."""
+        tasks = self.result.outcomes()
+        right = [score.value for score in main_scores(self.result) if score.task in tasks]
+        share = sum(right) / len(right) if right else 0.0
+        return None if self.answer_tokens is None or not share else self.answer_tokens / share
+
+    @property
     def stderr(self) -> float:
         """Standard error of `accuracy`: tasks are independent of each other, and each one's comes from lm-eval."""
         scores = main_scores(self.result)
@@ -100,6 +115,9 @@ def summary_of(one: Candidate) -> dict[str, Any]:
         "accuracy": round(one.accuracy, 6),
         "stderr": round(one.stderr, 6),
         "scores": main_score(one.result),
+        "answer_tokens": None if one.answer_tokens is None else round(one.answer_tokens, 2),
+        "tokens_per_right": None if one.tokens_per_right is None else round(one.tokens_per_right, 2),
+        "outcomes": {task: asdict(counts) for task, counts in one.result.outcomes().items()},
         "against_first": [asdict(task) for task in one.diffs],
     }
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from qserve.evaluation import cache as answers
 from qserve.evaluation import harness, preferences, server
 from qserve.evaluation.harness import Progress
+from qserve.evaluation.how_it_thinks import how_it_thinks
 from qserve.evaluation.load import LoadFigures, chat_load, reward_load
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.results import EvalResult
@@ -70,8 +71,9 @@ class ChatQuestions:
         """lm-eval's."""
         kept = answers.kept_answers(cache, served, self.request)
         began = time.monotonic()
-        told = harness.evaluate(served, self.request, cache, progress, self.tasks)
-        return EvalResult.of(served, self.request, told, time.monotonic() - began, kept)
+        thinking, notes = how_it_thinks(served, self.request, self.tasks)
+        told = harness.evaluate(served, self.request, cache, progress, self.tasks, thinking)
+        return EvalResult.of(served, self.request, told, time.monotonic() - began, kept, notes)
 
 
 @dataclass(frozen=True)

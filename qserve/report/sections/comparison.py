@@ -23,6 +23,8 @@ _COLUMNS = (
     Column("tpot_ms", "TPOT", "ms"),
     Column("tokens_per_s", "tokens/s", "number"),
     Column("start_s", "start", "s"),
+    Column("answer_tokens", "tokens an answer", "number"),
+    Column("tokens_per_right", "tokens a right answer", "number"),
     Column("flips", "answers that flipped", "count"),
     Column("p_value", "p", "number"),
 )
@@ -59,7 +61,8 @@ def _row(one: Mapping[str, Any]) -> tuple[Value, ...]:
     flips = sum(len(task["flips"]) for task in diffs) if diffs else None
     return (
         one["quant"], one["weights_bytes"], one.get("memory", {}).get("resident_bytes"), one["accuracy"],
-        one.get("stderr"), load.get("ttft_ms"), load.get("tpot_ms"), load["tokens_per_s"], one.get("start_s"), flips,
+        one.get("stderr"), load.get("ttft_ms"), load.get("tpot_ms"), load["tokens_per_s"], one.get("start_s"),
+        one.get("answer_tokens"), one.get("tokens_per_right"), flips,
         min((task["p_value"] for task in diffs), default=None),
     )  # fmt: skip
 

@@ -52,7 +52,18 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def test_killed_and_given_again_it_goes_on(tmp_path: Path) -> None:
-    arguments = ("--model", "demo", "--quants", QUANTS, "--limit", "12", "--up-args", "--dtype float32")
+    arguments = (
+        "--model",
+        "demo",
+        "--quants",
+        QUANTS,
+        "--suite",
+        "offline",
+        "--limit",
+        "12",
+        "--up-args",
+        "--dtype float32",
+    )
     killed = started(tmp_path, *arguments)
     second = tmp_path / "out" / "auto"
     servers: list[psutil.Process] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from qserve.evaluation.compare import Candidate, advice
+from qserve.evaluation.compare import Candidate, advice, summary_of
 from qserve.evaluation.diff import TaskDiff
 from qserve.evaluation.load import LoadFigures
 from qserve.evaluation.picture import Point, pareto_svg
@@ -65,3 +65,13 @@ def test_the_picture_is_svg_and_joins_what_nothing_beats() -> None:
     assert len(front.attrib["points"].split()) == 2
     colours = {element.attrib["fill"] for element in root.iter(f"{space}circle")}
     assert len(colours) == 2
+
+
+def test_tokens_of_a_right_answer_count_the_thoughts_of_wrong_ones() -> None:
+    load = LoadFigures(1, 1, 50.0, 1.0, 1.0, 1.0)
+    outcomes = {"num_answers": 10, "truncated": 1, "empty": 0, "null": 0, "num_thoughts": 10, "mean_tokens": 200.0}
+    told = {"results": {"t": {"exact_match,none": 0.5, **outcomes}}, "samples": {}}
+    one = Candidate("4bit", {}, {}, 0, 1.0, load, EvalResult({}, told))
+    assert (one.answer_tokens, one.tokens_per_right) == (200.0, 400.0)
+    assert summary_of(one)["outcomes"]["t"]["truncated"] == 1
+    assert Candidate("bf16", {}, {}, 0, 1.0, load, NOTHING).tokens_per_right is None
