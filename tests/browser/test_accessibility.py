@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
+from tests.browser.conftest import keep_conversation
+
 AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+SHOWN = (
+    "<think>first this</think># Title\n\n```python\ndef f(a):  # why\n    return a + 1, 'x'\n```\n\n"
+    "| a | b |\n|---|---|\n| 1 | 2 |\n\n![chart](http://elsewhere.example/a.png), $x^2$, "
+    "[a link](http://elsewhere.example)\n\n> quote"
+)
 TABS = ("Chat", "Score", "Memory & latency", "Plan")
 
 
@@ -35,6 +42,7 @@ def test_the_four_pages(page: Page, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.goto(f"/?__theme={scheme}")
     page.wait_for_selector("gradio-app button", state="visible")
+    keep_conversation(page, [("Show me", [[SHOWN, "another"]])])
     found = []
     for name in TABS:
         page.get_by_role("tab", name=name, exact=True).click()
