@@ -28,7 +28,7 @@ def command(url: str, api_key: str, host: str, port: int) -> None:
 
     _check(url, host)
     with bind(host, port) as listening:
-        from qserve.ui.serve import first_look, serve
+        from qserve.ui.process.local_server import first_look, serve
         from qserve.ui.settings import UISettings
 
         settings = UISettings(url=url, api_key=api_key)

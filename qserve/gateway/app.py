@@ -3,7 +3,7 @@
 RequestContext   id, metrics, span, log line, run middleware.py, tracing.py, kept_runs.py
 CORSMiddleware   only if origins are named        starlette
 ApiErrors        exceptions → OpenAI's shape      middleware.py
-Door             the web UI: sign-in, sessions    web/, where there is a UI
+BrowserAccess    the web UI: sign-in, sessions    web/, where there is a UI
 KeyAuth          key and Host                     auth.py
 Dispatch         method and path → endpoint       routes.py, dispatch.py
 Endpoints        what each route does             endpoints.py, relay.py
@@ -28,7 +28,7 @@ from qserve.gateway.routes import ROUTES
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.tracing import NoTraces, Traces
 from qserve.gateway.upstream import Upstream, watch
-from qserve.gateway.web import Door, UiEndpoint, UiRelay
+from qserve.gateway.web import BrowserAccess, UiEndpoint, UiRelay
 
 __all__ = ["build_gateway"]
 
@@ -57,7 +57,7 @@ def build_gateway(
     else:
         relay = UiRelay(ui, settings)
         keys = (*settings.keys, ui.api_key) if settings.keys else ()
-        app = Door(KeyAuth(app, keys, settings.allowed_hosts), relay, settings)
+        app = BrowserAccess(KeyAuth(app, keys, settings.allowed_hosts), relay, settings)
         watched = [*upstreams, relay.upstream]
     app = ApiErrors(app)
     if settings.cors_origins:

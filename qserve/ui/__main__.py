@@ -19,8 +19,8 @@ from qserve.ui.settings import UISettings
 
 async def _serve(document: dict[str, Any]) -> None:
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
-    from qserve.ui.app import build_app
-    from qserve.ui.visitors import Visitors
+    from qserve.ui.process.app import build_app
+    from qserve.ui.process.visitors import Visitors
 
     settings = UISettings.from_json(document)
     if settings.socket is None:

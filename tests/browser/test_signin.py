@@ -63,7 +63,7 @@ def test_nothing_of_the_page_is_shown_before(visitor: BrowserContext, path: str)
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_signing_out_closes_the_door_behind_the_cookie(signed_in: BrowserContext, stack) -> None:
+def test_after_signing_out_the_cookie_opens_nothing(signed_in: BrowserContext, stack) -> None:
     (cookie,) = signed_in.cookies()
     assert signed_in.request.get("/gradio_api/app_id").status == 200
     signed_in.request.post("/sign-out", headers={"origin": stack.url}, max_redirects=0)

@@ -59,7 +59,7 @@ class UiEndpoint:
 
 
 class UiRelay:
-    """ASGI app, behind the `Door`: hands on to the UI's process, starts it on the first visit."""
+    """ASGI app, behind the `BrowserAccess`: hands on to the UI's process, starts it on the first visit."""
 
     def __init__(self, endpoint: UiEndpoint, settings: GatewaySettings) -> None:
         self.upstream = Upstream(endpoint.worker, settings)

@@ -10,15 +10,15 @@ from typing import Any
 
 import gradio as gr
 
-from qserve.ui.answering import draw_answers, reward_answers
-from qserve.ui.api import ApiFailure
+from qserve.ui.chat.answers import draw_answers, reward_answers
+from qserve.ui.chat.conversation import Conversation
 from qserve.ui.chat.markdown import MATH_DELIMITERS
-from qserve.ui.conversation import Conversation
-from qserve.ui.pages.chat_form import ChatForm, Wish, chat_form
-from qserve.ui.pages.page import PRIVATE, Shared
-from qserve.ui.server import Served, look_at
+from qserve.ui.chat.transcript import Drafts, messages_of, new_drafts, turn_of
+from qserve.ui.client.api import ApiFailure
+from qserve.ui.client.served_models import ServedModels, served_models
+from qserve.ui.pages.chat_form import ChatForm, ChatOptions, chat_form
+from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, say
-from qserve.ui.transcript import Drafts, messages_of, new_drafts, turn_of
 
 __all__ = ["ChatPage"]
 
@@ -90,7 +90,7 @@ class ChatPage:
                 for name in ("again", "continue", "new", "export")
             )
 
-    def show(self, served: Served) -> Update:
+    def show(self, served: ServedModels) -> Update:
         """Updates for the models that are served now."""
         return self._form.show(served)
 
@@ -191,7 +191,7 @@ class ChatPage:
             yield update
 
     async def _answer(
-        self, conversation: Conversation, question: str, language: str, wish: Wish
+        self, conversation: Conversation, question: str, language: str, wish: ChatOptions
     ) -> AsyncIterator[Update]:
         if not wish.sides[0].model:
             wish = await self._with_models(wish, language)
@@ -201,9 +201,9 @@ class ChatPage:
         async for update in self._drawn(asked, wish, language):
             yield update
 
-    async def _with_models(self, wish: Wish, language: str) -> Wish:
+    async def _with_models(self, wish: ChatOptions, language: str) -> ChatOptions:
         """For a page that was opened when nothing was served yet. Raises gr.Error where that is so still."""
-        served = await look_at(self._shared.api)
+        served = await served_models(self._shared.api)
         if not served.chat:
             why = served.problem or "; ".join(served.waiting)
             raise gr.Error(escape(say(language, "chat.no_model", why=why)), print_exception=False)
@@ -211,7 +211,7 @@ class ChatPage:
         return replace(wish, sides=sides, reward_model=wish.reward_model or next(iter(served.reward), ""))
 
     async def _drawn(
-        self, asked: Conversation, wish: Wish, language: str, *, goes_on: bool = False
+        self, asked: Conversation, wish: ChatOptions, language: str, *, goes_on: bool = False
     ) -> AsyncIterator[Update]:
         """Answers as they are written, then their rewards."""
         told, drafts = asked, new_drafts()

@@ -8,12 +8,12 @@ from typing import Any
 
 import gradio as gr
 
-from qserve.ui.answering import Sampling
+from qserve.ui.chat.answers import Sampling
+from qserve.ui.client.served_models import ServedModels
 from qserve.ui.pages.fields import number_field, number_of, whole_number_of
-from qserve.ui.server import Served
 from qserve.ui.strings import marked
 
-__all__ = ["ChatForm", "Wish", "chat_form"]
+__all__ = ["ChatForm", "ChatOptions", "chat_form"]
 
 _MOST_ANSWERS = 16
 _NUMBERS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed")
@@ -22,7 +22,7 @@ _THINKING = {"auto": None, "on": True, "off": False}
 
 
 @dataclass(frozen=True)
-class Wish:
+class ChatOptions:
     """What the form says: how each side answers, its system prompt, and who scores ("" nobody)."""
 
     sides: tuple[Sampling, ...]
@@ -71,7 +71,7 @@ class ChatForm:
         """Every component that `show` updates."""
         return [self.model, self.second_model, self.reward_model, self.best_of]
 
-    def read(self, values: Sequence[Any], language: str) -> Wish:
+    def read(self, values: Sequence[Any], language: str) -> ChatOptions:
         """The wish that the values of `inputs` express. Raises gr.Error for a number that is none."""
         (model, reward_model, system, thinking, best_of, compare, second_model, temperature, second_system), texts = (
             values[:9],
@@ -88,14 +88,14 @@ class ChatForm:
             **numbers,
         )
         if not compare:
-            return Wish((first,), (system or "",), reward_model or "")
+            return ChatOptions((first,), (system or "",), reward_model or "")
         second_temperature = number_of(temperature, "chat.second_temperature", language)
         other = replace(first, model=second_model or first.model)
         if second_temperature is not None:
             other = replace(other, temperature=second_temperature)
-        return Wish((first, other), (system or "", second_system or system or ""), reward_model or "")
+        return ChatOptions((first, other), (system or "", second_system or system or ""), reward_model or "")
 
-    def show(self, served: Served) -> dict[Any, Any]:
+    def show(self, served: ServedModels) -> dict[Any, Any]:
         """Updates for what is served: names of models, and nothing about rewards where there are none."""
         chat, reward = list(served.chat), list(served.reward)
         first = chat[0] if chat else None

@@ -8,11 +8,11 @@ from typing import Any
 
 import gradio as gr
 
-from qserve.ui.api import ApiFailure
-from qserve.ui.exposition import Sample, read
-from qserve.ui.pages.page import PRIVATE, Shared
-from qserve.ui.report_view import comparisons_view, evals_view, latency_view, live_view, memory_view, runs_view
+from qserve.ui.client.api import ApiFailure
+from qserve.ui.client.exposition import Sample, read
+from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, say
+from qserve.ui.views.memory import comparisons_view, evals_view, latency_view, live_view, memory_view, runs_view
 
 __all__ = ["MemoryPage"]
 

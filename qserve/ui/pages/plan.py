@@ -12,12 +12,12 @@ import gradio as gr
 
 from qserve.core.hardware import known_gpus
 from qserve.hub.bundled import known_ids
+from qserve.ui.client.planner import PlanQuestion, PlanRefused, ask_planner
 from qserve.ui.pages.fields import number_field, whole_number_of
-from qserve.ui.pages.page import PRIVATE, Shared
-from qserve.ui.pictures import table, tiles
-from qserve.ui.planning import PlanQuestion, PlanRefused, ask_planner
-from qserve.ui.report_view import plan_bars
+from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, say
+from qserve.ui.views.charts import table, tiles
+from qserve.ui.views.memory import plan_bars
 from qserve.units import format_bytes
 
 __all__ = ["PlanPage"]
@@ -89,7 +89,7 @@ def _form() -> list[Any]:
 def _applied(event: gr.EventData) -> list[Any]:
     """The form's values for a way out that was clicked."""
     try:
-        question = PlanQuestion.from_command(str(event._data.get("command", "")))
+        question = PlanQuestion.from_command(str(event.command))
     except (PlanRefused, ValueError) as refused:
         raise gr.Error(html.escape(str(refused)), print_exception=False) from None
     numbers = [str(one) if one else "" for one in (question.max_model_len, question.max_num_seqs)]

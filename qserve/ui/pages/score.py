@@ -13,12 +13,12 @@ from typing import Any
 import gradio as gr
 
 from qserve.errors import UsageError
-from qserve.ui.api import ApiFailure
-from qserve.ui.pages.page import PRIVATE, Shared
-from qserve.ui.preferences import KINDS, ScoredFile, read_file, score_records
-from qserve.ui.score_view import answers_view, file_view
-from qserve.ui.server import Served
+from qserve.ui.client.api import ApiFailure
+from qserve.ui.client.served_models import ServedModels
+from qserve.ui.pages.shared import PRIVATE, Shared
+from qserve.ui.scoring.preference_files import KINDS, ScoredFile, read_file, score_records
 from qserve.ui.strings import marked, say
+from qserve.ui.views.scores import answers_view, file_view
 
 __all__ = ["ScorePage"]
 
@@ -81,7 +81,7 @@ class ScorePage:
             with gr.Column(scale=1, min_width=300):
                 self._file_result = gr.HTML("", elem_id="qs-file-result", apply_default_css=False)
 
-    def show(self, served: Served) -> Update:
+    def show(self, served: ServedModels) -> Update:
         """Updates for the reward models that are served now."""
         names = list(served.reward)
         return {self._model: gr.update(choices=names, value=names[0] if names else None, visible=len(names) > 1)}

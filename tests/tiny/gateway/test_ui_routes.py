@@ -17,7 +17,7 @@ from qserve.gateway.web.routes import UI_ROUTES, ui_route
 # In a process of its own: Gradio leaves event loops behind.
 WALK = """
 import json
-from qserve.ui.app import build_app
+from qserve.ui.process.app import build_app
 from qserve.ui.settings import UISettings
 
 def walk(app, seen):

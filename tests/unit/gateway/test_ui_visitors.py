@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from qserve.ui.visitors import Visitors
+from qserve.ui.process.visitors import Visitors
 
 JOIN = "/gradio_api/queue/join"
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from qserve.ui.answering import Sampling, draw_answers, reward_answers
-from qserve.ui.api import Api, ApiFailure
-from qserve.ui.conversation import Answer, Conversation
-from qserve.ui.serve import first_look
-from qserve.ui.server import look_at
+from qserve.ui.chat.answers import Sampling, draw_answers, reward_answers
+from qserve.ui.chat.conversation import Answer, Conversation
+from qserve.ui.client.api import Api, ApiFailure
+from qserve.ui.client.served_models import served_models
+from qserve.ui.process.local_server import first_look
 from qserve.ui.settings import UISettings
 
 SMILE = "你好 👋"
@@ -128,7 +128,7 @@ async def test_rewards_rank_answers_and_failed_ones_come_last(server) -> None:
 
 
 async def test_a_server_without_qserves_routes_has_chat_alone(server) -> None:
-    served = await look_at(server[1])
+    served = await served_models(server[1])
     assert (served.chat, served.reward, served.is_qserve, served.problem) == (("m",), (), False, "")
     assert (await server[1].get("/v1/models"))["key"] == "Bearer sk-1"
 
@@ -137,7 +137,7 @@ async def test_nobody_there_is_a_sentence() -> None:
     api = Api(UISettings(url="http://127.0.0.1:9"))
     with pytest.raises(ApiFailure, match=r"nothing answers at http://127\.0\.0\.1:9; is the server running"):
         await api.get("/v1/models")
-    assert "nothing answers" in (await look_at(api)).problem
+    assert "nothing answers" in (await served_models(api)).problem
     await api.close()
 
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from qserve.ui.conversation import Answer, Conversation, split_thinking
-from qserve.ui.transcript import messages_of, new_drafts, turn_of
+from qserve.ui.chat.conversation import Answer, Conversation, split_thinking
+from qserve.ui.chat.transcript import messages_of, new_drafts, turn_of
 
 DONE = {"finish_reason": "stop", "model": "m"}
 

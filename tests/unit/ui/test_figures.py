@@ -8,9 +8,9 @@ from importlib.resources import files
 
 import pytest
 
-from qserve.ui.exposition import histograms, read, total
-from qserve.ui.pictures import Bar, Part, histogram, probability_of, score_bars, stacked_bars, table
-from qserve.ui.report_view import comparisons_view, evals_view, latency_view, live_view, memory_view, runs_view
+from qserve.ui.client.exposition import histograms, read, total
+from qserve.ui.views.charts import Bar, Part, histogram, probability_of, score_bars, stacked_bars, table
+from qserve.ui.views.memory import comparisons_view, evals_view, latency_view, live_view, memory_view, runs_view
 
 METRICS = """# TYPE a_seconds histogram
 qserve_gateway_time_to_first_token_seconds_bucket{le="0.1",model="m"} 2.0

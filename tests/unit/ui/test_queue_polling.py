@@ -6,7 +6,7 @@ import inspect
 
 import gradio as gr
 
-from qserve.ui.queue_polling import poll_less
+from qserve.ui.process.queue_polling import poll_less
 
 
 async def test_the_tested_gradio_has_what_keeps_its_queue_calm() -> None:

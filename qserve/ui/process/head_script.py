@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["EarlyScript"]
+__all__ = ["HeadScript"]
 
 _HEAD = b"<head>"
 
 
-class EarlyScript:
+class HeadScript:
     """ASGI middleware that puts a script at the beginning of the page's head."""
 
     def __init__(self, app: ASGIApp, script: str) -> None:

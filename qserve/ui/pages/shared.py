@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from qserve.ui.api import Api
+from qserve.ui.client.api import Api
 
 __all__ = ["PRIVATE", "Shared"]
 

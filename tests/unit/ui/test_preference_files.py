@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from qserve.errors import UsageError
-from qserve.ui.preferences import ScoredFile, read_file, score_records
+from qserve.ui.scoring.preference_files import ScoredFile, read_file, score_records
 
 ROWS = [
     {"prompt": "a", "chosen": "good", "rejected": "bad!"},

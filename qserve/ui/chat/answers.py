@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from qserve.ui.api import Api, ApiFailure
-from qserve.ui.conversation import Answer, Conversation
+from qserve.ui.chat.conversation import Answer, Conversation
+from qserve.ui.client.api import Api, ApiFailure
 
 __all__ = ["Sampling", "draw_answers", "reward_answers"]
 

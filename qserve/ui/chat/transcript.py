@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from qserve.ui.chat.conversation import Answer, Conversation
 from qserve.ui.chat.markdown import GrowingMarkdown, blocks_of, one_line
-from qserve.ui.conversation import Answer, Conversation
 from qserve.ui.strings import say
 
 __all__ = ["Drafts", "messages_of", "new_drafts", "turn_of"]

@@ -1,4 +1,4 @@
-"""The door of the web UI: whose request it is, who passes, what is slowed and what is refused."""
+"""Access to the web UI: whose request it is, who passes, what is slowed and what is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qserve.gateway.web.texts import TEXTS, language
 from qserve.wire.errors import ApiError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
-KEY = "sk-door-19f2"
+KEY = "sk-access-19f2"
 
 
 class Clock:

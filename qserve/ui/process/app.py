@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from qserve.errors import MissingExtra
-from qserve.ui.lean_import import lean_import
+from qserve.ui.process.lean_import import lean_import
 from qserve.ui.settings import UISettings
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def build_app(settings: UISettings) -> ASGIApp:
     from fastapi import FastAPI
 
     from qserve.ui import theme
-    from qserve.ui.blocks import build_blocks
-    from qserve.ui.early import EarlyScript
+    from qserve.ui.pages.frame import build_blocks
+    from qserve.ui.process.head_script import HeadScript
     from qserve.ui.strings import i18n
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -55,4 +55,4 @@ def build_app(settings: UISettings) -> ASGIApp:
         enable_monitoring=False,
         show_error=True,
     )
-    return EarlyScript(app, theme.script())
+    return HeadScript(app, theme.script())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from qserve.ui.score_view import answers_view
+from qserve.ui.views.scores import answers_view
 
 
 def row(reward: float, steps: list[float] | None = None) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import Any
 from qserve.csv_cells import read_cell, written_cell
 from qserve.errors import UsageError
 from qserve.reward.evaluation.records import Content, Record, read_records
-from qserve.ui.api import Api
+from qserve.ui.client.api import Api
 
 __all__ = ["ScoredFile", "read_file", "score_records"]
 

@@ -1,4 +1,4 @@
-"""The door of the UI: which requests are the UI's, and which of them pass. All others go on to the API."""
+"""Access to the UI: which requests are the UI's, and which of them pass. All others go on to the API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qserve.gateway.web.session import Sessions, cookie_name, cookies, session_c
 from qserve.gateway.web.sign_in import MAX_FORM_BYTES, Guesses, key_of_form
 from qserve.wire.errors import ApiError
 
-__all__ = ["VISITOR", "Door", "hardened"]
+__all__ = ["VISITOR", "BrowserAccess", "hardened"]
 
 VISITOR = b"x-qserve-visitor"
 """Header that tells the UI's process who asks: a name for the session, never its token."""
@@ -38,7 +38,7 @@ _HEADERS = (
 )
 
 
-class Door:
+class BrowserAccess:
     """ASGI middleware before the API. With keys it signs browsers in; without, it tells them apart."""
 
     def __init__(self, api: ASGIApp, ui: ASGIApp, settings: GatewaySettings) -> None:
@@ -166,11 +166,11 @@ def _with_header(send: Send, header: tuple[bytes, bytes]) -> Send:
 def hardened(send: Send) -> Send:
     """With the headers that bind browsers, where an answer does not set its own."""
 
-    async def sendhardened(message: Message) -> None:
+    async def send_hardened(message: Message) -> None:
         if message["type"] == "http.response.start":
             own = {name for name, _ in message["headers"]}
             more = [*_HEADERS, (b"content-security-policy", _POLICY)]
             message["headers"] = [*message["headers"], *(pair for pair in more if pair[0] not in own)]
         await send(message)
 
-    return sendhardened
+    return send_hardened

@@ -7,14 +7,14 @@ from typing import Any
 
 import gradio as gr
 
-from qserve.ui.api import Api
+from qserve.ui.client.api import Api
+from qserve.ui.client.served_models import ServedModels, served_models
 from qserve.ui.pages.chat import ChatPage
 from qserve.ui.pages.memory import MemoryPage
-from qserve.ui.pages.page import PRIVATE, Shared
 from qserve.ui.pages.plan import PlanPage
 from qserve.ui.pages.score import ScorePage
-from qserve.ui.queue_polling import poll_less
-from qserve.ui.server import Served, look_at
+from qserve.ui.pages.shared import PRIVATE, Shared
+from qserve.ui.process.queue_polling import poll_less
 from qserve.ui.settings import UISettings
 from qserve.ui.strings import LANGUAGES, marked, say
 
@@ -69,7 +69,7 @@ def build_blocks(settings: UISettings) -> Any:
         outputs = [status, language, score_tab, memory_tab, *chat.outputs, *score.outputs]
 
         async def opened(wanted: str) -> dict[Any, Any]:
-            served = await look_at(api)
+            served = await served_models(api)
             return {
                 status: _status(served, wanted),
                 language: wanted,
@@ -80,7 +80,7 @@ def build_blocks(settings: UISettings) -> Any:
             }
 
         async def looked_again(wanted: str) -> str:
-            return _status(await look_at(api), wanted)
+            return _status(await served_models(api), wanted)
 
         gr.Timer(_LOOK_EVERY_S).tick(looked_again, language, status, **PRIVATE)
         blocks.load(opened, language, outputs, js="() => [qserve.language]", **PRIVATE)
@@ -90,7 +90,7 @@ def build_blocks(settings: UISettings) -> Any:
     return blocks
 
 
-def _status(served: Served, language: str) -> str:
+def _status(served: ServedModels, language: str) -> str:
     """One line: what is served, or why it is not."""
     if served.problem:
         return f'<span class="qs-bad">{html.escape(served.problem)}</span>'

@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from qserve.ui.api import Api, ApiFailure
+from qserve.ui.client.api import Api, ApiFailure
 
-__all__ = ["Served", "look_at"]
+__all__ = ["ServedModels", "served_models"]
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModels:
     """What is behind the API.
 
     Attributes:
@@ -32,17 +32,17 @@ class Served:
     problem: str = ""
 
 
-async def look_at(api: Api) -> Served:
+async def served_models(api: Api) -> ServedModels:
     """Ask for models and roles. Never raises: what went wrong is `problem`."""
     models, ready = await asyncio.gather(_models(api), _ready(api))
     if isinstance(models, ApiFailure):
-        return Served(is_qserve=ready is not None, problem=str(models))
+        return ServedModels(is_qserve=ready is not None, problem=str(models))
     names = tuple(model["id"] for model in models)
     lengths = tuple((one["id"], one["max_model_len"]) for one in models if one.get("max_model_len"))
     if ready is None:
-        return Served(chat=names, lengths=lengths)
+        return ServedModels(chat=names, lengths=lengths)
     roles = {name: worker["name"] for worker in ready["workers"] for name in worker["models"]}
-    return Served(
+    return ServedModels(
         chat=tuple(name for name in names if roles.get(name, "chat") != "reward"),
         reward=tuple(name for name in names if roles.get(name) == "reward"),
         is_qserve=True,

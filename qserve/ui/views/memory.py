@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qserve.ui.exposition import Histogram, Sample, histograms, total
-from qserve.ui.pictures import Bar, Part, histogram, stacked_bars, table, tiles
+from qserve.ui.client.exposition import Histogram, Sample, histograms, total
 from qserve.ui.strings import say
+from qserve.ui.views.charts import Bar, Part, histogram, stacked_bars, table, tiles
 from qserve.units import format_bytes
 
 __all__ = [

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from qserve.engine.asgi import to_response
 from qserve.gateway.auth import header
 from qserve.gateway.limits import read_body
-from qserve.gateway.web.door import VISITOR
+from qserve.gateway.web.access import VISITOR
 from qserve.units import MIB
 from qserve.wire.errors import ApiError
 
@@ -46,19 +46,19 @@ _BODY_IDLE_S = 30.0
 
 
 @dataclass
-class _Belongings:
+class _Resources:
     names: set[str] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
 
 
 class Visitors:
-    """ASGI middleware before Gradio. Every request but /health must carry the header of the `Door`."""
+    """ASGI middleware before Gradio. Every request but /health must carry the header of the `BrowserAccess`."""
 
     def __init__(self, app: ASGIApp, files: Path) -> None:
         """`files`: the folder below which Gradio keeps what was uploaded and made."""
         self._app = app
         self._files = files
-        self._belongings: OrderedDict[str, _Belongings] = OrderedDict()
+        self._resources: OrderedDict[str, _Resources] = OrderedDict()
         self._owners: dict[str, str] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,14 +102,14 @@ class Visitors:
     def _may_fetch(self, visitor: str, path: str) -> bool:
         return path in self._of(visitor).files and Path(path).resolve().is_relative_to(self._files.resolve())
 
-    def _of(self, visitor: str) -> _Belongings:
-        belongings = self._belongings.setdefault(visitor, _Belongings())
-        self._belongings.move_to_end(visitor)
-        if len(self._belongings) > _MAX_VISITORS:
-            _, forgotten = self._belongings.popitem(last=False)
+    def _of(self, visitor: str) -> _Resources:
+        resources = self._resources.setdefault(visitor, _Resources())
+        self._resources.move_to_end(visitor)
+        if len(self._resources) > _MAX_VISITORS:
+            _, forgotten = self._resources.popitem(last=False)
             for name in forgotten.names:
                 self._owners.pop(name, None)
-        return belongings
+        return resources
 
     def _listening(self, visitor: str, scope: Scope, send: Send) -> Send:
         """Hears which files this visitor is told of. An event comes as one piece, and a whole answer too."""

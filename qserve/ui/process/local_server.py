@@ -1,4 +1,4 @@
-"""The UI on a port of this machine, as `qserve ui` runs it: for local browsers alone, behind the gateway's own door."""
+"""The UI on a port of this machine, as `qserve ui` runs it: for local browsers alone, by the gateway's access rules."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.tracing import NoTraces
-from qserve.gateway.web import Door
-from qserve.ui.api import Api
-from qserve.ui.app import build_app
-from qserve.ui.server import look_at
+from qserve.gateway.web import BrowserAccess
+from qserve.ui.client.api import Api
+from qserve.ui.client.served_models import served_models
+from qserve.ui.process.app import build_app
+from qserve.ui.process.visitors import Visitors
 from qserve.ui.settings import UISettings
-from qserve.ui.visitors import Visitors
 from qserve.wire.errors import ApiError
 
-__all__ = ["behind_door", "first_look", "serve"]
+__all__ = ["first_look", "local_app", "serve"]
 
 _FIRST_LOOK_S = 5
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
-def behind_door(ui: ASGIApp, files: Path) -> ASGIApp:
+def local_app(ui: ASGIApp, files: Path) -> ASGIApp:
     """Under a name of this machine, the pages' own routes and no others, from the page itself; no sign-in."""
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,8 +37,8 @@ def behind_door(ui: ASGIApp, files: Path) -> ASGIApp:
             raise ApiError(404, "this is no page of qserve", "route_not_found")
         await ui(scope, receive, send)
 
-    door = Door(elsewhere, Visitors(ui, files), GatewaySettings(allowed_hosts=_NAMES))
-    return RequestContext(ApiErrors(door), GatewayMetrics(), NoTraces(), KeptRuns())
+    access = BrowserAccess(elsewhere, Visitors(ui, files), GatewaySettings(allowed_hosts=_NAMES))
+    return RequestContext(ApiErrors(access), GatewayMetrics(), NoTraces(), KeptRuns())
 
 
 def first_look(settings: UISettings) -> str:
@@ -48,7 +48,7 @@ def first_look(settings: UISettings) -> str:
         api = Api(settings)
         try:
             async with asyncio.timeout(_FIRST_LOOK_S):
-                return (await look_at(api)).problem
+                return (await served_models(api)).problem
         except TimeoutError:
             return f"{settings.url} gave no answer within {_FIRST_LOOK_S} s"
         finally:
@@ -63,7 +63,7 @@ def serve(settings: UISettings, listening: socket.socket) -> None:
 
     with tempfile.TemporaryDirectory(prefix="qserve-ui-") as files:
         os.environ["GRADIO_TEMP_DIR"] = files
-        app = behind_door(build_app(settings), Path(files))
+        app = local_app(build_app(settings), Path(files))
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, lifespan="on", timeout_graceful_shutdown=1
         )

@@ -6,9 +6,9 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from qserve.ui.pictures import histogram, probability_of, score_bars, table, tiles
-from qserve.ui.preferences import ScoredFile
+from qserve.ui.scoring.preference_files import ScoredFile
 from qserve.ui.strings import say
+from qserve.ui.views.charts import histogram, probability_of, score_bars, table, tiles
 
 __all__ = ["answers_view", "file_view"]
 
