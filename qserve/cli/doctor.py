@@ -49,7 +49,14 @@ class Check:
 @click.command("doctor")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="The port to look at.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(port: int, as_json: bool) -> None:
+@click.option("--measure", is_flag=True, help="Measure this CPU (seconds), for what `qserve plan` says of its speed.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    envvar="QSERVE_STATE_DIR",
+    help="Where what was measured is kept [~/.local/state/qserve].",
+)
+def command(port: int, as_json: bool, measure: bool, state_dir: Path | None) -> None:
     """What this machine can run, and which command installs the rest.
 
     \b
@@ -63,6 +70,8 @@ def command(port: int, as_json: bool) -> None:
     cache = _hub_cache()
     hardware, packages = detect(cache), Packages.installed()
     checks = examine(hardware, packages, cache, port, _is_free(port))
+    if measure:
+        checks.append(_measured(state_dir, hardware))
     serves = can_chat(hardware, packages)
     if as_json:
         click.echo(json.dumps(_document(hardware, packages, checks, serves), indent=2))
@@ -78,6 +87,15 @@ def examine(hardware: Hardware, packages: Packages, cache: Path, port: int, port
     toolchain = [_toolchain(packages)] if hardware.devices else []
     machine = _machine(hardware, cache, port, port_is_free)
     return [*machine, *toolchain, *_engines(hardware, packages), *_extras(packages)]
+
+
+def _measured(state_dir: Path | None, hardware: Hardware) -> Check:
+    from qserve.cli.measured import measure_cpu
+    from qserve.cli.state import state_folder
+
+    rates = measure_cpu(state_folder(state_dir), hardware)
+    found = f"reads {rates.read_bytes_per_s / 1e9:.1f} GB/s, multiplies {rates.gemm_flop_per_s / 1e9:.0f} GFLOP/s"
+    return Check("machine", "CPU, measured", "ok", f"{found}; `qserve plan` counts with it")
 
 
 def can_chat(hardware: Hardware, packages: Packages) -> bool:

@@ -14,7 +14,7 @@ from qserve.cli.numbers import FiniteRange
 from qserve.errors import UsageError
 from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.load import THINK_S, Load, read_trace
-from qserve.planner.speed.plan import SpeedRequest
+from qserve.planner.speed.request import SpeedRequest
 
 __all__ = ["load_options", "speed_request_of"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 from qserve.cli.deployment import config_option, deployment_of
 from qserve.cli.learning import with_learned
 from qserve.cli.load_options import load_options, speed_request_of
+from qserve.cli.measured import measured_speed
 from qserve.cli.options import hardware_of, plan_options, request_of
 from qserve.cli.state import state_folder
 from qserve.core.hardware import Hardware
@@ -20,7 +22,8 @@ from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
 from qserve.planner.share import SharedPlan, make_shared_plan
-from qserve.planner.speed.plan import SpeedRequest, cheapest_cards, plan_for_load
+from qserve.planner.speed.plan import cheapest_cards, plan_for_load
+from qserve.planner.speed.request import SpeedRequest
 from qserve.reward.find import planned_reward
 
 __all__ = ["command"]
@@ -88,15 +91,18 @@ def command(
     hardware = hardware_of(None if gpu == "any" else gpu)
     request = with_counted_flags(request_of(values), engine_args)
     request = with_learned(request, state_folder(state_dir), model, gpu, is_off=values["no_learn"])
+    checkpoint = resolve(model)
+    known = measured_speed(state_folder(state_dir), checkpoint, hardware, gpu, is_off=values["no_learn"])
+    wanted = replace(wanted, measured=known)
     if gpu == "any":
         _print_cheapest(model, reward, hardware, request, wanted, as_json, values["monthly"])
         return
     if reward is None:
-        plan = plan_for_load(resolve(model), hardware, request, wanted)
+        plan = plan_for_load(checkpoint, hardware, request, wanted)
         _print(plan, as_json, explain, values["monthly"])
         fits, shared = plan.fits, None
     else:
-        shared = make_shared_plan(resolve(model), planned_reward(reward), hardware, request, PlanRequest())
+        shared = make_shared_plan(checkpoint, planned_reward(reward), hardware, request, PlanRequest())
         _print_shared(shared, as_json, explain)
         plan, fits = shared.chat, shared.fits
     _hold_against(ctx, plan, shared.reward if shared else None)

@@ -6,6 +6,7 @@ A process of its own, since torch is imported by engines alone; `qserve doctor -
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 
@@ -25,7 +26,7 @@ def main() -> None:
     row, weight = torch.randn(_ROWS, _WIDTH, dtype=dtype), torch.randn(_WIDTH, _WIDTH, dtype=dtype)
     flop = 2 * _ROWS * _WIDTH * _WIDTH
     gemm = flop / _best(8, lambda: torch.nn.functional.linear(row, weight))
-    print(json.dumps({"read_bytes_per_s": read, "gemm_flop_per_s": gemm}))
+    sys.stdout.write(json.dumps({"read_bytes_per_s": read, "gemm_flop_per_s": gemm}) + "\n")
 
 
 def _best(count: int, once: Callable[[], object]) -> float:

@@ -33,6 +33,6 @@ def band_of(metric: Metric, engine: str, is_borrowed: bool, is_learned: bool = F
     if is_learned:
         low, high = table["learned"][metric]
         return Band(low, high)
-    low, high = table.get(engine, table["vllm"])[metric]
+    low, high = table.get(engine, table["other"])[metric]
     wider = table["borrowed"] if is_borrowed else 1.0
     return Band(low / wider, high * wider)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from qserve.core.hardware import Device, Hardware
 from qserve.planner.speed.card import CardSpeed
 
-__all__ = ["CpuRates", "assumed_rates", "cpu_card"]
+__all__ = ["UNKNOWN_CPU", "CpuRates", "assumed_rates", "cpu_card"]
 
 _FAST_FORMATS = ("bf16",)
 # Of what bench/limits.py measures, by docs/results/throughput.md: a Qwen3-0.6B in bf16 on 2 cores, 1, 8 and 16 streams.
@@ -27,19 +27,23 @@ class CpuRates:
 
     read_bytes_per_s: float
     gemm_flop_per_s: float
+    cores: int = 2
     is_measured: bool = True
+
+
+UNKNOWN_CPU = CpuRates(40e9, 400e9, 4, is_measured=False)
 
 
 def assumed_rates(hardware: Hardware) -> CpuRates:
     """What a server CPU's cores do in the mean, for one that nobody measured."""
     cores = max(1, hardware.cpu_cores)
     per_core = 350e9 if any(name in hardware.cpu.formats for name in _FAST_FORMATS) else 60e9
-    return CpuRates(min(18e9 * cores, 200e9), per_core * cores, is_measured=False)
+    return CpuRates(min(18e9 * cores, 200e9), per_core * cores, cores, is_measured=False)
 
 
-def cpu_card(device: Device, rates: CpuRates, cores: int, engine: str) -> CardSpeed:
-    """`engine` vllm keeps a core for its server and leaves less of the others' rate to products."""
-    share = max(1, cores - 1) / max(2, cores) * 0.9 if engine == "vllm" else 1.0
+def cpu_card(device: Device, rates: CpuRates, kept_cores: int = 0) -> CardSpeed:
+    """`kept_cores` are those that the engine's server has for itself."""
+    share = max(1, rates.cores - kept_cores) / max(1, rates.cores)
     return CardSpeed(
         name=device.name,
         bandwidth=rates.read_bytes_per_s,

@@ -9,7 +9,7 @@ from typing import Any
 
 from qserve.core.facts import load
 
-__all__ = ["EngineCosts", "engine_costs", "era_of"]
+__all__ = ["EngineCosts", "engine_costs", "era_of", "has_speed", "launch_bound_engines"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class EngineCosts:
     layers with experts or states, and `request_us` for every running request (sampling, bookkeeping, detokenizing).
     A step with a prompt in it is launched kernel by kernel: it takes at least `dispatch_layer_us` a layer.
     `intake_ms` lies between the client's request and the first schedule, and between token and client: HTTP,
-    tokenizer, streaming. `mixes_prefill`: prompts and decodes share a step; else a prompt's step makes decodes wait.
+    tokenizer, streaming. `kept_cores` of a CPU are the server's own.
+    `mixes_prefill`: prompts and decodes share a step; else a prompt's step makes decodes wait.
     """
 
     era: str
@@ -37,16 +38,27 @@ class EngineCosts:
     mixes_prefill: bool = True
     max_num_batched_tokens: int = 8192
     prefill_factor: float = 1.0
+    kept_cores: int = 0
 
 
 def era_of(engine: str, version: str) -> str:
     """The row of configs/speed.toml for a release; releases that say nothing are the newest."""
-    name = engine.lower().replace("-", "").replace("tensorrtllm", "trtllm")
+    name = engine.lower().replace("tensorrt-llm", "trtllm")
     found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     release = tuple(int(part or 0) for part in found.groups()) if found else (99, 0, 0)
     eras = [row for row in load("speed")["engines"] if row["engine"] == name]
     fitting = [row for row in eras if tuple(row["since"]) <= release]
     return str((fitting or eras[:1])[-1]["era"])
+
+
+def has_speed(engine: str) -> bool:
+    """Whether the tables say anything of the engine."""
+    return engine in launch_bound_engines() or any(row["engine"] == engine for row in load("speed")["engines"])
+
+
+def launch_bound_engines() -> tuple[str, ...]:
+    """Engines whose steps on a card take the time of their launches."""
+    return tuple(load("speed")["launch_bound"])
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 from qserve.core.hardware import Device
@@ -10,16 +10,24 @@ from qserve.core.model_spec import ModelSpec
 from qserve.planner.plan import Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
 from qserve.planner.speed.card import CardSpeed, card_of
-from qserve.planner.speed.engine_costs import engine_costs
+from qserve.planner.speed.cpu import UNKNOWN_CPU, CpuRates, cpu_card
+from qserve.planner.speed.engine_costs import engine_costs, launch_bound_engines
 from qserve.planner.speed.figures import Figures, Summary, figures_of
 from qserve.planner.speed.formats import weight_format
+from qserve.planner.speed.learned import (
+    NOTHING_MEASURED,
+    CorrectedSteps,
+    Measured,
+    ResidualKey,
+    SpeedResidual,
+)  # fmt: skip
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.network import rank_network
 from qserve.planner.speed.simulate import Limits, Steps, simulate
 from qserve.planner.speed.step import StepTimes
 from qserve.planner.speed.transformers_steps import TransformersSteps
 
-__all__ = ["ONE_STREAM", "Replica", "SpeedEstimate", "estimate_speed", "replica_of"]
+__all__ = ["ONE_STREAM", "Replica", "SpeedEstimate", "estimate_speed", "is_launch_bound", "key_of", "replica_of"]
 
 ONE_STREAM = Load(1000, 300)
 """What is planned where no load is named."""
@@ -33,6 +41,7 @@ class Replica:
     limits: Limits
     card: CardSpeed
     engine: str
+    learned: SpeedResidual | None = None
 
     def run(self, load: Load, replicas: int = 1) -> Figures:
         """The load on `replicas` of these."""
@@ -80,15 +89,22 @@ class SpeedEstimate:
         )
 
 
-def estimate_speed(plan: Plan, spec: ModelSpec, device: Device, load: Load | None, replicas: int = 1) -> SpeedEstimate:
+def estimate_speed(
+    plan: Plan,
+    spec: ModelSpec,
+    device: Device,
+    load: Load | None,
+    replicas: int = 1,
+    measured: Measured = NOTHING_MEASURED,
+) -> SpeedEstimate:
     """The plan's speed under `load`; without one, of one stream. `spec` is of the checkpoint that the plan loads."""
-    replica = replica_of(plan, spec, device)
+    replica = replica_of(plan, spec, device, measured)
     named, load = load is not None, load or ONE_STREAM
     figures = replica.run(load, replicas)
     is_borrowed = bool(replica.card.like)
 
     def band(metric: Metric) -> Band:
-        return band_of(metric, replica.engine, is_borrowed, is_learned(replica))
+        return band_of(metric, replica.engine, is_borrowed, replica.learned is not None)
 
     is_saturated = load.burst is not None or figures.peak_running >= replica.limits.max_num_seqs > 1
     saturated = band("saturated")
@@ -108,33 +124,65 @@ def estimate_speed(plan: Plan, spec: ModelSpec, device: Device, load: Load | Non
     )
 
 
-def is_learned(replica: Replica) -> bool:
-    """Whether a run on this card moved the steps."""
-    steps = replica.steps
-    return isinstance(steps, StepTimes) and steps.correction != 1.0
+def replica_of(plan: Plan, spec: ModelSpec, device: Device, measured: Measured = NOTHING_MEASURED) -> Replica:
+    """The steps and limits of one server of the plan, corrected by what was `measured` on this machine."""
+    found = _uncorrected(plan, spec, device, measured)
+    learned = measured.residual_for(key_of(plan))
+    if learned is None:
+        return found
+    return replace(found, steps=CorrectedSteps(found.steps, learned.decode, learned.prefill), learned=learned)
 
 
-def replica_of(plan: Plan, spec: ModelSpec, device: Device) -> Replica:
-    """The steps and limits of one server of the plan."""
+def is_launch_bound(plan: Plan) -> bool:
+    """Whether its steps on a card take the time of their launches; such engines share no layer over cards."""
+    return plan.engine in launch_bound_engines()
+
+
+def key_of(plan: Plan) -> ResidualKey:
+    """What a measurement of the plan's speed holds for."""
+    placement = plan.placement
+    ranks = placement.tensor_parallel_size * placement.pipeline_parallel_size
+    checkpoint, device = plan.quant.checkpoint, plan.devices[0].name if plan.devices else ""
+    return ResidualKey(plan.engine, plan.engine_version, device, checkpoint, plan.quant.scheme, ranks)
+
+
+def _uncorrected(plan: Plan, spec: ModelSpec, device: Device, measured: Measured) -> Replica:
     card = card_of(device)
     limits = Limits(
         plan.workload.max_num_seqs,
         plan.workload.max_num_batched_tokens,
         max(plan.kv_cache_tokens, plan.workload.max_model_len, 1),
     )
-    if plan.engine == "transformers":
+    if plan.on_cpu:
+        return _on_cpu(plan, spec, device, limits, measured.cpu or UNKNOWN_CPU)
+    if is_launch_bound(plan):
         steps: Steps = TransformersSteps.of(spec, plan.quant.scheme, card)
-        return Replica(steps, limits, card, "transformers")
+        return Replica(steps, limits, card, plan.engine)
     costs = engine_costs(plan.engine, plan.engine_version)
     ranks, stages = plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size
     network = rank_network(spec, weight_format(plan.quant.scheme, device.formats, card.is_hopper), ranks)
     cache = "fp8" if plan.kv_cache_dtype.startswith("fp8") else "bf16"
-    return Replica(StepTimes(card, network, costs, cache, stages), limits, card, "vllm")
+    return Replica(StepTimes(card, network, costs, cache, stages), limits, card, plan.engine)
+
+
+def _on_cpu(plan: Plan, spec: ModelSpec, device: Device, limits: Limits, rates: CpuRates) -> Replica:
+    costs = engine_costs(f"{plan.engine}-cpu", plan.engine_version)
+    card = cpu_card(device, rates, costs.kept_cores)
+    scheme = "fp32" if plan.dtype == "float32" and plan.quant.scheme in ("bf16", "fp16") else plan.quant.scheme
+    return Replica(StepTimes(card, rank_network(spec, weight_format(scheme, ())), costs), limits, card, plan.engine)
 
 
 def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
     notes = []
-    if replica.card.like:
+    if replica.learned is not None:
+        one = replica.learned
+        notes.append(
+            f"learned from {one.num_requests} requests of {one.run}: decode steps × {one.decode:.2f}, "
+            f"steps with prompts × {one.prefill:.2f} (--no-learn plans without)"
+        )
+    elif replica.card.interconnect == "memory" and replica.card.like:
+        notes.append("this CPU was not measured: a server's rates are assumed (qserve doctor --measure takes seconds)")
+    elif replica.card.like:
         notes.append(
             f"no kernels of {replica.card.name} were measured: its bandwidth and peak with the shares of "
             f"{replica.card.like} (wider band)"

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from qserve.planner.speed.cpu import CpuRates
+from qserve.planner.speed.engine_costs import EngineCosts
 from qserve.planner.speed.figures import percentile
 from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.simulate import Finished, Limits, Steps, simulate
 
-__all__ = ["Measured", "ServedRequest", "SpeedResidual", "residual_of"]
+__all__ = [
+    "NOTHING_MEASURED",
+    "CorrectedSteps",
+    "Measured",
+    "ResidualKey",
+    "ServedRequest",
+    "SpeedResidual",
+    "residual_of",
+    "served_of",
+]
 
 _LEAST_REQUESTS = 3
+_ROUNDS = 16
 _MOST_FACTOR = 6.0
 """A machine further off than this did something else meanwhile: nothing is learned from it."""
 
@@ -33,18 +45,47 @@ class ServedRequest:
 
 
 @dataclass(frozen=True)
-class SpeedResidual:
-    """Measured over simulated, of decode steps and of steps with prompts, in one run of the same model and layout."""
+class ResidualKey:
+    """What a measurement of speed holds for: `device` by its name, `checkpoint` as it was loaded."""
 
     engine: str
     engine_version: str
     device: str
+    checkpoint: str
     quant: str
     ranks: int
+
+
+@dataclass(frozen=True)
+class SpeedResidual:
+    """Measured over simulated, of decode steps and of steps with prompts, in the `run` with `num_requests`."""
+
+    key: ResidualKey
     decode: float
     prefill: float
     num_requests: int
     run: str
+
+
+@dataclass(frozen=True)
+class CorrectedSteps:
+    """Steps of an engine with factors on them: `decode` on those without a prompt, `prefill` on the others."""
+
+    steps: Steps
+    decode: float = 1.0
+    prefill: float = 1.0
+
+    @property
+    def costs(self) -> EngineCosts:
+        return self.steps.costs
+
+    def decode_s(self, batch: int, context: float) -> float:
+        """Seconds, corrected."""
+        return self.decode * self.steps.decode_s(batch, context)
+
+    def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
+        """Seconds, corrected."""
+        return self.prefill * self.steps.mixed_s(batch, context, chunks)
 
 
 @dataclass(frozen=True)
@@ -54,22 +95,18 @@ class Measured:
     cpu: CpuRates | None = None
     residuals: tuple[SpeedResidual, ...] = ()
 
-    def residual_for(self, engine: str, version: str, device: str, quant: str, ranks: int) -> SpeedResidual | None:
+    def residual_for(self, key: ResidualKey) -> SpeedResidual | None:
         """The last run that holds for such a server; None where there is none."""
-        wanted = (engine, version, device, quant, ranks)
-        return next(
-            (one for one in reversed(self.residuals)
-             if (one.engine, one.engine_version, one.device, one.quant, one.ranks) == wanted),
-            None,
-        )  # fmt: skip
+        return next((one for one in reversed(self.residuals) if one.key == key), None)
 
 
-def residual_of(
-    steps: Steps, limits: Limits, served: Sequence[ServedRequest], correct: Corrector
-) -> tuple[float, float] | None:
+NOTHING_MEASURED = Measured()
+
+
+def residual_of(steps: Steps, limits: Limits, served: Sequence[ServedRequest]) -> tuple[float, float] | None:
     """(decode, prefill) factors with which the simulation of the same requests takes what they took.
 
-    `correct` makes steps with factors. None for too few requests and for factors beyond belief.
+    None for too few requests and for factors beyond belief.
     """
     served = [one for one in served if one.output_tokens > 1 and one.ttft_s > 0]
     if len(served) < _LEAST_REQUESTS:
@@ -78,24 +115,24 @@ def residual_of(
     arrivals = tuple(
         sorted((Arrival(one.at_s - start, one.input_tokens, one.output_tokens) for one in served), key=lambda a: a.at_s)
     )
-    load, decode, prefill = Load(trace=arrivals), 1.0, 1.0
+    load = Load(trace=arrivals)
     tpot, ttft = _median(one.tpot_s for one in served), _median(one.ttft_s for one in served)
-    for _ in range(6):
-        finished = simulate(correct(steps, decode, prefill), load, limits).finished
+    decode = prefill = 1.0
+    best, least = (1.0, 1.0), math.inf
+    for _ in range(_ROUNDS):
+        finished = simulate(CorrectedSteps(steps, decode, prefill), load, limits).finished
         if not finished:
             return None
-        decode *= tpot / (_median(one.tpot_s for one in finished) or tpot)
-        prefill *= ttft / (_median(one.ttft_s for one in finished) or ttft)
+        ratios = (tpot / _median(one.tpot_s for one in finished), ttft / _median(one.ttft_s for one in finished))
+        missed = sum(abs(math.log(ratio)) for ratio in ratios)
+        if missed < least:
+            best, least = (decode, prefill), missed
+        # Prompts hold decodes up, and decodes queue prompts: half a step at a time finds both.
+        decode, prefill = decode * ratios[0] ** 0.5, prefill * ratios[1] ** 0.5
+    decode, prefill = best
     if not all(1 / _MOST_FACTOR < factor < _MOST_FACTOR for factor in (decode, prefill)):
         return None
     return decode, prefill
-
-
-class Corrector:
-    """Steps with factors on them."""
-
-    def __call__(self, steps: Steps, decode: float, prefill: float) -> Steps:
-        return replace(steps, correction=decode, prefill_correction=prefill)  # type: ignore[type-var]
 
 
 def _median(values: Iterable[float]) -> float:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, known_gpus
@@ -13,50 +12,37 @@ from qserve.planner.engine import changed_request
 from qserve.planner.make import make_plan
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.estimate import estimate_speed
-from qserve.planner.speed.figures import NO_TARGETS, Targets
-from qserve.planner.speed.load import Load
+from qserve.planner.speed.engine_costs import has_speed
+from qserve.planner.speed.estimate import estimate_speed, is_launch_bound
+from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
+from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.search import Layout, choose_layout, layouts_for, pareto, tuned, with_rate
 from qserve.planner.speed.ways_out import ways_out
 
-__all__ = ["SpeedRequest", "cheapest_cards", "plan_for_load"]
+__all__ = ["cheapest_cards", "plan_for_load"]
 
 _MOST_ALTERNATIVES = 12
 _COUNTS = (1, 2, 4, 8)
 
 
-@dataclass(frozen=True)
-class SpeedRequest:
-    """What the flags say of speed. `load` None: one stream, on the layout that memory chose.
-
-    `prices` is the user's table of USD an hour by card, None: configs/prices.toml.
-    """
-
-    load: Load | None = None
-    targets: Targets = NO_TARGETS
-    replicas: int | None = None
-    prices: dict[str, Any] | None = None
-
-
 def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
     """The plan with its `speed`. Where nothing fits, the plan that says so, without."""
     if wanted.load is None and not wanted.replicas:
-        return _with_one_stream(make_plan(checkpoint, hardware, request), checkpoint, hardware)
-    load = wanted.load or Load(concurrency=wanted.replicas or 1)
-    layouts = layouts_for(checkpoint, hardware, request, load, wanted.targets, wanted.replicas, wanted.prices)
+        return _with_one_stream(make_plan(checkpoint, hardware, request), checkpoint, hardware, wanted)
+    layouts = layouts_for(checkpoint, hardware, request, wanted)
     if not layouts:
         return _refused(checkpoint, hardware, request, wanted)
     chosen = choose_layout(layouts, wanted.targets)
     device = hardware.cpu_device if chosen.plan.on_cpu or not hardware.devices else hardware.devices[0]
-    better = tuned(chosen, checkpoint.spec, device, wanted.targets, request)
-    better = with_rate(better, checkpoint.spec, device, wanted.targets)
+    better = tuned(chosen, checkpoint.spec, device, wanted, request)
+    better = with_rate(better, checkpoint.spec, device, wanted)
     final = _planned(better, checkpoint, hardware, request)
     layouts = [better if one is chosen else one for one in layouts]
     notes = (*_choice(better, layouts, wanted.targets, len(hardware.devices)), *_compared(better, layouts))
     missed = bool(wanted.targets) and better.kept < KEPT_SHARE
-    found = ways_out(checkpoint, hardware, request, load, wanted.targets, better) if missed else ()
+    found = ways_out(checkpoint, hardware, request, wanted, better) if missed else ()
     front = pareto(layouts)
     speed = {
         **better.speed.to_json(),
@@ -79,14 +65,14 @@ def cheapest_cards(
 
     Only cards with a price are ranked. Raises UsageError where none of them holds the model.
     """
-    load, found = wanted.load or Load(), []
+    found = []
     for key in price_table(wanted.prices):
         device = known_gpus().get(key)
         if device is None or hourly_price(device, wanted.prices) is None:
             continue
         for count in _COUNTS:
             machine = replace(hardware, devices=(device,) * count, notes=())
-            layouts = layouts_for(checkpoint, machine, request, load, wanted.targets, wanted.replicas, wanted.prices)
+            layouts = layouts_for(checkpoint, machine, request, wanted)
             layouts = [one for one in layouts if one.cards == count]
             if layouts:
                 best = choose_layout(layouts, wanted.targets)
@@ -107,14 +93,11 @@ def _keeps_up(layout: Layout) -> bool:
     return load.rps is None or figures.requests_per_s > 0.9 * load.rps
 
 
-def _with_one_stream(plan: Plan, checkpoint: Checkpoint, hardware: Hardware) -> Plan:
-    if not plan.fits:
+def _with_one_stream(plan: Plan, checkpoint: Checkpoint, hardware: Hardware, wanted: SpeedRequest) -> Plan:
+    if not plan.fits or not has_speed(plan.engine):
         return plan
     device = hardware.cpu_device if plan.on_cpu or not hardware.devices else hardware.devices[0]
-    try:
-        speed = estimate_speed(plan, checkpoint.spec, device, None)
-    except IndexError:  # an engine of another package, whose steps nobody measured
-        return plan
+    speed = estimate_speed(plan, checkpoint.spec, device, None, measured=wanted.measured)
     return replace(plan, speed={**speed.to_json(), "alternatives": []})
 
 
@@ -132,11 +115,12 @@ def _refused(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, w
 def _planned(layout: Layout, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Plan:
     """The chosen layout's plan with its arguments and every card that it takes."""
     plan, workload = layout.plan, layout.plan.workload
+    takes_ranks = not is_launch_bound(plan)
     fixed = changed_request(
         request,
         quant=plan.quant.scheme if checkpoint.spec.quantization is None else request.quant,
-        tensor_parallel_size=plan.placement.tensor_parallel_size if plan.engine == "vllm" else None,
-        max_num_batched_tokens=workload.max_num_batched_tokens if plan.engine == "vllm" else None,
+        tensor_parallel_size=plan.placement.tensor_parallel_size if takes_ranks else None,
+        max_num_batched_tokens=workload.max_num_batched_tokens if takes_ranks else None,
     )
     try:
         again = make_plan(checkpoint, hardware, fixed)

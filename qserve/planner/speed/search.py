@@ -15,11 +15,12 @@ from qserve.planner.engine import changed_request, option_value
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.estimate import SpeedEstimate, estimate_speed, replica_of
+from qserve.planner.speed.engine_costs import has_speed, launch_bound_engines
+from qserve.planner.speed.estimate import SpeedEstimate, estimate_speed, is_launch_bound, replica_of
 from qserve.planner.speed.figures import Targets
-from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import Price, price_of
 from qserve.planner.speed.rate import KEPT_SHARE, highest_rate
+from qserve.planner.speed.request import SpeedRequest
 
 __all__ = ["Layout", "choose_layout", "layouts_for", "with_rate"]
 
@@ -91,19 +92,16 @@ class Layout:
         }
 
 
-def layouts_for(
-    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, load: Load, targets: Targets,
-    replicas: int | None = None, prices: dict[str, Any] | None = None,
-) -> list[Layout]:  # fmt: skip
+def layouts_for(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> list[Layout]:
     """Every layout that fits, the ones that the flags fix first among them; empty where nothing fits."""
     found = []
     for plan, spec in _plans(checkpoint, hardware, request):
         device = _device(hardware, plan)
         ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
-        most = max(1, len(hardware.devices) // ranks) if plan.engine == "vllm" and not plan.on_cpu else 1
-        counts = [replicas] if replicas else sorted({n for n in _REPLICAS if n <= most} | {most})
+        most = max(1, len(hardware.devices) // ranks) if not plan.on_cpu and not is_launch_bound(plan) else 1
+        counts = [wanted.replicas] if wanted.replicas else sorted({n for n in _REPLICAS if n <= most} | {most})
         counts = [count for count in counts if count <= most]
-        found += [_layout(plan, spec, device, load, targets, count, prices) for count in counts]
+        found += [_layout(plan, spec, device, wanted, count) for count in counts]
     return found
 
 
@@ -125,23 +123,23 @@ def choose_layout(layouts: list[Layout], targets: Targets) -> Layout:
     return min((one for one in able if one.e2e_ms <= _NEARLY * shortest), key=lambda one: (one.cards, one.e2e_ms))
 
 
-def with_rate(layout: Layout, spec: ModelSpec, device: Device, targets: Targets) -> Layout:
+def with_rate(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequest) -> Layout:
     """The layout with the highest rate that it keeps the targets at (without targets: that it keeps up with)."""
-    replica = replica_of(layout.plan, spec, device)
-    rate = layout.replicas * highest_rate(replica, layout.speed.load, targets)
+    replica = replica_of(layout.plan, spec, device, wanted.measured)
+    rate = layout.replicas * highest_rate(replica, layout.speed.load, wanted.targets)
     return replace(layout, speed=replace(layout.speed, max_rps=rate))
 
 
-def tuned(layout: Layout, spec: ModelSpec, device: Device, targets: Targets, request: PlanRequest) -> Layout:
+def tuned(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequest, request: PlanRequest) -> Layout:
     """Smaller steps where they keep the targets for more requests: a prompt then holds decodes up for less long."""
     workload = layout.plan.workload
-    if not targets or request.max_num_batched_tokens or layout.plan.engine != "vllm":
+    if not wanted.targets or request.max_num_batched_tokens or is_launch_bound(layout.plan):
         return layout
     best = layout
     for tokens in _CHUNKS:
         if workload.max_num_seqs <= tokens < workload.max_num_batched_tokens:
             plan = replace(layout.plan, workload=replace(workload, max_num_batched_tokens=tokens))
-            tried = _layout(plan, spec, device, layout.speed.load, targets, layout.replicas, None)
+            tried = _layout(plan, spec, device, wanted, layout.replicas)
             if tried.kept_surely > best.kept_surely + 0.01:
                 best = replace(tried, price=layout.price)
     return best
@@ -165,17 +163,14 @@ def pareto(layouts: list[Layout]) -> set[int]:
     return front
 
 
-def _layout(
-    plan: Plan, spec: ModelSpec, device: Device, load: Load, targets: Targets, replicas: int,
-    prices: dict[str, Any] | None,
-) -> Layout:  # fmt: skip
-    speed = estimate_speed(plan, spec, device, load, replicas)
+def _layout(plan: Plan, spec: ModelSpec, device: Device, wanted: SpeedRequest, replicas: int) -> Layout:
+    speed, targets = estimate_speed(plan, spec, device, wanted.named_load, replicas, wanted.measured), wanted.targets
     kept = surely = 1.0
     if targets:
         kept = speed.figures.kept_share(targets)
         surely = speed.figures.kept_share(targets, speed.ttft.high, speed.latency.high)
     ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
-    return Layout(plan, speed, replicas, kept, surely, price_of(device, ranks * replicas, speed, prices))
+    return Layout(plan, speed, replicas, kept, surely, price_of(device, ranks * replicas, speed, wanted.prices))
 
 
 def _plans(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[tuple[Plan, ModelSpec]]:
@@ -189,7 +184,7 @@ def _plans(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
             except QserveError:
                 continue
             key = (plan.quant.scheme, plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size)
-            if plan.fits and key not in seen:
+            if plan.fits and key not in seen and has_speed(plan.engine):
                 seen.add(key)
                 yield plan, checkpoint.spec
 
@@ -203,7 +198,7 @@ def _schemes(checkpoint: Checkpoint, request: PlanRequest) -> list[str]:
 
 def _ranks(hardware: Hardware, request: PlanRequest) -> list[int | None]:
     fixed = option_value(request, "tensor_parallel_size")
-    if fixed or option_value(request, "pipeline_parallel_size") or request.engine == "transformers":
+    if fixed or option_value(request, "pipeline_parallel_size") or request.engine in launch_bound_engines():
         return [fixed]
     count = len(hardware.devices)
     return [ranks for ranks in (1, 2, 4, 8, 16) if ranks <= count] or [None]

@@ -42,8 +42,7 @@ class StepTimes:
     """Times of steps of one replica. What depends on the number of tokens alone is computed once for each number.
 
     `cache` is the KV cache's format in the kernel tables (bf16, fp8). `stages` of a pipeline take turns: a step runs
-    through all of them, and each works on its part of the running requests meanwhile. `correction` is a factor on
-    decode steps and `prefill_correction` on steps with a prompt, both learned from runs.
+    through all of them, and each works on its part of the running requests meanwhile.
     """
 
     card: CardSpeed
@@ -51,8 +50,6 @@ class StepTimes:
     costs: EngineCosts
     cache: str = "bf16"
     stages: int = 1
-    correction: float = 1.0
-    prefill_correction: float = 1.0
     _by_tokens: dict[int, Terms] = field(default_factory=dict)
 
     def decode_s(self, batch: int, context: float) -> float:
@@ -63,7 +60,7 @@ class StepTimes:
         kernel = fixed.kernels + self._head_us(batch) + self._decode_attention_us(batch, context)
         if network.state_layers:
             kernel += network.state_layers * kernels.state_decode_us(self.card, network.value_heads, batch)
-        return (kernel + self.engine_us(batch)) * self.correction / 1e6
+        return (kernel + self.engine_us(batch)) / 1e6
 
     def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
         """Seconds of a step with prompts in it: (new tokens, tokens before them) of each, and `batch` decodes."""
@@ -79,7 +76,7 @@ class StepTimes:
         )
         busy = max(kernel * costs.prefill_factor + costs.layer_us * network.num_layers, dispatch)
         fixed_us = costs.step_us + costs.request_us * (batch + len(chunks))
-        return (busy + fixed_us) * self.prefill_correction / 1e6
+        return (busy + fixed_us) / 1e6
 
     def decode_terms(self, batch: int, context: float) -> Terms:
         """The decode step, term by term, without what was learned."""

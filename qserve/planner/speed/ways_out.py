@@ -11,10 +11,10 @@ from qserve.core.hardware import Hardware
 from qserve.planner.engine import changed_request
 from qserve.planner.plan import Suggestion
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import gpu_key
 from qserve.planner.speed.rate import KEPT_SHARE
+from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.search import Layout, choose_layout, layouts_for
 
 __all__ = ["ways_out"]
@@ -24,9 +24,10 @@ Change = tuple[str, str, Hardware, PlanRequest, Load]
 
 
 def ways_out(
-    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, load: Load, targets: Targets, missed: Layout
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, missed: Layout
 ) -> tuple[Suggestion, ...]:
     """Changes after which the targets are kept; of each kind the smallest."""
+    load = wanted.named_load
     kinds = (
         _fewer_bits(hardware, request, load),
         _cached_prefixes(hardware, request, load),
@@ -34,16 +35,16 @@ def ways_out(
         _lower_rate(hardware, request, load, missed),
         _shorter_inputs(hardware, request, load),
     )
-    found = (next(_that_keep(kind, checkpoint, targets), None) for kind in kinds)
+    found = (next(_that_keep(kind, checkpoint, wanted), None) for kind in kinds)
     return tuple(one for one in found if one is not None)
 
 
-def _that_keep(kind: Iterator[Change], checkpoint: Checkpoint, targets: Targets) -> Iterator[Suggestion]:
+def _that_keep(kind: Iterator[Change], checkpoint: Checkpoint, wanted: SpeedRequest) -> Iterator[Suggestion]:
     for change, flags, hardware, request, load in kind:
-        layouts = layouts_for(checkpoint, hardware, request, load, targets)
+        layouts = layouts_for(checkpoint, hardware, request, replace(wanted, load=load))
         if not layouts:
             continue
-        best = choose_layout(layouts, targets)
+        best = choose_layout(layouts, wanted.targets)
         if best.kept >= KEPT_SHARE:
             figures = best.speed.figures
             cost = (

@@ -1,0 +1,74 @@
+"""What a run teaches: factors with which the simulation takes what the requests took; and the CPU as a card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from qserve.core.hardware import CpuFeatures, Device, Hardware
+from qserve.core.model_spec import ModelSpec
+from qserve.hub.bundled import bundled_config
+from qserve.planner.speed.cpu import CpuRates, assumed_rates, cpu_card
+from qserve.planner.speed.engine_costs import EngineCosts, engine_costs
+from qserve.planner.speed.formats import weight_format
+from qserve.planner.speed.learned import CorrectedSteps, Measured, ResidualKey, SpeedResidual, residual_of, served_of
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.network import rank_network
+from qserve.planner.speed.simulate import Limits, simulate
+from qserve.planner.speed.step import StepTimes
+
+LIMITS = Limits(16, 2048, 100_000)
+COSTS = EngineCosts("test", 0, 0, 0, 0, intake_ms=1.0)
+KEY = ResidualKey("an engine", "1.0", "a card", "a/model", "bf16", 1)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """5 ms a step and 0.2 more a sequence; 0.5 ms a token of a prompt."""
+
+    costs: EngineCosts = COSTS
+
+    def decode_s(self, batch: int, context: float) -> float:
+        return 0.005 + 0.0002 * batch
+
+    def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
+        return 0.0005 * sum(new for new, _ in chunks)
+
+
+@pytest.mark.parametrize("load", [Load(100, 40, rps=2.0, num_prompts=40), Load(300, 60, concurrency=4)])
+def test_a_slower_machine_is_found_to_be_slower_by_so_much(load: Load) -> None:
+    served = served_of(simulate(CorrectedSteps(Linear(), 1.6, 1.3), load, LIMITS).finished)
+    factors = residual_of(Linear(), LIMITS, served)
+    assert factors == pytest.approx((1.6, 1.3), rel=0.05)
+
+
+def test_too_few_requests_and_factors_beyond_belief_teach_nothing() -> None:
+    served = served_of(simulate(CorrectedSteps(Linear(), 50.0, 1.0), Load(100, 40, concurrency=1), LIMITS).finished)
+    assert residual_of(Linear(), LIMITS, served[:2]) is None
+    assert residual_of(Linear(), LIMITS, served) is None
+
+
+def test_the_last_run_of_the_same_server_counts() -> None:
+    first, last = (SpeedResidual(KEY, factor, 1.0, 10, run) for factor, run in ((1.1, "a"), (1.2, "b")))
+    other = SpeedResidual(ResidualKey("an engine", "2.0", "a card", "a/model", "bf16", 1), 3.0, 1.0, 10, "c")
+    assert Measured(residuals=(first, last, other)).residual_for(KEY) is last
+    assert Measured(residuals=(other,)).residual_for(KEY) is None
+
+
+def test_a_cpus_step_is_what_the_throughput_page_measured() -> None:
+    """docs/results/throughput.md: 44.4 GB/s and 880 GFLOP/s; 56, 66 and 105 ms a step, within a fifth."""
+    config = bundled_config("Qwen/Qwen3-0.6B")
+    assert config is not None
+    network = rank_network(ModelSpec.from_config(config, "Qwen/Qwen3-0.6B"), weight_format("bf16", ()))
+    card = cpu_card(Device("a CPU", "cpu", 1 << 34), CpuRates(44.4e9, 880e9, 2))
+    steps = StepTimes(card, network, engine_costs("transformers-cpu"))
+    for batch, context, seconds in ((1, 144, 0.056), (8, 144, 0.066), (8, 816, 0.105)):
+        assert steps.decode_s(batch, context) == pytest.approx(seconds, rel=0.2)
+
+
+def test_an_unmeasured_cpu_says_so() -> None:
+    hardware = Hardware((), 1 << 35, 1 << 34, 8, CpuFeatures("a CPU", frozenset({"avx512_bf16"})))
+    rates = assumed_rates(hardware)
+    assert not rates.is_measured
+    assert cpu_card(hardware.cpu_device, rates).like
