@@ -3,8 +3,8 @@
     python bench/hybrid.py                     # Qwen3-0.6B shape, random weights, bf16, 8 streams
     python bench/hybrid.py --streams 1 16 --rounds 5
 
-A hybrid can only be served by rows (`qserve/engine/transformers/row_batcher.py`), an ordinary model by both, so the
-price of rows is measured on an ordinary one: the same model object, prompts and tokens, taking turns round by round.
+A hybrid can only be served by rows (`engine/transformers/batching/row_batcher.py`), an ordinary model by both, so
+the price of rows is measured on an ordinary one: the same model object, prompts and tokens, in turns round by round.
 The hybrid is of the same width and depth, three layers of linear attention before each of full attention. Prefill is
 the time to the first token of the last stream, decode what follows it.
 """
@@ -26,11 +26,12 @@ from random_checkpoint import SHAPES, write_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from qserve.engine.transformers.batching import Batcher, Sequence, SequenceFailed
-from qserve.engine.transformers.packed_linear import pack_linears
-from qserve.engine.transformers.paged import PagedBatcher
-from qserve.engine.transformers.row_batcher import RowBatcher
-from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler
+from qserve.engine.transformers.batching.batcher import Batcher, Sequence
+from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
+from qserve.model.failures import SequenceFailed
+from qserve.model.packed_linear import pack_linears
 
 PROMPT_TOKENS = 128
 # Of a Qwen3.5 of about this width, as published in its config.json.

@@ -17,7 +17,7 @@ import torch
 from random_checkpoint import SHAPES
 from torch import nn
 
-from qserve.engine.transformers.packed_linear import PackedLinear
+from qserve.model.packed_linear import PackedLinear
 
 
 def make_linears(shape: str) -> list[nn.Linear]:

@@ -27,8 +27,8 @@ from bench.gpu_steps.running import batching, random_prompts, wave
 from bench.random_checkpoint import SHAPES, write_checkpoint
 from qserve.core.hardware import Hardware
 from qserve.engine.cpu import kernels
-from qserve.engine.transformers.load import load
 from qserve.hub import resolve
+from qserve.model.load import load
 from qserve.planner import Plan, PlanRequest, make_plan
 
 PROMPT_TOKENS = 128

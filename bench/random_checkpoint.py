@@ -28,7 +28,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def write_tokenizer(folder: Path, vocab_size: int) -> tuple[int, int]:
     """The tokenizer that `--load-format dummy` uses as well; returns the ids that end an answer and that pad."""
-    from qserve.engine.transformers.dummy import stand_in_tokenizer
+    from qserve.model.dummy import stand_in_tokenizer
 
     tokenizer = stand_in_tokenizer(vocab_size)
     tokenizer.save_pretrained(folder)

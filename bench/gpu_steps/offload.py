@@ -12,8 +12,8 @@ import torch
 from bench.gpu_steps.machine import Machine, config_folder, config_of
 from bench.gpu_steps.running import batching, random_prompts, wave
 from qserve.demo import chat_model_path
-from qserve.engine.transformers.load import load
 from qserve.hub import resolve
+from qserve.model.load import load
 from qserve.planner import Plan, make_plan, plan_request
 
 __all__ = ["offloaded_speed_row", "offloaded_tokens_row", "two_cards_row"]

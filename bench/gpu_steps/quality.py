@@ -9,9 +9,9 @@ import torch
 
 from bench.gpu_steps.machine import Machine
 from qserve.demo import chat_model_path
-from qserve.engine.transformers.load import load
 from qserve.errors import MissingExtra
 from qserve.hub import resolve
+from qserve.model.load import load
 from qserve.planner import PlanRequest, make_plan
 
 __all__ = ["MOST_KL", "quality_row"]

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from qserve.engine.transformers.batchers import make_batcher
-from qserve.engine.transformers.batching import Sequence, SequenceFailed
-from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler
+from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.batching.make import make_batcher
+from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
+from qserve.model.failures import SequenceFailed
 from qserve.planner import Plan
 
 __all__ = ["GREEDY", "SAMPLED", "Wave", "batching", "random_prompts", "wave"]

@@ -13,7 +13,7 @@ from bench.gpu_steps.running import batching, random_prompts, wave
 from bench.limits import Limits
 from qserve.core.dimensions import tensors_of
 from qserve.core.model_spec import ModelSpec
-from qserve.engine.transformers.load import load
+from qserve.model.load import load
 from qserve.planner import Plan
 
 __all__ = ["measure_shape"]

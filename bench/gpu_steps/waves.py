@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.gpu_steps.machine import Machine, config_folder
 from bench.gpu_steps.running import GREEDY, SAMPLED, batching, random_prompts, wave
-from qserve.engine.transformers.load import load
+from qserve.model.load import load
 from qserve.planner import Plan
 
 __all__ = ["startup_row", "waves_row"]

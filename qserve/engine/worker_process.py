@@ -94,6 +94,6 @@ def on_term(number: int, _frame: object) -> None:
 
 def _remove_offloaded() -> None:
     """Remove weights that this process wrote to disk, if it came so far as to write any."""
-    placement = sys.modules.get("qserve.engine.transformers.placement")
+    placement = sys.modules.get("qserve.model.placement")
     if placement is not None:
         placement.remove_offload_folder()

@@ -84,7 +84,7 @@ async def _serve_on_vllm(spec: WorkerSpec, settings: RewardSettings) -> None:
 
 
 def _load(spec: WorkerSpec, settings: RewardSettings) -> RewardScorer:
-    from qserve.engine.transformers.card_share import keep_to_plan
+    from qserve.model.card_share import keep_to_plan
     from qserve.reward.checkpoints import recognise
     from qserve.reward.open import make_scorer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qserve.core.hardware import Hardware
-from qserve.engine.transformers.load_cost import reset_peaks
 from qserve.errors import DoesNotFit, UsageError
+from qserve.model.load_cost import reset_peaks
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.find import find_reward

@@ -19,7 +19,7 @@ from qserve.engine.process import WorkerSpec, report_note, report_phase
 
 if TYPE_CHECKING:
     from qserve.engine.transformers.engine import Engine
-    from qserve.engine.transformers.load import LoadedModel
+    from qserve.model.load import LoadedModel
     from qserve.planner.plan import Plan
 
 _log = logging.getLogger("qserve.worker")
@@ -29,8 +29,8 @@ _WARM_UP_OPERATIONS = 200_000_000_000
 
 
 async def _serve(document: dict[str, Any]) -> None:
-    from qserve.engine.transformers.app import build_app
-    from qserve.engine.transformers.prompt_lanes import prompt_lanes
+    from qserve.engine.transformers.api.app import build_app
+    from qserve.engine.transformers.api.prompt_lanes import prompt_lanes
 
     spec = WorkerSpec.from_json(document)
     engine = await _start_engine(spec)
@@ -45,13 +45,13 @@ async def _serve(document: dict[str, Any]) -> None:
 
 async def _start_engine(spec: WorkerSpec) -> Engine:
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
-    from qserve.engine.transformers.batchers import make_batcher
-    from qserve.engine.transformers.card_share import keep_to_plan
+    from qserve.engine.transformers.batching.make import make_batcher
+    from qserve.engine.transformers.batching.progress import beat_with_layers
+    from qserve.engine.transformers.batching.scoring import PromptScorer
     from qserve.engine.transformers.engine import Engine
-    from qserve.engine.transformers.load import load
-    from qserve.engine.transformers.load_cost import reset_peaks
-    from qserve.engine.transformers.progress import beat_with_layers
-    from qserve.engine.transformers.scoring import PromptScorer
+    from qserve.model.card_share import keep_to_plan
+    from qserve.model.load import load
+    from qserve.model.load_cost import reset_peaks
 
     report_phase("loading weights")
     keep_to_plan(spec.plan)
@@ -87,7 +87,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
 
 
 def _verified(spec: WorkerSpec, loaded: LoadedModel) -> LoadedModel:
-    from qserve.engine.transformers.verify import verify_quant
+    from qserve.model.verify import verify_quant
 
     report_phase("comparing with the 16-bit weights")
     quality = verify_quant(spec.folder, spec.plan, loaded)

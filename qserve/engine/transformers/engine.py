@@ -16,14 +16,15 @@ from qserve.engine.heartbeat import Heartbeat
 from qserve.engine.limits import EngineLimits
 from qserve.engine.prompts.bounds import max_bytes_per_token
 from qserve.engine.prompts.token_text import TokenText
-from qserve.engine.transformers.batching import Batcher, Sequence, SequenceFailed
-from qserve.engine.transformers.load import LoadedModel
-from qserve.engine.transformers.out_of_memory import OutOfMemory
-from qserve.engine.transformers.prompt_logprobs import PromptToScore, ScoredPrompt
-from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler, TokenChoice
-from qserve.engine.transformers.scoring import PromptScorer
-from qserve.engine.transformers.text import StopStrings, TextStream
+from qserve.engine.transformers.batching.batcher import Batcher, Sequence
+from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, ScoredPrompt
+from qserve.engine.transformers.batching.scoring import PromptScorer
+from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, TokenChoice
+from qserve.engine.transformers.sampling.text import StopStrings, TextStream
 from qserve.errors import BrokenCheckpoint, DoesNotFit
+from qserve.model.failures import SequenceFailed
+from qserve.model.load import LoadedModel
+from qserve.model.out_of_memory import OutOfMemory
 from qserve.wire.errors import ApiError
 
 __all__ = ["Engine", "Generation", "Piece"]

@@ -15,15 +15,15 @@ from transformers import MODEL_MAPPING, AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from qserve.core.quantization import SCHEMES
-from qserve.engine.transformers import reference_kernels
-from qserve.engine.transformers.checkpoint_errors import explain
-from qserve.engine.transformers.load import DTYPES, load_tokenizer, weights_bytes
-from qserve.engine.transformers.load_cost import LoadCost, LoadMeter
-from qserve.engine.transformers.mapped import MappedFiles, releasing, return_large_blocks
-from qserve.engine.transformers.packed_linear import pack_linears
-from qserve.engine.transformers.placement import check_cards, in_names_of
-from qserve.engine.transformers.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, settle
 from qserve.errors import BrokenCheckpoint
+from qserve.model import reference_kernels
+from qserve.model.checkpoint_errors import explain
+from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
+from qserve.model.load_cost import LoadCost, LoadMeter
+from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
+from qserve.model.packed_linear import pack_linears
+from qserve.model.placement import check_cards, in_names_of
+from qserve.model.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, settle
 from qserve.planner.plan import Plan
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead
 from qserve.reward.model.weights import body_tensors, read_tensors

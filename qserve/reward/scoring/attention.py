@@ -14,7 +14,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from qserve.engine.transformers.sdpa import grouped_sdpa, leave_out_cudnn
+from qserve.model.sdpa import grouped_sdpa, leave_out_cudnn
 
 __all__ = ["NAME", "RowLayout", "Segment", "register", "segment_sdpa"]
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
-from qserve.engine.transformers.batching import NOT_A_NUMBER, SequenceFailed
-from qserve.engine.transformers.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
+from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
+from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
 from qserve.reward.items import ScorerStats
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.forward import PooledText, forward_packed, forward_padded

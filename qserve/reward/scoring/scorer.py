@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from qserve.engine.transformers.batching import SequenceFailed
-from qserve.engine.transformers.out_of_memory import OutOfMemory
 from qserve.errors import BrokenCheckpoint, DoesNotFit
+from qserve.model.failures import SequenceFailed
+from qserve.model.out_of_memory import OutOfMemory
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.items import Score, ScoreItem, TokenizedText
 from qserve.reward.model.load import LoadedReward

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from qserve.engine.transformers.load_cost import resident_bytes
-from qserve.engine.transformers.memory import beside_weights
+from qserve.model.load_cost import resident_bytes
+from qserve.model.memory import beside_weights
 from qserve.reward.scoring.scorer import RewardScorer
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 import aiohttp
 
-from qserve.engine.transformers.batching import NOT_A_NUMBER
-from qserve.engine.transformers.load import load_tokenizer
+from qserve.model.failures import NOT_A_NUMBER
+from qserve.model.load import load_tokenizer
 from qserve.planner.plan import Plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.items import Score, ScoreItem

@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 
 from qserve.detect import detect
-from qserve.engine.transformers.batchers import make_batcher
+from qserve.engine.transformers.batching.make import make_batcher
+from qserve.engine.transformers.batching.scoring import PromptScorer
 from qserve.engine.transformers.engine import Engine
-from qserve.engine.transformers.load import LoadedModel, load
-from qserve.engine.transformers.load_cost import reset_peaks
-from qserve.engine.transformers.scoring import PromptScorer
 from qserve.hub import resolve
+from qserve.model.load import LoadedModel, load
+from qserve.model.load_cost import reset_peaks
 from qserve.planner import Plan, PlanRequest, make_plan
 
 __all__ = ["folder_of", "load_planned", "plan_of", "running"]

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from qserve.engine.transformers.batching import Batcher, Sequence, SequenceFailed
-from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler, TokenChoice
+from qserve.engine.transformers.batching.batcher import Batcher, Sequence
+from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, TokenChoice
+from qserve.model.failures import SequenceFailed
 
 CPU = torch.device("cpu")
 

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.engine.transformers import attention, sdpa
-from qserve.engine.transformers.attention import varlen_sdpa
-from qserve.engine.transformers.sdpa import length_buckets
+from qserve.engine.transformers.attention import packed as attention
+from qserve.engine.transformers.attention.packed import varlen_sdpa
+from qserve.model import sdpa
+from qserve.model.sdpa import length_buckets
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 16
 

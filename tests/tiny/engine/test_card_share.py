@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from qserve.engine.transformers.card_share import keep_to_plan
+from qserve.model.card_share import keep_to_plan
 from qserve.planner.plan import DevicePlan
 from tests.tiny.engine.loading import plan_of
 

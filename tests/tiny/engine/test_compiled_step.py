@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from qserve.engine.cpu import kernels
 from qserve.engine.cpu.build import _built, why_none
-from qserve.engine.transformers.attention_report import attention_report
-from qserve.engine.transformers.paged import PagedBatcher
+from qserve.engine.transformers.attention.report import attention_report
+from qserve.engine.transformers.batching.paged import PagedBatcher
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import choices_of, prompts, running, sequence, tokens_of
 

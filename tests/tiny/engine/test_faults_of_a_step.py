@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.transformers.batching import Sequence, SequenceFailed
-from qserve.engine.transformers.paged import PagedBatcher
-from qserve.engine.transformers.prompt_logprobs import PromptToScore
-from qserve.engine.transformers.row_batcher import RowBatcher
-from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler
-from qserve.engine.transformers.scoring import PromptScorer
+from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore
+from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.scoring import PromptScorer
+from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
+from qserve.model.failures import SequenceFailed
 from tests.tiny.engine import running as engine
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import CPU, choices_of, generated, idle, running, sequence, tokens_of

@@ -15,12 +15,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from qserve.engine.transformers import reference_kernels
-from qserve.engine.transformers.batching import Sequence, SequenceFailed
-from qserve.engine.transformers.paged import PagedBatcher
-from qserve.engine.transformers.prompt_logprobs import PromptToScore, can_pack
-from qserve.engine.transformers.row_batcher import RowBatcher
-from qserve.engine.transformers.scoring import PromptScorer
+from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, can_pack
+from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.scoring import PromptScorer
+from qserve.model import reference_kernels
+from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.families import HYBRIDS, build
 from tests.tiny.engine.running import choices_of, generated, idle, prompts, running, sequence, tokens_of
 

@@ -19,12 +19,12 @@ from bench.random_checkpoint import write_tokenizer
 from qserve.core.hardware import Hardware
 from qserve.demo import chat_model_path
 from qserve.detect import detect
-from qserve.engine.transformers import packed_linear
-from qserve.engine.transformers.checkpoint_errors import check_files, explain
-from qserve.engine.transformers.load import load
-from qserve.engine.transformers.mapped import MappedFiles
 from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.hub import resolve
+from qserve.model import packed_linear
+from qserve.model.checkpoint_errors import check_files, explain
+from qserve.model.load import load
+from qserve.model.mapped import MappedFiles
 from qserve.planner import Plan, make_plan
 from qserve.planner.request import PlanRequest
 

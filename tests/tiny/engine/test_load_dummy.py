@@ -13,10 +13,10 @@ import torch
 
 from qserve.demo import chat_model_path
 from qserve.detect import detect
-from qserve.engine.transformers.dummy import RandomTensor, stand_in_tokenizer
-from qserve.engine.transformers.load import LoadedModel, load
 from qserve.errors import UsageError
 from qserve.hub import resolve
+from qserve.model.dummy import RandomTensor, stand_in_tokenizer
+from qserve.model.load import LoadedModel, load
 from qserve.planner import Plan, PlanRequest, make_plan
 
 # torch's own, on the first import of its compiler.

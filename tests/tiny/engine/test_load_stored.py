@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qserve.demo import chat_model_path
-from qserve.engine.transformers.load import LoadedModel
-from qserve.engine.transformers.stored import stored_arguments
 from qserve.errors import BrokenCheckpoint, UsageError
+from qserve.model.load import LoadedModel
+from qserve.model.stored import stored_arguments
 from tests.tiny.engine.loading import load_planned, plan_of
 
 # torch's own, on the first import of its compiler.
@@ -205,7 +205,7 @@ def test_block_fp8_without_its_kernels_is_made_16_bit_while_loading(
     def find_spec(name: str, package: str | None = None) -> Any:
         return there["kernels"] or None if name == "kernels" else found(name, package)
 
-    monkeypatch.setattr("qserve.engine.transformers.stored.importlib.util.find_spec", find_spec)
+    monkeypatch.setattr("qserve.model.stored.importlib.util.find_spec", find_spec)
     plan = plan_of("demo", "bf16")
     assert stored_arguments(folder, plan)["config"].quantization_config["dequantize"] is True
     there["kernels"] = True

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from qserve.engine.transformers.load_cost import LoadMeter, reset_peaks, resident_bytes
-from qserve.engine.transformers.memory import measured_memory
-from qserve.engine.transformers.packed_linear import PackedLinear
-from qserve.engine.transformers.weights_held import weights_by_kind, weights_bytes
+from qserve.engine.transformers.api.memory import measured_memory
+from qserve.model.load_cost import LoadMeter, reset_peaks, resident_bytes
+from qserve.model.packed_linear import PackedLinear
+from qserve.model.weights_held import weights_by_kind, weights_bytes
 from tests.tiny.engine.loading import plan_of, running
 
 # torch's own, on the first import of its compiler.

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from qserve.engine.transformers import memory
+from qserve.model import memory
 
 GIB, MIB = 1024**3, 1024**2
 

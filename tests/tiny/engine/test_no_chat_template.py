@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 
 from qserve.demo import chat_model_path
-from qserve.engine.transformers.app import build_app
-from qserve.engine.transformers.prompt_lanes import prompt_lanes
+from qserve.engine.transformers.api.app import build_app
+from qserve.engine.transformers.api.prompt_lanes import prompt_lanes
 from tests.tiny.engine.loading import running
 
 

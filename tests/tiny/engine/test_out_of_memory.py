@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.transformers.batching import SequenceFailed
+from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore
+from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.scoring import PromptScorer
 from qserve.engine.transformers.engine import Engine, Generation, Piece
-from qserve.engine.transformers.out_of_memory import OutOfMemory, is_out_of_memory
-from qserve.engine.transformers.paged import PagedBatcher
-from qserve.engine.transformers.prompt_logprobs import PromptToScore
-from qserve.engine.transformers.row_batcher import RowBatcher
-from qserve.engine.transformers.scoring import PromptScorer
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError
+from qserve.model.failures import SequenceFailed
+from qserve.model.out_of_memory import OutOfMemory, is_out_of_memory
 from qserve.wire.errors import ApiError
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import choices_of, generated, idle, prompts, running, sequence, tokens_of

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from qserve.engine.transformers import packed_linear
-from qserve.engine.transformers.mapped import MappedFiles
-from qserve.engine.transformers.packed_linear import MappedEmbedding, PackedLinear, pack_linears
-from qserve.engine.transformers.weights_held import weights_bytes
+from qserve.model import packed_linear
+from qserve.model.mapped import MappedFiles
+from qserve.model.packed_linear import MappedEmbedding, PackedLinear, pack_linears
+from qserve.model.weights_held import weights_bytes
 
 pytestmark = pytest.mark.skipif(
     not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU has no bf16 kernels to pack for"

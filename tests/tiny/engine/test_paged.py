@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from qserve.core.kv_pages import PAGE_TOKENS, whole_pages
-from qserve.engine.transformers.batching import Sequence, SequenceFailed
-from qserve.engine.transformers.choosing import choose_tokens
-from qserve.engine.transformers.paged import PagedBatcher
-from qserve.engine.transformers.row_batcher import RowBatcher
-from qserve.engine.transformers.sampling import TokenChoice
+from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.sampling.choosing import choose_tokens
+from qserve.engine.transformers.sampling.sampler import TokenChoice
+from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, idle, prompts, running, sequence, tokens_of
 

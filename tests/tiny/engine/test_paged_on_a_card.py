@@ -12,8 +12,8 @@ import torch
 from transformers.generation.continuous_batching import cache, input_outputs
 
 from qserve.core.kv_pages import PAGE_TOKENS
-from qserve.engine.transformers import attention
-from qserve.engine.transformers.paged import PagedBatcher
+from qserve.engine.transformers.attention import packed as attention
+from qserve.engine.transformers.batching.paged import PagedBatcher
 from tests.tiny.engine.running import generated, prompts, sequence, tokens_of
 
 

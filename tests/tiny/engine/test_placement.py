@@ -24,18 +24,18 @@ from transformers import AutoModelForCausalLM
 
 from qserve.demo import chat_model_path
 from qserve.detect import detect
-from qserve.engine.transformers.layer_cache import layer_devices
-from qserve.engine.transformers.load import load
-from qserve.engine.transformers.paged import PagedBatcher
-from qserve.engine.transformers.placement import (
+from qserve.engine.transformers.batching.layer_cache import layer_devices
+from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
+from qserve.errors import DoesNotFit, UsageError
+from qserve.hub import resolve
+from qserve.model.load import load
+from qserve.model.placement import (
     in_names_of,
     offload_root,
     placement_arguments,
     remove_offload_folder,
 )
-from qserve.engine.transformers.prompt_logprobs import PromptToScore, score_prompts
-from qserve.errors import DoesNotFit, UsageError
-from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.planner.engines.transformers.module_map import ModuleMap
 from tests.tiny.engine.families import build

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from qserve.engine.transformers import attention, prompt_logprobs
-from qserve.engine.transformers.prompt_logprobs import PromptToScore, pack, score_prompts
-from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler
+from qserve.engine.transformers.attention import packed as attention
+from qserve.engine.transformers.batching.batcher import prompt_logprobs
+from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, pack, score_prompts
+from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
 
 
 @given(st.lists(st.integers(1, 900), max_size=40), st.integers(1, 1000))

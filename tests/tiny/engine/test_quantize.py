@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, Qwen2MoeConfig, Qwen3Config, Qwen
 from bench.random_checkpoint import write_tokenizer
 from qserve.demo import chat_model_path
 from qserve.demo.tasks import TASKS, held_out_exchanges
-from qserve.engine.transformers import quantize
-from qserve.engine.transformers.load import LoadedModel
-from qserve.engine.transformers.weights_held import weights_by_kind
 from qserve.errors import MissingExtra
+from qserve.model import quantize
+from qserve.model.load import LoadedModel
+from qserve.model.weights_held import weights_by_kind
 from tests.tiny.engine.loading import load_planned, plan_of
 
 # torch's own, on the first import of its compiler.

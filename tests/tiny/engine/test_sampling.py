@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler, top_logprobs
+from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, top_logprobs
 
 CPU = torch.device("cpu")
 EOS = 3

@@ -11,11 +11,11 @@ import torch
 from accelerate import dispatch_model, hooks
 from transformers import PreTrainedModel
 
-from qserve.engine.transformers.layer_cache import layer_devices
-from qserve.engine.transformers.paged import PagedBatcher
-from qserve.engine.transformers.prompt_logprobs import PromptToScore, score_prompts
-from qserve.engine.transformers.row_batcher import RowBatcher
-from qserve.engine.transformers.sampling import SamplingParams, SequenceSampler
+from qserve.engine.transformers.batching.layer_cache import layer_devices
+from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
+from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
 from tests.tiny.engine.cards import Cards
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import CPU, generated, prompts, running, sequence, tokens_of

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from qserve.demo import chat_model_path
-from qserve.engine.transformers.verify import _text_ids, verify_quant
 from qserve.errors import UsageError
+from qserve.model.verify import _text_ids, verify_quant
 from tests.tiny.engine.loading import folder_of, load_planned, plan_of
 
 # torch's own, on the first import of its compiler.

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from qserve.detect import detect
-from qserve.engine.transformers.batchers import make_batcher
-from qserve.engine.transformers.load import load
+from qserve.engine.transformers.batching.make import make_batcher
 from qserve.hub import resolve
+from qserve.model.load import load
 from qserve.planner import PlanRequest, make_plan
 
 

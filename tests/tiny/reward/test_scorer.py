@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qserve.detect import detect
-from qserve.engine.transformers.batching import SequenceFailed
 from qserve.errors import BrokenCheckpoint
+from qserve.model.failures import SequenceFailed
 from qserve.planner import PlanRequest
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.open import open_scorer

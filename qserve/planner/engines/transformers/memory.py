@@ -43,7 +43,7 @@ def activation_bytes(spec: ModelSpec, dtype: str, num_tokens: int, num_sequences
 def scoring_logits_bytes(spec: ModelSpec, dtype: str) -> int:
     """Logits of one piece of a scored prompt: the head's output, the same in fp32, and its log-softmax.
 
-    The worker scores in pieces of SCORING_PIECE_BYTES of fp32 logits (engine/transformers/prompt_logprobs.py).
+    The worker scores in pieces of SCORING_PIECE_BYTES of fp32 logits (engine/transformers/batching/prompt_logprobs.py).
     """
     rows = max(1, SCORING_PIECE_BYTES // (4 * spec.vocab_size))
     return rows * spec.vocab_size * (dtype_bytes(dtype) + 8)

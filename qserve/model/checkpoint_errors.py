@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from qserve.engine.transformers.stored import missing_packages, stored_config
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError
 from qserve.hub.folder import read_tensors
+from qserve.model.stored import missing_packages, stored_config
 
 __all__ = ["check_files", "explain"]
 

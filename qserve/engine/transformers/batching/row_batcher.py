@@ -25,27 +25,22 @@ import torch
 from transformers import DynamicCache
 
 from qserve.core.kv_pages import PAGE_TOKENS
-from qserve.engine.transformers import attention, reference_kernels
-from qserve.engine.transformers.batching import (
-    BatcherLoad,
-    Deliveries,
-    Sequence,
-    SequenceFailed,
-    failure_of,
-    undelivered_of,
-)
-from qserve.engine.transformers.choosing import choose_tokens
-from qserve.engine.transformers.inbox import Asked, Inbox
-from qserve.engine.transformers.isolation import Isolation
-from qserve.engine.transformers.out_of_memory import (
+from qserve.engine.transformers.attention import packed as attention
+from qserve.engine.transformers.batching.batcher import BatcherLoad, Deliveries, Sequence, failure_of, undelivered_of
+from qserve.engine.transformers.batching.inbox import Asked, Inbox
+from qserve.engine.transformers.batching.isolation import Isolation
+from qserve.engine.transformers.batching.row_cache import Pages, RowCache
+from qserve.engine.transformers.sampling.choosing import choose_tokens
+from qserve.engine.transformers.sampling.sampler import TokenChoice
+from qserve.model import reference_kernels
+from qserve.model.failures import SequenceFailed
+from qserve.model.out_of_memory import (
     OutOfMemory,
     as_memory_error,
     free_what_failed,
     is_broken_device,
     is_out_of_memory,
 )
-from qserve.engine.transformers.rows import Pages, RowCache
-from qserve.engine.transformers.sampling import TokenChoice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from qserve.engine.transformers.batching import SequenceFailed
+from qserve.model.failures import SequenceFailed
 
 __all__ = ["OutOfMemory", "as_memory_error", "free_what_failed", "is_broken_device", "is_out_of_memory"]
 

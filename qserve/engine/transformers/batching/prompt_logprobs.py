@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from qserve.engine.transformers.batching import NOT_A_NUMBER, SequenceFailed
-from qserve.engine.transformers.sampling import SequenceSampler, TokenChoice, top_logprobs
+from qserve.engine.transformers.sampling.sampler import SequenceSampler, TokenChoice, top_logprobs
+from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

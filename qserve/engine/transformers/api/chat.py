@@ -7,10 +7,10 @@ from contextlib import aclosing
 from typing import Any
 
 from qserve.engine.prompts.token_text import TokenText
-from qserve.engine.transformers.answer import Answer
+from qserve.engine.transformers.api.answer import Answer
+from qserve.engine.transformers.api.requests import chat_generations
 from qserve.engine.transformers.engine import Engine, Piece
-from qserve.engine.transformers.requests import chat_generations
-from qserve.engine.transformers.sampling import TokenChoice
+from qserve.engine.transformers.sampling.sampler import TokenChoice
 from qserve.wire.openai import ChatCompletionRequest
 
 __all__ = ["ChatAnswer"]

@@ -18,11 +18,11 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from qserve.core.quantization import SCHEMES
-from qserve.engine.transformers.checkpoint_errors import explain
-from qserve.engine.transformers.load import LoadedModel
-from qserve.engine.transformers.mapped import MappedFiles
-from qserve.engine.transformers.quality import QuantQuality
 from qserve.errors import UsageError
+from qserve.model.checkpoint_errors import explain
+from qserve.model.load import LoadedModel
+from qserve.model.mapped import MappedFiles
+from qserve.model.quality import QuantQuality
 from qserve.planner.plan import Plan
 
 __all__ = ["verify_quant"]

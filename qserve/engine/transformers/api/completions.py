@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from qserve.engine.transformers.answer import Answer
-from qserve.engine.transformers.engine import Engine, Piece
-from qserve.engine.transformers.legacy_logprobs import LegacyLogprobs
-from qserve.engine.transformers.prompt_logprobs import ScoredPrompt
-from qserve.engine.transformers.requests import (
+from qserve.engine.transformers.api.answer import Answer
+from qserve.engine.transformers.api.legacy_logprobs import LegacyLogprobs
+from qserve.engine.transformers.api.requests import (
     completion_max_tokens,
     generations,
     sampling_params,
 )
+from qserve.engine.transformers.batching.prompt_logprobs import ScoredPrompt
+from qserve.engine.transformers.engine import Engine, Piece
 from qserve.wire.openai import CompletionRequest
 
 __all__ = ["CompletionAnswer"]

@@ -12,23 +12,23 @@ from typing import Any, Literal
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from qserve.engine.transformers.checkpoint_errors import check_files, explain
-from qserve.engine.transformers.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
-from qserve.engine.transformers.load_cost import LoadCost, LoadMeter
-from qserve.engine.transformers.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
-from qserve.engine.transformers.packed_linear import pack_linears
-from qserve.engine.transformers.placement import placement_arguments
-from qserve.engine.transformers.quality import QuantQuality
-from qserve.engine.transformers.quantize import (
+from qserve.errors import BrokenCheckpoint
+from qserve.hub.folder import read_config
+from qserve.model.checkpoint_errors import check_files, explain
+from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
+from qserve.model.load_cost import LoadCost, LoadMeter
+from qserve.model.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
+from qserve.model.packed_linear import pack_linears
+from qserve.model.placement import placement_arguments
+from qserve.model.quality import QuantQuality
+from qserve.model.quantize import (
     in_flight_config,
     left_in_16_bit,
     quiet_bitsandbytes,
     settle,
 )
-from qserve.engine.transformers.stored import stored_arguments
-from qserve.engine.transformers.weights_held import weights_bytes
-from qserve.errors import BrokenCheckpoint
-from qserve.hub.folder import read_config
+from qserve.model.stored import stored_arguments
+from qserve.model.weights_held import weights_bytes
 from qserve.planner.plan import Plan
 
 __all__ = ["DTYPES", "LoadFormat", "LoadedModel", "load", "load_tokenizer", "weights_bytes"]

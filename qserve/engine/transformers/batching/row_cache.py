@@ -15,8 +15,8 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionLayer
 
 from qserve.core.kv_pages import PAGE_TOKENS
-from qserve.engine.transformers.attention import RowStep
-from qserve.engine.transformers.sdpa import Bucket, length_buckets, padded_width
+from qserve.engine.transformers.attention.packed import RowStep
+from qserve.model.sdpa import Bucket, length_buckets, padded_width
 
 __all__ = ["Pages", "RowCache"]
 

@@ -6,9 +6,10 @@ import math
 
 import torch
 
-from qserve.engine.transformers.batching import NOT_A_NUMBER, Deliveries, Sequence, SequenceFailed, failure_of
-from qserve.engine.transformers.out_of_memory import OutOfMemory, is_broken_device, is_out_of_memory
-from qserve.engine.transformers.sampling import TokenChoice
+from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of
+from qserve.engine.transformers.sampling.sampler import TokenChoice
+from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
+from qserve.model.out_of_memory import OutOfMemory, is_broken_device, is_out_of_memory
 
 __all__ = ["choose_tokens"]
 

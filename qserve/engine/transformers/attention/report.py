@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers.utils import is_flash_attn_2_available
 
-from qserve.engine.transformers.attention import FLASH
-from qserve.engine.transformers.compiled_step import COMPILED, why_not_compiled
+from qserve.engine.transformers.attention.compiled_step import COMPILED, why_not_compiled
+from qserve.engine.transformers.attention.packed import FLASH
 
 __all__ = ["attention_report"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qserve.engine.transformers.engine import Engine, Generation, seeded
-from qserve.engine.transformers.sampling import SamplingParams
+from qserve.engine.transformers.sampling.sampler import SamplingParams
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, SamplingFields
 

@@ -1,53 +1,22 @@
-"""Memory as measured, term by term: what the tensors hold, and what the system and the driver say of the process."""
+"""Memory beside the weights, as measured: what the system and the driver say of the process."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import torch
 
-from qserve.engine.transformers.attention_report import attention_report
-from qserve.engine.transformers.engine import Engine
-from qserve.engine.transformers.load_cost import LoadCost, resident_bytes
-from qserve.engine.transformers.mapped import trim_heap
-from qserve.engine.transformers.weights_held import weights_by_device, weights_by_kind, weights_bytes
+from qserve.model.load_cost import LoadCost, resident_bytes
+from qserve.model.mapped import trim_heap
+from qserve.model.weights_held import weights_by_device
 
-__all__ = ["BesideWeights", "beside_weights", "measured_memory"]
+__all__ = ["BesideWeights", "beside_weights"]
 
 # What is outside of torch's allocator and more than this is not one process's context and libraries alone.
 _MOST_CONTEXT_BYTES = 1024**3
-
-
-def measured_memory(engine: Engine) -> dict[str, Any]:
-    """Bytes per term, each with the way it was obtained in `sources`. Sums are over all devices."""
-    loaded, model = engine.loaded, engine.loaded.model
-    beside = beside_weights(model, loaded.cost, loaded.weights_bytes)
-    memory = psutil.Process().memory_full_info()
-    held = {
-        "weights_bytes": weights_bytes(model),
-        "kv_cache_bytes": engine.batcher.kv_cache_bytes,
-        **beside.terms,
-    }
-    return {
-        **held,
-        "total_bytes": sum(held.values()),
-        "kv_cache_tokens": engine.batcher.kv_cache_tokens,
-        "attention": attention_report(model, engine.batcher.attention),
-        "weights": weights_by_kind(model),
-        "weights_by_device": weights_by_device(model),
-        "resident_bytes": memory.rss,
-        "unique_bytes": memory.uss,
-        "proportional_bytes": memory.pss,
-        "devices": beside.cards,
-        "load": asdict(loaded.cost),
-        "quality": None if loaded.quality is None else asdict(loaded.quality),
-        "notes": list(loaded.notes),
-        "sources": {**_SOURCES, **beside.sources},
-    }
 
 
 @dataclass(frozen=True)
@@ -68,16 +37,6 @@ def beside_weights(model: Any, cost: LoadCost, weights_bytes: int) -> BesideWeig
     return BesideWeights(_on_host(cost, weights_bytes), _HOST_SOURCES, [])
 
 
-_SOURCES = {
-    "weights_bytes": "sum of the parameters, buffers and scales in memory, shared ones once",
-    "kv_cache_bytes": "size of the KV pool's tensor",
-    "kv_cache_tokens": "pages of the KV pool and the tokens of a page",
-    "resident_bytes": "psutil rss (the KV pool counts once its pages were written)",
-    "unique_bytes": "psutil uss",
-    "proportional_bytes": "psutil pss",
-    "load": "VmHWM and VmRSS of /proc/self/status less what was resident before; card: torch.cuda.max_memory_allocated",
-    "total_bytes": "weights + KV pool + activations + runtime",
-}
 _CARD_SOURCES = {
     "activations_bytes": "torch.cuda.max_memory_allocated less memory_allocated, since the worker was ready",
     "runtime_bytes": "the driver's account of the process (NVML; in a container, of the card while nobody else is on "

@@ -9,10 +9,17 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qserve.engine.transformers.batching import Batcher, SequenceFailed
-from qserve.engine.transformers.mapped import return_large_blocks
-from qserve.engine.transformers.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
-from qserve.engine.transformers.prompt_logprobs import PromptToScore, ScoredPrompt, can_pack, pack, score_prompts
+from qserve.engine.transformers.batching.batcher import Batcher
+from qserve.engine.transformers.batching.prompt_logprobs import (
+    PromptToScore,
+    ScoredPrompt,
+    can_pack,
+    pack,
+    score_prompts,
+)
+from qserve.model.failures import SequenceFailed
+from qserve.model.mapped import return_large_blocks
+from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

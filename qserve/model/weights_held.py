@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from qserve.core.tensors import role_of
-from qserve.engine.transformers.packed_linear import PackedLinear
-from qserve.engine.transformers.quantize import state_tensors
+from qserve.model.packed_linear import PackedLinear
+from qserve.model.quantize import state_tensors
 
 __all__ = ["HeldTensor", "held_tensors", "weights_by_device", "weights_by_kind", "weights_bytes"]
 

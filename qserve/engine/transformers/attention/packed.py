@@ -25,7 +25,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.utils.import_utils import is_flash_attn_2_available
 
-from qserve.engine.transformers.sdpa import (
+from qserve.model.sdpa import (
     Bucket,
     causal_prompt,
     decode,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from qserve.engine.transformers.batching import Sequence, SequenceFailed
+from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.model.failures import SequenceFailed
 
 __all__ = ["Asked", "Inbox"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qserve.engine.transformers.mapped import MappedFiles
+from qserve.model.mapped import MappedFiles
 
 __all__ = ["MappedEmbedding", "PackedLinear", "pack_linears"]
 

@@ -20,7 +20,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from qserve.engine.cpu import kernels
 from qserve.engine.cpu.dense import DenseBody
-from qserve.engine.transformers.sdpa import causal_prompt
+from qserve.model.sdpa import causal_prompt
 
 __all__ = ["COMPILED", "compile_steps", "why_not_compiled"]
 

@@ -17,12 +17,12 @@ from starlette.types import ASGIApp
 
 from qserve.engine.asgi import CLIENT_CLOSED, KeyGuard, to_response, unless_client_leaves
 from qserve.engine.prompts.lanes import PromptLanes
-from qserve.engine.transformers.answer import Answer
-from qserve.engine.transformers.chat import ChatAnswer
-from qserve.engine.transformers.completions import CompletionAnswer
+from qserve.engine.transformers.api.answer import Answer
+from qserve.engine.transformers.api.chat import ChatAnswer
+from qserve.engine.transformers.api.completions import CompletionAnswer
+from qserve.engine.transformers.api.memory import measured_memory
+from qserve.engine.transformers.api.metrics import exposition
 from qserve.engine.transformers.engine import Engine
-from qserve.engine.transformers.memory import measured_memory
-from qserve.engine.transformers.metrics import exposition
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, SamplingFields
 

@@ -11,37 +11,21 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Protocol
 
-from qserve.engine.transformers.sampling import SequenceSampler, TokenChoice
+from qserve.engine.transformers.sampling.sampler import SequenceSampler, TokenChoice
+from qserve.model.failures import SequenceFailed
 
 __all__ = [
-    "NOT_A_NUMBER",
     "Batcher",
     "BatcherLoad",
     "Deliveries",
     "Sequence",
-    "SequenceFailed",
     "failure_of",
     "undelivered_of",
 ]
 
 _log = logging.getLogger("qserve.worker")
-
-NOT_A_NUMBER = "the model's output is not a number; the checkpoint or its dtype is broken, try --dtype float32"
-
-
-class SequenceFailed(Exception):
-    """One sequence failed in the engine, for example for want of memory. Others continue.
-
-    Attributes:
-        status: of the HTTP answer.
-        code: the machine's word for it, in the answer's `error`.
-
-    """
-
-    status: ClassVar[int] = 500
-    code: ClassVar[str] = "generation_failed"
 
 
 @dataclass(eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from qserve.engine.transformers.batching import Batcher
+from qserve.engine.transformers.batching.batcher import Batcher
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
 
@@ -27,11 +27,11 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
         "max_num_batched_tokens": plan.workload.max_num_batched_tokens,
     }
     if layers <= _PAGED_LAYERS and (_has_pages() or not layers <= _ROW_LAYERS):
-        from qserve.engine.transformers.paged import PagedBatcher  # imports the library's continuous batching
+        from qserve.engine.transformers.batching.paged import PagedBatcher  # imports the library's continuous batching
 
         return PagedBatcher(model, loop, **sizes)
     if layers <= _ROW_LAYERS:
-        from qserve.engine.transformers.row_batcher import RowBatcher
+        from qserve.engine.transformers.batching.row_batcher import RowBatcher
 
         return RowBatcher(model, loop, **sizes)
     paged, rows = " and ".join(sorted(_PAGED_LAYERS)), " and ".join(sorted(_ROW_LAYERS))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from qserve.engine.transformers.batching import Sequence
+from qserve.engine.transformers.batching.batcher import Sequence
 
 __all__ = ["Isolation"]
 

@@ -27,27 +27,21 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 from transformers.generation.continuous_batching.requests import RequestState
 
 from qserve.core.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
-from qserve.engine.transformers import attention
-from qserve.engine.transformers.batching import (
-    BatcherLoad,
-    Deliveries,
-    Sequence,
-    SequenceFailed,
-    failure_of,
-    undelivered_of,
-)
-from qserve.engine.transformers.choosing import choose_tokens
-from qserve.engine.transformers.compiled_step import COMPILED, compile_steps
-from qserve.engine.transformers.isolation import Isolation
-from qserve.engine.transformers.layer_cache import placed_by_layer
-from qserve.engine.transformers.out_of_memory import (
+from qserve.engine.transformers.attention import packed as attention
+from qserve.engine.transformers.attention.compiled_step import COMPILED, compile_steps
+from qserve.engine.transformers.batching.batcher import BatcherLoad, Deliveries, Sequence, failure_of, undelivered_of
+from qserve.engine.transformers.batching.isolation import Isolation
+from qserve.engine.transformers.batching.layer_cache import placed_by_layer
+from qserve.engine.transformers.sampling.choosing import choose_tokens
+from qserve.engine.transformers.sampling.sampler import TokenChoice
+from qserve.model.failures import SequenceFailed
+from qserve.model.out_of_memory import (
     OutOfMemory,
     as_memory_error,
     free_what_failed,
     is_broken_device,
     is_out_of_memory,
 )
-from qserve.engine.transformers.sampling import TokenChoice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

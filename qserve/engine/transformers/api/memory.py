@@ -1,0 +1,55 @@
+"""GET /v1/qserve/memory: what the chat worker holds, term by term, and how each figure was obtained."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import psutil
+
+from qserve.engine.transformers.attention.report import attention_report
+from qserve.engine.transformers.engine import Engine
+from qserve.model.memory import beside_weights
+from qserve.model.weights_held import weights_by_device, weights_by_kind, weights_bytes
+
+__all__ = ["measured_memory"]
+
+
+def measured_memory(engine: Engine) -> dict[str, Any]:
+    """Bytes per term, each with the way it was obtained in `sources`. Sums are over all devices."""
+    loaded, model = engine.loaded, engine.loaded.model
+    beside = beside_weights(model, loaded.cost, loaded.weights_bytes)
+    memory = psutil.Process().memory_full_info()
+    held = {
+        "weights_bytes": weights_bytes(model),
+        "kv_cache_bytes": engine.batcher.kv_cache_bytes,
+        **beside.terms,
+    }
+    return {
+        **held,
+        "total_bytes": sum(held.values()),
+        "kv_cache_tokens": engine.batcher.kv_cache_tokens,
+        "attention": attention_report(model, engine.batcher.attention),
+        "weights": weights_by_kind(model),
+        "weights_by_device": weights_by_device(model),
+        "resident_bytes": memory.rss,
+        "unique_bytes": memory.uss,
+        "proportional_bytes": memory.pss,
+        "devices": beside.cards,
+        "load": asdict(loaded.cost),
+        "quality": None if loaded.quality is None else asdict(loaded.quality),
+        "notes": list(loaded.notes),
+        "sources": {**_SOURCES, **beside.sources},
+    }
+
+
+_SOURCES = {
+    "weights_bytes": "sum of the parameters, buffers and scales in memory, shared ones once",
+    "kv_cache_bytes": "size of the KV pool's tensor",
+    "kv_cache_tokens": "pages of the KV pool and the tokens of a page",
+    "resident_bytes": "psutil rss (the KV pool counts once its pages were written)",
+    "unique_bytes": "psutil uss",
+    "proportional_bytes": "psutil pss",
+    "load": "VmHWM and VmRSS of /proc/self/status less what was resident before; card: torch.cuda.max_memory_allocated",
+    "total_bytes": "weights + KV pool + activations + runtime",
+}

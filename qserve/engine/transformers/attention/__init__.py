@@ -1,0 +1,1 @@
+"""Attention over packed sequences and pages, behind transformers' own interface."""

@@ -1,0 +1,1 @@
+"""Many sequences through the model at once: batchers, their caches, scored prompts, failures that are isolated."""
