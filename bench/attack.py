@@ -38,10 +38,10 @@ import psutil
 from streams import KEY, ended, wait_for
 
 _CALM_S = 10.0
-_LIMIT_S = 150.0
+_LIMIT_S = 90.0
 _CHAT = "/v1/chat/completions"
 _JSON = {"content-type": "application/json"}
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).absolute().parent
 
 
 @dataclass
@@ -241,7 +241,7 @@ def _honest_stream(url: str, folder: Path) -> Iterator[Callable[[], list[tuple[f
     """Streams without a pause in a process of its own; what it noted so far: (monotonic time, what came)."""
     notes = folder / "honest.log"
     with notes.open("wb") as file:
-        process = subprocess.Popen([sys.executable, __file__, "--stream", url, KEY], stdout=file)
+        process = subprocess.Popen([sys.executable, str(_HERE / "attack.py"), "--stream", url, KEY], stdout=file)
     try:
         yield lambda: [(float(at), what) for at, _, what in map(_parted, notes.read_text().splitlines())]
     finally:
@@ -264,7 +264,8 @@ async def _stream_for_ever(url: str, key: str) -> None:
                     last = b""
                     async for piece in answer.content.iter_any():
                         last = piece
-                        print(time.monotonic(), "piece", flush=True)
+                        if answer.status == 200:
+                            print(time.monotonic(), "piece", flush=True)
                     what = "end" if answer.status == 200 and last.endswith(b"[DONE]\n\n") else "broken"
             if what == "broken":
                 print(time.monotonic(), "broken", flush=True)
@@ -272,6 +273,7 @@ async def _stream_for_ever(url: str, key: str) -> None:
 
 
 async def _measure(name: str, qserve: Path) -> Result:
+    os.chdir(tempfile.gettempdir())  # workers are `python -m …`: they must not find this checkout before their own
     num_descriptors = 64 if ATTACKS[name] is slow_heads else None
     with (
         tempfile.TemporaryDirectory(prefix="qserve-attack-") as place,
@@ -305,9 +307,11 @@ def _gap(seen: list[tuple[float, str]], since_s: float, until_s: float) -> float
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--qserve", type=Path, default=Path(sys.executable).parent / "qserve")
+    parser.add_argument(
+        "--qserve", type=lambda text: Path(text).absolute(), default=Path(sys.executable).parent / "qserve"
+    )
     parser.add_argument("--only", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--output", type=lambda text: Path(text).absolute())
     parser.add_argument("--stream", nargs=2, metavar=("URL", "KEY"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.stream:

@@ -105,9 +105,11 @@ async def kill_in_turn(soak: Soak, every_s: float) -> None:
         role = ("chat", "reward")[number % 2]
         kill = Kill(role, time.monotonic())
         soak.kills.append(kill)
-        soak.workers()[role].send_signal(signal.SIGKILL)
-        await asyncio.sleep(1)
-        while not await asyncio.to_thread(_is_ready, soak.url, role):
+        killed = soak.workers()[role]
+        killed.send_signal(signal.SIGKILL)
+        while soak.workers().get(role, killed).pid == killed.pid or not await asyncio.to_thread(
+            _is_ready, soak.url, role
+        ):
             await asyncio.sleep(0.2)
         kill.back_s = time.monotonic() + 0.5
 

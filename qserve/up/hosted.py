@@ -13,6 +13,7 @@ from qserve.engine.launch import Launch
 from qserve.engine.own import OwnLaunch
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.launch import VllmLaunch
+from qserve.errors import UsageError
 from qserve.planner.plan import Plan
 from qserve.reward.settings import RewardSettings
 from qserve.up.record import RunRecord
@@ -49,6 +50,15 @@ class Hosted:
     reward: RewardSettings = field(default_factory=RewardSettings)
     cards: tuple[Device, ...] | None = None
     tokenizer: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if not name.strip() or not name.isprintable():
+                flag = "--served-model-name" if self.role == "chat" else "--served-reward-name"
+                raise UsageError(
+                    f"{name!r} is no name that can stand in requests and on a terminal: it must be printable, and more "
+                    f"than spaces. Choose one with {flag}"
+                )
 
 
 def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen) -> SupervisedWorker:

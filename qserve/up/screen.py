@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -20,8 +23,9 @@ from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import Plan
 from qserve.units import format_bytes
 
-__all__ = ["Screen", "Shown", "ready_rows"]
+__all__ = ["Screen", "ServiceConsole", "Shown", "ready_rows"]
 
+_log = logging.getLogger("qserve.up")
 _TERMS = {"weights": "weights", "kv_cache": "KV", "activations": "activations", "cuda_graphs": "CUDA graphs"}
 
 
@@ -36,6 +40,17 @@ class _Timed:
         return escape(self._name) + (f" [dim]{seconds:.0f} s[/dim]" if seconds >= 10 else "")
 
 
+class ServiceConsole(Console):
+    """A console whose reader may leave (`qserve up … | head -1`): the service goes on, and says so once."""
+
+    def on_broken_pipe(self) -> None:
+        """Called by rich; its own way is to end the program with status 1 and without a word."""
+        self.quiet = True
+        with open(os.devnull, "w") as nowhere, contextlib.suppress(OSError, ValueError):  # noqa: PTH123 - a device
+            os.dup2(nowhere.fileno(), self.file.fileno())  # what is still buffered must not fail at the end
+        _log.warning("nobody reads standard output any more; serving goes on")
+
+
 class Screen:
     """Talks to the terminal, or in plain lines to a pipe."""
 
@@ -43,7 +58,7 @@ class Screen:
     """How long a phase may last before a pipe hears of it again."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.console = console or ServiceConsole(highlight=False, soft_wrap=True)
         self._status: Status | None = None
         self._started = time.monotonic()
         self._phase_ended = threading.Event()

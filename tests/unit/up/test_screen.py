@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -89,3 +92,19 @@ def test_a_spinner_tells_how_long_a_phase_has_lasted(monkeypatch) -> None:
     screen.phase("[loading]")
     screen.end_progress()
     assert "[loading]" in out.getvalue()
+
+
+def test_a_reader_that_leaves_ends_the_words_and_not_the_service() -> None:
+    """`qserve up … | head -1`."""
+    code = (
+        "import time\n"
+        "from qserve.up.screen import Screen\n"
+        "screen = Screen()\n"
+        "for n in range(200): screen.note('x' * 1000); time.sleep(0.002)\n"
+        "import sys; print('still here', file=sys.stderr)\n"
+    )
+    command = f'{sys.executable} -c "$CODE" | head -1 > /dev/null'
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], env={**os.environ, "CODE": code}, capture_output=True, text=True
+    )
+    assert ended.returncode == 0 and "still here" in ended.stderr and "serving goes on" in ended.stderr

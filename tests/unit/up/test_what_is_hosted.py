@@ -11,10 +11,11 @@ from rich.console import Console
 
 from qserve.cli.hosting import Wanted, what_to_host
 from qserve.cli.options import hardware_of
-from qserve.errors import BrokenCheckpoint
+from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan, plan_request
 from qserve.reward.settings import RewardSettings
+from qserve.up import Hosted
 from qserve.up.screen import Screen
 
 
@@ -53,3 +54,11 @@ def test_a_folder_without_weights_is_refused_before_an_engine_starts(tmp_path: P
     request, screen = PlanRequest(engine="transformers"), Screen(Console(file=io.StringIO()))
     with pytest.raises(BrokenCheckpoint, match=r"holds no weights.*--load-format dummy"):
         what_to_host(wanted, hardware_of("none"), request, "auto", screen)
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "a\nb", "", "  ", "\u202egnp.exe"])
+def test_a_name_that_a_terminal_would_obey_is_refused(name: str) -> None:
+    plan = make_plan(resolve("demo"), hardware_of("none"), PlanRequest())
+    with pytest.raises(UsageError, match="--served-model-name") as refused:
+        Hosted("chat", Path(), ("demo", name), plan)
+    assert "\x1b" not in str(refused.value)
