@@ -62,20 +62,24 @@ def _needs(name: str, kind: str, other: str, value: Any) -> dict[str, Any]:
 
 # What our validators ask beyond names and types, where JSON Schema can tell it; docs/api.md has the rest.
 _SAMPLING_RULES = (_needs("stream_options", "object", "stream", True),)
-_CHAT_RULES = (*_SAMPLING_RULES, _needs("top_logprobs", "integer", "logprobs", True))
-_COMPLETION_RULES = (
-    *_SAMPLING_RULES,
-    {"anyOf": [
+_CHAT_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _needs("top_logprobs", "integer", "logprobs", True)]}
+_ZERO_TOKENS_NEED_ECHO = {
+    "anyOf": [
         {"properties": {"max_tokens": {"not": {"const": 0}}}},
         {"required": ["echo"], "properties": {"echo": {"const": True}}},
-    ]},
-)  # fmt: skip
-_CONTENT_IS_GIVEN = {"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}}}
-_PROMPT_OR_MESSAGES = (
-    {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}},
-    {"required": ["messages"], "properties": {"messages": {"type": "array"}, "prompt": {"type": "null"}}},
-)
-_TOKEN_IDS_AS_NAMES = {"propertyNames": {"pattern": "^[0-9]+$"}}
+    ]
+}
+_COMPLETION_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _ZERO_TOKENS_NEED_ECHO]}
+_MESSAGE_SCHEMA: dict[str, Any] = {
+    "allOf": [{"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}}}]
+}
+_TOKENIZE_SCHEMA: dict[str, Any] = {
+    "oneOf": [
+        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}},
+        {"required": ["messages"], "properties": {"messages": {"type": "array"}, "prompt": {"type": "null"}}},
+    ]
+}
+_TOKEN_IDS_AS_NAMES: dict[str, Any] = {"propertyNames": {"pattern": "^[0-9]+$"}}
 
 # Lists stop at their first wrong item: an error for each of a million items took minutes and gigabytes.
 NonEmptyString = Annotated[str, Field(min_length=1)]
@@ -142,7 +146,7 @@ class SamplingFields(Wire):
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        None, description="token id to bias", json_schema_extra={**_TOKEN_IDS_AS_NAMES}
+        None, description="token id to bias", json_schema_extra=_TOKEN_IDS_AS_NAMES
     )
     skip_special_tokens: bool = True
     user: str | None = Field(None, description="harmless: taken and not used")
@@ -170,7 +174,7 @@ class TextPart(Wire):
 class ChatMessage(Wire):
     """One turn. Roles are those that Qwen's chat template knows."""
 
-    model_config = ConfigDict(json_schema_extra={"allOf": [_CONTENT_IS_GIVEN]})
+    model_config = ConfigDict(json_schema_extra=_MESSAGE_SCHEMA)
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
@@ -198,7 +202,7 @@ class TextFormat(Wire):
 class ChatCompletionRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
-    model_config = ConfigDict(json_schema_extra={"allOf": [*_CHAT_RULES]})
+    model_config = ConfigDict(json_schema_extra=_CHAT_SCHEMA)
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     max_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
@@ -230,7 +234,7 @@ class ChatCompletionRequest(SamplingFields):
 class CompletionRequest(SamplingFields):
     """POST /v1/completions. `echo` with `logprobs` is what lm-eval asks for log-likelihoods."""
 
-    model_config = ConfigDict(json_schema_extra={"allOf": [*_COMPLETION_RULES]})
+    model_config = ConfigDict(json_schema_extra=_COMPLETION_SCHEMA)
 
     prompt: (
         str
@@ -257,7 +261,7 @@ class CompletionRequest(SamplingFields):
 class TokenizeRequest(Wire):
     """POST /tokenize: a prompt, or messages that go through the chat template."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [*_PROMPT_OR_MESSAGES]})
+    model_config = ConfigDict(json_schema_extra=_TOKENIZE_SCHEMA)
 
     model: NonEmptyString | None = None
     prompt: str | None = None

@@ -111,7 +111,7 @@ def test_a_service_takes_the_cards_that_are_there_and_no_setting_that_it_lacks(w
         ("model: demo\nenforce_eager: 1\n", "takes true or false"),
         ("model: demo\nengine: vlm\n", "engine is 'vlm'"),
         ("model: demo\nmodel: other\n", "sets model twice"),
-        ("model: demo\napi_key: secret\n", "set QSERVE_API_KEY in the environment"),
+        ("model: demo\napi_key: secret\n", "or set QSERVE_API_KEY"),
         ("model: demo\nexpect: {tokens: 3}\n", "expect has no tokens"),
         ("model: demo\nexpect: {max_model_len: '3'}\n", "expect.max_model_len is '3'"),
         ("model: demo\nexpect: all\n", "expect takes lines of its own"),
