@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,9 +16,16 @@ from qserve.cli.reward_source import Answered, local_rewards, opened_scorer, ser
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from qserve.reward.evaluation.accuracy import Accuracy, PreferenceReport
+    from qserve.reward.evaluation.calibration import Calibration
+    from qserve.reward.evaluation.length_bias import LengthBias
+    from qserve.reward.evaluation.records import Record
 
 __all__ = ["command"]
+
+Number = TypeVar("Number", int, float)
 
 
 @click.command("eval-reward")
@@ -27,6 +34,7 @@ __all__ = ["command"]
 @click.option("--url", help="Ask a server that answers POST /v1/reward, in place of loading the model here.")
 @click.option("--model", help="The name under which --url serves it [the only one].")
 @click.option("--api-key", help="For --url [$QSERVE_API_KEY].")
+@click.option("--against", metavar="URL", help="A second server, whose rewards are held against the first ones.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here.")
 @state_option
 @reward_options
@@ -37,11 +45,13 @@ def command(
     url: str | None,
     model: str | None,
     api_key: str | None,
+    against: str | None,
     json_file: Path | None,
     state_dir: Path | None,
     **values: Any,
 ) -> None:
-    """Accuracy on preferences (chosen, rejected): by subset, with confidence intervals, ties and margins.
+    """Accuracy on preferences (chosen, rejected): by subset, with confidence intervals, ties and margins; and whether
+    the model is as sure as it is right (calibration) and likes long answers (length bias).
 
     A file with one chosen answer among several is scored as best-of-n (RewardBench 2), one with three styles of each
     as easy, normal and hard (RM-Bench).
@@ -49,6 +59,7 @@ def command(
     \b
     qserve eval-reward preferences.jsonl --reward ./my-reward-model
     qserve eval-reward reward-bench-2.jsonl --url http://127.0.0.1:8000 --json result.json
+    qserve eval-reward preferences.jsonl --reward ./new-model --against http://127.0.0.1:8000
     """
     if url is not None:
         flags = ("reward", *REWARD_FLAGS, *LOADING_FLAGS)
@@ -56,20 +67,80 @@ def command(
     else:
         refuse_given(("model", "api_key"), "for a server; name one with --url, or leave it out")
     from qserve.reward.evaluation.accuracy import evaluate, shape_of
+    from qserve.reward.evaluation.calibration import calibration
+    from qserve.reward.evaluation.length_bias import length_bias
     from qserve.reward.evaluation.records import read_records
 
     records = read_records(file)
     shape_of(records)  # before a model is loaded for nothing
     contents = [content for record in records for content in record.contents]
     source = served_rewards(url, model, api_key) if url else local_rewards(opened_scorer(reward, values))
-    answers = iter(with_progress(source, contents, f"scoring {file.name}"))
-    rewards = [[_reward(next(answers), record.line) for _ in record.contents] for record in records]
+    answers = with_progress(source, contents, f"scoring {file.name}")
+    rewards = _by_record(
+        records, [_reward(answer, line) for answer, line in zip(answers, _lines(records), strict=True)]
+    )
+    lengths = _by_record(records, [int(answer["num_tokens"]) for answer in answers])
     report = evaluate(records, rewards)
+    sure = calibration(report.margins)
+    bias = length_bias(rewards, lengths, [record.num_chosen or 0 for record in records])
     _show(report, str(url or reward), file)
-    document = asdict(report)
+    _show_quality(sure, bias)
+    document = {**asdict(report), "calibration": asdict(sure), "length_bias": _without_nan(asdict(bias))}
+    if against is not None:
+        others = with_progress(served_rewards(against, None, None), contents, f"scoring with {against}")
+        second = _by_record(records, [_reward(one, line) for one, line in zip(others, _lines(records), strict=True)])
+        document["against"] = _show_agreement(against, records, rewards, second)
     keep(state_dir, "reward preferences", {"file": file.name, "model": url or reward, **document}, url, api_key)
     if json_file is not None:
         json_file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def _lines(records: Sequence[Record]) -> list[int]:
+    return [record.line for record in records for _ in record.contents]
+
+
+def _by_record(records: Sequence[Record], values: Sequence[Number]) -> list[list[Number]]:
+    rest = iter(values)
+    return [[next(rest) for _ in record.contents] for record in records]
+
+
+def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN."""
+    return {name: None if value != value else value for name, value in values.items()}
+
+
+def _show_quality(sure: Calibration, bias: LengthBias) -> None:
+    click.echo(f"\ncalibration: expected error {sure.error:.3f}, log loss {sure.log_loss:.3f}")
+    for one in sure.bins:
+        click.echo(f"  sure {one.low:.2f} to {one.high:.2f}: right {100 * one.accuracy:5.1f} % of {one.count}")
+    longer, shorter = (
+        f"{100 * share:.1f} % of {count}" if share is not None else "none"
+        for share, count in ((bias.accuracy_longer, bias.num_longer), (bias.accuracy_shorter, bias.num_shorter))
+    )
+    click.echo(
+        f"length: rank correlation of reward and tokens {bias.correlation:.3f}; right where the chosen answer is "
+        f"longer {longer}, shorter {shorter}"
+    )
+
+
+def _show_agreement(
+    name: str, records: Sequence[Record], first: list[list[float]], second: list[list[float]]
+) -> dict[str, Any]:
+    """How often both models prefer the same answer, and the rank correlation of their rewards."""
+    from qserve.reward.evaluation.accuracy import evaluate
+    from qserve.reward.evaluation.agreement import rank_correlation
+
+    theirs = evaluate(records, second)
+    ours = evaluate(records, first)
+    same = sum((a > 0) == (b > 0) for a, b in zip(ours.margins, theirs.margins, strict=True)) / len(ours.margins)
+    flat = [[value for one in side for value in one] for side in (first, second)]
+    correlation = rank_correlation(*flat)
+    click.echo(
+        f"against {name}: {100 * same:.1f} % of preferences decided alike, rank correlation {correlation:.3f}; "
+        f"its accuracy {100 * theirs.overall.accuracy:.1f} %"
+    )
+    found = {"url": name, "decided_alike": same, "rank_correlation": correlation, "accuracy": theirs.overall.accuracy}
+    return _without_nan(found)
 
 
 def _reward(answer: Answered, line: int) -> float:

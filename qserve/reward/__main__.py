@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qserve.engine import worker_process
+from qserve.engine.heartbeat import Heartbeat, heartbeat_file
 from qserve.engine.process import WorkerSpec, report_phase
 from qserve.errors import WorkerFailed
 from qserve.reward.recipe import Recipe, read_recipe
@@ -27,8 +28,9 @@ async def _serve(document: dict[str, Any]) -> None:
         await _serve_on_vllm(spec, settings)
         return
     recipe = read_recipe(Path(settings.recipe)) if settings.recipe is not None else None
+    heartbeat = Heartbeat(heartbeat_file(spec.socket))
     if recipe is not None and recipe.model is None:
-        await _serve_without_model(spec, recipe)
+        await _serve_without_model(spec, recipe, heartbeat)
         return
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
     from qserve.reward.recipe.parts import RecipeScorer
@@ -36,8 +38,9 @@ async def _serve(document: dict[str, Any]) -> None:
     from qserve.reward.serving.memory import measured_memory
 
     scorer = _load(spec, settings)
+    scorer.beat_after_rows(heartbeat)
     scorer.start()
-    parts = RecipeScorer(recipe) if recipe is not None else None
+    parts = RecipeScorer(recipe, heartbeat) if recipe is not None else None
     if parts is not None:
         parts.start()
     try:
@@ -49,13 +52,13 @@ async def _serve(document: dict[str, Any]) -> None:
             await parts.close()
 
 
-async def _serve_without_model(spec: WorkerSpec, recipe: Recipe) -> None:
+async def _serve_without_model(spec: WorkerSpec, recipe: Recipe, heartbeat: Heartbeat) -> None:
     """Rules and judges are all there is: no torch."""
     from qserve.reward.recipe.parts import RecipeScorer
     from qserve.reward.recipe.without_model import NoModel, own_memory
     from qserve.reward.serving.app import build_app
 
-    parts = RecipeScorer(recipe)
+    parts = RecipeScorer(recipe, heartbeat)
     parts.start()
     try:
         app = build_app(NoModel(spec.plan.workload.max_model_len), spec.models, spec.key, own_memory, parts)

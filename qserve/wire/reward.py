@@ -64,7 +64,7 @@ def num_places(num_texts: int) -> int:
     return min(BULK_PLACES, -(-num_texts // _TEXTS_A_PLACE))
 
 
-class _Asked(Wire):
+class _RewardFields(Wire):
     """`model` may be left out where one reward model is served."""
 
     model: NonEmptyString | None = None
@@ -104,7 +104,7 @@ class PreferencePair(Wire):
         return self
 
 
-class RewardRequest(_Asked):
+class RewardRequest(_RewardFields):
     """POST /v1/reward: whole texts, or several answers to one prompt, or pairs of them.
 
     An answer that is a list of strings is a list of steps: a process reward model scores each.
@@ -136,7 +136,7 @@ class RewardRequest(_Asked):
         return len(self.conversations or self.texts or self.token_ids or self.responses or ())
 
 
-class _VllmFields(_Asked):
+class _VllmFields(_RewardFields):
     """Fields of vLLM's pooling requests. `activation` is what vLLM up to 0.11 and verl call `use_activation`."""
 
     use_activation: bool | None = None
@@ -203,7 +203,7 @@ class PoolingRequest(_VllmFields):
         return 1 if self.messages is not None else num_texts(self.input)
 
 
-class EmbeddingRequest(_Asked):
+class EmbeddingRequest(_RewardFields):
     """POST /v1/embeddings: the reward as a vector of one number, which is how verl asks an SGLang server for it."""
 
     input: Input
@@ -276,7 +276,7 @@ class RerankRequest(_VllmFields):
         return len(as_list(self.documents or self.texts))
 
 
-class PredictRequest(_Asked):
+class PredictRequest(_RewardFields):
     """POST /predict of text-embeddings-inference: one text, a pair of strings, or a batch of lists of one or two."""
 
     inputs: str | Strings | Annotated[list[Strings], Field(min_length=1, fail_fast=True)]
@@ -307,7 +307,7 @@ class PredictRequest(_Asked):
         return len(self.batch())
 
 
-class GetRewardRequest(_Asked):
+class GetRewardRequest(_RewardFields):
     """POST /get_reward of OpenRLHF: templated texts. The rest is for other reward functions."""
 
     query: Texts
@@ -318,7 +318,7 @@ class GetRewardRequest(_Asked):
         return num_texts(self.query)
 
 
-class ScoreEvaluationRequest(_Asked):
+class ScoreEvaluationRequest(_RewardFields):
     """POST /v1/score/evaluation of LLaMA-Factory, whose PPO trainer sends the model name "model"."""
 
     messages: Strings
@@ -328,7 +328,7 @@ class ScoreEvaluationRequest(_Asked):
         return len(self.messages)
 
 
-class ChatRequest(_Asked):
+class ChatRequest(_RewardFields):
     """POST /v1/chat/completions on a reward model, as ms-swift deploys it: the answer's content is the reward.
 
     How to sample is of no meaning where nothing is generated; these fields are taken and not used.

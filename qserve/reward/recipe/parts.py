@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from qserve.engine.heartbeat import Heartbeat
 from qserve.reward.items import Score
 from qserve.reward.judges.judge import Judge, Judged
 from qserve.reward.protocols.job import Text, answer_of
@@ -20,13 +21,16 @@ __all__ = ["RecipeScorer"]
 _log = logging.getLogger("qserve.worker")
 # Requests take turns in the rules' process after so many responses.
 _PORTION = 32
+_BEAT_S = 1.0
 
 
 class RecipeScorer:
     """`scores` is for one event loop."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, heartbeat: Heartbeat | None = None) -> None:
+        """`heartbeat` is told while a judge is waited for, when this process itself has nothing to do."""
         self.recipe = recipe
+        self._heartbeat = heartbeat
         rules = [part.rule for part in recipe.parts if isinstance(part, RulePart)]
         self._process = RuleProcess(rules) if rules else None
         self._thread = ThreadPoolExecutor(1, "rules")
@@ -83,8 +87,19 @@ class RecipeScorer:
             assert of_model is not None, "the worker has loaded the model"
             return [(score.reward - part.mean) / part.std for score in of_model]
         if isinstance(part, JudgePart):
-            return await self._judges[part.name].rewards(asked)
+            return await self._beating(self._judges[part.name].rewards(asked))
         return await self._rule(part, asked)
+
+    async def _beating(self, work: Coroutine[Any, Any, list[float]]) -> list[float]:
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=_BEAT_S)
+                if self._heartbeat is not None:
+                    self._heartbeat.beat()
+            return await task
+        finally:
+            task.cancel()
 
     async def _rule(self, part: RulePart, asked: Sequence[Judged]) -> list[float]:
         """A response on which the rule does not return counts 0, and is logged and counted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -28,6 +28,8 @@ class RowComputer:
         self.stats = ScorerStats()
         self._loaded = loaded
         self._stats_lock = threading.Lock()
+        self.on_row: Callable[[], None] = lambda: None
+        """Called after each row, by the thread that computed it."""
 
     def compute(self, row: Sequence[Group], texts: Sequence[PooledText]) -> dict[int, Output]:
         """By member of `row`, its output. Raises nothing: others wait behind the thread that calls."""
@@ -66,6 +68,7 @@ class RowComputer:
     def _count_row(self, row: Sequence[Group], seconds: float) -> None:
         lengths = [length for group in row for length in group.lengths]
         padded = 0 if self._loaded.packs else max(lengths) * len(lengths) - sum(lengths)
+        self.on_row()
         with self._stats_lock:
             stats = self.stats
             stats.num_rows += 1

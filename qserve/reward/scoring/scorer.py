@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from qserve.engine.heartbeat import Heartbeat
 from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory
@@ -75,6 +76,10 @@ class RewardScorer:
             "dtype": loaded.dtype,
             "quant": loaded.quant,
         }
+
+    def beat_after_rows(self, heartbeat: Heartbeat) -> None:
+        """Let the supervisor see that rows are computed."""
+        self._computer.on_row = heartbeat.beat
 
     def start(self) -> None:
         """Start the threads."""

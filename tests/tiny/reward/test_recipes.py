@@ -22,7 +22,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from qserve.cli.reward_source import opened_scorer
+from qserve.engine.heartbeat import Heartbeat, read_heartbeat
 from qserve.errors import UsageError
+from qserve.reward.protocols.job import Text
 from qserve.reward.recipe import read_recipe
 from qserve.reward.recipe.parts import RecipeScorer
 from qserve.reward.recipe.without_model import NoModel, own_memory
@@ -242,3 +244,24 @@ def test_a_rule_that_never_returns_holds_up_nobody_for_long(hosted: Callable[[st
     assert status == 200
     assert [row["reward"] for row in answer["data"]] == [0.0, 1.0]
     assert answer["meta"]["rules_failed"] == 1
+
+
+def test_a_judge_that_takes_its_time_is_not_taken_for_a_hung_worker(judge: FakeJudge, tmp_path: Path) -> None:
+    """While nothing is computed here the supervisor sees beats."""
+    file = tmp_path / "rewards.yaml"
+    file.write_text(judged(judge, "pointwise"))
+    verdict = judge.verdict
+    judge.says = lambda question: (time.sleep(2.5), verdict(question))[1]
+    beats = tmp_path / "worker.beat"
+
+    async def ask() -> list[float]:
+        parts = RecipeScorer(read_recipe(file), Heartbeat(beats))
+        try:
+            scores = await parts.scores([Text(({"role": "assistant", "content": "eee"},), "texts.0")], None)
+        finally:
+            await parts.close()
+        return [score.reward for score in scores]
+
+    assert asyncio.run(ask()) == pytest.approx([3 / 9])
+    told = read_heartbeat(beats)
+    assert told is not None and told.num_steps >= 2

@@ -151,6 +151,9 @@ def test_eval_reward_reports_by_subset(
     assert found["overall"]["num_tied"] == 1
     assert kept(state)["kind"] == "reward preferences"
     assert kept(state)["overall"] == found["overall"]
+    assert sum(one["count"] for one in found["calibration"]["bins"]) == 4
+    assert found["length_bias"]["num_longer"] + found["length_bias"]["num_shorter"] <= 4
+    assert "calibration: expected error" in done.output and "rank correlation of reward and tokens" in done.output
     assert "margins" in done.output
     assert "s1" in done.output
 
