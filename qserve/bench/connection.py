@@ -1,6 +1,6 @@
 """HTTP/1.1 to the server under load, on httptools: arrivals are timed where bytes come in, before anything else runs.
 
-The gateway's client (gateway/client.py) hands bytes to a task that waits for them, which here would be part of what is
+The client of gateway/relay/client.py hands bytes to a task that waits for them, which here would be part of what is
 measured; it also speaks to one worker of ours only, without TLS.
 """
 

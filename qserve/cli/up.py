@@ -184,7 +184,7 @@ def command(
 
     from qserve.cli.hosting import Wanted, what_to_host
     from qserve.gateway.settings import GatewaySettings
-    from qserve.gateway.tracing import NoTraces, to_collector
+    from qserve.gateway.telemetry.tracing import NoTraces, to_collector
     from qserve.up import UpOptions, logs, ports, serve
     from qserve.up.keys import keys_in_use
     from qserve.up.web_ui import check_installed

@@ -1,12 +1,12 @@
 """The gateway, put together. From the outside in:
 
-RequestContext   id, metrics, span, log line, run middleware.py, tracing.py, kept_runs.py
+RequestContext   id, metrics, span, log line, run middleware.py, telemetry/, kept_runs.py
 CORSMiddleware   only if origins are named        starlette
 ApiErrors        exceptions → OpenAI's shape      middleware.py
 BrowserAccess    the web UI: sign-in, sessions    web/, where there is a UI
 KeyAuth          key and Host                     auth.py
 Dispatch         method and path → endpoint       routes.py, dispatch.py
-Endpoints        what each route does             endpoints.py, relay.py
+Endpoints        what each route does             endpoints.py, relay/
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from qserve.gateway.auth import KeyAuth
 from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints
 from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.middleware import ApiErrors, RequestContext
+from qserve.gateway.relay.upstream import Upstream, watch
 from qserve.gateway.routes import ROUTES
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.tracing import NoTraces, Traces
-from qserve.gateway.upstream import Upstream, watch
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.tracing import NoTraces, Traces
 from qserve.gateway.web import BrowserAccess, UiEndpoint, UiRelay
 
 __all__ = ["build_gateway"]

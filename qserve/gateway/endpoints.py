@@ -13,20 +13,20 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 import qserve
-from qserve.gateway import exposition
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
 from qserve.gateway.limits import read_body, require_json, safe_name, safe_query
-from qserve.gateway.metrics import GatewayMetrics
-from qserve.gateway.record import record_of
-from qserve.gateway.relay import Call, Exchange
+from qserve.gateway.relay.exchange import Call, Exchange
+from qserve.gateway.relay.upstream import Upstream, named, serving
 from qserve.gateway.report_pages import HTML, POLICY, ReportPages
 from qserve.gateway.respond import send_body, send_json
 from qserve.gateway.routes import RelayedRoute, Route
 from qserve.gateway.services import CheckedRequest, Service
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.upstream import Upstream, named, serving
+from qserve.gateway.telemetry import exposition
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.record import record_of
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError
 from qserve.wire.reward import BULK_PLACES

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from qserve.errors import UsageError
-from qserve.gateway.record import RequestRecord
+from qserve.gateway.telemetry.record import RequestRecord
 from qserve.runs import RunStore, StoredRun, StoreUnusable
 from qserve.runs.document import run_document, runs_document
 from qserve.wire.errors import ApiError

@@ -8,11 +8,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.limits import ClientGone
-from qserve.gateway.metrics import GatewayMetrics
-from qserve.gateway.record import RequestRecord, log_request, record_of
 from qserve.gateway.respond import send_error
 from qserve.gateway.routes import dialect_of, route_template
-from qserve.gateway.tracing import Traces
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.record import RequestRecord, log_request, record_of
+from qserve.gateway.telemetry.tracing import Traces
 from qserve.wire.errors import ApiError
 
 __all__ = ["ApiErrors", "RequestContext"]

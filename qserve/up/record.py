@@ -9,8 +9,8 @@ from typing import Any
 
 from qserve.errors import UsageError
 from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.record import RequestRecord
 from qserve.gateway.routes import ROUTES, RelayedRoute
+from qserve.gateway.telemetry.record import RequestRecord
 from qserve.planner.plan import Plan
 from qserve.runs import RunStore
 from qserve.runs.private import make_private

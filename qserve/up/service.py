@@ -21,7 +21,7 @@ from qserve.errors import QserveError, UsageError, WorkerFailed
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.tracing import NoTraces, Traces
+from qserve.gateway.telemetry.tracing import NoTraces, Traces
 from qserve.up import ports
 from qserve.up.hosted import Hosted, supervised
 from qserve.up.measure import held_by, measure_last, measure_on

@@ -19,7 +19,7 @@ from qserve.engine.launch import Launch
 from qserve.engine.process import death_of
 from qserve.engine.process_tree import tree_of
 from qserve.errors import QserveError, WorkerFailed
-from qserve.gateway.client import ConnectionBroke, Unreachable, WorkerClient
+from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
 from qserve.runs.private import open_private
 from qserve.up import activity, keys, stacks, stall
 from qserve.up.start_watch import StartStuck, StartWatch

@@ -6,9 +6,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qserve.gateway.auth import Keys, check_host, header, trust
 from qserve.gateway.limits import read_body
-from qserve.gateway.record import record_of
 from qserve.gateway.respond import send_body
 from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.telemetry.record import record_of
 from qserve.gateway.web import pages
 from qserve.gateway.web.origin import check_origin, comes_from_elsewhere
 from qserve.gateway.web.routes import SIGN_IN, SIGN_OUT, START, can_be_a_file, ui_route

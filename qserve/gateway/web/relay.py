@@ -11,13 +11,13 @@ from starlette.types import Receive, Scope, Send
 
 from qserve.engine.base import WorkerEndpoint, WorkerState
 from qserve.gateway.auth import header
-from qserve.gateway.client import ConnectionBroke, Reply, Unreachable
-from qserve.gateway.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.limits import read_body
-from qserve.gateway.record import record_of
+from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
+from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
+from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.respond import send_body
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.upstream import Upstream
+from qserve.gateway.telemetry.record import record_of
 from qserve.gateway.web import pages
 from qserve.gateway.web.routes import START
 from qserve.gateway.web.session import is_https

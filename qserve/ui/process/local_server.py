@@ -11,10 +11,10 @@ from pathlib import Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.tracing import NoTraces
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.tracing import NoTraces
 from qserve.gateway.web import BrowserAccess
 from qserve.ui.client.api import Api
 from qserve.ui.client.served_models import served_models

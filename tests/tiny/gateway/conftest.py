@@ -23,7 +23,7 @@ from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.tracing import Traces
+from qserve.gateway.telemetry.tracing import Traces
 
 FAKE_WORKER = Path(__file__).parents[3] / "bench" / "fake_worker.py"
 KEY = "sk-client-4f6c"

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from qserve.errors import MissingExtra, UsageError
-from qserve.gateway.record import RequestRecord
-from qserve.gateway.tracing import OpenTelemetry, to_collector
+from qserve.gateway.telemetry.record import RequestRecord
+from qserve.gateway.telemetry.tracing import OpenTelemetry, to_collector
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 CONTEXT = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=x"}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.gateway.admission import Admission
+from qserve.gateway.relay.admission import Admission
 from qserve.wire.errors import ApiError
 from qserve.wire.reward import BULK_PLACES, num_places
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import qserve.gateway
-from qserve.gateway.metrics import GatewayMetrics
 from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.routes import CLOSED, ROUTES, RelayedRoute
 from qserve.gateway.services import BySchema
+from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.wire import errors, openai, vllm
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
-from qserve.gateway.metrics import GatewayMetrics
+from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.upstream import Upstream
+from qserve.gateway.telemetry.metrics import GatewayMetrics
 from tests.dashboard import DASHBOARD, EXPRESSIONS, METRICS, PANELS, samples_of
 
 

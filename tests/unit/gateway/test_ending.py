@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from qserve.gateway.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.limits import ClientGone
+from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
 
 
 class Scene:

@@ -8,7 +8,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.gateway.events import MAX_HELD_BYTES, EventCutter, count_announcements, count_events
+from qserve.gateway.relay.events import MAX_HELD_BYTES, EventCutter, count_announcements, count_events
 
 _ENDS = (b"\n\n", b"\r\n\r\n")
 _payloads = st.lists(st.text(max_size=20), max_size=8)

@@ -9,8 +9,8 @@ import pytest
 from qserve.errors import UsageError
 from qserve.gateway.auth import KeyAuth, bearer_token
 from qserve.gateway.limits import ClientGone, read_body, require_json
-from qserve.gateway.record import RequestRecord
 from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError
 
 

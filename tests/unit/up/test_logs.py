@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from qserve.errors import UsageError
-from qserve.gateway.record import RequestRecord, log_request
+from qserve.gateway.telemetry.record import RequestRecord, log_request
 from qserve.up.logs import JsonLines, LoggedScreen, failures_told
 from qserve.up.record import RunRecord
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Send
 
-from qserve.gateway.client import ConnectionBroke, Reply, Unreachable
-from qserve.gateway.ending import EarlyEnd, WorkerGivenUp
-from qserve.gateway.events import EventCutter, count_announcements, count_events
-from qserve.gateway.metrics import GatewayMetrics
-from qserve.gateway.record import RequestRecord
+from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
+from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
+from qserve.gateway.relay.events import EventCutter, count_announcements, count_events
+from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.respond import JSON, send_body
-from qserve.gateway.upstream import Upstream
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError, Dialect, from_engine
 
 __all__ = ["Call", "Exchange"]

@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 import qserve
 from qserve.errors import MissingExtra, UsageError
-from qserve.gateway.record import RequestRecord
+from qserve.gateway.telemetry.record import RequestRecord
 
 __all__ = ["NoTraces", "OpenTelemetry", "Traces", "to_collector"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from qserve.engine.base import WorkerEndpoint, WorkerState
 from qserve.errors import QserveError
-from qserve.gateway.admission import Admission
-from qserve.gateway.client import ConnectionBroke, Unreachable, WorkerClient
+from qserve.gateway.relay.admission import Admission
+from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.gateway.services import Service
 from qserve.gateway.settings import GatewaySettings

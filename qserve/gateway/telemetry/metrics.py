@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
-from qserve.gateway.record import RequestRecord
-from qserve.gateway.worker_gauges import WorkerGauges, WorkerView
+from qserve.gateway.telemetry.record import RequestRecord
+from qserve.gateway.telemetry.worker_gauges import WorkerGauges, WorkerView
 
 __all__ = ["GatewayMetrics"]
 

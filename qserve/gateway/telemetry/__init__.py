@@ -1,0 +1,1 @@
+"""What the gateway tells of its requests: records, log lines, metrics and traces."""
