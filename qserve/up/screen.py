@@ -153,10 +153,17 @@ def _worker_rows(worker: Shown) -> list[tuple[str, str]]:
         ("Model" if worker.role == "chat" else worker.role.capitalize(), model),
         ("Limits", limit),
         ("Memory", _memory(worker)),
+        *(("", f"{format_bytes(held)} of a card held back as uncertain") for held in _held_back(plan)),
         *(("" if index else "Layers", row) for index, row in enumerate(layout_rows(plan))),
         ("Start", start),
         *(("Note", note) for note in worker.notes),
     ]
+
+
+def _held_back(plan: Plan) -> list[int]:
+    """What the plan did not give to the cache because its terms were off by that much elsewhere."""
+    held = [term.num_bytes for device in plan.devices for term in device.terms if term.name == "held back"]
+    return [max(held)] if held else []
 
 
 def _memory(worker: Shown) -> str:

@@ -12,14 +12,15 @@ from qserve.planner.engines.transformers.terms import DeviceShare, terms_of
 from qserve.planner.outcome import accepted, refused
 from qserve.planner.plan import DeviceMap, DevicePlan, Placement, Plan
 from qserve.planner.setup import Setup
-from qserve.units import format_bytes
+from qserve.units import GIB, format_bytes
 
 __all__ = ["fit"]
 
 _CPU_MAX_NUM_SEQS = 64
-_CUDA_MAX_NUM_SEQS = 16
+# (cards from this memory on, sequences, tokens of a step), smallest last: what a card holds grows with it, and so does
+# what it computes at once.
+_CUDA_DEFAULTS = ((70 * GIB, 64, 4096), (40 * GIB, 32, 4096), (0, 16, 2048))
 _CPU_BATCHED_TOKENS = 1024
-_CUDA_BATCHED_TOKENS = 2048
 # Tokens of pool per sequence where memory allows; longer conversations share.
 _CPU_POOL_TOKENS_PER_SEQ = 1024
 _CUDA_POOL_TOKENS_PER_SEQ = 4096
@@ -92,11 +93,18 @@ def _refused_map(plan: Plan, over: dict[int | str, int]) -> Plan:
 
 def _estimate(setup: Setup) -> TransformersEstimate:
     request = setup.request
-    default_batched = _CPU_BATCHED_TOKENS if setup.on_cpu else _CUDA_BATCHED_TOKENS
-    default_seqs = _CPU_MAX_NUM_SEQS if setup.on_cpu else _CUDA_MAX_NUM_SEQS
+    default_seqs, default_batched = _defaults(setup)
     estimate = TransformersEstimate(setup, default_seqs, request.max_num_batched_tokens or default_batched)
     seqs = request.max_num_seqs or (default_seqs if estimate.has_pool else 1)
     return TransformersEstimate(setup, seqs, estimate.max_num_batched_tokens)
+
+
+def _defaults(setup: Setup) -> tuple[int, int]:
+    """Sequences and tokens of a step where nobody named any; of several cards the smallest one decides."""
+    if setup.on_cpu:
+        return _CPU_MAX_NUM_SEQS, _CPU_BATCHED_TOKENS
+    least = min(device.total_bytes for device in setup.devices)
+    return next((seqs, tokens) for total, seqs, tokens in _CUDA_DEFAULTS if least >= total)
 
 
 def _pool(estimate: TransformersEstimate, left: int, need: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from qserve.planner.engines.vllm import constants
 from qserve.planner.engines.vllm.adapters import adapter_notes
 from qserve.planner.engines.vllm.options import VllmOptions
+from qserve.planner.engines.vllm.terms.uncertain import HELD_BACK
 from qserve.planner.engines.vllm.versions import TESTED_RELEASE, VllmVersion
 from qserve.planner.notes import length_note
 from qserve.planner.plan import Plan
@@ -22,8 +23,21 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     yield from _about_model(setup)
     yield from adapter_notes(setup)
     yield from _about_layout(setup)
+    yield from _about_what_is_held_back(plan)
     yield from _about_video(setup)
     yield from length_note(setup, plan)
+
+
+def _about_what_is_held_back(plan: Plan) -> Iterator[str]:
+    held = max(
+        (term.num_bytes for device in plan.devices for term in device.terms if term.name == HELD_BACK), default=0
+    )
+    if held and plan.fits:
+        yield (
+            f"{format_bytes(held)} of a card are held back: start-up logs of this kind held that much more than is "
+            "counted, and a plan that promises too much ends in the middle of a request; --gpu-memory-utilization "
+            "takes them"
+        )
 
 
 def _about_quantization(setup: Setup) -> Iterator[str]:

@@ -10,6 +10,7 @@ from qserve.planner.engines.vllm.terms.graphs import CudaGraphs
 from qserve.planner.engines.vllm.terms.kept import KeptBuffers, Penalties, PinnedSegment
 from qserve.planner.engines.vllm.terms.kv import KvCache
 from qserve.planner.engines.vllm.terms.runtime import CudaContext, NonTorch
+from qserve.planner.engines.vllm.terms.uncertain import HeldBack
 from qserve.planner.engines.vllm.terms.weights import Weights
 from qserve.planner.term import TermKind
 
@@ -25,6 +26,7 @@ CARD_TERMS: tuple[TermKind[Sizing], ...] = (
     Penalties(),
     KeptBuffers(),
     PinnedSegment(),
+    HeldBack(),
     CudaContext(),
 )
 CPU_TERMS: tuple[TermKind[Sizing], ...] = (
