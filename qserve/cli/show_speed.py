@@ -28,11 +28,11 @@ def show_speed(
     for way in speed.get("suggestions", ()):
         console.print(Text.assemble((f"· {way['change']} ({way['command']})", "green"), f": {way['cost']}"))
     if speed["alternatives"]:
-        console.print(_alternatives(speed["alternatives"], monthly))
+        console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets"))))
     for note in speed["notes"]:
         console.print(Text(f"· {note}", style="dim"))
     if explain and speed.get("explained"):
-        console.print(Text("What a decode step takes:", style="bold"))
+        console.print(Text("What its steps take:", style="bold"))
         for line in speed["explained"]:
             console.print(Text(f"· {line}"))
 
@@ -116,7 +116,7 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
     return grid
 
 
-def _alternatives(rows: list[dict[str, Any]], monthly: bool) -> Table:
+def _alternatives(rows: list[dict[str, Any]], monthly: bool, with_targets: bool) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="bold")
     table.add_column("layout")
     names = ("cards", "TTFT ms", "TPOT ms", "tokens/s", "in time", "$ a month" if monthly else "$/h")
@@ -127,7 +127,8 @@ def _alternatives(rows: list[dict[str, Any]], monthly: bool) -> Table:
         table.add_row(
             row["layout"] + (" ·" if row["pareto"] else ""),
             f"{row['cards']}", f"{row['ttft_ms']:.0f}", f"{row['tpot_ms']:.1f}", f"{row['output_tokens_per_s']:.0f}",
-            f"{100 * row['kept_share']:.0f} %", _dollars(price), style="bold" if row["chosen"] else "",
+            f"{100 * row['kept_share']:.0f} %" if with_targets else "-", _dollars(price),
+            style="bold" if row["chosen"] else "",
         )  # fmt: skip
     return table
 

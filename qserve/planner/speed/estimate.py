@@ -60,6 +60,7 @@ class SpeedEstimate:
     throughput: Band
     is_named: bool
     notes: tuple[str, ...] = ()
+    explained: tuple[str, ...] = ()
     max_rps: float | None = None
     saturated: Band = EXACT
 
@@ -78,6 +79,7 @@ class SpeedEstimate:
             "prefill_share": round(figures.prefill_share, 4),
             "preemptions": figures.preemptions,
             "notes": list(self.notes),
+            "explained": list(self.explained),
         }
 
     @property
@@ -120,6 +122,7 @@ def estimate_speed(
         throughput=rate,
         is_named=named,
         notes=_notes(replica, figures, load),
+        explained=_explained(replica, figures, load),
         saturated=saturated,
     )
 
@@ -197,6 +200,24 @@ def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
             f"{replica.limits.kv_cache_tokens} tokens of KV cache"
         )
     return tuple(notes)
+
+
+def _explained(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
+    """A decode step of the fullest moment, and a prompt's step alone, by what takes the time."""
+    steps = replica.steps.steps if isinstance(replica.steps, CorrectedSteps) else replica.steps
+    if not isinstance(steps, StepTimes):
+        return ("steps take the time of their launches from Python: configs/speed.toml, [transformers]",)
+    batch, context = max(1, figures.peak_running), load.input_tokens + load.output_tokens / 2
+    terms = asdict(steps.decode_terms(batch, context))
+    parts = ", ".join(f"{name} {value / 1000:.2f}" for name, value in terms.items() if value >= 5)
+    prompt = min(load.input_tokens, replica.limits.max_num_batched_tokens)
+    return (
+        f"a decode step of {batch} sequences of {context:.0f} tokens, ms: {parts}",
+        f"a step with a prompt of {prompt} tokens alone: {1000 * steps.mixed_s(0, 0, [(prompt, 0)]):.1f} ms; before it "
+        f"{steps.costs.intake_ms:.0f} ms of HTTP and tokenizer",
+        f"source: {steps.card.like or steps.card.name}'s rows in configs/speed_kernels.toml, era {steps.costs.era} of "
+        "configs/speed.toml; docs/speed.md",
+    )
 
 
 def _with_band(summary: Summary, band: Band) -> dict[str, float]:
