@@ -14,7 +14,6 @@ from qserve.ui.pages.memory import MemoryPage
 from qserve.ui.pages.plan import PlanPage
 from qserve.ui.pages.score import ScorePage
 from qserve.ui.pages.shared import PRIVATE, Shared
-from qserve.ui.process.queue_polling import poll_less
 from qserve.ui.settings import UISettings
 from qserve.ui.strings import LANGUAGES, marked, say
 
@@ -86,7 +85,6 @@ def build_blocks(settings: UISettings) -> Any:
         blocks.load(opened, language, outputs, js="() => [qserve.language]", **PRIVATE)
     # One listener answers many readers at once; Gradio's own default is one at a time.
     blocks.queue(default_concurrency_limit=None, max_size=_MOST_WAITING, api_open=False)
-    poll_less(blocks)
     return blocks
 
 

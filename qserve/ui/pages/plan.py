@@ -12,6 +12,7 @@ import gradio as gr
 
 from qserve.core.hardware import known_gpus
 from qserve.hub.bundled import known_ids
+from qserve.planner.engine import engine_names
 from qserve.ui.client.planner import PlanQuestion, PlanRefused, ask_planner
 from qserve.ui.pages.fields import number_field, whole_number_of
 from qserve.ui.pages.shared import PRIVATE, Shared
@@ -24,7 +25,6 @@ __all__ = ["PlanPage"]
 
 _HERE = "here"
 _QUANTS = ("auto", "bf16", "fp16", "fp8", "int8", "4bit")
-_ENGINES = ("auto", "vllm", "transformers")
 _FIRST_MODEL, _FIRST_GPU = "Qwen/Qwen3-32B", "rtx-4090"
 
 
@@ -78,7 +78,7 @@ def _form() -> list[Any]:
         )
         context = number_field("plan.context", "plan.free", "qs-plan-context")
         users = number_field("plan.users", "plan.free", "qs-plan-users")
-        engine = gr.Dropdown(list(_ENGINES), value="auto", label=marked("plan.engine"), min_width=110)
+        engine = gr.Dropdown(["auto", *engine_names()], value="auto", label=marked("plan.engine"), min_width=110)
         reward = gr.Textbox(label=marked("plan.reward"), placeholder=marked("plan.optional"), min_width=110)
     other = gr.Textbox(
         label=marked("plan.other"), placeholder="--kv-cache-dtype fp8 --tensor-parallel-size 2", elem_id="qs-plan-other"

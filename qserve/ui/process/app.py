@@ -34,13 +34,15 @@ def build_app(settings: UISettings) -> ASGIApp:
     from qserve.ui import theme
     from qserve.ui.pages.frame import build_blocks
     from qserve.ui.process.head_script import HeadScript
+    from qserve.ui.process.queue_polling import PollingOnDemand
     from qserve.ui.strings import i18n
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_api_route("/health", lambda: {"status": "ok"})
+    blocks = build_blocks(settings)
     gr.mount_gradio_app(
         app,
-        build_blocks(settings),
+        blocks,
         path="/",
         root_path=settings.root_path or None,
         theme=theme.theme(),
@@ -55,4 +57,4 @@ def build_app(settings: UISettings) -> ASGIApp:
         enable_monitoring=False,
         show_error=True,
     )
-    return HeadScript(app, theme.script())
+    return HeadScript(PollingOnDemand(app, blocks), theme.script())

@@ -28,6 +28,16 @@
       else { banner?.remove(); banner = null; }
     } catch { tell(); }
   };
+  // Somebody is there: the server looks for clicks more often from now on (process/queue_polling.py).
+  let told = 0;
+  const here = () => {
+    if (Date.now() - told < EVERY_MS) return;
+    told = Date.now();
+    fetch("gradio_api/app_id?active", { cache: "no-store" }).catch(() => {});
+  };
+  for (const kind of ["input", "keydown", "pointermove", "pointerdown"]) {
+    document.addEventListener(kind, here, { passive: true, capture: true });
+  }
   setInterval(() => { if (!document.hidden) look(); }, EVERY_MS);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
 })();
