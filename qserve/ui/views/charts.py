@@ -14,7 +14,7 @@ from typing import Any
 __all__ = ["Bar", "Part", "histogram", "probability_of", "score_bars", "stacked_bars", "table", "tiles"]
 
 _LEAST_SHARE = 0.002
-_NUM_LABELS = 5
+_NUM_LABELS = 4
 _OVERFULL = 1.0005
 """Above this share of its total a bar is one that does not fit; below, rounding."""
 
