@@ -259,9 +259,12 @@ def _check_reads(hosted: Hosted, engine_args: str, verify_quant: bool) -> None:
     plan = hosted.plan
     if (engine_args or verify_quant) and hosted.role != "chat":
         raise UsageError("--engine-args and --verify-quant are for a chat model; add --model, or leave them out")
-    if engine_args and plan.engine != "vllm":
+    from qserve.engine.launch import engine_launch  # brings the schemas, which --help does not need
+
+    launch = engine_launch(plan.engine) if hosted.role == "chat" else None
+    if engine_args and launch and not launch.takes_engine_args:
         raise UsageError(f"--engine-args {engine_args!r} is for vLLM, and {plan.engine} serves here; add --engine vllm")
-    if verify_quant and plan.engine != "transformers":
+    if verify_quant and launch and not launch.verifies_quant:
         raise UsageError("--verify-quant compares inside the transformers engine; add --engine transformers")
     if verify_quant and not plan.quant.in_flight:
         raise UsageError(

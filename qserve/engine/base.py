@@ -58,7 +58,8 @@ class WorkerEndpoint:
         max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
         max_model_len: prompt and answer together, in tokens.
         detail: why it is not ready, for people; goes into the 503 that a client gets.
-        engine: `transformers` (ours; requests are checked by our schemas) or `vllm` (by its own OpenAPI document).
+        engine: whose requests it takes: `transformers` (checked by our schemas) or `vllm` (by the OpenAPI document that
+            the running server gives). `plan` says which engine it is.
         adapters: further model names that the engine lists, LoRA adapters over `models[0]`.
         request_fields: what the engine's requests may hold; None until it was asked, and for `transformers`.
         plan: what was planned for it, shown beside the measured memory.

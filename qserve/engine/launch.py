@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from qserve.engine.base import WorkerEndpoint
 from qserve.engine.heartbeat import Progress
-from qserve.errors import QserveError
+from qserve.engine.process import WorkerSpec
+from qserve.errors import QserveError, UsageError
+from qserve.planner.engine import engine_named, load_attribute
 from qserve.planner.plan import Plan
 
-__all__ = ["Ask", "Launch", "Retry"]
+__all__ = ["Ask", "EngineLaunch", "Launch", "Retry", "engine_launch"]
 
 Ask = Callable[[str, str, bytes], Awaitable[tuple[int, bytes]]]
 """`await ask(method, path, body)`: status and body of the worker's answer; (0, b"") when it can't be reached."""
@@ -72,6 +75,34 @@ class Launch(Protocol):
 
     async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
         """What GET /v1/qserve/memory says of this worker; `pid` is the process that was started."""
+
+
+class EngineLaunch(Protocol):
+    """What an engine's `launch` names in the registry (`qserve.planner.engine.Engine`): how its chat worker is started.
+
+    Attributes:
+        takes_engine_args: --engine-args are flags of its own server.
+        verifies_quant: it can compare quantized weights with the 16-bit ones (--verify-quant).
+        requests_of: by whose requests the gateway checks: `transformers`, our schemas, or `vllm`, the document that the
+            running server gives of itself.
+    """
+
+    takes_engine_args: ClassVar[bool]
+    verifies_quant: ClassVar[bool]
+    requests_of: ClassVar[str]
+
+    @classmethod
+    def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:
+        """The launch of a worker that is told `spec`; `file` is where that may be written, for this user alone."""
+
+
+def engine_launch(engine: str) -> type[EngineLaunch]:
+    """How chat workers of a registered engine are started. Raises UsageError for one that only plans."""
+    dotted = engine_named(engine).launch
+    if not dotted:
+        raise UsageError(f"--engine {engine}: it plans and does not serve; `qserve plan` takes it")
+    launch: type[EngineLaunch] = load_attribute(dotted)
+    return launch
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,18 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from qserve.engine.base import WorkerEndpoint
 from qserve.engine.heartbeat import Progress, heartbeat_file, read_heartbeat
-from qserve.engine.launch import Ask, Retry
+from qserve.engine.launch import Ask, Launch, Retry
 from qserve.engine.limits import EngineLimits
 from qserve.engine.process import FAILURE, NOTE, PHASE, WorkerSpec, death_of
 from qserve.engine.process_tree import tree_of
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError, UsageError, WorkerFailed
 from qserve.planner.plan import Plan
 
-__all__ = ["OwnLaunch", "OwnProcess"]
+__all__ = ["OwnLaunch", "OwnProcess", "TransformersLaunch"]
 
 _ERROR_OF_STATUS: dict[int, type[QserveError]] = {2: BrokenCheckpoint, 3: DoesNotFit}
 
@@ -101,6 +101,19 @@ class OwnLaunch(OwnProcess):
         super().__init__(module, {**spec.to_json(), **beside}, spec_file)
         self.plan = spec.plan
         self._beats = heartbeat_file(spec.socket)
+
+
+class TransformersLaunch(OwnLaunch):
+    """The transformers engine's chat worker."""
+
+    takes_engine_args: ClassVar[bool] = False
+    verifies_quant: ClassVar[bool] = True
+    requests_of: ClassVar[str] = "transformers"
+
+    @classmethod
+    def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:
+        """See `EngineLaunch`."""
+        return cls("qserve.engine.transformers", spec, file)
 
 
 def _environment() -> dict[str, str]:

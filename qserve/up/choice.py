@@ -7,8 +7,10 @@ from dataclasses import replace
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.detect.engines import Packages, why_not_served, why_not_vllm
+from qserve.engine.launch import engine_launch
 from qserve.errors import DoesNotFit, UsageError
 from qserve.planner import Plan, make_plan
+from qserve.planner.engine import own_engines
 from qserve.planner.request import PlanRequest
 
 __all__ = ["check_fits", "check_length", "choose_engine"]
@@ -25,6 +27,9 @@ def choose_engine(
     else. Raises UsageError for what vLLM was asked for and can't do here, with what would work.
     """
     check_length(checkpoint, request)
+    if request.engine is not None and request.engine not in {one.name for one in own_engines()}:
+        engine_launch(request.engine)  # raises for one that is not registered, or only plans
+        return request, f"--engine {request.engine}"
     if request.engine == "transformers" or (request.engine is None and not hardware.devices):
         reason = "--engine transformers" if request.engine else _FASTER_START
         return replace(request, engine="transformers"), reason

@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 from qserve.core.hardware import Device
 from qserve.engine.base import UnixAddress, WorkerEndpoint
-from qserve.engine.launch import Launch
+from qserve.engine.launch import Launch, engine_launch
 from qserve.engine.own import OwnLaunch
 from qserve.engine.process import WorkerSpec
-from qserve.engine.vllm.launch import VllmLaunch
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
 from qserve.reward.settings import RewardSettings
@@ -68,7 +67,7 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
     limits = hosted.plan.workload
     endpoint = WorkerEndpoint(
         hosted.role, hosted.names, UnixAddress(socket), key, limits.max_num_seqs, limits.max_model_len,
-        engine=hosted.plan.engine, plan=hosted.plan.to_json(), tells_report=hosted.role == "reward",
+        engine=_requests_of(hosted), plan=hosted.plan.to_json(), tells_report=hosted.role == "reward",
         tokenizer=hosted.tokenizer or hosted.folder,
     )  # fmt: skip
     record.plan(hosted.role, hosted.plan, hosted.names)
@@ -81,15 +80,17 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
     return worker
 
 
+def _requests_of(hosted: Hosted) -> str:
+    return hosted.plan.engine if hosted.role == "reward" else engine_launch(hosted.plan.engine).requests_of
+
+
 def _launch(hosted: Hosted, socket: Path, key: str, private: Path) -> Launch:
     folder, names, plan = hosted.folder.resolve(), hosted.names, hosted.plan
     spec = WorkerSpec(folder, names, plan, socket, key, hosted.load_format, hosted.verify_quant)
-    if hosted.plan.engine == "vllm" and hosted.role == "chat":
-        return VllmLaunch(spec, hosted.engine_args)
     file = private / f"{hosted.role}.json"
     if hosted.role == "reward":
         return OwnLaunch("qserve.reward", spec, file, reward=hosted.reward.to_json())
-    return OwnLaunch("qserve.engine.transformers", spec, file)
+    return engine_launch(plan.engine).serving(spec, file, hosted.engine_args)
 
 
 def _seen_by(cards: tuple[Device, ...] | None, on_cpu: bool) -> dict[str, str]:

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import qserve.engine.guard
 from qserve.engine.base import WorkerEndpoint
 from qserve.engine.heartbeat import Progress
-from qserve.engine.launch import Ask, Retry
+from qserve.engine.launch import Ask, Launch, Retry
 from qserve.engine.process import WorkerSpec, death_of
 from qserve.engine.process_tree import children_of, tree_of
 from qserve.engine.vllm.command import command
@@ -53,6 +53,15 @@ _CHECKPOINT = {FailureKind.CHECKPOINT, FailureKind.ARCHITECTURE}
 
 class VllmLaunch:
     """`python -m vllm.entrypoints.openai.api_server …` on a private socket, with a guard as its parent."""
+
+    takes_engine_args: ClassVar[bool] = True
+    verifies_quant: ClassVar[bool] = False
+    requests_of: ClassVar[str] = "vllm"
+
+    @classmethod
+    def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:
+        """See `qserve.engine.launch.EngineLaunch`."""
+        return cls(spec, engine_args)
 
     def __init__(self, spec: WorkerSpec, extra: str = "", parser: FlagParser | None = None) -> None:
         """Nothing is started yet.

@@ -14,7 +14,6 @@ NAMES = ("vllm", "transformers")
 STILL = Counter(
     {
         "cli/hosting.py": 1,
-        "cli/up.py": 2,
         "detect/engines.py": 4,
         "engine/base.py": 1,
         "engine/vllm/counted_flags.py": 1,
@@ -26,7 +25,6 @@ STILL = Counter(
         "reward/__main__.py": 1,
         "runs/residuals.py": 2,
         "up/choice.py": 2,
-        "up/hosted.py": 1,
     }
 )
 

@@ -7,4 +7,4 @@ from qserve.planner.engines.transformers.planner import TransformersPlanner
 
 __all__ = ["ENGINE"]
 
-ENGINE = Engine("transformers", TransformersPlanner(), launch="qserve.engine.own:OwnLaunch")
+ENGINE = Engine("transformers", TransformersPlanner(), launch="qserve.engine.own:TransformersLaunch")

@@ -1,0 +1,24 @@
+"""How echo's worker is started: a process of qserve's own kind, told by a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from qserve.engine.launch import Launch
+from qserve.engine.own import OwnLaunch
+from qserve.engine.process import WorkerSpec
+
+__all__ = ["EchoLaunch"]
+
+
+class EchoLaunch(OwnLaunch):
+    """See `qserve.engine.launch.EngineLaunch`."""
+
+    takes_engine_args: ClassVar[bool] = False
+    verifies_quant: ClassVar[bool] = False
+    requests_of: ClassVar[str] = "transformers"
+
+    @classmethod
+    def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:
+        return cls("echo_engine.worker", spec, file)

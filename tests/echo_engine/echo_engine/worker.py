@@ -1,0 +1,90 @@
+"""The worker: python -m echo_engine.worker SPEC.json. A word is a token, and the answer is the question."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psutil
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from qserve.engine import worker_process
+from qserve.engine.asgi import KeyGuard
+from qserve.engine.process import WorkerSpec, report_phase
+from qserve.wire.sse import DONE, event
+
+
+async def _serve(document: dict[str, Any]) -> None:
+    spec = WorkerSpec.from_json(document)
+    shouts = "--shout" in spec.plan.engine_args
+    report_phase("listening for an echo")
+
+    async def chat(request: Request) -> Response:
+        asked = await request.json()
+        content = asked["messages"][-1]["content"]
+        return _answer(
+            asked, content, "chat.completion", lambda text: {"role": "assistant", "content": text}, "message"
+        )
+
+    async def completions(request: Request) -> Response:
+        asked = await request.json()
+        prompt = asked["prompt"] if isinstance(asked["prompt"], str) else " ".join(map(str, asked["prompt"]))
+        return _answer(asked, prompt, "text_completion", lambda text: text, "text")
+
+    def _answer(asked: dict[str, Any], said: str, kind: str, shape: Any, name: str) -> Response:
+        limit = asked.get("max_tokens") or asked.get("max_completion_tokens") or 16
+        words = (said.upper() if shouts else said).split()[:limit]
+        head = {"id": "echo", "object": kind, "created": int(time.time()), "model": asked["model"]}
+        usage = {
+            "prompt_tokens": len(said.split()),
+            "completion_tokens": len(words),
+            "total_tokens": len(said.split()) + len(words),
+        }
+        if not asked.get("stream"):
+            choice = {"index": 0, name: shape(" ".join(words)), "finish_reason": "stop", "logprobs": None}
+            return JSONResponse({**head, "choices": [choice], "usage": usage})
+
+        async def events() -> AsyncIterator[bytes]:
+            part = "delta" if name == "message" else name
+            for index, word in enumerate(words):
+                ends = "stop" if index + 1 == len(words) else None
+                yield event({**head, "choices": [{"index": 0, part: shape(word + " "), "finish_reason": ends}]})
+            if (asked.get("stream_options") or {}).get("include_usage"):
+                yield event({**head, "choices": [], "usage": usage})
+            yield DONE
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(request: Request) -> Response:
+        return Response("")
+
+    async def models(request: Request) -> Response:
+        entries = [{"id": name, "object": "model", "created": 0, "owned_by": "echo"} for name in spec.models]
+        return JSONResponse({"object": "list", "data": entries})
+
+    async def memory(request: Request) -> Response:
+        held = psutil.Process().memory_info().rss
+        return JSONResponse({"runtime_bytes": held, "total_bytes": held, "resident_bytes": held, "sources": {}})
+
+    app = Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/metrics", metrics),
+            Route("/v1/models", models),
+            Route("/v1/qserve/memory", memory),
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", completions, methods=["POST"]),
+        ]
+    )
+    await worker_process.listen(KeyGuard(app, spec.key), spec.socket)
+
+
+if __name__ == "__main__":
+    worker_process.run(_serve, "echo needs no memory to speak of", "importing a web framework")

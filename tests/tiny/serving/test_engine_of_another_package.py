@@ -1,0 +1,72 @@
+"""An engine that lies in a package of its own is served, measured and benched; no file of qserve knows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+ECHO = Path(__file__).parents[2] / "echo_engine"
+ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ECHO)}
+COMMAND = [sys.executable, "-m", "qserve"]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("echo")
+    told = folder / "ready.json"
+    flags = ["--model", "demo", "--engine", "echo", "--shout", "--port", "0", "--no-ui", "--ready-file", str(told)]
+    environment = {**ENVIRONMENT, "QSERVE_STATE_DIR": str(folder)}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*COMMAND, "up", *flags], stdout=log, stderr=log, env=environment)
+        try:
+            for _ in range(600):
+                if told.exists() and told.read_text():
+                    break
+                try:
+                    process.wait(0.1)
+                except subprocess.TimeoutExpired:
+                    continue
+                raise AssertionError((folder / "log").read_text())
+            yield json.loads(told.read_text())["url"].removesuffix("/v1")
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def ask(url: str, **fields: Any) -> httpx.Response:
+    messages = [{"role": "user", "content": "is anybody there"}]
+    return httpx.post(f"{url}/v1/chat/completions", json={"model": "demo", "messages": messages, **fields}, timeout=30)
+
+
+def test_it_answers(url: str) -> None:
+    answer = ask(url).json()
+    assert answer["choices"][0]["message"]["content"] == "IS ANYBODY THERE"
+    assert answer["usage"]["completion_tokens"] == 3
+
+
+def test_it_streams_and_its_requests_are_checked(url: str) -> None:
+    events = [line for line in ask(url, stream=True).text.splitlines() if line.startswith("data: ")]
+    assert len(events) == 4
+    assert ask(url, max_tokens=0).status_code == 400
+
+
+def test_it_is_measured_beside_its_plan(url: str) -> None:
+    told = httpx.get(f"{url}/v1/qserve/memory", timeout=30).json()
+    (entry,) = [one for one in told["data"] if one["worker"] == "chat"]
+    assert entry["planned"]["engine"] == "echo"
+    assert entry["memory"]["resident_bytes"] > 0
+
+
+def test_it_is_benched(url: str) -> None:
+    flags = ["bench", "--url", url, "--concurrency", "2", "--num-prompts", "8", "--input-len", "8", "--output-len", "4"]
+    command = [*COMMAND, *flags, "--num-warmups", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
