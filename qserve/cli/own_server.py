@@ -44,7 +44,7 @@ def up_arguments(text: str) -> list[str]:
 
 @contextlib.contextmanager
 def own_server(
-    arguments: Sequence[str], log: Path, state_dir: Path | None, started_by: Literal["compare", "eval"]
+    arguments: Sequence[str], log: Path, state_dir: Path | None, started_by: Literal["compare", "eval", "library"]
 ) -> Iterator[OwnServer]:
     """`qserve up` with `arguments`, ready; its output goes to `log`, its run to the store of `state_dir`.
 

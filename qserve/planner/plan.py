@@ -135,6 +135,12 @@ class Plan:
     corrections: tuple[Correction, ...] = ()
     """Terms that stand where earlier runs measured them; the estimate holds the corrected figures."""
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a bar for each device."""
+        from qserve.planner.html import plan_html  # it draws what is defined here
+
+        return plan_html(self)
+
     def to_json(self) -> dict[str, Any]:
         """The object that `qserve plan --json` prints: plain dicts, lists, numbers, strings."""
         plain: dict[str, Any] = _plain(asdict(self))

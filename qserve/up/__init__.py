@@ -7,8 +7,26 @@ Supervisor and gateway share one process and one event loop.
 `measure` what is held.
 """
 
+import sys
+import types
+from typing import Any
+
 from qserve.up import ports
 from qserve.up.hosted import Hosted
 from qserve.up.service import UpOptions, serve
 
 __all__ = ["Hosted", "UpOptions", "ports", "serve"]
+
+
+class _Callable(types.ModuleType):
+    """`qserve.up("demo")` is a function of the library, and this package has its name: importing it sets the attribute
+    `up` of `qserve`. So the package can be called.
+    """
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        from qserve.library.serving import up
+
+        return up(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

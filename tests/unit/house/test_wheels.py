@@ -163,6 +163,16 @@ def test_what_is_missing_is_one_line(bare, arguments, words):
     assert words in done.stderr
 
 
+def test_the_library_plans_without_torch(bare):
+    code = (
+        "import sys, qserve\n"
+        "plan = qserve.plan('Qwen/Qwen3-32B', gpu='rtx-4090', quant='4bit')\n"
+        "print(plan.fits, 'torch' in sys.modules, plan._repr_html_()[:4])"
+    )
+    done = called(bare, code=code)
+    assert done.stdout.split() == ["True", "False", "<div"], done.stderr
+
+
 def test_with_the_models_the_demo_is_planned(bare, models, tmp_path):
     zipfile.ZipFile(models).extractall(bare[1])
     done = called(bare, "plan", "--model", "demo", "--gpu", "rtx-4090")

@@ -1,0 +1,44 @@
+"""Keyword arguments as the flags of a command, and a command called as a user would call it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from qserve.errors import DoesNotFit, PortInUse, QserveError, UsageError, WorkerFailed
+
+__all__ = ["Value", "called", "flags_of"]
+
+Value = str | int | float | bool | Sequence[str] | None
+_ERRORS: tuple[type[QserveError], ...] = (UsageError, DoesNotFit, PortInUse, WorkerFailed)
+
+
+def flags_of(options: Mapping[str, Value]) -> list[str]:
+    """`max_model_len=4096` is `--max-model-len=4096`, `True` a flag, `False` its `--no-` form, None nothing."""
+    words: list[str] = []
+    for name, value in options.items():
+        flag = name.replace("_", "-")
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, (str, int, float)):
+            words.append(f"--{flag}={value}")
+        else:
+            words += [f"--{flag}={one}" for one in value]
+    return words
+
+
+def called(*words: str) -> str:
+    """What `qserve …` prints, in a process of its own.
+
+    Raises the error that its exit status stands for (UsageError, DoesNotFit, PortInUse, WorkerFailed), with its words.
+    """
+    done = subprocess.run([sys.executable, "-m", "qserve", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        kinds = {kind.exit_status: kind for kind in _ERRORS}
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or [f"exit status {done.returncode}"]
+        first = next((index for index, line in enumerate(said) if line.startswith("qserve: ")), len(said) - 1)
+        raise kinds.get(done.returncode, QserveError)("\n".join(said[first:]).removeprefix("qserve: "))
+    return done.stdout

@@ -1,0 +1,106 @@
+"""The library's surface is frozen: a name or a parameter that goes is a break for somebody."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import qserve
+from qserve.errors import ModelNotFound, UsageError, WorkerFailed
+from qserve.library import serving
+from qserve.library.flags import called, flags_of
+
+SIGNATURES = {
+    "plan": "(model: 'str', *, gpu: 'str | None' = None, **options: 'Any') -> 'Plan'",
+    "up": "(model: 'str | None' = None, *, reward: 'str | None' = None, **options: 'Value') -> 'Iterator[Service]'",
+    "score": "(records: 'Iterable[Mapping[str, Any]]', *, reward: 'str' = 'demo', **options: 'Value')"
+    " -> 'list[dict[str, Any]]'",
+    "evaluate": "(model: 'str | None' = None, *, url: 'str | None' = None, tasks: 'Sequence[str]' = (), "
+    "suite: 'str | None' = None, **options: 'Value') -> 'EvalResult'",
+    "compare": "(model: 'str | None' = None, *, reward: 'str | None' = None, quants: 'Sequence[str]' = "
+    "('bf16', 'int8', '4bit'), out: 'str | Path | None' = None, **options: 'Value') -> 'list[Candidate]'",
+}
+NAMES = ["Candidate", "EvalResult", "Plan", "Service", "__version__", "compare", "evaluate", "plan", "score", "up"]
+
+
+def test_the_names_are_these():
+    assert qserve.__all__ == NAMES
+    assert set(NAMES) <= set(dir(qserve))
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_signatures_are_these(name):
+    function = getattr(qserve, name) if name != "up" else serving.up  # the package `up` may have its name by now
+    assert str(inspect.signature(function)) == SIGNATURES[name]
+    assert "Raises" in function.__doc__ or "raises" in function.__doc__
+
+
+def test_a_service_has_these():
+    public = {name for name in dir(qserve.Service) if not name.startswith("_")}
+    assert public | {"url", "api_key", "start_s", "log"} == {
+        "api_key", "client", "log", "models", "report", "score", "start_s", "url",
+    }  # fmt: skip
+    assert "secret" not in repr(qserve.Service("http://127.0.0.1:1", "secret", 1.0, None))
+
+
+def test_importing_it_costs_nothing():
+    code = "import sys, qserve; print(any(name.startswith('qserve.') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("first", ["import qserve", "import qserve.up", "from qserve.up import Hosted"])
+def test_up_can_be_called_whatever_was_imported_before(first):
+    code = f"{first}\nimport qserve\ntry:\n    qserve.up().__enter__()\nexcept Exception as error:\n    print(error)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("qserve.up serves a model"), done.stdout
+
+
+def test_a_plan_is_the_commands_plan():
+    plan = qserve.plan("Qwen/Qwen3-32B", gpu="rtx-4090", quant="4bit", max_model_len=4096)
+    assert isinstance(plan, qserve.Plan) and plan.fits
+    assert plan.workload.max_model_len == 4096
+    assert plan.devices[0].name == "NVIDIA GeForce RTX 4090"
+
+
+def test_a_notebook_shows_bars_and_what_is_over():
+    html = qserve.plan("Qwen/Qwen3-32B", gpu="rtx-4090", quant="4bit")._repr_html_()
+    assert html.startswith("<div") and html.count("<div") == html.count("</div>")
+    assert "weights" in html and "NVIDIA GeForce RTX 4090" in html and "<script" not in html
+    over = qserve.plan("Qwen/Qwen3-32B", gpu="rtx-3060", quant="bf16")
+    assert not over.fits and "does not fit" in over._repr_html_() and "over the limit" in over._repr_html_()
+
+
+def test_a_name_from_a_checkpoint_is_escaped(tmp_path):
+    plan = qserve.plan("Qwen/Qwen3-8B", gpu="rtx-4090")
+    from dataclasses import replace
+
+    hostile = replace(plan, model=replace(plan.model, id="<img src=x onerror=alert(1)>"))
+    assert "<img" not in hostile._repr_html_()
+
+
+def test_an_option_that_is_none_is_named():
+    with pytest.raises(UsageError, match=r"qserve\.plan has no option 'max_len'; it takes .*max_model_len"):
+        qserve.plan("demo", max_len=3)
+    with pytest.raises(ModelNotFound):
+        qserve.plan("./nowhere")
+    with pytest.raises(AttributeError, match="has no attribute 'plam'"):
+        qserve.plam  # noqa: B018
+
+
+def test_options_are_flags():
+    options = {"max_model_len": 4096, "ui": False, "enforce_eager": True, "gpu": None, "api_key": ["a", "b"]}
+    assert flags_of(options) == [
+        "--max-model-len=4096", "--no-ui", "--enforce-eager", "--api-key=a", "--api-key=b",
+    ]  # fmt: skip
+
+
+def test_a_commands_mistake_is_its_error():
+    with pytest.raises(UsageError, match="No such option '--lenght'"):
+        called("plan", "--lenght", "3")
+    with pytest.raises(UsageError, match="no server answers"):
+        qserve.evaluate(url="http://127.0.0.1:9", suite="offline")
+    assert issubclass(WorkerFailed, Exception)
