@@ -44,7 +44,7 @@ RUN if id ubuntu >/dev/null 2>&1; then userdel --remove ubuntu; fi \
 WORKDIR /app
 COPY pyproject.toml constraints.txt LICENSE ./
 COPY scripts/setup.sh scripts/setup_engine.py scripts/
-COPY qserve/__init__.py qserve/
+COPY qserve/__init__.py qserve/version.py qserve/
 RUN --mount=type=cache,target=/var/cache/pip \
     mkdir configs evals && touch README.md && PIP_CACHE_DIR=/var/cache/pip scripts/setup.sh cuda
 

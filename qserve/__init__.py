@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from qserve.version import __version__
+
 if TYPE_CHECKING:
     from qserve.evaluation.compare import Candidate
     from qserve.evaluation.results import EvalResult
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from qserve.library.serving import Service, up
     from qserve.planner.plan import Plan
 
-__version__ = "0.1.0"
 __all__ = [
     "Candidate",
     "EvalResult",

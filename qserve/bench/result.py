@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import qserve
 from qserve.bench.metrics import Distribution, StageFigures
 from qserve.bench.records import RequestRecord
 from qserve.bench.run import StageRun
 from qserve.bench.saturation import Saturation
 from qserve.csv_cells import written_cell
 from qserve.errors import UsageError
+from qserve.version import __version__
 
 __all__ = ["BenchResult", "check_writable"]
 
@@ -52,7 +52,7 @@ class BenchResult:
             stages.append({**_stage(figures), "began_unix_s": round(run.began_unix_s, 3), **requests})
         return {
             "object": "bench",
-            "qserve_version": qserve.__version__,
+            "qserve_version": __version__,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began_unix_s)),
             "server": dict(self.server),
             "load": {name: _told(value) for name, value in self.load.items()},

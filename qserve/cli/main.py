@@ -9,10 +9,10 @@ from typing import NoReturn
 
 import click
 
-import qserve
 from qserve.cli.mistakes import sentence_of, sentence_of_os_error, shortened
 from qserve.errors import MissingExtra, QserveError, UsageError
 from qserve.packages import needed_with, package_of
+from qserve.version import __version__
 
 __all__ = ["cli", "main"]
 
@@ -52,7 +52,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(qserve.__version__, prog_name="qserve")
+@click.version_option(__version__, prog_name="qserve")
 def cli() -> None:
     """Plan, serve and measure Qwen models up to 32B.
 

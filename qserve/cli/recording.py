@@ -30,13 +30,13 @@ def recording_of(run_folder: Path, hardware: Hardware, keep_days: float, keep_gi
 
     Raises UsageError for bounds that make no sense.
     """
-    import qserve
     from qserve.detect.engines import Packages
     from qserve.runs.retention import Retention
     from qserve.runs.writer import NewRun
     from qserve.up.record import Recording
+    from qserve.version import __version__
 
-    versions = {"qserve": qserve.__version__, "python": platform.python_version(), **Packages.installed().versions}
+    versions = {"qserve": __version__, "python": platform.python_version(), **Packages.installed().versions}
     command = without_secrets(["qserve", *sys.argv[1:]])
     about = {**asdict(hardware), "cpu": hardware.cpu.model_name}  # not its hundred flags
     run = NewRun(run_folder.name, command, versions, about, run_folder, os.environ.get(STARTED_BY, ""))

@@ -12,12 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import qserve
 from qserve.errors import UsageError
 from qserve.evaluation.generations import OutcomeCounts
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel
 from qserve.hub.chat_template import read_template
+from qserve.version import __version__
 
 __all__ = ["EvalResult", "Score", "template_hash"]
 
@@ -69,7 +69,7 @@ class EvalResult:
             "asked": asdict(request),
             "seed": request.seed,
             "notes": list(notes),
-            "versions": {"qserve": qserve.__version__, "python": platform.python_version(), **_versions()},
+            "versions": {"qserve": __version__, "python": platform.python_version(), **_versions()},
             "machine": platform.machine(),
             "url": served.url,
             "run": served.run_id,

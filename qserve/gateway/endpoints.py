@@ -12,7 +12,6 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-import qserve
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
@@ -27,6 +26,7 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry import exposition
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import record_of
+from qserve.version import __version__
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError
 from qserve.wire.reward import BULK_PLACES
@@ -143,7 +143,7 @@ class Endpoints:
         await send_json(send, 200, {"status": "ok"})
 
     async def version(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_json(send, 200, {"version": qserve.__version__})
+        await send_json(send, 200, {"version": __version__})
 
     async def ready(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoints = [upstream.endpoint for upstream in self._upstreams]
@@ -190,7 +190,7 @@ class Endpoints:
 
     async def report(self, scope: Scope, receive: Receive, send: Send) -> None:
         entries = await asyncio.gather(*(self._report_of(upstream) for upstream in self._upstreams))
-        about = {"object": "list", "version": qserve.__version__, "run": self._runs.run_id}
+        about = {"object": "list", "version": __version__, "run": self._runs.run_id}
         await send_json(send, 200, {**about, "data": entries})
 
     async def report_page(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-import qserve
 from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.auth import OPEN_PATHS
 from qserve.gateway.engine_openapi import engine_schema
 from qserve.gateway.routes import ROUTES, RelayedRoute, Route, dialect_of
 from qserve.gateway.services import BySchema, Service
+from qserve.version import __version__
 from qserve.wire import responses
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
@@ -78,7 +78,7 @@ def document(with_keys: bool, workers: tuple[DocumentedWorker, ...]) -> bytes:
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     value = {
         "openapi": "3.1.0",
-        "info": {"title": "qserve", "version": qserve.__version__, "license": {"name": "Apache-2.0"}},
+        "info": {"title": "qserve", "version": __version__, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": components,
     }

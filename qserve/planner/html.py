@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Any
 
 from qserve.units import format_bytes
-
-if TYPE_CHECKING:
-    from qserve.planner.plan import DevicePlan, Plan
 
 __all__ = ["plan_html"]
 
@@ -24,25 +22,25 @@ _TERMS = (
 )
 
 
-def plan_html(plan: Plan) -> str:
-    """A `<div>` without scripts and without anything to load; every word of the checkpoint's is escaped."""
-    verdict, colour = ("fits", "#228833") if plan.fits else ("does not fit", "#cc3311")
-    facts = f"{plan.model.id} · {plan.quant.scheme} · {plan.engine} {plan.engine_version}"
+def plan_html(plan: Mapping[str, Any]) -> str:
+    """Of `Plan.to_json()` a `<div>` without scripts and without anything to load; words of a checkpoint are escaped."""
+    verdict, colour = ("fits", "#228833") if plan["fits"] else ("does not fit", "#cc3311")
+    facts = f"{plan['model']['id']} · {plan['quant']['scheme']} · {plan['engine']} {plan['engine_version']}"
     rows = [
         '<div style="font-family:system-ui,sans-serif;max-width:46em">',
         f'<div><b style="background:{colour};color:#fff;padding:0 .5em">{verdict}</b> <b>{escape(facts)}</b></div>',
-        *([f"<div>{escape(plan.why_not)}</div>"] if plan.why_not else []),
-        *(_device(device, len(list(same))) for device, same in groupby(plan.devices)),
-        f"<div>{_limits(plan)}</div>" if plan.fits else "",
-        *(f"<div>· {escape(way.change)} ({escape(way.cost)})</div>" for way in plan.suggestions),
+        *([f"<div>{escape(plan['why_not'])}</div>"] if plan["why_not"] else []),
+        *(_device(device, len(list(same))) for device, same in groupby(plan["devices"])),
+        f"<div>{_limits(plan)}</div>" if plan["fits"] else "",
+        *(f"<div>· {escape(way['change'])} ({escape(way['cost'])})</div>" for way in plan["suggestions"]),
         "</div>",
     ]
     return "".join(rows)
 
 
-def _device(device: DevicePlan, count: int) -> str:
-    held = [(name, getattr(device, field), colour) for name, field, colour in _TERMS if getattr(device, field) > 0]
-    whole = max(device.total_bytes, sum(num_bytes for _, num_bytes, _ in held), 1)
+def _device(device: Mapping[str, Any], count: int) -> str:
+    held = [(name, device[field], colour) for name, field, colour in _TERMS if device.get(field, 0) > 0]
+    whole = max(device["total_bytes"], sum(num_bytes for _, num_bytes, _ in held), 1)
     bar = "".join(
         f'<span style="background:{colour};width:{100 * num_bytes / whole:.2f}%" title="{name} '
         f'{format_bytes(num_bytes)}"></span>'
@@ -52,17 +50,17 @@ def _device(device: DevicePlan, count: int) -> str:
         f'<span style="white-space:nowrap"><b style="color:{colour}">■</b> {name} {format_bytes(num_bytes)}</span>'
         for name, num_bytes, colour in held
     )
-    left = f"{format_bytes(device.free_bytes)} left" if device.free_bytes >= 0 else "over the limit"
-    title = f"{count} × {device.name}" if count > 1 else device.name
+    left = f"{format_bytes(device['free_bytes'])} left" if device["free_bytes"] >= 0 else "over the limit"
+    title = f"{count} × {device['name']}" if count > 1 else device["name"]
     return (
-        f'<div style="margin-top:.6em">{escape(title)} · {format_bytes(device.total_bytes)} · {left}</div>'
+        f'<div style="margin-top:.6em">{escape(title)} · {format_bytes(device["total_bytes"])} · {left}</div>'
         f'<div style="display:flex;height:1.1em;background:#8883">{bar}</div><div><small>{legend}</small></div>'
     )
 
 
-def _limits(plan: Plan) -> str:
-    limits = plan.workload
+def _limits(plan: Mapping[str, Any]) -> str:
+    limits = plan["workload"]
     return (
-        f"max_model_len {limits.max_model_len:,} · max_num_seqs {limits.max_num_seqs:,} · "
-        f"KV cache of {plan.kv_cache_tokens:,} tokens"
+        f"max_model_len {limits['max_model_len']:,} · max_num_seqs {limits['max_num_seqs']:,} · "
+        f"KV cache of {plan['kv_cache_tokens']:,} tokens"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from qserve.core.hardware import Device
 from qserve.core.workload import Workload
+from qserve.planner.html import plan_html
 from qserve.planner.learned import Correction
 from qserve.planner.term import Term, columns_of
 
@@ -137,9 +138,7 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a bar for each device."""
-        from qserve.planner.html import plan_html  # it draws what is defined here
-
-        return plan_html(self)
+        return plan_html(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """The object that `qserve plan --json` prints: plain dicts, lists, numbers, strings."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import qserve
 from qserve.report.blocks import Block, Code, Figure, Row, Section, Table, Text, Tiles
 from qserve.report.facts import RunReport
 from qserve.report.sections import sections_of
+from qserve.version import __version__
 
 __all__ = ["to_json"]
 
@@ -21,7 +21,7 @@ def to_json(report: RunReport) -> dict[str, Any]:
     run = report.run.to_json()
     return {
         "object": "report",
-        "qserve_version": qserve.__version__,
+        "qserve_version": __version__,
         "made_unix_s": round(report.made_unix_s, 3),
         "run": {name: run[name] for name in ("id", "state", "started_unix_s", "ended_unix_s", "command", "versions",
                                              "hardware", "url")},

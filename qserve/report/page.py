@@ -8,12 +8,12 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-import qserve
 from qserve.report.blocks import Code, Figure, Row, Table, Text, Tiles
 from qserve.report.charts.draw import draw
 from qserve.report.facts import RunReport
 from qserve.report.figures import NUMERIC, duration, moment, text_of
 from qserve.report.sections import sections_of
+from qserve.version import __version__
 
 __all__ = ["to_html"]
 
@@ -28,7 +28,7 @@ def to_html(report: RunReport) -> str:
         run=run,
         when=f"{moment(run.started_unix_s)} · {_state(report)}",
         made=moment(report.made_unix_s),
-        version=qserve.__version__,
+        version=__version__,
         sections=sections_of(report),
         style=Markup(_read("page.css")),  # noqa: S704 - ours
     )

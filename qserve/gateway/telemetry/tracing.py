@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from starlette.types import Scope
 
-import qserve
 from qserve.errors import MissingExtra, UsageError
 from qserve.gateway.telemetry.record import RequestRecord
+from qserve.version import __version__
 
 __all__ = ["NoTraces", "OpenTelemetry", "Traces", "to_collector"]
 
@@ -72,7 +72,7 @@ class OpenTelemetry:
         propagation = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
         self._context = propagation.TraceContextTextMapPropagator()
         self._provider = provider
-        self._tracer = provider.get_tracer("qserve.gateway", qserve.__version__)
+        self._tracer = provider.get_tracer("qserve.gateway", __version__)
         self._spans: dict[int, tuple[Any, int]] = {}
 
     def begin(self, scope: Scope, record: RequestRecord) -> None:
@@ -121,7 +121,7 @@ def to_collector(endpoint: str) -> OpenTelemetry:
     except ImportError as error:
         package = (error.name or "opentelemetry").partition(".")[0]
         raise MissingExtra(package, "--otlp-traces-endpoint") from error
-    about = resources.Resource.create({"service.name": "qserve", "service.version": qserve.__version__})
+    about = resources.Resource.create({"service.name": "qserve", "service.version": __version__})
     provider = sdk.TracerProvider(resource=about)
     has_own_timeout = any(name in os.environ for name in _TIMEOUT_VARIABLES)
     exporter = otlp.OTLPSpanExporter(endpoint=endpoint, timeout=None if has_own_timeout else _COLLECTOR_TIMEOUT_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import qserve
 from qserve.report.blocks import Section, Text
 from qserve.report.facts import RunReport
 from qserve.report.sections.bench import bench
@@ -18,6 +17,7 @@ from qserve.report.sections.reward import reward
 from qserve.report.sections.reward_truth import reward_truth
 from qserve.report.sections.start import start
 from qserve.report.sections.traffic import traffic
+from qserve.version import __version__
 
 __all__ = ["sections_of"]
 
@@ -36,5 +36,5 @@ def _made(make: Callable[[RunReport], Section | None], report: RunReport) -> Sec
     try:
         return make(report)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        told = f"What is stored of this can't be read by qserve {qserve.__version__} ({type(error).__name__}: {error})."
+        told = f"What is stored of this can't be read by qserve {__version__} ({type(error).__name__}: {error})."
         return Section(make.__name__, make.__name__.capitalize(), (Text(told, is_warning=True),))
