@@ -43,6 +43,8 @@ FIFTH = "fifth"
 SIXTH = "sixth"
 SEVENTH = "seventh"
 _RAM_BYTES = 512 * GIB
+# What the published runs had: each format computed as it was stored.
+_INSTALLED = frozenset({"kernels", "gptqmodel", "optimum", "bitsandbytes", "compressed-tensors"})
 
 # Rows that contradict physics or their own neighbours. They are planned and shown, but not averaged.
 UNTRUSTED = {
@@ -243,7 +245,7 @@ def _compare(row: Row, rows: list[Row]) -> Iterator[Comparison | Skipped]:
     if is_share_needed and "gpu_memory_utilization" not in row.config:
         yield Skipped(row, "gpu_memory_utilization is not stated")
         return
-    machine = Hardware(devices, _RAM_BYTES, _RAM_BYTES, 16)
+    machine = Hardware(devices, _RAM_BYTES, _RAM_BYTES, 16, packages=_INSTALLED)
     plan = make_plan(checkpoint, machine, request)
     planned, measured = _figures(row, term, plan)
     release = ".".join(plan.engine_version.split(".")[:2])
@@ -309,6 +311,7 @@ def request_of(row: Row) -> PlanRequest:
             prompt_len=prompt,
             max_model_len=prompt + int(config["gen_tokens"]),
             max_num_seqs=config.get("batch", 1),
+            max_num_batched_tokens=2048,
             device_map="balanced",  # what accelerate's own "auto" does, with which the published runs were loaded
         )
     speculative = re.search(r"mtp n=(\d)", str(config.get("spec", "")))
