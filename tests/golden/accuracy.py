@@ -324,7 +324,7 @@ def request_of(row: Row) -> PlanRequest:
         engine_version=release,
         dtype=None if dtype == "auto" else dtype,
         gpu_memory_utilization=config.get("gpu_memory_utilization"),
-        quant="auto" if row.model.endswith("-NVFP4") or _packing(row.model, str(config.get("quant"))) else "bf16",
+        quant="auto" if row.model.startswith("RedHatAI/") or _packing(row.model, str(config.get("quant"))) else "bf16",
         kv_cache_dtype=str(config.get("kv_cache_dtype", "auto")).split(" ")[0].replace("bf16", "bfloat16"),
         tensor_parallel_size=config.get("tp", 1),
         enforce_eager=bool(config.get("enforce_eager")),
@@ -363,7 +363,7 @@ def _release(config: dict[str, Any]) -> str | None:
 @cache
 def checkpoint_of(model: str, quant: str) -> Checkpoint | None:
     """The bundled dimensions of a row's model, packed as the row says."""
-    named = named_config(model) if model.endswith("-NVFP4") else None
+    named = named_config(model) if model.startswith("RedHatAI/") and model.endswith("-NVFP4") else None
     if named is not None:
         return Checkpoint(model, None, named[1], ModelSpec.from_config(named[1], model))
     name = _full_id(model)
