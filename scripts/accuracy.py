@@ -45,13 +45,13 @@ def main() -> None:
         print(f"== {title} ({file}) ==")
         results = list(compare_all(file, part))
         compared = [item for item in results if isinstance(item, Comparison)]
-        _print_table([item for item in compared if item.untrusted is None])
+        _print_table(compared)
         if "--rows" in sys.argv:
             _print_rows(compared)
-        print("\nNot to be trusted (planned, not averaged):")
+        print("\nLeft out of the first figures (column left_out):")
         for item in compared:
-            if item.untrusted:
-                print(f"  {item.row.id} {item.row.model} {item.term}: {item.error:+.1%}; {item.untrusted}")
+            if item.row.left_out:
+                print(f"  {item.row.id} {item.row.model} {item.term}: {item.error:+.1%}; {item.row.left_out}")
         print("\nNot compared:")
         for reason, count in Counter(item.reason for item in results if isinstance(item, Skipped)).most_common():
             print(f"  {count:3d} × {reason}")
@@ -59,16 +59,30 @@ def main() -> None:
 
 
 def _print_table(compared: list[Comparison]) -> None:
+    """Each figure without the rows that are left out, and with them."""
     groups: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
     for item in compared:
         groups[item.term, item.group].append(item)
-    print(f"{'term':28s} {'engine':22s} {'rows':>5s} {'mean':>8s} {'worst':>8s}  worst row")
+    columns = f"{'rows':>5s} {'mean':>8s} {'worst':>8s}"
+    print(f"{'term':28s} {'engine':22s} {columns}  {'worst row':32s} with those left out: {columns}")
     for (term, group), items in sorted(groups.items()):
-        worst = max(items, key=lambda item: abs(item.error))
-        mean = sum(abs(item.error) for item in items) / len(items)
-        print(
-            f"{term:28s} {group:22s} {len(items):5d} {mean:8.2%} {worst.error:+8.2%}  {worst.row.id} {worst.row.model}"
-        )
+        kept = [item for item in items if item.row.left_out is None]
+        worst = _worst(kept)
+        named = f"{worst.row.id} {worst.row.model}" if worst else ""
+        everything = _figures(items) if len(items) > len(kept) else ""
+        print(f"{term:28s} {group:22s} {_figures(kept)}  {named:32s} {'':20s} {everything}".rstrip())
+
+
+def _figures(items: list[Comparison]) -> str:
+    worst = _worst(items)
+    if worst is None:
+        return f"{0:5d} {'–':>8s} {'–':>8s}"
+    mean = sum(abs(item.error) for item in items) / len(items)
+    return f"{len(items):5d} {mean:8.2%} {worst.error:+8.2%}"
+
+
+def _worst(items: list[Comparison]) -> Comparison | None:
+    return max(items, key=lambda item: abs(item.error), default=None)
 
 
 def _print_rows(compared: list[Comparison]) -> None:

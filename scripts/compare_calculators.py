@@ -42,7 +42,7 @@ Estimate = dict[str, float | None]
 def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    results = [item for item in compare_all() if isinstance(item, Comparison) and item.untrusted is None]
+    results = [item for item in compare_all() if isinstance(item, Comparison) and item.row.left_out is None]
     print(f"| figure | rows | {' | '.join(TOOLS)} |")
     print(f"|---|---:|{'---:|' * len(TOOLS)}")
     for title, wanted in KINDS.items():

@@ -1,6 +1,8 @@
 """The planner against published figures: every row of measurements.csv is planned as its source describes it.
 
-A row is compared, or it is listed with the reason why not; nothing is dropped without a word.
+A row is compared, or it is listed with the reason why not; nothing is dropped without a word. The column `left_out`
+says why a row that is planned and shown is no part of the average: it contradicts physics or its neighbours, or its
+source does not state what the figure depends on. What the planner makes of a row is never the reason.
 """
 
 from __future__ import annotations
@@ -46,73 +48,6 @@ _RAM_BYTES = 512 * GIB
 # What the published runs had: each format computed as it was stored.
 _INSTALLED = frozenset({"kernels", "gptqmodel", "optimum", "bitsandbytes", "compressed-tensors"})
 
-# Rows that contradict physics or their own neighbours. They are planned and shown, but not averaged.
-UNTRUSTED = {
-    "x006": "0.32 GiB is rounded: a block of 2096 tokens takes 0.02",
-    "x007": "0.32 GiB is rounded",
-    "x027": "a first or a later start is not stated",
-    "x028": "a first or a later start is not stated",
-    "x029": "the checkpoint mixes packings, its weights and the share are not stated",
-    "m0108": "2.50 GB at 1 token, 2.62 at 6144, though the KV cache alone grows by 0.21",
-    "m0057": "below the bytes of its own weights; the source calls the row uncertain",
-    "m0058": "below the bytes of its own weights; the source calls the row uncertain",
-    "m0065": "the source calls the multi-card Qwen2-72B rows uncertain",
-    "m0066": "the source calls the multi-card Qwen2-72B rows uncertain",
-    "m0072": "the source calls the multi-card Qwen2-72B rows uncertain",
-    "m0580": "weights of 56.88 and a cache of 4.85 GiB are more than the 59.6 GiB that 0.49 of the card requests",
-    "m0581": "the cache of m0580",
-    "m0582": "the cache of m0580",
-    "n0015": "prefix caching is not stated; with it the plan is exact to 0.5 %",
-    "n0016": "prefix caching is not stated; with it the plan says 2.38 as well",
-    "n0042": "prefix caching is not stated, and was off by default; with it the plan is exact",
-    "n0026": "prefix caching is not stated; with it the plan is exact to 0.5 %",
-    "n0027": "prefix caching is not stated; with it the plan is exact to 0.5 %",
-    "m0447": "of a rank that does not sample; the driver's peak is not in the log",
-    "h046": "ROCm without the encoder's profile (--skip-mm-profiling), which no flag of the plan says",
-    "h047": "ROCm without the encoder's profile",
-    "h051": "ROCm without the encoder's profile",
-    "t063": "started with --enable-sleep-mode, whose allocator that release counts wrongly (vllm mem_utils.py)",
-    "t064": "started with --enable-sleep-mode",
-    "t067": "started with --enable-sleep-mode",
-    "t081": "a first or a later start is not stated; planned as a later one it is exact to 1 %",
-    "t082": "a first or a later start is not stated; planned as a later one it is exact to 1 %",
-    "t098": "prefix caching is not stated, and was off by default; with it the plan is exact",
-    "t099": "prefix caching is not stated; with it the plan is exact",
-    "t101": "prefix caching is not stated; with it the plan is exact",
-    "t102": "prefix caching is not stated; with it the plan is exact",
-    "v111": "max_model_len is not stated, and the video that start-up encodes grows with it",
-    **{
-        f"v{number:03d}": "the release is not stated: as 0.20 the plan is 2.6 % over, as 0.21 2.2 % under"
-        for number in range(14, 17)
-    },
-    **{
-        f"v{number:03d}": "drafts from n-grams, which the plan refuses: its rejection sampler is profiled as well"
-        for number in range(51, 54)
-    },
-    **{
-        f"v{number:03d}": "started with FlashInfer's sampler, which no flag of the plan says: 14 bytes, not 38"
-        for number in range(94, 97)
-    },
-    **{
-        f"v{number:03d}": "a first or a later start is not stated; planned as a later one it is exact to 1 %"
-        for number in range(103, 106)
-    },
-    **{
-        f"w{number:03d}": "with 1.12 GiB of weights more than was requested: another process freed memory meanwhile"
-        for number in range(2, 5)
-    },
-    **{f"w{number:03d}": "the release is not stated" for number in range(26, 29)},
-    **{f"w{number:03d}": "model, card and step are inferred from the log's figures" for number in range(98, 103)},
-    **{
-        f"w{number:03d}": "WSL2, the first model runner and graphs up to 32 sequences, which no flag of the plan says"
-        for number in (41, 42, 43, 44, 46, 47, 48, 49)
-    },
-    "w074": "the planner knew this log: Qwen3's experts were moved to the first model runner by it",
-    "w086": "1.76 GiB is rounded: a block of 2096 tokens takes 0.08; 1.7575 give the 44,016",
-    "t131": "the project's own start sets expandable_segments, which round nothing",
-    "t132": "the project's own start sets expandable_segments",
-    "m0448": "of a rank that does not sample; the driver's cache was the smaller one (81536 tokens)",
-}
 # Logs that state no release, but print weights with four decimals or count blocks, as only old ones did.
 INFERRED_RELEASES = {
     **{f"m{number:04d}": "0.7.0" for number in range(583, 589)},
@@ -143,6 +78,7 @@ class Row:
     value: float
     unit: str
     part: str = ""
+    left_out: str | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +90,6 @@ class Comparison:
     group: str
     planned: float
     measured: float
-    untrusted: str | None = None
 
     @property
     def error(self) -> float:
@@ -177,7 +112,7 @@ def read_rows(file: str = MEASUREMENTS) -> list[Row]:
             Row(
                 line["id"], line["kind"], line["model"], json.loads(line["config"]), line["quantity"],
                 float(line["value"]) if re.fullmatch(r"-?[\d.]+", line["value"]) else float("nan"), line["unit"],
-                line.get("set", ""),
+                line.get("set", ""), line["left_out"] or None,
             )
             for line in csv.DictReader(stream)
         ]  # fmt: skip
@@ -206,7 +141,7 @@ def _why_not(row: Row) -> str | None:
         return f"{row.quantity!r} is not a term of the plan"
     if row.kind == "inference-transformers" and row.config.get("generation") == "Qwen1":
         return "first-generation Qwen ran code of its own; unit and way of measuring are not stated"
-    if row.config.get("uncertain") and row.id not in UNTRUSTED:
+    if row.config.get("uncertain") and row.left_out is None:
         return f"uncertain by its source: {row.config.get('uncertain_why') or row.config['uncertain']}"
     if _checkpoint_for(row) is None:
         return f"dimensions or packing of {row.model} ({row.config.get('quant')}) are not known"
@@ -249,7 +184,7 @@ def _compare(row: Row, rows: list[Row]) -> Iterator[Comparison | Skipped]:
     plan = make_plan(checkpoint, machine, request)
     planned, measured = _figures(row, term, plan)
     release = ".".join(plan.engine_version.split(".")[:2])
-    yield Comparison(row, term, f"{plan.engine} {release}", planned, measured, UNTRUSTED.get(row.id))
+    yield Comparison(row, term, f"{plan.engine} {release}", planned, measured)
 
 
 def _figures(row: Row, term: str, plan: Plan) -> tuple[float, float]:
