@@ -18,9 +18,6 @@ from qserve.units import MIB, parse_bytes
 
 __all__ = ["CpuFeatures", "Device", "Hardware", "formats_of", "known_gpus", "parse_gpu", "usual_gpus"]
 
-# A card of unknown kind: what a memory=… description computes with. Ampere is the oldest generation with bf16.
-_ASSUMED_CAPABILITY = (8, 0)
-_EXAMPLES = ("rtx-4090", "rtx-3060", "l4", "a100-80gb", "h100-80gb", "mi300x")
 _LEAST_BYTES = 64 * MIB  # no card has less: a number without its unit
 _DESCRIPTION_KEYS = ("memory", "sm", "count", "bandwidth", "cc", "used", "name")
 
@@ -55,7 +52,7 @@ class Device:
     @property
     def is_integrated(self) -> bool:
         """Whether the CPU shares its memory: Jetson Orin (8.7) and Thor (11.0), GB10 (12.1)."""
-        return self.compute_capability in ((8, 7), (11, 0), (12, 1))
+        return self.compute_capability in _integrated()
 
     def supports(self, number_format: str) -> bool:
         """Whether the device computes in `number_format` (fp16, bf16, fp8, fp4, int8) natively."""
@@ -105,14 +102,14 @@ class Hardware:
 
 
 def formats_of(compute_capability: tuple[int, int]) -> tuple[str, ...]:
-    """Formats with tensor-core (or DP4A) arithmetic, by NVIDIA compute capability.
+    """Formats with tensor-core (or DP4A) arithmetic, by NVIDIA compute capability: configs/gpus.toml."""
+    since = load("gpus")["capabilities"]["formats"]
+    return tuple(name for name, first in since.items() if compute_capability >= tuple(first))
 
-    fp16 from 7.0 (Volta), int8 from 7.5 (Turing), bf16 from 8.0 (Ampere), fp8 from 8.9 (Ada), fp4 from 10.0
-    (Blackwell).
-    Source: CUDA C++ Programming Guide, "Tensor Core Input Data Type Support by Compute Capability".
-    """
-    steps = (("fp16", (7, 0)), ("int8", (7, 5)), ("bf16", (8, 0)), ("fp8", (8, 9)), ("fp4", (10, 0)))
-    return tuple(name for name, since in steps if compute_capability >= since)
+
+@cache
+def _integrated() -> frozenset[tuple[int, ...]]:
+    return frozenset(map(tuple, load("gpus")["capabilities"]["integrated"]))
 
 
 @cache
@@ -154,8 +151,9 @@ def _known(name: str) -> Device:
     ]
     near = list(dict.fromkeys(keys[match] for match in close))[:4]
     hint = "near matches" if near else "known are for example"
+    named = near or load("gpus")["usual"]["examples"]
     raise UsageError(
-        f"--gpu {name!r} is no card of configs/gpus.toml; {hint}: {', '.join(near or _EXAMPLES)}. "
+        f"--gpu {name!r} is no card of configs/gpus.toml; {hint}: {', '.join(named)}. "
         "Any card can be described: --gpu memory=23.6GiB,sm=128"
     )
 
@@ -177,7 +175,7 @@ def _described(text: str) -> tuple[Device, ...]:
         raise UsageError(f"--gpu {text!r}: memory must be above 0 and at least as large as used")
     if total_bytes < _LEAST_BYTES:
         raise UsageError(f"--gpu {text!r}: memory={fields['memory']} is {total_bytes} bytes; write for example 24GiB")
-    capability = _capability(fields["cc"], text) if "cc" in fields else _ASSUMED_CAPABILITY
+    capability = _capability(fields["cc"], text) if "cc" in fields else _described_capability()
     device = Device(
         name=fields.get("name", f"{fields['memory']} card"),
         kind="cuda",
@@ -189,6 +187,11 @@ def _described(text: str) -> tuple[Device, ...]:
         compute_capability=capability,
     )
     return (device,) * _positive_int("count", fields.get("count", "1"), text)
+
+
+def _described_capability() -> tuple[int, int]:
+    major, minor = load("gpus")["capabilities"]["described"]
+    return major, minor
 
 
 def _capability(value: str, text: str) -> tuple[int, int]:

@@ -106,8 +106,8 @@ class EnginePlanner(Protocol):
         """Whether it has kernels on `device` for a checkpoint that is stored so."""
         return True
 
-    def quantizes(self, scheme: str) -> bool:
-        """Whether it can make `scheme` of 16-bit weights while loading them, on some device."""
+    def quantizes(self, scheme: str, device: Device) -> bool:
+        """Whether it can make `scheme` of 16-bit weights while loading them, on devices of that kind."""
         return False
 
 

@@ -16,7 +16,7 @@ _NAMES = {"model.embed_tokens": "embeddings", "lm_head": "head", "model.visual":
 
 
 def layout_rows(plan: Plan) -> list[str]:
-    """A row per place that holds weights; none for a plan that lays no modules, or lays all in one place.
+    """A row per place that holds weights; none for a plan that places no modules, or all in one place.
 
     The bar is the model from its first layer to its last; what lies at the place is filled.
     """

@@ -189,9 +189,10 @@ def nothing_runs(checkpoint: Checkpoint, request: PlanRequest, offer: Offer) -> 
     able = [
         f"--engine {engine.name}"
         for engine in own_engines()
-        if engine.name != offer.name and any(map(engine.planner.quantizes, resolve_scheme(request.quant)))
+        if engine.name != offer.name
+        and any(engine.planner.quantizes(scheme, offer.device) for scheme in resolve_scheme(request.quant))
     ]
-    hint = f"; or give {' or '.join(able)}" if able and offer.name == own_engines()[0].name else ""
+    hint = f"; or give {' or '.join(able)}" if able else ""
     return (
         f"--quant {request.quant} of {checkpoint.id} does not run on {where}: there is no known checkpoint of it that "
         f"does, and {offer.name} can't quantize so while loading here. It can: {', '.join(runs)}{hint}"

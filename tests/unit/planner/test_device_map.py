@@ -16,7 +16,7 @@ from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.hub.bundled import bundled_config
 from qserve.planner import Plan, PlanRequest, make_plan, plan_request
-from qserve.planner.engines.transformers.device_map import Bin, Mode, Module, Modules, Spread, lay
+from qserve.planner.engines.transformers.device_map import Bin, Mode, Module, Modules, Spread, place_modules
 from qserve.planner.engines.transformers.module_map import ModuleMap, overdrawn
 from qserve.planner.engines.transformers.modules import modules_of, tensors_by_layer
 from qserve.planner.memory.weights import Loading, rank_weights
@@ -278,7 +278,7 @@ overflow_strategy = st.sampled_from(((), ("cpu",), ("cpu", "disk"), ("disk",)))
 def laid(modules: Modules, rooms: list[int], places: tuple[str, ...], mode: Mode) -> tuple[Spread | None, list[Bin]]:
     cards = [Bin(index, room) for index, room in enumerate(rooms)]
     overflow = [Bin(name, 6000 if name == "cpu" else 10**9) for name in places]
-    return lay(modules, cards, overflow, mode), [*cards, *overflow]
+    return place_modules(modules, cards, overflow, mode), [*cards, *overflow]
 
 
 @settings(max_examples=150)

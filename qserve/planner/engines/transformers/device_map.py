@@ -1,10 +1,10 @@
-"""Layers over cards, RAM and disk: the `device_map` that accelerate dispatches by, laid by our own account.
+"""Layers over cards, RAM and disk: the `device_map` that accelerate dispatches by, from our own estimate.
 
 Each place says what it can take after activations and runtime; each module brings its weights and the cache that lies
-with it. So nothing is laid where the cache or a step would overflow it later, the last card not excepted.
+with it. So nothing is placed where the cache or a step would overflow it later, the last card not excepted.
 
 What is offloaded computes on the first card all the same: accelerate brings one piece of it there at a time, and its
-cache must be there at all times. Both are set aside before anything is laid.
+cache must be there at all times. Both are set aside before anything is placed.
 Source: accelerate 1.15, big_modeling.py: dispatch_model (main_device) and hooks.py: attach_align_device_hook.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["Bin", "Mode", "Module", "Modules", "Place", "Spread", "lay"]
+__all__ = ["Bin", "Mode", "Module", "Modules", "Place", "Spread", "place_modules"]
 
 Mode = Literal["auto", "balanced", "sequential"]
 Place = int | str
@@ -104,7 +104,7 @@ class Spread:
         return self.weights_on(name) + self.cache_on(name) + self.passing_through(name)
 
 
-def lay(modules: Modules, cards: list[Bin], overflow: list[Bin], mode: Mode = "auto") -> Spread | None:
+def place_modules(modules: Modules, cards: list[Bin], overflow: list[Bin], mode: Mode = "auto") -> Spread | None:
     """Modules in order over `cards` (or the CPU, where it computes), the last layers into `overflow`; None: no fit.
 
     `sequential` fills each card before the next. `balanced` fills all to the same share of what they can take.
@@ -114,14 +114,14 @@ def lay(modules: Modules, cards: list[Bin], overflow: list[Bin], mode: Mode = "a
     if not usable:
         return None
     for kept in _layers_to_keep(modules, usable, overflow):
-        laid = _lay_cards(modules, kept, usable, mode)
-        rest = _fill(modules.layers[kept:], overflow, offloaded=True) if laid is not None else None
-        if laid is not None and rest is not None:
-            main = next(name for name, held in laid if held)
+        placed = _place_on_cards(modules, kept, usable, mode)
+        rest = _fill(modules.layers[kept:], overflow, offloaded=True) if placed is not None else None
+        if placed is not None and rest is not None:
+            main = next(name for name, held in placed if held)
             if kept == len(modules.layers) or main == usable[0].name:
-                return Spread((*laid, *rest), main)
+                return Spread((*placed, *rest), main)
     # Too small a first card holds nothing; then the next one is where offloaded layers compute.
-    return lay(modules, usable[1:], overflow, mode) if overflow else None
+    return place_modules(modules, usable[1:], overflow, mode) if overflow else None
 
 
 _Filled = tuple[tuple[Place, tuple[Module, ...]], ...]
@@ -143,7 +143,7 @@ def _layers_to_keep(modules: Modules, cards: list[Bin], overflow: list[Bin]) -> 
     yield from range(min(fit, count - 1), -1, -1)
 
 
-def _lay_cards(modules: Modules, kept: int, cards: list[Bin], mode: Mode) -> _Filled | None:
+def _place_on_cards(modules: Modules, kept: int, cards: list[Bin], mode: Mode) -> _Filled | None:
     moved = modules.layers[kept:]
     inside = (*modules.first, *modules.layers[:kept], *modules.last)
     if moved:

@@ -12,7 +12,7 @@ from qserve.errors import UsageError
 from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER, CUDA_CONTEXT_SINGLE, Constant
 from qserve.planner.corrections import Corrections, corrections_for
 from qserve.planner.engines.transformers.constants import PYTHON_CPU
-from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, lay
+from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, place_modules
 from qserve.planner.engines.transformers.memory import (
     activation_bytes,
     exllama_scratch_bytes,
@@ -210,10 +210,10 @@ class TransformersEstimate:
         if isinstance(asked, ModuleMap):
             spread = self._spread_by_hand(asked, modules, cards)
             return None if overdrawn(spread, [*cards, *overflow]) else spread
-        return lay(modules, cards, overflow, asked or "auto")
+        return place_modules(modules, cards, overflow, asked or "auto")
 
     def overdrawn(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> dict[int | str, int]:
-        """Bytes that a map of the user's takes too much of each place; empty where it fits or the planner lays."""
+        """Bytes that a map of the user's takes too much of each place; empty where it fits or the planner places."""
         asked = self.options.device_map
         if not isinstance(asked, ModuleMap):
             return {}

@@ -1,4 +1,4 @@
-"""A device map and memory limits as users write them: read, checked, and laid out over our modules."""
+"""A device map and memory limits as users write them: read, checked, and applied to our modules."""
 
 from __future__ import annotations
 

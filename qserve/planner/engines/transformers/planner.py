@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from qserve.core.checkpoint import Checkpoint
-from qserve.core.hardware import Hardware
+from qserve.core.hardware import Device, Hardware
 from qserve.planner.engine import EnginePlanner
 from qserve.planner.engines.transformers.candidates import candidates
 from qserve.planner.engines.transformers.constants import TESTED_RELEASE
@@ -54,5 +54,5 @@ class TransformersPlanner(EnginePlanner):
     def loads(self, scheme: str) -> bool:
         return loads(scheme)
 
-    def quantizes(self, scheme: str) -> bool:
+    def quantizes(self, scheme: str, device: Device) -> bool:
         return quantizes(scheme)

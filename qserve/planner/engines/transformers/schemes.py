@@ -25,7 +25,7 @@ def loads(scheme: str) -> bool:
 
 
 def quantizes(scheme: str) -> bool:
-    """Whether it makes `scheme` while loading."""
+    """Whether it makes `scheme` while loading, wherever that is."""
     return SCHEMES[scheme].bits >= 16 or scheme in _IN_FLIGHT
 
 

@@ -71,5 +71,5 @@ class VllmPlanner(EnginePlanner):
     def runs_stored(self, scheme: str, device: Device, cpu: CpuFeatures) -> bool:
         return runs_stored(scheme, device, cpu)
 
-    def quantizes(self, scheme: str) -> bool:
-        return quantizes(scheme)
+    def quantizes(self, scheme: str, device: Device) -> bool:
+        return quantizes(scheme, device)

@@ -32,6 +32,7 @@ _IN_FLIGHT = {
     "int8_per_channel_weight_only": CheckpointQuantization("int8_per_channel_weight_only", 8, experts_only=True),
     "bnb-nf4": CheckpointQuantization("bnb-nf4", 4, 64, double_quant=True),
 }
+_IN_FLIGHT_ON_CPU = ("bnb-nf4",)
 _NAMED_ONLINE = (0, 28)
 """First release whose fp8_per_tensor quantizes while loading; before it, `fp8` does."""
 _VERIFIED = (0, 32)
@@ -52,9 +53,10 @@ def loads(scheme: str) -> bool:
     return scheme in _STORED
 
 
-def quantizes(scheme: str) -> bool:
-    """Whether vLLM makes `scheme` while loading, on some card."""
-    return SCHEMES[scheme].bits >= 16 or scheme in _IN_FLIGHT
+def quantizes(scheme: str, device: Device) -> bool:
+    """Whether vLLM makes `scheme` while loading, on some card or on a CPU."""
+    made = _IN_FLIGHT_ON_CPU if device.kind == "cpu" else tuple(_IN_FLIGHT)
+    return SCHEMES[scheme].bits >= 16 or scheme in made
 
 
 def quantization_flag(scheme: str) -> str:
@@ -85,7 +87,7 @@ def online_scheme(
         return None
     device, release = devices[0], version.release
     if device.kind == "cpu":
-        return _IN_FLIGHT[scheme] if scheme == "bnb-nf4" else None
+        return _IN_FLIGHT[scheme] if scheme in _IN_FLIGHT_ON_CPU else None
     if not _is_able("fp8" if scheme.startswith(("fp8", "mxfp")) else scheme, device):
         return None
     if scheme == "fp8":
