@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qserve.cli.options import hardware_of
+from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.report import read_report, to_html

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import httpx
 
-from qserve.cli.options import hardware_of
+from qserve.cli.options.planning import hardware_of
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.command import command
 from qserve.engine.vllm.parser import installed_parser

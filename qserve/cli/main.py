@@ -1,4 +1,4 @@
-"""`qserve`: one command per file in this package, imported only when it is called, so that --help stays instant."""
+"""`qserve`: a folder or a file per command, imported only when it is called, so that --help stays instant."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ COMMANDS = {
     "models": "Known models, their sizes and aliases.",
     "doctor": "What this machine can run, and which command installs the rest.",
 }
+# Where a command is not in a file, or in the folder, of its own name.
+_MODULES = {"eval-reward": "reward.eval_reward", "score": "reward.score"}
+_FILES = ("models", "ui")
 # Of a mistake's sentence, in characters: a value that is repeated in it may be of any length.
 _LONGEST = 1600
 
@@ -43,7 +46,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"qserve.cli.{cmd_name.replace('-', '_')}").command
+        module = _MODULES.get(cmd_name) or (cmd_name if cmd_name in _FILES else f"{cmd_name}.command")
+        command: click.Command = importlib.import_module(f"qserve.cli.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from qserve.cli.recording import STARTED_BY
+from qserve.cli.up.recording import STARTED_BY
 from qserve.errors import UsageError, WorkerFailed
 
 __all__ = ["OwnServer", "own_server", "up_arguments"]

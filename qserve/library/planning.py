@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qserve.cli.options import hardware_of, request_of
+from qserve.cli.options.planning import hardware_of, request_of
 from qserve.errors import UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan

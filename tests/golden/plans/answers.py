@@ -44,7 +44,7 @@ def answer(line: str) -> Answer:
     def with_learned(request: PlanRequest, *_: Any, **__: Any) -> PlanRequest:
         return replace(request, learned=residuals)
 
-    with mock.patch("qserve.cli.plan.with_learned", with_learned):
+    with mock.patch("qserve.cli.plan.command.with_learned", with_learned):
         return _run(line)
 
 

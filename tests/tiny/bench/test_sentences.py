@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from qserve.cli.bench import command
+from qserve.cli.bench.command import command
 from qserve.errors import UsageError
 from tests.tiny.bench.conftest import stream, token, whole
 

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from qserve.cli.reward_source import opened_scorer
+from qserve.cli.reward.source import opened_scorer
 from qserve.engine.heartbeat import Heartbeat, read_heartbeat
 from qserve.errors import UsageError
 from qserve.reward.protocols.job import Text

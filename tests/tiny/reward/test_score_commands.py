@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from qserve.cli.eval_reward import command as eval_reward
-from qserve.cli.reward import command as reward
-from qserve.cli.score import command as score
+from qserve.cli.reward.command import command as reward
+from qserve.cli.reward.eval_reward import command as eval_reward
+from qserve.cli.reward.score import command as score
 from qserve.cli.state import state_folder
 from qserve.reward.items import ScoreItem
 from qserve.runs import RunStore

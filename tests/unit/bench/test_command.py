@@ -16,8 +16,8 @@ from qserve.bench.load import Stage
 from qserve.bench.metrics import figures_of
 from qserve.bench.result import BenchResult, check_writable
 from qserve.bench.self_test import Check
-from qserve.cli.bench import command
-from qserve.cli.show_bench import show_result
+from qserve.cli.bench.command import command
+from qserve.cli.bench.show import show_result
 from qserve.errors import UsageError
 from tests.unit.bench.builders import failed, figures, record, run_of
 

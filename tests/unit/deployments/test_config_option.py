@@ -7,9 +7,9 @@ import json
 import click
 import pytest
 
-from qserve.cli import deployment
 from qserve.cli.main import cli
-from qserve.cli.plan import command as plan
+from qserve.cli.options import deployment
+from qserve.cli.plan.command import command as plan
 from qserve.errors import UsageError
 from qserve.units import GIB
 

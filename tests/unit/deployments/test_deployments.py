@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from qserve.cli import deployment
-from qserve.cli.options import hardware_of, request_of
+from qserve.cli.options import deployment
+from qserve.cli.options.planning import hardware_of, request_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.planner.share import make_shared_plan

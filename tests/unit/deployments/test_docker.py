@@ -22,7 +22,7 @@ import yaml
 from dockerfile_parse import DockerfileParser
 
 from qserve.cli.main import cli
-from qserve.cli.up import command as up
+from qserve.cli.up.command import command as up
 from qserve.gateway.routes import ROUTES
 
 ROOT = Path(__file__).parents[3]

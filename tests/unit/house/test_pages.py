@@ -12,7 +12,7 @@ import pytest
 
 from qserve import errors
 from qserve.cli.main import cli
-from qserve.cli.options import hardware_of
+from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.up.screen import Shown, ready_rows

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from qserve.cli.plan import command
+from qserve.cli.plan.command import command
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.core.model_spec import ModelSpec

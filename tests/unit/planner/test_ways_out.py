@@ -8,7 +8,7 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from qserve.cli.plan import command
+from qserve.cli.plan.command import command
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qserve.cli.options import hardware_of
+from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.report import RunReport

@@ -9,8 +9,8 @@ import statistics
 import pytest
 from click.testing import CliRunner
 
-from qserve.cli.report import command
-from qserve.cli.show_report import to_terminal
+from qserve.cli.report.command import command
+from qserve.cli.report.show import to_terminal
 from qserve.errors import UsageError
 from qserve.report import read_report
 from qserve.runs import RunStore, StoredDocument

@@ -7,8 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from qserve.cli.plan import command as plan
-from qserve.cli.up import command as up
+from qserve.cli.plan.command import command as plan
+from qserve.cli.up.command import command as up
 from qserve.reward.find import find_reward
 from qserve.reward.settings import RewardSettings
 from tests.unit.reward.stored import HIDDEN, body, write_folder

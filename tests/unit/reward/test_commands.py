@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from qserve.cli.eval_reward import command as eval_reward
+from qserve.cli.reward.eval_reward import command as eval_reward
 from qserve.errors import UsageError
 
 

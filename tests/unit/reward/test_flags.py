@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import pytest
 
-from qserve.cli.eval_reward import command as eval_reward
-from qserve.cli.reward import command as reward
-from qserve.cli.up import command as up
+from qserve.cli.reward.command import command as reward
+from qserve.cli.reward.eval_reward import command as eval_reward
+from qserve.cli.up.command import command as up
 from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.reward.checkpoints import recognise
 from qserve.reward.settings import RewardSettings

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qserve.cli.up import command as up
+from qserve.cli.up.command import command as up
 from qserve.errors import UsageError
 from qserve.reward.checkpoints import recognise
 from qserve.reward.settings import RewardSettings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qserve.cli.learning import with_learned
-from qserve.cli.options import hardware_of
+from qserve.cli.options.planning import hardware_of
 from qserve.core.hardware import Hardware
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from qserve.cli.plan import command
+from qserve.cli.plan.command import command
 
 FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms")
 RATES = ("output_tokens_per_s", "requests_per_s")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from qserve.cli.plan_train import command
+from qserve.cli.plan.train import command
 from qserve.core.facts import load
 from tests.golden.training import TrainingComparison, compare_training
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from qserve.cli.plan_train import command
+from qserve.cli.plan.train import command
 from qserve.core.hardware import parse_gpu
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError

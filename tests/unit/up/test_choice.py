@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from qserve.cli.options import hardware_of
+from qserve.cli.options.planning import hardware_of
 from qserve.core.hardware import Hardware
 from qserve.detect.engines import Packages
 from qserve.errors import DoesNotFit, UsageError

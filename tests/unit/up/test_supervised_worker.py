@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 import qserve.up.worker
-from qserve.cli.options import hardware_of
+from qserve.cli.options.planning import hardware_of
 from qserve.core.hardware import parse_gpu
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.engine.heartbeat import Progress

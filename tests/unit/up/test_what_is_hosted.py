@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qserve.cli.hosting import Wanted, what_to_host
-from qserve.cli.options import hardware_of
+from qserve.cli.options.planning import hardware_of
+from qserve.cli.up.hosting import Wanted, what_to_host
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan, plan_request

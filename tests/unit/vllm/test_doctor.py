@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from qserve.cli import doctor
+from qserve.cli.doctor.checks import can_chat, examine, schemes_of
+from qserve.cli.doctor.command import hub_cache
+from qserve.cli.doctor.show import show_doctor
 from qserve.cli.main import COMMANDS, cli
-from qserve.cli.show_doctor import show_doctor
 from qserve.core.quantization import SCHEMES
 from qserve.detect.engines import Packages
 from qserve.units import GIB
@@ -25,9 +26,7 @@ CACHE = Path("/cache/hub")
 
 
 def checks(packages=CPU_BUILD, machine=None, port_is_free=True):
-    found = doctor.examine(
-        machine or replace(hardware(), disk_free_bytes=99 * GIB), packages, CACHE, 8000, port_is_free
-    )
+    found = examine(machine or replace(hardware(), disk_free_bytes=99 * GIB), packages, CACHE, 8000, port_is_free)
     return {check.name: check for check in found}
 
 
@@ -88,16 +87,16 @@ def test_a_port_in_use_is_a_warning():
 
 
 def test_chat_needs_one_engine_and_memory():
-    assert doctor.can_chat(hardware(), CPU_BUILD)
-    assert doctor.can_chat(hardware(), Packages(BASE))
-    assert not doctor.can_chat(hardware(), Packages({"vllm": "0.20.0"}))
-    assert not doctor.can_chat(replace(hardware(), ram_available_bytes=GIB // 2), CPU_BUILD)
+    assert can_chat(hardware(), CPU_BUILD)
+    assert can_chat(hardware(), Packages(BASE))
+    assert not can_chat(hardware(), Packages({"vllm": "0.20.0"}))
+    assert not can_chat(replace(hardware(), ram_available_bytes=GIB // 2), CPU_BUILD)
 
 
 def test_the_printed_report_has_every_line_and_scheme():
     out = io.StringIO()
     found = list(checks().values())
-    schemes = doctor._schemes(hardware(), CPU_BUILD)
+    schemes = schemes_of(hardware(), CPU_BUILD)
     show_doctor(found, schemes, hardware(), serves=True, console=Console(file=out, width=140))
     text = out.getvalue()
     for check in found:
@@ -138,4 +137,4 @@ def test_the_cache_is_the_one_that_models_go_to(monkeypatch, environment, cache)
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert str(doctor._hub_cache()) == cache
+    assert str(hub_cache()) == cache

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qserve.cli.given import refuse_given
-from qserve.cli.keep_reward import keep, state_option
-from qserve.cli.reward_options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
-from qserve.cli.reward_source import Answered, local_rewards, opened_scorer, served_rewards, with_progress
+from qserve.cli.options.given import refuse_given
+from qserve.cli.reward.keep import keep, state_option
+from qserve.cli.reward.options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
+from qserve.cli.reward.source import Answered, local_rewards, opened_scorer, served_rewards, with_progress
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:

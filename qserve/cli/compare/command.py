@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from qserve.cli.compare.show import picture_of, show_candidates
 from qserve.cli.own_server import own_server, up_arguments
 from qserve.cli.progress import request_progress, resumable
-from qserve.cli.show_compare import picture_of, show_candidates
 from qserve.cli.state import state_folder
 from qserve.errors import UsageError
 

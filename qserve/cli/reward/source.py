@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qserve.cli.options import hardware_of
-from qserve.cli.reward_options import settings_of
+from qserve.cli.options.planning import hardware_of
+from qserve.cli.reward.options import settings_of
 from qserve.errors import QserveError, UsageError
 from qserve.planner import PlanRequest
 from qserve.reward.evaluation.records import Content

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from qserve.cli.reward_options import loading_options, reward_options
-from qserve.cli.reward_source import Answered, local_rewards, opened_scorer, with_progress
+from qserve.cli.reward.options import loading_options, reward_options
+from qserve.cli.reward.source import Answered, local_rewards, opened_scorer, with_progress
 
 __all__ = ["command"]
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from qserve.cli.eval_request import eval_request
+from qserve.cli.eval.request import eval_request
+from qserve.cli.eval.show import show_diff, show_preview, show_result, show_warnings
 from qserve.cli.own_server import own_server, up_arguments
 from qserve.cli.progress import request_progress, resumable
-from qserve.cli.show_eval import show_diff, show_preview, show_result, show_warnings
 from qserve.cli.state import state_folder
 from qserve.errors import UnusableResult, UsageError
 

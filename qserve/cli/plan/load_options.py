@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from qserve.cli.numbers import FiniteRange
+from qserve.cli.options.numbers import FiniteRange
 from qserve.errors import UsageError
 from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.load import THINK_S, Load, read_trace

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from qserve.cli.numbers import FiniteRange
-from qserve.cli.options import hardware_of
+from qserve.cli.options.numbers import FiniteRange
+from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
 from qserve.planner.training import Asked, TrainingPlan, TrainingRequest, VllmBeside, ways_out
 from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
@@ -104,6 +104,6 @@ def _print(plan: TrainingPlan, as_json: bool, explain: bool) -> None:
     if as_json:
         click.echo(json.dumps(plan.to_json(), indent=2, ensure_ascii=False))
         return
-    from qserve.cli.show_training import show_training
+    from qserve.cli.plan.show_training import show_training
 
     show_training(plan, explain)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from qserve.cli.show_eval import said_of
+from qserve.cli.eval.show import said_of
 from qserve.units import format_bytes
 
 if TYPE_CHECKING:

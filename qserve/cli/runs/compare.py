@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from qserve.cli.show_runs import TERMS, lasting
+from qserve.cli.runs.show import TERMS, lasting
 from qserve.cli.terminal import console_of
 from qserve.units import format_bytes
 

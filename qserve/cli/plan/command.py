@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from qserve.cli.deployment import config_option, deployment_of
+from qserve.cli.doctor.measured import measured_speed
 from qserve.cli.learning import with_learned
-from qserve.cli.load_options import load_options, speed_request_of
-from qserve.cli.measured import measured_speed
-from qserve.cli.options import hardware_of, plan_options, request_of
+from qserve.cli.options.deployment import config_option, deployment_of
+from qserve.cli.options.planning import hardware_of, plan_options, request_of
+from qserve.cli.plan.load_options import load_options, speed_request_of
 from qserve.cli.state import state_folder
 from qserve.core.hardware import Hardware
 from qserve.engine.vllm.counted_flags import with_counted_flags
@@ -40,7 +40,7 @@ class _WithTraining(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name != "train":
             return None
-        command: click.Command = importlib.import_module("qserve.cli.plan_train").command
+        command: click.Command = importlib.import_module("qserve.cli.plan.train").command
         return command
 
 
@@ -131,7 +131,7 @@ def _print_cheapest(
         rows = [{"gpu": f"{key}:{count}", **layout.to_json(layout, False)} for key, count, layout in found]
         click.echo(json.dumps({"gpus": rows}, indent=2, ensure_ascii=False))
         return
-    from qserve.cli.show_speed import show_cheapest
+    from qserve.cli.plan.show_speed import show_cheapest
 
     show_cheapest(found, monthly=monthly)
 
@@ -140,11 +140,11 @@ def _print(plan: Plan, as_json: bool, explain: bool, monthly: bool = False) -> N
     if as_json:
         click.echo(json.dumps(plan.to_json(), indent=2, ensure_ascii=False))
         return
-    from qserve.cli.show_plan import show_plan
+    from qserve.cli.plan.show import show_plan
 
     show_plan(plan, explain)
     if plan.speed:
-        from qserve.cli.show_speed import show_speed
+        from qserve.cli.plan.show_speed import show_speed
 
         show_speed(plan.speed, explain, monthly=monthly)
 
@@ -154,7 +154,7 @@ def _print_shared(shared: SharedPlan, as_json: bool, explain: bool) -> None:
         both = {**shared.chat.to_json(), "fits": shared.fits, "reward": shared.reward.to_json()}
         click.echo(json.dumps(both, indent=2, ensure_ascii=False))
         return
-    from qserve.cli.show_plan import show_plan
+    from qserve.cli.plan.show import show_plan
 
     click.secho(shared.where, bold=True)
     show_plan(shared.chat, explain)

@@ -61,7 +61,7 @@ def command(ctx: click.Context, /, limit: int, state_dir: Path | None, as_json: 
 
         _print_json(runs_document(store, limit))
         return
-    from qserve.cli.show_runs import show_list
+    from qserve.cli.runs.show import show_list
 
     show_list(store.runs(limit), store.path)
 
@@ -83,7 +83,7 @@ def show(run: str | None, state_dir: Path | None, as_json: bool) -> None:
 
         _print_json(run_document(store, found))
         return
-    from qserve.cli.show_runs import show_run
+    from qserve.cli.runs.show import show_run
 
     show_run(store, found)
 
@@ -98,7 +98,7 @@ def compare(first: str, second: str, state_dir: Path | None, as_json: bool) -> N
     \b
     qserve runs compare 20261120 20261121
     """
-    from qserve.cli.compare_runs import compared, show_compared
+    from qserve.cli.runs.compare import compared, show_compared
 
     store = run_store(state_dir)
     rows = compared(store, store.run(first), store.run(second))
@@ -144,7 +144,7 @@ def residuals(state_dir: Path | None, as_json: bool) -> None:
 
         _print_json([asdict(one) for one in found])
         return
-    from qserve.cli.show_runs import show_residuals
+    from qserve.cli.runs.show import show_residuals
 
     show_residuals(found)
 

@@ -1,16 +1,10 @@
-"""`qserve doctor`: what this machine can run, and which command installs the rest."""
+"""What `qserve doctor` looks at, a line each: the machine, the engines, the packages."""
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import click
+from typing import Literal
 
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
@@ -25,7 +19,7 @@ from qserve.engine.cpu.build import INSTALL, compiler_command
 from qserve.packages import SERVE_PACKAGES, install_command
 from qserve.units import GIB, format_bytes
 
-__all__ = ["Check", "command", "examine"]
+__all__ = ["Check", "can_chat", "examine", "schemes_of"]
 
 State = Literal["ok", "missing", "warning"]
 _ENGINES = ("vllm", "transformers")
@@ -46,56 +40,11 @@ class Check:
     remedy: str = ""
 
 
-@click.command("doctor")
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="The port to look at.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--measure", is_flag=True, help="Measure this CPU (seconds), for what `qserve plan` says of its speed.")
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path),
-    envvar="QSERVE_STATE_DIR",
-    help="Where what was measured is kept [~/.local/state/qserve].",
-)
-def command(port: int, as_json: bool, measure: bool, state_dir: Path | None) -> None:
-    """What this machine can run, and which command installs the rest.
-
-    \b
-    qserve doctor
-    qserve doctor --json
-
-    Exit status: 0 chat can be served here, 1 it can't.
-    """
-    from qserve.detect import detect
-
-    cache = _hub_cache()
-    hardware, packages = detect(cache), Packages.installed()
-    checks = examine(hardware, packages, cache, port, _is_free(port))
-    if measure:
-        checks.append(_measured(state_dir, hardware))
-    serves = can_chat(hardware, packages)
-    if as_json:
-        click.echo(json.dumps(_document(hardware, packages, checks, serves), indent=2))
-    else:
-        from qserve.cli.show_doctor import show_doctor
-
-        show_doctor(checks, _schemes(hardware, packages), hardware, serves)
-    sys.exit(0 if serves else 1)
-
-
 def examine(hardware: Hardware, packages: Packages, cache: Path, port: int, port_is_free: bool) -> list[Check]:
     """Every line of the report, in its order."""
     toolchain = [_toolchain(packages)] if hardware.devices else []
     machine = _machine(hardware, cache, port, port_is_free)
     return [*machine, *toolchain, *_engines(hardware, packages), *_extras(packages)]
-
-
-def _measured(state_dir: Path | None, hardware: Hardware) -> Check:
-    from qserve.cli.measured import measure_cpu
-    from qserve.cli.state import state_folder
-
-    rates = measure_cpu(state_folder(state_dir), hardware)
-    found = f"reads {rates.read_bytes_per_s / 1e9:.1f} GB/s, multiplies {rates.gemm_flop_per_s / 1e9:.0f} GFLOP/s"
-    return Check("machine", "CPU, measured", "ok", f"{found}; `qserve plan` counts with it")
 
 
 def can_chat(hardware: Hardware, packages: Packages) -> bool:
@@ -214,33 +163,7 @@ def _extras(packages: Packages) -> list[Check]:
     ]
 
 
-def _schemes(hardware: Hardware, packages: Packages) -> dict[str, dict[str, str | None]]:
+def schemes_of(hardware: Hardware, packages: Packages) -> dict[str, dict[str, str | None]]:
     """Scheme to engine to the reason why a checkpoint stored so does not run there; None where it does."""
     stored = [name for name, scheme in SCHEMES.items() if scheme.is_stored]
     return {name: {engine: why_not_scheme(name, engine, hardware, packages) for engine in _ENGINES} for name in stored}
-
-
-def _document(hardware: Hardware, packages: Packages, checks: list[Check], serves: bool) -> dict[str, Any]:
-    return {
-        "serves_chat": serves,
-        "checks": [asdict(check) for check in checks],
-        "schemes": _schemes(hardware, packages),
-        "packages": packages.versions,
-        "notes": list(hardware.notes),
-    }
-
-
-def _hub_cache() -> Path:
-    """Where models from the hub are kept, as huggingface_hub decides it."""
-    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

@@ -13,7 +13,7 @@ from qserve.cli.terminal import console_of
 from qserve.core.hardware import Hardware
 
 if TYPE_CHECKING:
-    from qserve.cli.doctor import Check
+    from qserve.cli.doctor.checks import Check
 
 __all__ = ["show_doctor"]
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from qserve.cli.deployment import config_option, deployment_of
-from qserve.cli.given import refuse_given
 from qserve.cli.learning import with_learned
-from qserve.cli.numbers import FiniteRange
-from qserve.cli.options import hardware_of, plan_options, request_of
-from qserve.cli.recording import recording_of
-from qserve.cli.reward_options import REWARD_FLAGS, reward_options, settings_of
+from qserve.cli.options.deployment import config_option, deployment_of
+from qserve.cli.options.given import refuse_given
+from qserve.cli.options.numbers import FiniteRange
+from qserve.cli.options.planning import hardware_of, plan_options, request_of
+from qserve.cli.reward.options import REWARD_FLAGS, reward_options, settings_of
 from qserve.cli.state import state_folder
+from qserve.cli.up.recording import recording_of
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.errors import MissingExtra, UsageError
 from qserve.packages import missing_to_serve
@@ -182,7 +182,7 @@ def command(
     _check_installed()
     import uvloop
 
-    from qserve.cli.hosting import Wanted, what_to_host
+    from qserve.cli.up.hosting import Wanted, what_to_host
     from qserve.gateway.settings import GatewaySettings
     from qserve.gateway.telemetry.tracing import NoTraces, to_collector
     from qserve.up import UpOptions, logs, ports, serve

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from qserve.cli.device_map_file import DeviceMapParam
-from qserve.cli.numbers import FiniteRange
+from qserve.cli.options.device_map_file import DeviceMapParam
+from qserve.cli.options.numbers import FiniteRange
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.planner.engine import engine_named, engine_names, option_kinds, plan_request

@@ -56,7 +56,7 @@ def command(
                 "--url asks a running service and prints to the terminal, or JSON with --json; a page of it is at "
                 f"{url.rstrip('/')}/report, and reports of stored runs need no --url"
             )
-        from qserve.cli.report_live import show_live
+        from qserve.cli.report.live import show_live
 
         show_live(url, api_key, as_json=form == "json")
         return
@@ -84,7 +84,7 @@ def _written(state_dir: Path | None, name: str | None, form: str | None) -> str:
         return to_markdown(report)
     if form == "json":
         return json.dumps(to_json(report), indent=2, ensure_ascii=False) + "\n"
-    from qserve.cli.show_report import to_terminal
+    from qserve.cli.report.show import to_terminal
 
     return to_terminal(report)
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qserve.cli.bench_request import asked_of, client_of, source_of
-from qserve.cli.numbers import FiniteRange
+from qserve.cli.bench.request import asked_of, client_of, source_of
+from qserve.cli.options.numbers import FiniteRange
 from qserve.cli.state import state_folder
 from qserve.errors import QserveError
 
@@ -130,7 +130,7 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     state = state_folder(state_dir)
     output = values["output"] or _own_file(state)
     from qserve.bench.result import check_writable
-    from qserve.cli.show_bench import show_result
+    from qserve.cli.bench.show import show_result
     from qserve.cli.terminal import console_of
 
     for file in (output, values["csv_file"]):
@@ -163,7 +163,7 @@ def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[B
     from qserve.bench.saturation import saturation_of
     from qserve.bench.session import run_session
     from qserve.bench.target import look_at
-    from qserve.cli.show_bench import header, progress_on
+    from qserve.cli.bench.show import header, progress_on
 
     address = Address.of(values["url"])
     scores = values["endpoint"] in ("reward", "classify")
@@ -232,7 +232,7 @@ def _keep(result: BenchResult, state: Path, output: Path) -> str:
 
 def _self_test() -> bool:
     from qserve.bench.self_test import run_self_test
-    from qserve.cli.show_bench import progress_on, show_self_test
+    from qserve.cli.bench.show import progress_on, show_self_test
     from qserve.cli.terminal import console_of
 
     console = console_of()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qserve.cli.given import refuse_given
-from qserve.cli.keep_reward import keep, state_option
-from qserve.cli.options import hardware_of
-from qserve.cli.reward_options import LOADING_FLAGS, loading_options, reward_options, settings_of
-from qserve.cli.reward_source import Rewards, local_rewards, opened_scorer, served_rewards, with_progress
+from qserve.cli.options.given import refuse_given
+from qserve.cli.options.planning import hardware_of
+from qserve.cli.reward.keep import keep, state_option
+from qserve.cli.reward.options import LOADING_FLAGS, loading_options, reward_options, settings_of
+from qserve.cli.reward.source import Rewards, local_rewards, opened_scorer, served_rewards, with_progress
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
 

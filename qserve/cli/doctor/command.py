@@ -1,0 +1,90 @@
+"""`qserve doctor`: what this machine can run, and which command installs the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qserve.cli.doctor.checks import Check, can_chat, examine, schemes_of
+from qserve.core.hardware import Hardware
+from qserve.detect.engines import Packages
+
+__all__ = ["command", "hub_cache"]
+
+
+@click.command("doctor")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="The port to look at.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--measure", is_flag=True, help="Measure this CPU (seconds), for what `qserve plan` says of its speed.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    envvar="QSERVE_STATE_DIR",
+    help="Where what was measured is kept [~/.local/state/qserve].",
+)
+def command(port: int, as_json: bool, measure: bool, state_dir: Path | None) -> None:
+    """What this machine can run, and which command installs the rest.
+
+    \b
+    qserve doctor
+    qserve doctor --json
+
+    Exit status: 0 chat can be served here, 1 it can't.
+    """
+    from qserve.detect import detect
+
+    cache = hub_cache()
+    hardware, packages = detect(cache), Packages.installed()
+    checks = examine(hardware, packages, cache, port, _is_free(port))
+    if measure:
+        checks.append(_measured(state_dir, hardware))
+    serves = can_chat(hardware, packages)
+    if as_json:
+        click.echo(json.dumps(_document(hardware, packages, checks, serves), indent=2))
+    else:
+        from qserve.cli.doctor.show import show_doctor
+
+        show_doctor(checks, schemes_of(hardware, packages), hardware, serves)
+    sys.exit(0 if serves else 1)
+
+
+def _measured(state_dir: Path | None, hardware: Hardware) -> Check:
+    from qserve.cli.doctor.measured import measure_cpu
+    from qserve.cli.state import state_folder
+
+    rates = measure_cpu(state_folder(state_dir), hardware)
+    found = f"reads {rates.read_bytes_per_s / 1e9:.1f} GB/s, multiplies {rates.gemm_flop_per_s / 1e9:.0f} GFLOP/s"
+    return Check("machine", "CPU, measured", "ok", f"{found}; `qserve plan` counts with it")
+
+
+def _document(hardware: Hardware, packages: Packages, checks: list[Check], serves: bool) -> dict[str, Any]:
+    return {
+        "serves_chat": serves,
+        "checks": [asdict(check) for check in checks],
+        "schemes": schemes_of(hardware, packages),
+        "packages": packages.versions,
+        "notes": list(hardware.notes),
+    }
+
+
+def hub_cache() -> Path:
+    """Where models from the hub are kept, as huggingface_hub decides it."""
+    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+    return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""`qserve plan` and `qserve plan train`."""

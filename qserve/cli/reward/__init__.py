@@ -1,0 +1,1 @@
+"""`qserve reward`, `qserve eval-reward` and `qserve score`."""
