@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.demo import chat_model_path
-from qserve.evaluation.diff import compare
+from qserve.evaluation.comparison.diff import compare
 from qserve.evaluation.results import EvalResult
 
 EVALS = Path(__file__).parents[1] / "evals"

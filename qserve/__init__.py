@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qserve.version import __version__
 
 if TYPE_CHECKING:
-    from qserve.evaluation.compare import Candidate
+    from qserve.evaluation.comparison.compare import Candidate
     from qserve.evaluation.results import EvalResult
     from qserve.library.measuring import compare, evaluate
     from qserve.library.planning import plan

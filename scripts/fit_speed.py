@@ -6,7 +6,7 @@
 The package holds measured kernel times (Apache-2.0; parquet files per card and engine release). It needs an environment
 of its own: nothing of it is a dependency of qserve. Every fit is of the logarithm, robust, on at most `_MOST_ROWS` rows
 drawn with a fixed seed; the last number of each row is the median residual in percent. The forms are those of
-qserve/planner/speed/kernels.py, and docs/speed.md derives them.
+qserve/planner/speed/terms/kernels.py, and docs/speed.md derives them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _HEADER = """# The part of a card's bandwidth and peak that kernels reach. Writt
 #
 # Source: measured kernel times of NVIDIA's package aiconfigurator-core 0.12.0 (Apache-2.0), systems/data/<card>,
 # vLLM's collectors; of the A100 the linear attention is SGLang's. Times in us, shares of bandwidth and of the format's
-# dense peak; q joins the two bounds as a q-norm. The forms: qserve/planner/speed/kernels.py. The last number of
+# dense peak; q joins the two bounds as a q-norm. The forms: qserve/planner/speed/terms/kernels.py. The last number of
 # every row is the median residual of the fit in percent.
 #
 # gemm_*     [t0_us, bandwidth share, peak share, q, residual]

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from qserve.core.facts import load
-from qserve.planner.speed.engine_costs import EngineCosts
+from qserve.planner.speed.terms.engine_costs import EngineCosts
 from tests.golden.speed import Case, cases, compare
 
 _PULL = 0.004

@@ -13,11 +13,11 @@ from typing import Any
 
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 
-from qserve.evaluation.generations import Generations
-from qserve.evaluation.limits import token_limit
+from qserve.evaluation.answers.generations import Generations
+from qserve.evaluation.answers.limits import token_limit
+from qserve.evaluation.answers.thinking import Answer, Thinking, cut_at_stops, split_answer
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel
-from qserve.evaluation.thinking import Answer, Thinking, cut_at_stops, split_answer
 
 __all__ = ["ChatClient", "CompletionClient", "Settings"]
 

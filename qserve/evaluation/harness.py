@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import WorkerFailed
-from qserve.evaluation.cache import answers_stem, generations_file
-from qserve.evaluation.generations import Generations, counts_of, with_generations
-from qserve.evaluation.repeated import combined
+from qserve.evaluation.answers.cache import answers_stem, generations_file
+from qserve.evaluation.answers.generations import Generations, counts_of, with_generations
+from qserve.evaluation.answers.repeated import combined
+from qserve.evaluation.answers.thinking import Thinking
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel
 from qserve.evaluation.surroundings import LmEvalLog, lm_eval_surroundings
 from qserve.evaluation.tasks import Tasks, TaskSpec, import_lm_eval, load_tasks
-from qserve.evaluation.thinking import Thinking
 from qserve.evaluation.tokenizer import load_tokenizer
 
 __all__ = ["Progress", "evaluate"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
-from qserve.evaluation.generations import OutcomeCounts
+from qserve.evaluation.answers.generations import OutcomeCounts
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel
 from qserve.hub.chat_template import read_template

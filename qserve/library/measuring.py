@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from qserve.evaluation.compare import Candidate, candidates_of
+from qserve.evaluation.comparison.compare import Candidate, candidates_of
 from qserve.evaluation.results import EvalResult
 from qserve.library.flags import Value, called, flags_of
 

@@ -16,7 +16,7 @@ from qserve.cli.state import state_folder
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:
-    from qserve.evaluation.questions import Questions
+    from qserve.evaluation.comparison.questions import Questions
 
 __all__ = ["command"]
 
@@ -97,7 +97,7 @@ def _questions(
     seed: int,
 ) -> tuple[Questions, str, dict[str, Any]]:
     """What is asked, what it is called, and what tells it from other questions."""
-    from qserve.evaluation.questions import ChatQuestions, RewardQuestions
+    from qserve.evaluation.comparison.questions import ChatQuestions, RewardQuestions
 
     if reward is not None:
         from qserve.evaluation.preferences import demo_preferences, read_preferences
@@ -137,7 +137,7 @@ def _measure(
     console: Console, questions: Questions, quant: str, serve: list[str], asked: dict[str, Any], folder: Path,
     state_dir: Path | None,
 ) -> None:  # fmt: skip
-    from qserve.evaluation import compare
+    from qserve.evaluation.comparison import compare
 
     folder.mkdir(parents=True, exist_ok=True)
     _check_same(folder, asked)
@@ -161,7 +161,7 @@ def _check_same(folder: Path, asked: dict[str, Any]) -> None:
 
 def _finish(console: Console, title: str, folder: Path, names: tuple[str, ...]) -> dict[str, Any]:
     """Show it all, and write it down; the comparison as plain JSON."""
-    from qserve.evaluation.compare import advice, candidates_of, summary_of
+    from qserve.evaluation.comparison.compare import advice, candidates_of, summary_of
 
     candidates = candidates_of([folder / name for name in names])
     show_candidates(console, candidates)

@@ -12,7 +12,7 @@ from qserve.cli.eval.show import said_of
 from qserve.units import format_bytes
 
 if TYPE_CHECKING:
-    from qserve.evaluation.compare import Candidate
+    from qserve.evaluation.comparison.compare import Candidate
 
 __all__ = ["picture_of", "show_candidates"]
 
@@ -40,7 +40,7 @@ def show_candidates(console: Console, candidates: Sequence[Candidate]) -> None:
 
 def picture_of(title: str, candidates: Sequence[Candidate]) -> str:
     """The Pareto picture as SVG."""
-    from qserve.evaluation.picture import Point, pareto_svg
+    from qserve.evaluation.comparison.picture import Point, pareto_svg
 
     points = [Point(one.quant, one.held_bytes, one.accuracy, one.stderr, one.load.tokens_per_s) for one in candidates]
     return pareto_svg(points, title)
@@ -79,7 +79,7 @@ _ROWS: dict[str, Callable[[Candidate], str]] = {
 
 
 def _accuracies(candidates: Sequence[Candidate]) -> dict[str, list[str]]:
-    from qserve.evaluation.compare import main_score
+    from qserve.evaluation.comparison.compare import main_score
 
     scores = [main_score(one.result) for one in candidates]
     return {task: [f"{one[task]:.4f}" for one in scores] for task in scores[0]}

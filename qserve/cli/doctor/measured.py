@@ -16,10 +16,10 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.errors import QserveError, UsageError
 from qserve.planner.plan import Plan
-from qserve.planner.speed.cpu import CpuRates, assumed_rates
-from qserve.planner.speed.engine_costs import has_speed
 from qserve.planner.speed.estimate import key_of, replica_of
 from qserve.planner.speed.learned import Measured, ServedRequest, SpeedResidual, residual_of
+from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates
+from qserve.planner.speed.terms.engine_costs import has_speed
 
 if TYPE_CHECKING:
     from qserve.runs import RunStore

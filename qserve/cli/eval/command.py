@@ -19,11 +19,11 @@ from qserve.cli.state import state_folder
 from qserve.errors import UnusableResult, UsageError
 
 if TYPE_CHECKING:
+    from qserve.evaluation.answers.thinking import Thinking
     from qserve.evaluation.request import EvalRequest
     from qserve.evaluation.results import EvalResult
     from qserve.evaluation.server import ServedModel
     from qserve.evaluation.tasks import Tasks
-    from qserve.evaluation.thinking import Thinking
 
 __all__ = ["command"]
 
@@ -159,9 +159,9 @@ def _server(console: Console, values: dict[str, Any], tasks: Tasks) -> Iterator[
 def _evaluate(
     console: Console, url: str, api_key: str, request: EvalRequest, tasks: Tasks, values: dict[str, Any]
 ) -> EvalResult:
-    from qserve.evaluation import cache as answers
     from qserve.evaluation import harness, results, server
-    from qserve.evaluation.how_it_thinks import how_it_thinks
+    from qserve.evaluation.answers import cache as answers
+    from qserve.evaluation.answers.how_it_thinks import how_it_thinks
     from qserve.evaluation.surroundings import LmEvalLog
 
     state = state_folder(values["state_dir"])
@@ -214,7 +214,7 @@ def diff(first: Path, second: Path) -> None:
     \b
     qserve eval diff evals/bf16 evals/4bit
     """
-    from qserve.evaluation.diff import compare
+    from qserve.evaluation.comparison.diff import compare
     from qserve.evaluation.results import EvalResult
 
     console = Console(highlight=False, soft_wrap=True)

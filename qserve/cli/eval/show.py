@@ -10,8 +10,8 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from qserve.evaluation.diff import TaskDiff
-    from qserve.evaluation.generations import OutcomeCounts
+    from qserve.evaluation.answers.generations import OutcomeCounts
+    from qserve.evaluation.comparison.diff import TaskDiff
     from qserve.evaluation.preview import Preview
     from qserve.evaluation.results import EvalResult
 

@@ -9,11 +9,7 @@ from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.plan import Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
-from qserve.planner.speed.card import CardSpeed, card_of
-from qserve.planner.speed.cpu import UNKNOWN_CPU, CpuRates, cpu_card
-from qserve.planner.speed.engine_costs import engine_costs, launch_bound_engines
 from qserve.planner.speed.figures import Figures, Summary, figures_of
-from qserve.planner.speed.formats import weight_format
 from qserve.planner.speed.learned import (
     NOTHING_MEASURED,
     CorrectedSteps,
@@ -22,9 +18,13 @@ from qserve.planner.speed.learned import (
     SpeedResidual,
 )  # fmt: skip
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.network import rank_network
 from qserve.planner.speed.simulate import Limits, Steps, simulate
 from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.terms.card import CardSpeed, card_of
+from qserve.planner.speed.terms.cpu import UNKNOWN_CPU, CpuRates, cpu_card
+from qserve.planner.speed.terms.engine_costs import engine_costs, launch_bound_engines
+from qserve.planner.speed.terms.formats import weight_format
+from qserve.planner.speed.terms.network import rank_network
 from qserve.planner.speed.transformers_steps import TransformersSteps
 
 __all__ = ["ONE_STREAM", "Replica", "SpeedEstimate", "estimate_speed", "is_launch_bound", "key_of", "replica_of"]

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from qserve.planner.speed.cpu import CpuRates
-from qserve.planner.speed.engine_costs import EngineCosts
 from qserve.planner.speed.figures import percentile
 from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.simulate import Finished, Limits, Steps, simulate
+from qserve.planner.speed.terms.cpu import CpuRates
+from qserve.planner.speed.terms.engine_costs import EngineCosts
 
 __all__ = [
     "NOTHING_MEASURED",

@@ -12,13 +12,13 @@ from qserve.planner.engine import changed_request
 from qserve.planner.make import make_plan
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.engine_costs import has_speed
 from qserve.planner.speed.estimate import estimate_speed, is_launch_bound
 from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.search import Layout, choose_layout, layouts_for, pareto, tuned, with_rate
+from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.planner.speed.ways_out import ways_out
 
 __all__ = ["cheapest_cards", "plan_for_load"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from qserve.core.facts import load as load_table
 from qserve.core.hardware import Device
-from qserve.planner.speed.card import card_of
 from qserve.planner.speed.estimate import SpeedEstimate
+from qserve.planner.speed.terms.card import card_of
 
 __all__ = ["HOURS_A_MONTH", "Price", "gpu_key", "hourly_price", "price_of", "price_table"]
 

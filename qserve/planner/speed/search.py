@@ -15,12 +15,12 @@ from qserve.planner.engine import changed_request, option_value
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.engine_costs import has_speed, launch_bound_engines
 from qserve.planner.speed.estimate import SpeedEstimate, estimate_speed, is_launch_bound, replica_of
 from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.price import Price, price_of
 from qserve.planner.speed.rate import KEPT_SHARE, highest_rate
 from qserve.planner.speed.request import SpeedRequest
+from qserve.planner.speed.terms.engine_costs import has_speed, launch_bound_engines
 
 __all__ = ["Layout", "choose_layout", "layouts_for", "with_rate"]
 

@@ -12,8 +12,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from qserve.planner.speed.engine_costs import EngineCosts
 from qserve.planner.speed.load import Load
+from qserve.planner.speed.terms.engine_costs import EngineCosts
 
 __all__ = ["Finished", "Limits", "SimulatedRun", "Steps", "simulate"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from qserve.planner.speed import kernels
-from qserve.planner.speed.card import CardSpeed
-from qserve.planner.speed.engine_costs import EngineCosts
-from qserve.planner.speed.network import Gemm, RankNetwork
+from qserve.planner.speed.terms import kernels
+from qserve.planner.speed.terms.card import CardSpeed
+from qserve.planner.speed.terms.engine_costs import EngineCosts
+from qserve.planner.speed.terms.network import Gemm, RankNetwork
 
 __all__ = ["StepTimes", "Terms"]
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from qserve.core.facts import load
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.speed.card import CardSpeed
-from qserve.planner.speed.engine_costs import EngineCosts
-from qserve.planner.speed.formats import weight_format
-from qserve.planner.speed.network import RankNetwork, rank_network
 from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.terms.card import CardSpeed
+from qserve.planner.speed.terms.engine_costs import EngineCosts
+from qserve.planner.speed.terms.formats import weight_format
+from qserve.planner.speed.terms.network import RankNetwork, rank_network
 
 __all__ = ["TransformersSteps"]
 

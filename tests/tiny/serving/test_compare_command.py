@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from qserve.evaluation.diff import compare
+from qserve.evaluation.comparison.diff import compare
 from qserve.evaluation.results import EvalResult
 from qserve.runs import RunStore
 from tests.tiny.serving.served import START_LIMIT_S, until

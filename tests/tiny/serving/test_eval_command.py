@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qserve.evaluation.diff import compare
+from qserve.evaluation.comparison.diff import compare
 from qserve.evaluation.results import EvalResult
 from qserve.runs import RunStore
 from tests.tiny.serving.held_up import HeldUp

@@ -11,9 +11,9 @@ import pytest
 
 from qserve.errors import UsageError, WorkerFailed
 from qserve.evaluation import tasks as tasks_module
-from qserve.evaluation.diff import compare
+from qserve.evaluation.answers.how_it_thinks import how_it_thinks
+from qserve.evaluation.comparison.diff import compare
 from qserve.evaluation.harness import evaluate
-from qserve.evaluation.how_it_thinks import how_it_thinks
 from qserve.evaluation.preflight import check
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.results import EvalResult

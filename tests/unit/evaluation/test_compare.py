@@ -5,10 +5,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from qserve.evaluation.compare import Candidate, advice, summary_of
-from qserve.evaluation.diff import TaskDiff
-from qserve.evaluation.load import LoadFigures
-from qserve.evaluation.picture import Point, pareto_svg
+from qserve.evaluation.comparison.compare import Candidate, advice, summary_of
+from qserve.evaluation.comparison.diff import TaskDiff
+from qserve.evaluation.comparison.load import LoadFigures
+from qserve.evaluation.comparison.picture import Point, pareto_svg
 from qserve.evaluation.results import EvalResult
 
 NOTHING = EvalResult({}, {"results": {}, "samples": {}})

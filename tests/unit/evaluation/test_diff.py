@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qserve.errors import UsageError
-from qserve.evaluation.diff import compare, mcnemar
+from qserve.evaluation.comparison.diff import compare, mcnemar
 from qserve.evaluation.results import EvalResult
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qserve.errors import UsageError, WorkerFailed
-from qserve.evaluation.diff import compare
+from qserve.evaluation.comparison.diff import compare
 from qserve.evaluation.preferences import demo_preferences, evaluate_preferences, read_preferences
 from qserve.evaluation.results import EvalResult
 from qserve.evaluation.server import ServedModel

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qserve.evaluation.repeated import combined, repeated_figures
+from qserve.evaluation.answers.repeated import combined, repeated_figures
 
 
 def sample(item: int, answer: str, right: str, **more: Any) -> dict[str, Any]:

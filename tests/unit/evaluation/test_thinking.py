@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from qserve.errors import UsageError
-from qserve.evaluation.limits import CHAT_ANSWER_TOKENS, THOUGHT_TOKENS, token_limit
+from qserve.evaluation.answers.limits import CHAT_ANSWER_TOKENS, THOUGHT_TOKENS, token_limit
+from qserve.evaluation.answers.thinking import Thinking, cut_at_stops, resolve_thinking, split_answer
 from qserve.evaluation.request import EvalRequest
-from qserve.evaluation.thinking import Thinking, cut_at_stops, resolve_thinking, split_answer
 from qserve.hub.chat_template import ThinkingTemplate, thinking_template
 
 # The ends of published chat templates: what they write when an answer is to begin.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[3] / "qserve"
 
+
 def modules() -> dict[str, Path]:
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -9,14 +9,14 @@ import pytest
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
-from qserve.planner.speed.cpu import CpuRates, assumed_rates, cpu_card
-from qserve.planner.speed.engine_costs import EngineCosts, engine_costs
-from qserve.planner.speed.formats import weight_format
 from qserve.planner.speed.learned import CorrectedSteps, Measured, ResidualKey, SpeedResidual, residual_of, served_of
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.network import rank_network
 from qserve.planner.speed.simulate import Limits, simulate
 from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates, cpu_card
+from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs
+from qserve.planner.speed.terms.formats import weight_format
+from qserve.planner.speed.terms.network import rank_network
 
 LIMITS = Limits(16, 2048, 100_000)
 COSTS = EngineCosts("test", 0, 0, 0, 0, intake_ms=1.0)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from qserve.errors import UsageError
-from qserve.planner.speed.engine_costs import EngineCosts
 from qserve.planner.speed.figures import Targets, figures_of
 from qserve.planner.speed.load import Arrival, Load, read_trace
 from qserve.planner.speed.simulate import Limits, simulate
+from qserve.planner.speed.terms.engine_costs import EngineCosts
 
 COSTS = EngineCosts("test", 0, 0, 0, 0, intake_ms=0.0, intake_ms_per_1k=0.0)
 LIMITS = Limits(max_num_seqs=8, max_num_batched_tokens=1000, kv_cache_tokens=100_000)

@@ -8,12 +8,12 @@ from qserve.core.facts import load
 from qserve.core.hardware import known_gpus
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
-from qserve.planner.speed import kernels
-from qserve.planner.speed.card import card_of
-from qserve.planner.speed.engine_costs import engine_costs, era_of
-from qserve.planner.speed.formats import weight_format
-from qserve.planner.speed.network import rank_network
 from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.terms import kernels
+from qserve.planner.speed.terms.card import card_of
+from qserve.planner.speed.terms.engine_costs import engine_costs, era_of
+from qserve.planner.speed.terms.formats import weight_format
+from qserve.planner.speed.terms.network import rank_network
 
 
 def spec_of(name: str) -> ModelSpec:

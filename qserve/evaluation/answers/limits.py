@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from qserve.evaluation.answers.thinking import Thinking
 from qserve.evaluation.request import EvalRequest
-from qserve.evaluation.thinking import Thinking
 
 __all__ = ["CHAT_ANSWER_TOKENS", "THOUGHT_TOKENS", "token_limit"]
 

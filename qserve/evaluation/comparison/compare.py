@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
-from qserve.evaluation import diff, server
-from qserve.evaluation.diff import TaskDiff
+from qserve.evaluation import server
+from qserve.evaluation.comparison import diff
+from qserve.evaluation.comparison.diff import TaskDiff
+from qserve.evaluation.comparison.load import LoadFigures
+from qserve.evaluation.comparison.questions import Questions
 from qserve.evaluation.harness import Progress
-from qserve.evaluation.load import LoadFigures
-from qserve.evaluation.questions import Questions
 from qserve.evaluation.results import EvalResult, Score
 
 __all__ = ["Candidate", "advice", "candidates_of", "is_complete", "main_score", "measure", "summary_of"]

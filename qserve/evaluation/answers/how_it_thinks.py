@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from qserve.errors import UsageError
+from qserve.evaluation.answers.thinking import Thinking, resolve_thinking
 from qserve.evaluation.preview import seen_thinking
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel
 from qserve.evaluation.tasks import Tasks
-from qserve.evaluation.thinking import Thinking, resolve_thinking
 from qserve.hub.chat_template import ThinkingTemplate, read_template, thinking_template
 
 __all__ = ["how_it_thinks"]

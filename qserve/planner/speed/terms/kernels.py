@@ -6,8 +6,8 @@ FLOP over the peak that it reaches. docs/speed.md derives them, scripts/fit_spee
 
 from __future__ import annotations
 
-from qserve.planner.speed.card import CardSpeed
-from qserve.planner.speed.formats import WeightFormat
+from qserve.planner.speed.terms.card import CardSpeed
+from qserve.planner.speed.terms.formats import WeightFormat
 
 __all__ = [
     "decode_attention_us",

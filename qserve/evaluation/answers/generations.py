@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from qserve.evaluation.thinking import Answer
+from qserve.evaluation.answers.thinking import Answer
 
 __all__ = ["Generations", "OutcomeCounts", "counts_of", "with_generations"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from qserve.evaluation import cache as answers
 from qserve.evaluation import harness, preferences, server
+from qserve.evaluation.answers import cache as answers
+from qserve.evaluation.answers.how_it_thinks import how_it_thinks
+from qserve.evaluation.comparison.load import LoadFigures, chat_load, reward_load
 from qserve.evaluation.harness import Progress
-from qserve.evaluation.how_it_thinks import how_it_thinks
-from qserve.evaluation.load import LoadFigures, chat_load, reward_load
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.results import EvalResult
 from qserve.evaluation.server import ServedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qserve.core.hardware import Device, Hardware
-from qserve.planner.speed.card import CardSpeed
+from qserve.planner.speed.terms.card import CardSpeed
 
 __all__ = ["UNKNOWN_CPU", "CpuRates", "assumed_rates", "cpu_card"]
 

@@ -1,0 +1,1 @@
+"""One model at several quantizations, and two results item by item."""
