@@ -13,6 +13,7 @@ import torch
 
 from qserve.engine.cpu import kernels
 from qserve.engine.cpu.build import library, why_none
+from qserve.engine.cpu.shapes import MOST_EXACT_ROWS, filled_length
 
 __all__ = ["Attend", "DenseBody"]
 
@@ -55,19 +56,26 @@ class DenseBody:
     ) -> torch.Tensor:
         """Last hidden states [tokens, hidden size] of `ids` [tokens].
 
-        Where `wanted` has places in the row, only of those, and the last layer goes on with them alone.
+        Where `wanted` has places in the row, only of those, and the last layer goes on with them alone. Long rows are
+        filled up to one of a few lengths (`shapes.py`) for the products; `attend` sees the tokens alone.
         """
+        num_tokens = len(ids)
+        if num_tokens > MOST_EXACT_ROWS:
+            num_more = filled_length(num_tokens) - num_tokens
+            ids, positions = (torch.nn.functional.pad(part, (0, num_more)) for part in (ids, positions))
         states = self.body.embed_tokens(ids)
         cos, sin = (angles[0].contiguous() for angles in self.body.rotary_emb(states[None], positions[None]))
         delta: torch.Tensor | None = None
         for layer in self.body.layers:
-            mixed = _attention(layer.self_attn, _normed(layer.input_layernorm, states, delta), cos, sin, attend)
+            normed = _normed(layer.input_layernorm, states, delta)
+            mixed = _attention(layer.self_attn, normed, cos, sin, attend, num_tokens)
             if wanted is not None and layer is self.body.layers[-1]:
                 states, mixed = states[wanted], mixed[wanted]
             # `states` lack `delta`, what the layer before has to add, until the next norm adds it.
             delta = layer.self_attn.o_proj(mixed)
             delta = _mlp(layer.mlp, _normed(layer.post_attention_layernorm, states, delta))
-        return _normed(self.body.norm, states, delta)
+        last = _normed(self.body.norm, states, delta)
+        return last if wanted is not None else last[:num_tokens]
 
 
 def _suits(body: Any) -> bool:
@@ -81,14 +89,15 @@ def _suits(body: Any) -> bool:
 
 
 def _attention(
-    attention: Any, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend
+    attention: Any, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend, num_tokens: int
 ) -> torch.Tensor:
-    """[tokens, heads · head size], before the last product."""
+    """[rows, heads · head size], before the last product; rows after the first `num_tokens` are zero."""
     query, key, value = attention.q_proj(states), attention.k_proj(states), attention.v_proj(states)
     for part, norm in ((query, getattr(attention, "q_norm", None)), (key, getattr(attention, "k_norm", None))):
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.variance_epsilon)
         kernels.norm_and_rotate(part, attention.head_dim, weight, eps, cos, sin)
-    return attend(attention, query, key, value)
+    mixed = attend(attention, query[:num_tokens], key[:num_tokens], value[:num_tokens])
+    return torch.nn.functional.pad(mixed, (0, 0, 0, len(query) - num_tokens)) if len(query) > num_tokens else mixed
 
 
 def _mlp(mlp: Any, states: torch.Tensor) -> torch.Tensor:

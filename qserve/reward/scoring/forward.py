@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from qserve.engine.cpu.shapes import filled_length
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.attention import RowLayout, Segment
 from qserve.reward.scoring.pooling import Pooled
-from qserve.reward.scoring.rows import Group, bucket
+from qserve.reward.scoring.rows import Group
 
 __all__ = ["PooledText", "forward_packed", "forward_padded"]
 
@@ -48,14 +49,14 @@ def forward_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[P
             segments.append(Segment(start, len(ids), begin, begin + group.shared))
             offset = start - group.shared
             wanted[member] = [begin + p if p < group.shared else offset + p for p in text.pooled.positions]
-    if loaded.device.type == "cpu" and (num_padding := bucket(len(ids)) - len(ids)):
+    if loaded.device.type == "cpu" and (num_padding := filled_length(len(ids)) - len(ids)):
         segments.append(Segment(len(ids), len(ids) + num_padding))
         ids += [0] * num_padding
         positions += range(num_padding)
     layout = RowLayout(tuple(segments))
     if loaded.row_pass is not None:
         places = sorted({place for of_text in wanted.values() for place in of_text})
-        padded = places + places[-1:] * (bucket(len(places)) - len(places))
+        padded = places + places[-1:] * (filled_length(len(places)) - len(places))
         hidden = loaded.row_pass(torch.tensor(ids), torch.tensor(positions), layout, torch.tensor(padded))
         index = {place: number for number, place in enumerate(places)}
         return _read(loaded, hidden, {member: [index[p] for p in of_text] for member, of_text in wanted.items()}, texts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Group", "bucket", "grouped", "into_rows", "padded_rows", "shared_length"]
+__all__ = ["Group", "grouped", "into_rows", "padded_rows", "shared_length"]
 
 # A shared beginning shorter than this (a template's first tokens) is not worth the calls that it costs.
 _LEAST_SHARED = 16
@@ -31,16 +31,6 @@ class Group:
     def num_tokens(self) -> int:
         """Tokens that are computed for it."""
         return self.shared + sum(self.lengths) - self.shared * len(self.members)
-
-
-def bucket(length: int) -> int:
-    """The length that a row is filled up to on a CPU: a multiple of 16 up to 64, of 64 up to 1024, of 256 beyond.
-
-    oneDNN compiles and keeps a kernel for each matrix shape that it meets; rows of any length would be a thousand
-    shapes for every layer's matrices and half a gigabyte, these are some twenty.
-    """
-    step = 16 if length <= 64 else 64 if length <= 1024 else 256
-    return -(-length // step) * step
 
 
 def shared_length(a: Sequence[int], b: Sequence[int]) -> int:

