@@ -187,7 +187,7 @@ def test_a_worker_that_is_told_to_stop_removes_its_folder(tmp_path: Path) -> Non
     """uvicorn ends the process by SIGTERM once it has shut down: nothing after it runs, atexit neither."""
     told = (
         "import os, signal\n"
-        "from qserve.engine import worker_process as worker; from qserve.engine.transformers import placement\n"
+        "from qserve.engine import worker_process as worker; from qserve.model import placement\n"
         "(placement.offload_root() / f'{os.getpid()}-x').mkdir(parents=True)\n"
         "signal.signal(signal.SIGTERM, worker.on_term)\n"
         "signal.raise_signal(signal.SIGTERM)\n"
