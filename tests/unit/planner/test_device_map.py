@@ -91,7 +91,8 @@ def test_a_card_that_others_use_gets_less() -> None:
 
 
 def test_offloaded_layers_compute_and_keep_their_cache_on_the_first_card() -> None:
-    plan = plan_of("Qwen/Qwen3-32B", machine(24, ram_gib=128), offload="cpu", max_model_len=4096)
+    same = {"max_model_len": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 2048}  # a larger card takes more
+    plan = plan_of("Qwen/Qwen3-32B", machine(24, ram_gib=128), offload="cpu", **same)
     assert plan.fits
     held, card = layers_on(plan), plan.devices[0]
     assert len(held["cpu"]) > len(held[0])
@@ -100,7 +101,7 @@ def test_offloaded_layers_compute_and_keep_their_cache_on_the_first_card() -> No
     )  # all layers', not some
     assert plan.placement.offloaded_bytes["cpu"] == pytest.approx(len(held["cpu"]) * 0.907 * GIB, rel=0.01)
     # The largest matrix of a layer is brought there for each step; a step needs room for it.
-    stays = plan_of("Qwen/Qwen3-32B", machine(100), max_model_len=4096).devices[0]
+    stays = plan_of("Qwen/Qwen3-32B", machine(100), **same).devices[0]
     assert card.activations_bytes == stays.activations_bytes + 25600 * 5120 * 2
     assert {map_of(plan)[name] for name in ("model.embed_tokens", "model.norm", "lm_head")} == {0}
 

@@ -11,7 +11,7 @@ from qserve.planner.engines.transformers.memory import SCORING_PIECE_BYTES, acti
 from qserve.units import MIB
 from tests.unit.planner.test_make_plan import plan_of
 
-ENGINE = Path(__file__).parents[3] / "qserve" / "engine" / "transformers" / "prompt_logprobs.py"
+ENGINE = Path(__file__).parents[3] / "qserve" / "engine" / "transformers" / "batching" / "prompt_logprobs.py"
 
 
 def spec_of(model: str) -> ModelSpec:
