@@ -87,6 +87,7 @@ def test_a_long_phase_is_heard_of_again_in_a_pipe(monkeypatch) -> None:
 
 
 def test_a_spinner_tells_how_long_a_phase_has_lasted(monkeypatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")  # on a dumb terminal nothing spins
     out = io.StringIO()
     screen = Screen(Console(file=out, width=200, force_terminal=True))
     screen.phase("[loading]")
