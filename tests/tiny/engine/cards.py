@@ -28,6 +28,7 @@ class Cards(TorchDispatchMode):
         self._lying: dict[int, int] = {}
         self._made: list[torch.Tensor] = []
         self.seen: set[int] = set()
+        self.num_moved_indices = 0
         for module in model.modules():
             device = torch.device(getattr(getattr(module, "_hf_hook", None), "execution_device", None) or "cpu")
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
@@ -37,6 +38,10 @@ class Cards(TorchDispatchMode):
         """Note where a tensor lies for good."""
         if device.index is not None and tensor.device.type != "meta":
             self._lying[tensor.untyped_storage().data_ptr()] = device.index
+
+    def device_of(self, tensor: torch.Tensor) -> torch.device:
+        """Which card `tensor` lies on; the first, where nobody has sent it anywhere."""
+        return torch.device("cpu", self._card(tensor) or 0)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -56,6 +61,8 @@ class Cards(TorchDispatchMode):
         device = kwargs.get("device")
         card = device.index if device is not None and device.index is not None else next(iter(places), None)
         self.seen |= places
+        if str(func).startswith("aten._to_copy") and card not in places and args[0].dtype == torch.int64:
+            self.num_moved_indices += 1
         for made in tree_flatten(result)[0]:
             if isinstance(made, torch.Tensor) and card is not None:
                 self._made.append(made)  # or its memory would be another's next

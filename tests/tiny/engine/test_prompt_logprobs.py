@@ -30,8 +30,7 @@ def test_rows_hold_every_prompt_once_in_order_and_within_the_budget(lengths: lis
 @pytest.fixture(scope="module")
 def packing_model(tiny: Any) -> Any:
     model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
-    attention.register()
-    model.set_attn_implementation(attention.NAME)
+    attention.use(model)
     return model
 
 

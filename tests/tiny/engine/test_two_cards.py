@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from accelerate import dispatch_model, hooks
 from transformers import PreTrainedModel
 
+from qserve.engine.transformers.attention import packed
 from qserve.engine.transformers.batching.layer_cache import layer_devices
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
@@ -35,9 +37,8 @@ def _cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PreTrainedModel, "device", property(lambda model: FIRST))
 
 
-def over_two_cards(family: str) -> Any:
+def over_two_cards(model: Any) -> Any:
     """Layers in halves; the head lies with the embedding, as it does where they share a weight."""
-    model = build(family)
     count = len(model.get_decoder().layers)
     layers = {f"model.layers.{index}": f"cpu:{int(index >= count // 2)}" for index in range(count)}
     first = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "lm_head"), "cpu:0")
@@ -67,8 +68,9 @@ def guard(monkeypatch: pytest.MonkeyPatch, batcher: Any, cards: Cards) -> None:
 
 @pytest.mark.parametrize(("family", "kind"), CASES)
 async def test_answers_are_those_of_one_card(monkeypatch: pytest.MonkeyPatch, family: str, kind: type[Any]) -> None:
-    model, asked = over_two_cards(family), prompts(3, 20, 33)
+    model, asked = over_two_cards(build(family)), prompts(3, 20, 33)
     cards, plain = Cards(model), build(family)
+    monkeypatch.setattr(packed, "_device_of", cards.device_of)
     wanted = [generated(plain, prompt, 8) for prompt in asked]
     async with running(kind, model, max_num_batched_tokens=64) as batcher:
         guard(monkeypatch, batcher, cards)
@@ -78,9 +80,10 @@ async def test_answers_are_those_of_one_card(monkeypatch: pytest.MonkeyPatch, fa
 
 
 @pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])
-async def test_prompts_are_scored_and_continued(kind: type[Any]) -> None:
-    model, prompt = over_two_cards("qwen3"), prompts(1, 30)[0]
+async def test_prompts_are_scored_and_continued(monkeypatch: pytest.MonkeyPatch, kind: type[Any]) -> None:
+    model, prompt = over_two_cards(build("qwen3")), prompts(1, 30)[0]
     cards = Cards(model)
+    monkeypatch.setattr(packed, "_device_of", cards.device_of)
     async with running(kind, model):
         sampler = SequenceSampler(SamplingParams(temperature=1.0, seed=1), prompt, CPU)
         with cards.step():
@@ -88,3 +91,64 @@ async def test_prompts_are_scored_and_continued(kind: type[Any]) -> None:
     assert len(scored.logprobs) == 30
     assert scored.next_token is not None
     assert cards.seen == {0, 1}
+
+
+@dataclass
+class Counts:
+    """What steps did beside arithmetic, all layers together."""
+
+    num_steps: int = 0
+    num_steps_made: int = 0
+    num_waits: int = 0
+    num_moved_indices: int = 0
+
+
+async def counted(monkeypatch: pytest.MonkeyPatch, kind: type[Any], model: Any) -> Counts:
+    """Of a prompt and nine tokens that follow; waits are counted inside the model alone."""
+    counts, cards = Counts(), Cards(model)
+    monkeypatch.setattr(packed, "_device_of", cards.device_of)
+    make, tolist, forward = packed._make_decoding_step, torch.Tensor.tolist, model.get_decoder().forward
+    is_inside = False
+
+    def body(*args: Any, **kwargs: Any) -> Any:
+        nonlocal is_inside
+        counts.num_steps += 1
+        is_inside = True
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            is_inside = False
+
+    def made(*args: Any) -> Any:
+        counts.num_steps_made += 1
+        return make(*args)
+
+    def waiting(tensor: torch.Tensor) -> Any:
+        counts.num_waits += is_inside
+        return tolist(tensor)
+
+    async with running(kind, model) as batcher:
+        guard(monkeypatch, batcher, cards)
+        with monkeypatch.context() as patched:
+            patched.setattr(model.get_decoder(), "forward", body)
+            patched.setattr(packed, "_make_decoding_step", made)
+            patched.setattr(torch.Tensor, "tolist", waiting)
+            await tokens_of(batcher, sequence("one", prompts(1, 30)[0], 10))
+    counts.num_moved_indices = cards.num_moved_indices
+    return counts
+
+
+@pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])
+async def test_a_step_costs_as_much_in_eight_layers_as_in_four(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Any]
+) -> None:
+    """Rebuilt or copied in each layer, the facts of a step would make the host wait for the card in each."""
+    of_four, of_eight = [
+        await counted(monkeypatch, kind, over_two_cards(build("qwen3", num_layers=count))) for count in (4, 8)
+    ]
+    assert of_four == of_eight
+    assert of_four.num_steps == 10
+    if kind is PagedBatcher:  # bounds of queries and keys of the prompt; then those of the keys
+        assert (of_four.num_steps_made, of_four.num_waits) == (9, 2 + 9)
+    else:
+        assert of_four.num_waits == 0

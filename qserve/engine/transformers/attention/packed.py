@@ -15,8 +15,7 @@ read.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise, starmap
 from typing import Any
 
@@ -25,6 +24,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.utils.import_utils import is_flash_attn_2_available
 
+from qserve.engine.transformers.attention.step import MadeOnce, SharedByLayers, keep_arguments
 from qserve.model.sdpa import (
     Bucket,
     causal_prompt,
@@ -35,14 +35,14 @@ from qserve.model.sdpa import (
     padded_width,
 )
 
-__all__ = ["FLASH", "NAME", "RowStep", "prefers_flash", "register", "varlen_sdpa"]
+__all__ = ["FLASH", "NAME", "RowStep", "prefers_flash", "register", "use", "varlen_sdpa"]
 
 NAME = "qserve_varlen_sdpa"
 FLASH = "flash_attention_2"
 
 
 @dataclass(frozen=True)
-class RowStep:
+class RowStep(SharedByLayers):
     """What one forward over rows of `rows.RowCache` writes and reads, the same in every layer.
 
     `write_index` has the places of the new keys. `read_index` has those of all keys: of the one sequence whose prompt
@@ -53,17 +53,6 @@ class RowStep:
     write_index: torch.Tensor
     read_index: torch.Tensor | None
     buckets: tuple[Bucket, ...] = ()
-    _copies: dict[torch.device, RowStep] = field(default_factory=dict, repr=False, compare=False)
-
-    def on(self, device: torch.device) -> RowStep:
-        """Itself, where its tensors are on `device`; a copy there, made once, for layers on another card."""
-        if self.write_index.device == device:
-            return self
-        if device not in self._copies:
-            read = None if self.read_index is None else self.read_index.to(device)
-            buckets = tuple((rows.to(device), width, mask.to(device)) for rows, width, mask in self.buckets)
-            self._copies[device] = RowStep(self.write_index.to(device), read, buckets)
-        return self._copies[device]
 
 
 def register() -> None:
@@ -71,6 +60,13 @@ def register() -> None:
     AttentionInterface.register(NAME, varlen_sdpa)
     AttentionMaskInterface.register(NAME, lambda *_args, **_kwargs: None)
     leave_out_cudnn()
+
+
+def use(model: Any) -> None:
+    """Let `model` attend by `varlen_sdpa`, on one device or on several."""
+    register()
+    model.set_attn_implementation(NAME)
+    keep_arguments(model)
 
 
 def prefers_flash(model: Any) -> bool:
@@ -100,13 +96,14 @@ def varlen_sdpa(
         query: [1, heads, total_q, head_dim].
         key: [1, kv_heads, total_k, head_dim]; without `cache`, total_k equals total_q.
         value: as `key`.
-        attention_mask: None, since the borders say it all.
+        attention_mask: None, since the bounds say it all.
         scaling: factor on the scores; None is 1/√head_dim.
         dropout: not used in inference.
         cache: transformers' paged cache in continuous batching; it stores the new keys and returns all of them.
         row_step: in a forward over rows; then `query` is [batch, heads, 1, head_dim] where sequences decode, and keys
             and values are those that `rows.RowCache` has read.
-        kwargs: holds `cu_seq_lens_q` and `cu_seq_lens_k`, the borders of the sequences (int, batch + 1 of them).
+        kwargs: holds `cu_seq_lens_q` and `cu_seq_lens_k`, the bounds of the sequences (int, batch + 1 of them); on
+            whatever device, since each device gets its copy of what a step needs.
 
     Returns:
         [1, total_q, heads, head_dim] ([batch, 1, heads, head_dim] for rows that decode), and None for the attention
@@ -115,13 +112,20 @@ def varlen_sdpa(
     """
     if row_step is not None:
         return _attend_rows(row_step, query, key, value, scaling), None
+    device = _device_of(query)
+    bounds_of_keys = kwargs["cu_seq_lens_k"]
     if cache is not None:
         layer_idx = int(module.layer_idx)  # type: ignore[arg-type]  # every attention layer of transformers has one
-        step = _decoding_step(cache.layer_to_allocator[layer_idx], query.shape[2], kwargs)
-        if step is not None:
-            return _decode_step(step, layer_idx, query, key, value, cache, kwargs, scaling), None
-        key, value = cache.update(key_states=key, value_states=value, layer_idx=layer_idx, kwargs=kwargs)
-    packed = _packed_step(kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"])
+        allocator = cache.layer_to_allocator[layer_idx]
+        if _all_decode(allocator, query.shape[2], kwargs):
+            decoding = _made.of((kwargs["read_index"],), lambda: _make_decoding_step(allocator, kwargs)).on(device)
+            keys, values = _updated(cache, layer_idx, key, value, kwargs, decoding.indices)
+            return over_buckets(decoding.buckets, query, keys[0], values[0], scaling).transpose(1, 2).contiguous(), None
+        indices = _made.of((kwargs["read_index"], kwargs["write_index"]), lambda: _Indices.of(kwargs)).on(device)
+        key, value = _updated(cache, layer_idx, key, value, kwargs, indices)
+        bounds_of_keys = bounds_of_keys[allocator.layer_type]
+    bounds = (kwargs["cu_seq_lens_q"], bounds_of_keys)
+    packed = _made.of(bounds, lambda: _make_packed_step(*bounds)).on(device)
     output = torch.empty_like(query)
     for rows, columns in packed.prompts:
         output[:, :, rows] = causal_prompt(query[:, :, rows], key[:, :, columns], value[:, :, columns], scaling)
@@ -130,112 +134,100 @@ def varlen_sdpa(
     return output.transpose(1, 2).contiguous(), None
 
 
+# A step has its indices, and for each of two kinds of layers its bounds or what decoding reads.
+_made = MadeOnce(num_kept=4)
+
+
+def _device_of(states: torch.Tensor) -> torch.device:
+    """Where a layer computes. Tests whose cards are not there put another function here."""
+    return states.device
+
+
 @dataclass(frozen=True)
-class _PackedStep:
-    """A step in which some sequences read prompts, made of the borders of queries and keys.
+class _Indices(SharedByLayers):
+    """Where in the paged cache a step reads and writes: one tensor of each for every allocator of the cache."""
+
+    read: tuple[torch.Tensor, ...]
+    write: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def of(cls, kwargs: dict[str, Any]) -> _Indices:
+        return cls(tuple(kwargs["read_index"]), tuple(kwargs["write_index"]))
+
+
+@dataclass(frozen=True)
+class _PackedStep(SharedByLayers):
+    """A step in which some sequences read prompts, made of the bounds of queries and keys.
 
     `prompts` has queries and keys of each, `decoding` the others in buckets: rows of the query, where the keys of each
     begin and end, and the longest.
     """
 
-    of_queries: torch.Tensor
-    of_keys: torch.Tensor
     prompts: tuple[tuple[slice, slice], ...]
     decoding: tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor, int], ...]
 
 
-# All layers of a step get the same tensors (another pair, where some slide). Reading them waits for a card, and so does
-# every list that is brought there: it is done once a step, and not in every layer.
-_last_packed: deque[_PackedStep] = deque(maxlen=2)
-
-
-def _packed_step(of_queries: torch.Tensor, of_keys: torch.Tensor) -> _PackedStep:
-    for known in _last_packed:
-        if known.of_queries is of_queries and known.of_keys is of_keys:
-            return known
-    _last_packed.append(_make_packed_step(of_queries, of_keys))
-    return _last_packed[-1]
-
-
 def _make_packed_step(of_queries: torch.Tensor, of_keys: torch.Tensor) -> _PackedStep:
-    rows, columns = (list(starmap(slice, pairwise(borders.tolist()))) for borders in (of_queries, of_keys))
+    """Reads the bounds, which waits for a card: hence once a step, and not in every layer."""
+    rows, columns = (list(starmap(slice, pairwise(bounds.tolist()))) for bounds in (of_queries, of_keys))
     lengths = {i: columns[i].stop - columns[i].start for i in range(len(rows)) if rows[i].stop - rows[i].start == 1}
     prompts = [pair for i, pair in enumerate(zip(rows, columns, strict=True)) if i not in lengths]
     decoding = []
     for bucket in length_buckets(lengths):
         found = [[rows[i].start for i in bucket], [columns[i].start for i in bucket], [columns[i].stop for i in bucket]]
         decoding.append((*torch.tensor(found, device=of_queries.device), lengths[bucket[-1]]))
-    return _PackedStep(
-        of_queries, of_keys, tuple(pair for pair in prompts if pair[0].stop > pair[0].start), tuple(decoding)
-    )
+    return _PackedStep(tuple(pair for pair in prompts if pair[0].stop > pair[0].start), tuple(decoding))
 
 
 @dataclass(frozen=True)
-class _DecodingStep:
+class _DecodingStep(SharedByLayers):
     """A step in which every sequence has one query: what to read of the cache, so that it comes out padded already.
 
-    `read_index` lists cache positions, bucket after bucket, each sequence padded to its bucket's width.
+    `indices` reads cache positions bucket after bucket, each sequence padded to its bucket's width.
     """
 
-    source: Any
-    read_index: torch.Tensor
+    indices: _Indices
     buckets: tuple[Bucket, ...]
 
 
-# All layers of a step get the same list of read positions; it is kept here with what was made of it for the first one.
-_last_step: list[_DecodingStep] = []
-
-
-def _decoding_step(allocator: Any, num_queries: int, kwargs: dict[str, Any]) -> _DecodingStep | None:
-    """None unless all sequences decode one token in layers of full attention."""
-    source = kwargs["read_index"]
+def _all_decode(allocator: Any, num_queries: int, kwargs: dict[str, Any]) -> bool:
+    """Whether all sequences decode one token, in layers of full attention."""
     if allocator.layer_type != "full_attention" or kwargs.get("block_table") is not None:
-        return None
-    borders = kwargs["cu_seq_lens_k"][allocator.layer_type]
-    read_index = source[allocator.index]
-    if len(borders) - 1 != num_queries or read_index.numel() == 0:
-        return None
-    if not _last_step or _last_step[0].source is not source:
-        _last_step[:] = [_make_step(source, read_index, borders)]
-    return _last_step[0]
+        return False
+    num_sequences = len(kwargs["cu_seq_lens_k"][allocator.layer_type]) - 1
+    return bool(num_sequences == num_queries and kwargs["read_index"][allocator.index].numel())
 
 
-def _make_step(source: Any, read_index: torch.Tensor, borders: torch.Tensor) -> _DecodingStep:
-    ends = borders.tolist()
+def _make_decoding_step(allocator: Any, kwargs: dict[str, Any]) -> _DecodingStep:
+    bounds, reads = kwargs["cu_seq_lens_k"][allocator.layer_type], list(kwargs["read_index"])
+    read_index = reads[allocator.index]
+    ends = bounds.tolist()
     lengths = {index: ends[index + 1] - ends[index] for index in range(len(ends) - 1)}
     parts, buckets = [], []
     for members in length_buckets(lengths):
-        rows = torch.tensor(members, device=borders.device)
+        rows = torch.tensor(members, device=bounds.device)
         width = padded_width(lengths[members[-1]])
-        columns = borders[rows][:, None] + torch.arange(width, device=borders.device)
-        past_end = borders[rows + 1][:, None]
+        columns = bounds[rows][:, None] + torch.arange(width, device=bounds.device)
+        past_end = bounds[rows + 1][:, None]
         parts.append(read_index[torch.minimum(columns, past_end - 1)].flatten())
         buckets.append((rows, width, (columns < past_end)[:, None, None, :]))
-    return _DecodingStep(source, torch.cat(parts), tuple(buckets))
+    reads[allocator.index] = torch.cat(parts)
+    return _DecodingStep(_Indices(tuple(reads), tuple(kwargs["write_index"])), tuple(buckets))
 
 
-def _decode_step(
-    step: _DecodingStep,
-    layer_idx: int,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cache: Any,
-    kwargs: dict[str, Any],
-    scaling: float | None,
-) -> torch.Tensor:
-    """Attention of a step that only decodes: the cache is read once, in the order in which it is needed."""
-    index = cache.layer_to_allocator[layer_idx].index
-    reads = [step.read_index if place == index else old for place, old in enumerate(kwargs["read_index"])]
-    kwargs = {**kwargs, "read_index": reads}
-    keys, values = cache.update(key_states=key, value_states=value, layer_idx=layer_idx, kwargs=kwargs)
-    return over_buckets(step.buckets, query, keys[0], values[0], scaling).transpose(1, 2).contiguous()
+def _updated(
+    cache: Any, layer_idx: int, key: torch.Tensor, value: torch.Tensor, kwargs: dict[str, Any], indices: _Indices
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The new keys and values are stored; what `indices` read, [1, kv_heads, tokens, head_dim]."""
+    mine = {**kwargs, "read_index": indices.read, "write_index": indices.write}
+    keys, values = cache.update(key_states=key, value_states=value, layer_idx=layer_idx, kwargs=mine)
+    return keys, values
 
 
 def _attend_rows(
     step: RowStep, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
-    step = step.on(query.device)
+    step = step.on(_device_of(query))
     if not step.buckets:
         return causal_prompt(query, key, value, scaling).transpose(1, 2).contiguous()
     mixed = over_buckets(step.buckets, query.transpose(0, 2), key[0], value[0], scaling)

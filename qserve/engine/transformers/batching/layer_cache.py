@@ -17,6 +17,7 @@ import torch
 from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
+from qserve.engine.transformers.attention.step import MadeOnce
 from qserve.errors import UsageError
 
 __all__ = ["LayerPlacedCache", "layer_devices", "placed_by_layer"]
@@ -89,10 +90,15 @@ def _split(allocator: Any, devices: list[torch.device]) -> None:
             assert memory is not None
             allocator._kv_token_views[layer] = (memory[2 * index * page :], memory[(2 * index + 1) * page :])
             local_strides[layer] = local
-    allocator.update = _updating(allocator.update, stride, local_strides)
+    allocator.update = _updating(allocator.update, stride, local_strides, len(set(devices)))
 
 
-def _updating(update: Callable[..., Any], stride: int, local_strides: dict[int, int]) -> Callable[..., Any]:
+def _updating(
+    update: Callable[..., Any], stride: int, local_strides: dict[int, int], num_devices: int
+) -> Callable[..., Any]:
+    # Layers of a device get the same two tensors, and move their positions alike.
+    moved = {local: MadeOnce(2 * num_devices) for local in local_strides.values()}
+
     def updated(
         key_states: torch.Tensor,
         value_states: torch.Tensor,
@@ -101,9 +107,9 @@ def _updating(update: Callable[..., Any], stride: int, local_strides: dict[int, 
         write_index: torch.Tensor,
     ) -> Any:
         local = local_strides[layer_idx]
-        return update(
-            key_states, value_states, layer_idx, _moved(read_index, stride, local), _moved(write_index, stride, local)
-        )
+        read = moved[local].of((read_index,), lambda: _moved(read_index, stride, local))
+        write = moved[local].of((write_index,), lambda: _moved(write_index, stride, local))
+        return update(key_states, value_states, layer_idx, read, write)
 
     return updated
 

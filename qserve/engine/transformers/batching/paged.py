@@ -103,8 +103,7 @@ class PagedBatcher:
             ),
         )
         if not is_flash:
-            attention.register()
-            model.set_attn_implementation(attention.NAME)
+            attention.use(model)
         self.attention = attention.FLASH if is_flash else "sdpa"
         self._inbox = _Inbox()
         self._manager.output_router = _Outputs(self._deliver)

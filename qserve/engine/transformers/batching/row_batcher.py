@@ -116,8 +116,7 @@ class RowBatcher:
         self._isolation = Isolation()
         self._inbox = Inbox()  # the rest belongs to the generating thread
         self._thread: threading.Thread | None = None
-        attention.register()
-        model.set_attn_implementation(attention.NAME)
+        attention.use(model)
         reference_kernels.expect_on(self._device)
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
