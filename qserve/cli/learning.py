@@ -19,11 +19,13 @@ def with_learned(request: PlanRequest, state: Path, model: str | None, gpu: str 
     Without them for cards that --gpu describes (they are not the ones that were measured), and where the store is
     not there or can't be read: a plan is possible all the same.
     """
-    from qserve.runs.database import FILE_NAME
-
-    if is_off or model is None or gpu not in (None, "none") or not (state / FILE_NAME).exists():
+    if is_off or model is None or gpu not in (None, "none"):
         return request
     from qserve.runs import RunStore
+    from qserve.runs.database import FILE_NAME
+
+    if not (state / FILE_NAME).exists():
+        return request
 
     try:
         return replace(request, learned=RunStore.open(state).residuals())

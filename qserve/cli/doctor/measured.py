@@ -53,11 +53,13 @@ def measured_speed(
     None of the latter with --no-learn, for cards that --gpu describes, and where the store can't be read.
     """
     known = Measured(cpu=_cpu_rates(state, hardware))
-    from qserve.runs.database import FILE_NAME
-
-    if is_off or gpu not in (None, "none") or not (state / FILE_NAME).exists():
+    if is_off or gpu not in (None, "none"):
         return known
     from qserve.runs import RunStore
+    from qserve.runs.database import FILE_NAME
+
+    if not (state / FILE_NAME).exists():
+        return known
 
     try:
         return replace(known, residuals=tuple(_residuals(RunStore.open(state), checkpoint, hardware, known)))

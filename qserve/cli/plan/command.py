@@ -24,7 +24,6 @@ from qserve.planner import Plan, PlanRequest
 from qserve.planner.share import SharedPlan, make_shared_plan
 from qserve.planner.speed.plan import cheapest_cards, plan_for_load
 from qserve.planner.speed.request import SpeedRequest
-from qserve.reward.find import planned_reward
 
 __all__ = ["command"]
 
@@ -102,6 +101,8 @@ def command(
         _print(plan, as_json, explain, values["monthly"])
         fits, shared = plan.fits, None
     else:
+        from qserve.reward.find import planned_reward  # brings YAML and templates
+
         shared = make_shared_plan(checkpoint, planned_reward(reward), hardware, request, PlanRequest())
         _print_shared(shared, as_json, explain)
         plan, fits = shared.chat, shared.fits
