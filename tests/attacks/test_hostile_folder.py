@@ -58,8 +58,10 @@ def pipe_as_tokenizer(folder):
 
 
 def unix_socket(folder):
+    opened = os.open(write(folder), os.O_DIRECTORY)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(os.path.relpath(write(folder) / "model.safetensors"))  # a socket's name is short
+        server.bind(f"/proc/self/fd/{opened}/model.safetensors")  # 107 bytes at most, wherever the folder is
+    os.close(opened)
 
 
 def endless_device(folder):
