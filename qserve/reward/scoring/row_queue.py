@@ -75,22 +75,31 @@ class RowQueue:
         self._threads: list[threading.Thread] = []
 
     def put(self, jobs: Sequence[Job], flow: Flow) -> None:
-        """Hand over jobs of one request; `flow` is the same for all that it hands over."""
+        """Hand over jobs of one request; `flow` is the same for all that it hands over.
+
+        Raises RuntimeError after `stop`: nobody would ever compute them.
+        """
+        if self._stopped:
+            raise RuntimeError("the scorer has been stopped")
         self._arrivals.put((flow, jobs))
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads, for the first time or after `stop`."""
+        self._stopped = False
         for index in range(self._rules.num_workers):
             self._threads.append(threading.Thread(target=self._work, name=f"reward-row-{index}", daemon=True))
             self._threads[-1].start()
 
     def stop(self) -> None:
-        """End the threads after the rows that they are at; what still waits is not delivered."""
+        """End the threads after the rows that they are at; what still waits is dropped and not delivered."""
         self._stopped = True
         for _ in self._threads:
             self._arrivals.put((Flow(), ()))
         for thread in self._threads:  # a thread that is still in a row when the interpreter ends aborts the process
             thread.join(_LONGEST_ROW_S)
+        self._threads.clear()
+        self._arrivals = queue.SimpleQueue()
+        self._waiting.drop(lambda _: True)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Compute `jobs` here and now; returns when all are delivered. Not between `start` and `stop`."""

@@ -26,7 +26,7 @@ def reward(prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
     """TRL's signature, and what docs/trainers.md shows."""
     conversations = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
     headers = {"Authorization": f"Bearer {KEY}"}
-    answer = httpx.post(f"{URL}/v1/reward", json={"conversations": conversations}, headers=headers, timeout=600)
+    answer = httpx.post(f"{URL}/v1/reward", json={"conversations": conversations}, headers=headers, timeout=60)
     answer.raise_for_status()
     rewards = [row["reward"] for row in answer.json()["data"]]
     seen.update(conversations=conversations, rewards=rewards)

@@ -23,7 +23,7 @@ class Caller:
 
     def __init__(self, url: str, scorer: RewardScorer) -> None:
         self.url, self.scorer = url, scorer
-        self.client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=60)
+        self.client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=20)
 
     def post(self, path: str, **body: Any) -> Any:
         """The answer of a request that must work."""

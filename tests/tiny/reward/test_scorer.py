@@ -219,3 +219,13 @@ async def test_a_scorer_that_is_stopped_ends_its_threads(scorer: RewardScorer) -
             return
         await asyncio.sleep(0.05)
     raise AssertionError("threads are left")
+
+
+async def test_a_scorer_starts_again_after_it_was_stopped(scorer: RewardScorer) -> None:
+    async with running(scorer):
+        before = await scorer.score([ScoreItem([1, 2, 3])])
+    with pytest.raises(RuntimeError, match="stopped"):
+        await scorer.score([ScoreItem([1, 2, 3])])
+    async with running(scorer):
+        again = await asyncio.wait_for(scorer.score([ScoreItem([1, 2, 3])]), 20)
+    assert [score.reward for score in again] == [score.reward for score in before]

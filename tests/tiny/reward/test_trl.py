@@ -29,7 +29,7 @@ def host(opened: Opener) -> Iterator[Host]:
 def test_a_step_of_grpo_is_rewarded_by_the_host(host: Host, made: Callable[[str], Path], tmp_path: Path) -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(SCRIPT), host.url, KEY, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=180)
     assert done.returncode == 0, done.stderr[-4000:]
     step = json.loads(done.stdout.splitlines()[-1])
     plain, template = Plain(KIND, made(KIND)), host.scorer.template
