@@ -21,8 +21,13 @@ setup: ## make .venv: CPU or CUDA builds by what the machine has (ACCELERATOR=cp
 up: setup ## set up and serve the demo chat and reward models on http://127.0.0.1:8000 (more flags: ARGS='--port 8080')
 	@exec $(BIN)/qserve up --model demo --reward demo $(ARGS)
 
+# A test that waits for ever fails alone, and a broken machine is told after a few failures instead of an hour of them.
+TEST_LIMITS := --timeout 300 --maxfail 25
+# Hundreds of processes of qserve start: without its bytecode each would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 test: check ## set up, check, and run every test that needs no GPU (one part: ARGS='tests/unit -k plan')
-	@$(BIN)/pytest -m "not gpu" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/pytest -m "not gpu" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(TEST_LIMITS) $(ARGS)
 
 check: setup ## lint, formatting, types, layers between packages, docs that quote the program
 	$(BIN)/ruff check .

@@ -18,10 +18,10 @@ settings.load_profile("qserve")
 
 
 # One server each for a whole folder; elsewhere a file is what one process runs in one go.
-_SHARED_SERVER = ("tests/browser/", "tests/tiny/vllm_served/")
+_SHARED_SERVER = ("tests/browser/", "tests/tiny/vllm_served/", "tests/tiny/vllm_lora/")
 # Minutes each: begun last, they would leave the other process with nothing to do.
 _LONG = (
-    "tests/tiny/serving/test_vllm_faults.py", "tests/tiny/vllm_served/", "tests/browser/", "tests/tiny/vllm/",
+    "tests/tiny/vllm_lora/", "tests/tiny/vllm_served/", "tests/browser/", "tests/tiny/vllm/",
     "tests/tiny/reward/test_on_vllm.py", "tests/tiny/planner/", "tests/tiny/serving/",
 )  # fmt: skip
 

@@ -12,5 +12,5 @@ collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
-def parser(tmp_path_factory: pytest.TempPathFactory) -> FlagParser:
-    return installed_parser(tmp_path_factory.mktemp("flags"))
+def parser() -> FlagParser:
+    return installed_parser()

@@ -13,6 +13,7 @@ import pytest
 from qserve.engine.vllm.diagnose import failure_of
 from qserve.engine.vllm.failure import FailureKind
 from tests.tiny.serving.served import Service
+from tests.tiny.serving.vllm_processes import kill_under_load
 from tests.tiny.vllm.engines import engine, plan_of
 
 QUESTION = [{"role": "user", "content": "What is 12+30?"}]
@@ -70,6 +71,11 @@ def test_nf4_holds_the_planned_cache(service: Service):
     (entry,) = service.get("/v1/qserve/memory").json()["data"]
     assert entry["planned"]["quant"]["scheme"] == "bnb-nf4"
     assert entry["memory"]["kv_cache_tokens"] == entry["planned"]["kv_cache_tokens"], entry
+
+
+async def test_a_killed_api_server_is_heard_of(service: Service):
+    """The last one that asks: the server is restarting afterwards."""
+    await kill_under_load(service, "api", num_streams=4, num_tokens=450)
 
 
 def test_without_the_plugin_the_command_that_installs_it_is_told(parser):

@@ -1,4 +1,4 @@
-"""Each process of a vLLM worker is killed under load, one after the other: clients hear of it, and it comes back."""
+"""The processes of a real vLLM worker under a real `qserve up`, and what its clients hear when one of them dies."""
 
 from __future__ import annotations
 
@@ -7,26 +7,14 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import psutil
-import pytest
 
 from tests.tiny.serving.served import Service, until
 
-NUM_STREAMS = 8
-ENDLESS = {"model": "demo", "prompt": "one two three", "max_tokens": 1900, "ignore_eos": True, "stream": True}
-FLAGS = ("--engine", "vllm", "--max-model-len", "2048", "--kv-cache-memory-bytes", "64MiB", "--enforce-eager")
 RESTART_LIMIT_S = 300
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    one = Service(("--model", "demo", *FLAGS), tmp_path_factory.mktemp("vllm"))
-    yield one.until_ready()
-    one.end()
 
 
 def family(service: Service) -> list[psutil.Process]:
@@ -61,11 +49,12 @@ def shared_memory(processes: list[psutil.Process]) -> list[Path]:
     return [Path(segment) for segment in segments]
 
 
-async def last_word(client: httpx.AsyncClient, first: asyncio.Event) -> tuple[str, float]:
+async def last_word(client: httpx.AsyncClient, num_tokens: int, first: asyncio.Event) -> tuple[str, float]:
     """The last event of a stream (or what broke it), and when it came."""
     last = ""
+    body = {"model": "demo", "prompt": "one two three", "max_tokens": num_tokens, "ignore_eos": True, "stream": True}
     try:
-        async with client.stream("POST", "/v1/completions", json=ENDLESS) as response:
+        async with client.stream("POST", "/v1/completions", json=body) as response:
             async for line in response.aiter_lines():
                 if line and line != "data: [DONE]":  # vLLM sends one after an error, too
                     last = line
@@ -82,14 +71,18 @@ def is_zombie(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.parametrize("kind", ["engine", "worker", "api"])
-async def test_kill_9(service: Service, kind: str) -> None:
+async def kill_under_load(service: Service, kind: str, num_streams: int, num_tokens: int, key: str = "") -> None:
+    """Kills a process of the worker while `num_streams` run: each client hears of it, and nothing is left.
+
+    Does not wait until the worker is back.
+    """
     until(service.is_ready, RESTART_LIMIT_S, "it is not ready")
     before = family(service)
-    async with httpx.AsyncClient(base_url=service.url, timeout=60) as client:
-        begun = [asyncio.Event() for _ in range(NUM_STREAMS)]
-        streams = [asyncio.create_task(last_word(client, event)) for event in begun]
-        await asyncio.gather(*(event.wait() for event in begun))
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    async with httpx.AsyncClient(base_url=service.url, headers=headers, timeout=60) as client:
+        begun = [asyncio.Event() for _ in range(num_streams)]
+        streams = [asyncio.create_task(last_word(client, num_tokens, event)) for event in begun]
+        await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), 60)
         the(service, kind).kill()
         killed = time.monotonic()
         ends = await asyncio.wait_for(asyncio.gather(*streams), 60)
@@ -102,20 +95,3 @@ async def test_kill_9(service: Service, kind: str) -> None:
     assert max(heard) < 5
     _, alive = psutil.wait_procs(before, timeout=60)
     assert not alive, f"{kind} was killed, and these are left: {alive}"
-    until(service.is_ready, RESTART_LIMIT_S, "the worker did not come back")
-    answer = service.post("/v1/completions", prompt="a", max_tokens=2)
-    assert answer.status_code == 200
-    assert not [process for process in family(service) if is_zombie(process)]
-
-
-def test_kill_9_of_qserve_leaves_no_process_of_vllm(service: Service) -> None:
-    """The last test of this file: the service does not come back."""
-    until(service.is_ready, RESTART_LIMIT_S, "it is not ready")
-    before = family(service)
-    segments = shared_memory(before)
-    assert segments
-    assert {"VLLM::EngineCore", "VLLM::Worker"} <= {command(process) for process in before}
-    service.process.kill()
-    _, alive = psutil.wait_procs(before, timeout=60)
-    assert not alive, f"qserve was killed, and these are left: {alive}"
-    assert not [segment for segment in segments if segment.exists()], "shared memory was not given back"
