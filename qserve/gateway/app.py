@@ -18,10 +18,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.engine.base import WorkerEndpoint
-from qserve.gateway.auth import KeyAuth
+from qserve.gateway.auth import GuardedKeys, KeyAuth
 from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints
 from qserve.gateway.kept_runs import KeptRuns
+from qserve.gateway.key_brake import KeyBrake
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.relay.upstream import Upstream, watch
 from qserve.gateway.routes import ROUTES
@@ -52,12 +53,15 @@ def build_gateway(
     endpoints = Endpoints(settings, upstreams, metrics, runs)
     app: ASGIApp = Dispatch({route: endpoints.of(route) for route in ROUTES})
     watched = upstreams
+    brake = KeyBrake()
+    of_users = GuardedKeys(settings.keys, brake)
     if ui is None:
-        app = KeyAuth(app, settings.keys, settings.allowed_hosts)
+        app = KeyAuth(app, of_users, settings.allowed_hosts)
     else:
         relay = UiRelay(ui, settings)
         keys = (*settings.keys, ui.api_key) if settings.keys else ()
-        app = BrowserAccess(KeyAuth(app, keys, settings.allowed_hosts), relay, settings)
+        app = KeyAuth(app, GuardedKeys(keys, brake), settings.allowed_hosts)
+        app = BrowserAccess(app, relay, settings, of_users)
         watched = [*upstreams, relay.upstream]
     app = ApiErrors(app)
     if settings.cors_origins:

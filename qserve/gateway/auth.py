@@ -14,7 +14,7 @@ from qserve.gateway.http.bounded_http import CONNECTION, BoundedHttp
 from qserve.gateway.key_brake import KeyBrake
 from qserve.wire.errors import ApiError
 
-__all__ = ["OPEN_PATHS", "KeyAuth", "Keys", "bearer_token", "check_host", "header", "peer_of", "trust"]
+__all__ = ["OPEN_PATHS", "GuardedKeys", "KeyAuth", "Keys", "bearer_token", "check_host", "header", "peer_of", "trust"]
 
 OPEN_PATHS = frozenset({"/health"})
 # RFC 9110: a name or address, and a port of digits. `localhost:80@evil` is neither.
@@ -38,29 +38,19 @@ class Keys:
         return any(matches)
 
 
-class KeyAuth:
-    """ASGI middleware: the Host where that is pinned, then the key."""
+class GuardedKeys:
+    """Keys, and a brake on guessing them: the same for the API and for the UI's sign-in."""
 
-    def __init__(
-        self, app: ASGIApp, keys: Sequence[str], allowed_hosts: Sequence[str], brake: KeyBrake | None = None
-    ) -> None:
+    def __init__(self, keys: Sequence[str], brake: KeyBrake | None = None) -> None:
         """`brake`: counts wrong keys together with whoever else asks for them."""
-        self._app = app
         self._keys = Keys(keys)
-        self._hosts = allowed_hosts
         self._brake = brake or KeyBrake()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            check_host(scope, self._hosts)
-            if scope["path"] not in OPEN_PATHS:
-                if self._keys:
-                    await self._check_key(scope)
-                trust(scope)
-        await self._app(scope, receive, send)
+    def __bool__(self) -> bool:
+        return bool(self._keys)
 
-    async def _check_key(self, scope: Scope) -> None:
-        token = _token(scope)
+    async def admit(self, scope: Scope, token: bytes) -> bool:
+        """Whether `token` is right; told only after a pause where the request's address showed many wrong ones."""
         connection: BoundedHttp | None = scope.get(CONNECTION)
         address = peer_of(scope)
         is_trusted = connection is not None and connection.is_trusted
@@ -74,8 +64,25 @@ class KeyAuth:
                 connection.distrust()
         if pause_s:
             await asyncio.sleep(pause_s)
-        if not is_right:
-            raise ApiError(401, "the API key is not one of this gateway's keys", "invalid_api_key")
+        return is_right
+
+
+class KeyAuth:
+    """ASGI middleware: the Host where that is pinned, then the key."""
+
+    def __init__(self, app: ASGIApp, keys: GuardedKeys, allowed_hosts: Sequence[str]) -> None:
+        self._app = app
+        self._keys = keys
+        self._hosts = allowed_hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            check_host(scope, self._hosts)
+            if scope["path"] not in OPEN_PATHS:
+                if self._keys and not await self._keys.admit(scope, _token(scope)):
+                    raise ApiError(401, "the API key is not one of this gateway's keys", "invalid_api_key")
+                trust(scope)
+        await self._app(scope, receive, send)
 
 
 def trust(scope: Scope) -> None:

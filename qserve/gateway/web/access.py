@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qserve.gateway.auth import Keys, check_host, header, trust
+from qserve.gateway.auth import GuardedKeys, check_host, header, trust
 from qserve.gateway.limits import read_body
 from qserve.gateway.respond import send_body
 from qserve.gateway.settings import GatewaySettings
@@ -13,7 +13,7 @@ from qserve.gateway.web import pages
 from qserve.gateway.web.origin import check_origin, comes_from_elsewhere
 from qserve.gateway.web.routes import SIGN_IN, SIGN_OUT, START, can_be_a_file, ui_route
 from qserve.gateway.web.session import Sessions, cookie_name, cookies, session_cookie
-from qserve.gateway.web.sign_in import MAX_FORM_BYTES, Guesses, key_of_form
+from qserve.gateway.web.sign_in import MAX_FORM_BYTES, key_of_form
 from qserve.wire.errors import ApiError
 
 __all__ = ["VISITOR", "BrowserAccess", "hardened"]
@@ -41,14 +41,13 @@ _HEADERS = (
 class BrowserAccess:
     """ASGI middleware before the API. With keys it signs browsers in; without, it tells them apart."""
 
-    def __init__(self, api: ASGIApp, ui: ASGIApp, settings: GatewaySettings) -> None:
-        """`ui` gets what passes, with the header `VISITOR`; `api` whatever is not the UI's."""
+    def __init__(self, api: ASGIApp, ui: ASGIApp, settings: GatewaySettings, keys: GuardedKeys) -> None:
+        """`ui` gets what passes, with the header `VISITOR`; `api` whatever is not the UI's. `keys` of the settings."""
         self._api = api
         self._ui = ui
         self._settings = settings
-        self._keys = Keys(settings.keys)
+        self._keys = keys
         self._sessions = Sessions()
-        self._guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = _name(scope)
@@ -113,15 +112,9 @@ class BrowserAccess:
 
     async def _sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(scope, receive, MAX_FORM_BYTES, self._settings.body_idle_timeout_s)
-        address = scope["client"][0] if scope.get("client") else ""
-        wait_s = self._guesses.wait_s(address)
-        if wait_s:
-            await pages.send_page(scope, send, pages.sign_in(scope, wait_s=wait_s))
-        elif self._keys.holds(key_of_form(body)):
-            self._guesses.forget(address)
+        if await self._keys.admit(scope, key_of_form(body)):
             await _go_to_start(send, session_cookie(scope, self._sessions.begin()))
         else:
-            self._guesses.count(address)
             await pages.send_page(scope, send, pages.sign_in(scope, is_wrong=True))
 
 

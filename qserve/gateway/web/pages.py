@@ -36,29 +36,26 @@ class Page:
         title: as text.
         body: as HTML.
         next_path: where the browser goes on by itself; "" stays.
-        retry_after_s: for programs, with 429 and 503.
     """
 
     status: int
     title: str
     body: str
     next_path: str = ""
-    retry_after_s: int | None = None
 
 
-def sign_in(scope: Scope, *, is_wrong: bool = False, wait_s: int = 0) -> Page:
+def sign_in(scope: Scope, *, is_wrong: bool = False) -> Page:
     """The form that asks for the key; 401, since nothing else is to be had without it."""
     text = TEXTS[language(scope)]
-    told = text["wait"].format(seconds=wait_s) if wait_s else text["wrong"] if is_wrong else ""
-    problem = f'<p class="bad" role="alert" id="problem">{escape(told)}</p>' if told else ""
-    described = ' aria-describedby="problem" aria-invalid="true"' if told else ""
+    problem = f'<p class="bad" role="alert" id="problem">{escape(text["wrong"])}</p>' if is_wrong else ""
+    described = ' aria-describedby="problem" aria-invalid="true"' if is_wrong else ""
     body = (
         f'<p>{escape(text["ask"])}</p>{problem}<form method="post" action="{SIGN_IN}"><label for="key">'
         f'{escape(text["key"])}</label><input id="key" name="key" type="password" required autofocus '
         f'autocomplete="current-password" maxlength="4096"{described}><button type="submit">'
         f"{escape(text['sign_in'])}</button></form>"
     )
-    return Page(429 if wait_s else 401, text["sign_in"], body, retry_after_s=wait_s or None)
+    return Page(401, text["sign_in"], body)
 
 
 def starting(scope: Scope, next_path: str, detail: str = "") -> Page:
@@ -99,7 +96,5 @@ async def send_page(scope: Scope, send: Send, page: Page, headers: Iterable[tupl
         lang=language(scope), title=escape(page.title), body=page.body, refresh=refresh
     )
     extra = [(b"cache-control", b"no-store"), (b"content-security-policy", _POLICY), *headers]
-    if page.retry_after_s is not None:
-        extra.append((b"retry-after", b"%d" % page.retry_after_s))
     body = b"" if scope["method"] == "HEAD" else text.encode()
     await send_body(send, page.status, body, b"text/html; charset=utf-8", extra)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qserve.gateway.auth import GuardedKeys
 from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.settings import GatewaySettings
@@ -37,7 +38,8 @@ def local_app(ui: ASGIApp, files: Path) -> ASGIApp:
             raise ApiError(404, "this is no page of qserve", "route_not_found")
         await ui(scope, receive, send)
 
-    access = BrowserAccess(elsewhere, Visitors(ui, files), GatewaySettings(allowed_hosts=_NAMES))
+    settings = GatewaySettings(allowed_hosts=_NAMES)
+    access = BrowserAccess(elsewhere, Visitors(ui, files), settings, GuardedKeys(settings.keys))
     return RequestContext(ApiErrors(access), GatewayMetrics(), NoTraces(), KeptRuns())
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from qserve.errors import UsageError
-from qserve.gateway.auth import KeyAuth, bearer_token
+from qserve.gateway.auth import GuardedKeys, KeyAuth, bearer_token
 from qserve.gateway.limits import ClientGone, read_body, require_json
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.record import RequestRecord
@@ -25,7 +25,7 @@ async def _passes(scope, keys=("right",), hosts=()):
     async def app(scope, receive, send):
         reached.append(scope)
 
-    await KeyAuth(app, keys, hosts)(scope, None, None)
+    await KeyAuth(app, GuardedKeys(keys), hosts)(scope, None, None)
     return bool(reached)
 
 

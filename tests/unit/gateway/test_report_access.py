@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qserve.gateway.auth import header
+from qserve.gateway.auth import GuardedKeys, header
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.web import BrowserAccess
 from qserve.gateway.web.session import cookie_name
@@ -30,7 +30,8 @@ def access():
     async def api(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "key": header(scope, b"authorization")})
 
-    return BrowserAccess(api, api, GatewaySettings(keys=("sk-one", "sk-two")))
+    settings = GatewaySettings(keys=("sk-one", "sk-two"))
+    return BrowserAccess(api, api, settings, GuardedKeys(settings.keys))
 
 
 def _cookie(access):
