@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.auth import GuardedKeys, KeyAuth
+from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints
 from qserve.gateway.kept_runs import KeptRuns
@@ -50,7 +51,8 @@ def build_gateway(
     upstreams = [Upstream(worker, settings) for worker in workers]
     metrics.watch_workers(upstreams)
     runs = runs or KeptRuns()
-    endpoints = Endpoints(settings, upstreams, metrics, runs)
+    bodies = Bodies(settings)
+    endpoints = Endpoints(settings, upstreams, metrics, runs, bodies)
     app: ASGIApp = Dispatch({route: endpoints.of(route) for route in ROUTES})
     watched = upstreams
     brake = KeyBrake()
@@ -58,7 +60,7 @@ def build_gateway(
     if ui is None:
         app = KeyAuth(app, of_users, settings.allowed_hosts)
     else:
-        relay = UiRelay(ui, settings)
+        relay = UiRelay(ui, settings, bodies)
         keys = (*settings.keys, ui.api_key) if settings.keys else ()
         app = KeyAuth(app, GuardedKeys(keys, brake), settings.allowed_hosts)
         app = BrowserAccess(app, relay, settings, of_users)

@@ -11,12 +11,24 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.gateway.http.bounded_http import CONNECTION, BoundedHttp
-from qserve.gateway.key_brake import KeyBrake
+from qserve.gateway.key_brake import KeyBrake, network_of
 from qserve.wire.errors import ApiError
 
-__all__ = ["OPEN_PATHS", "GuardedKeys", "KeyAuth", "Keys", "bearer_token", "check_host", "header", "peer_of", "trust"]
+__all__ = [
+    "OPEN_PATHS",
+    "GuardedKeys",
+    "KeyAuth",
+    "Keys",
+    "bearer_token",
+    "check_host",
+    "client_of",
+    "header",
+    "peer_of",
+    "trust",
+]
 
 OPEN_PATHS = frozenset({"/health"})
+_CLIENT = "qserve.client"
 # RFC 9110: a name or address, and a port of digits. `localhost:80@evil` is neither.
 _HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
@@ -79,10 +91,22 @@ class KeyAuth:
         if scope["type"] == "http":
             check_host(scope, self._hosts)
             if scope["path"] not in OPEN_PATHS:
-                if self._keys and not await self._keys.admit(scope, _token(scope)):
-                    raise ApiError(401, "the API key is not one of this gateway's keys", "invalid_api_key")
+                if self._keys:
+                    await self._check(scope)
                 trust(scope)
         await self._app(scope, receive, send)
+
+    async def _check(self, scope: Scope) -> None:
+        token = _token(scope)
+        if not await self._keys.admit(scope, token):
+            raise ApiError(401, "the API key is not one of this gateway's keys", "invalid_api_key")
+        scope[_CLIENT] = f"{client_of(scope)} {hashlib.sha256(token).hexdigest()[:16]}"
+
+
+def client_of(scope: Scope) -> str:
+    """Who asks, as far as it can be told: the key, where one was accepted, and the address; IPv6 by its /64."""
+    client: str = scope.get(_CLIENT) or network_of(peer_of(scope))
+    return client
 
 
 def trust(scope: Scope) -> None:

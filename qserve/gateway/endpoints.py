@@ -12,10 +12,11 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
-from qserve.gateway.limits import read_body, require_json, safe_name, safe_query
+from qserve.gateway.limits import require_json, safe_name, safe_query
 from qserve.gateway.relay.exchange import Call, Exchange
 from qserve.gateway.relay.upstream import Upstream, named, serving
 from qserve.gateway.report_pages import HTML, POLICY, ReportPages
@@ -43,9 +44,11 @@ class Endpoints:
     """The routes' work over the same workers, settings and metrics."""
 
     def __init__(
-        self, settings: GatewaySettings, upstreams: Sequence[Upstream], metrics: GatewayMetrics, runs: KeptRuns
-    ) -> None:
+        self, settings: GatewaySettings, upstreams: Sequence[Upstream], metrics: GatewayMetrics, runs: KeptRuns,
+        bodies: Bodies,
+    ) -> None:  # fmt: skip
         self._settings = settings
+        self._bodies = bodies
         self._upstreams = upstreams
         self._metrics = metrics
         self._runs = runs
@@ -84,13 +87,13 @@ class Endpoints:
 
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
             require_json(scope)
-            body = await read_body(scope, receive, self._settings.max_body_bytes, self._settings.body_idle_timeout_s)
-            upstream, checked = await self._checked(route, body)
-            if route.names_model and checked.model is not None and checked.model not in upstream.endpoint.names:
-                named(self._upstreams, checked.model)
-            is_bulk = upstream.name == "reward" and checked.num_sequences >= BULK_PLACES
-            call = Call(route.method, route.path, checked.num_sequences, route.dialect, is_bulk)
-            await self._exchange(upstream, call, body, checked.model, scope).run(receive, send)
+            async with self._bodies.read(scope, receive) as body:
+                upstream, checked = await self._checked(route, body.data)
+                if route.names_model and checked.model is not None and checked.model not in upstream.endpoint.names:
+                    named(self._upstreams, checked.model)
+                is_bulk = upstream.name == "reward" and checked.num_sequences >= BULK_PLACES
+                call = Call(route.method, route.path, checked.num_sequences, route.dialect, is_bulk)
+                await self._exchange(upstream, call, body, checked.model, scope).run(receive, send)
 
         return endpoint
 
@@ -128,11 +131,11 @@ class Endpoints:
             upstream, _ = serving(self._upstreams, route, None)
             path = begin + safe_name(*scope["path_params"].values()) + end + safe_query(scope["query_string"])
             call = Call(route.method, path, 0, route.dialect)
-            await self._exchange(upstream, call, b"", None, scope).run(receive, send)
+            await self._exchange(upstream, call, Body(b""), None, scope).run(receive, send)
 
         return endpoint
 
-    def _exchange(self, upstream: Upstream, call: Call, body: bytes, model: str | None, scope: Scope) -> Exchange:
+    def _exchange(self, upstream: Upstream, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
         record = record_of(scope)
         endpoint = upstream.endpoint
         record.model = model if model in endpoint.adapters and model is not None else endpoint.models[0]

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 from qserve.engine.base import UnixAddress, WorkerEndpoint
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.gateway.services import CheckedRequest, Service
-from qserve.units import MIB, format_bytes
+from qserve.units import MIB
 from qserve.wire.engine_fields import EngineFields, fields_of
 from qserve.wire.errors import ApiError
 from qserve.wire.first_look import first_look
@@ -36,11 +36,8 @@ __all__ = ["LARGE_BYTES", "LargeBodies", "LargeBody", "main"]
 LARGE_BYTES = 128 * 1024
 # Up to so many bytes each; the last takes whatever is longer.
 _LANES = (MIB, 4 * MIB, sys.maxsize)
-# Together, while they wait for their turn.
-_MAX_WAITING_BYTES = 256 * MIB
 _IDLE_S = 60.0
 _LENGTHS = struct.Struct("!II")
-_RETRY_AFTER_S = 5
 # The processes compute while streams are relayed, perhaps on the same core.
 _NICE = 5
 
@@ -80,21 +77,13 @@ class LargeBodies:
 
     def __init__(self) -> None:
         self._lanes = tuple(_Lane() for _ in _LANES)
-        self._num_waiting_bytes = 0
 
     @asynccontextmanager
     async def turn_of(self, body: bytes) -> AsyncIterator[LargeBody]:
-        """Waits until this body may be asked about, and holds its lane. 429 where too much waits already."""
-        if self._num_waiting_bytes + len(body) > _MAX_WAITING_BYTES:
-            message = f"bodies of {format_bytes(self._num_waiting_bytes)} wait to be checked; try again later"
-            raise ApiError(429, message, "queue_full", retry_after_s=_RETRY_AFTER_S)
+        """Waits until this body may be asked about, and holds its lane."""
         lane = next(lane for lane, longest in zip(self._lanes, _LANES, strict=True) if len(body) <= longest)
-        self._num_waiting_bytes += len(body)
-        try:
-            async with lane.turn:
-                yield LargeBody(lane, body)
-        finally:
-            self._num_waiting_bytes -= len(body)
+        async with lane.turn:
+            yield LargeBody(lane, body)
 
     async def close(self) -> None:
         """Ends the processes, where there are any."""

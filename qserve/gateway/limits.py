@@ -10,8 +10,19 @@ from starlette.types import Receive, Scope
 from qserve.units import format_bytes
 from qserve.wire.errors import ApiError
 
-__all__ = ["ClientGone", "read_body", "require_json", "safe_name", "safe_query", "until_gone"]
+__all__ = [
+    "ClientGone",
+    "check_declared_length",
+    "declared_length",
+    "read_body",
+    "require_json",
+    "safe_name",
+    "safe_query",
+    "until_gone",
+]
 
+# Of a body, after the first time-out: its memory is held as long as it comes. Apache asks for 500.
+_MIN_BYTES_PER_S = 1024
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _QUERY = re.compile(
     rb"(?:starting_after=\d{1,9}|stream=(?:true|false))(?:&(?:starting_after=\d{1,9}|stream=(?:true|false)))?"
@@ -33,12 +44,16 @@ def require_json(scope: Scope) -> None:
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int, idle_timeout_s: float) -> bytes:
-    """The whole request body; 413 as soon as it is known to be too long, whether its length was declared or not."""
-    _check_declared_length(scope, max_bytes)
+    """The whole request body; 413 as soon as it is known to be too long, whether its length was declared or not.
+
+    408 where nothing arrives for `idle_timeout_s`, or so little that it would never end.
+    """
+    check_declared_length(scope, max_bytes)
     parts: list[bytes] = []
     num_bytes = 0
     try:
         async with asyncio.timeout(idle_timeout_s) as deadline:
+            first_deadline_s = asyncio.get_running_loop().time() + idle_timeout_s
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -50,15 +65,22 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, idle_timeout
                 parts.append(part)
                 if not message.get("more_body", False):
                     return parts[0] if len(parts) == 1 else b"".join(parts)
-                deadline.reschedule(asyncio.get_running_loop().time() + idle_timeout_s)
+                idle_deadline_s = asyncio.get_running_loop().time() + idle_timeout_s
+                deadline.reschedule(min(idle_deadline_s, first_deadline_s + num_bytes / _MIN_BYTES_PER_S))
     except TimeoutError:
-        raise ApiError(408, f"nothing of the body arrived for {idle_timeout_s:g} s", "body_timeout") from None
+        why = f"the body stopped arriving: nothing for {idle_timeout_s:g} s, or less than 1 KiB a second"
+        raise ApiError(408, why, "body_timeout") from None
 
 
-def _check_declared_length(scope: Scope, max_bytes: int) -> None:
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > max_bytes:
-            raise _too_large(max_bytes)
+def check_declared_length(scope: Scope, max_bytes: int) -> None:
+    """413 where the request says itself that its body is too long."""
+    if declared_length(scope) > max_bytes:
+        raise _too_large(max_bytes)
+
+
+def declared_length(scope: Scope) -> int:
+    """What Content-Length says; 0 where there is none."""
+    return next((int(value) for name, value in scope["headers"] if name == b"content-length" and value.isdigit()), 0)
 
 
 def _too_large(max_bytes: int) -> ApiError:

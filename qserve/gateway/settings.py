@@ -20,7 +20,7 @@ class GatewaySettings:
         allowed_hosts: names that a request's Host header may carry, without the port; empty: any. With no key on
             loopback this is what keeps a web page from reaching the gateway through a DNS name of its own.
         max_queue: requests that may wait for one worker; more get 429.
-        max_queue_bytes: bodies that may wait for one worker, together; beyond it 429 as well.
+        max_bodies_bytes: bodies that are held together, read, checked or waiting; one more waits unread, then 429.
         max_body_bytes: a longer request body gets 413.
         body_idle_timeout_s: a body of which nothing arrives for so long gets 408.
         client_stall_timeout_s: a client that reads nothing of its stream for so long is taken for gone.
@@ -32,7 +32,7 @@ class GatewaySettings:
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     max_queue: int = 256
-    max_queue_bytes: int = 256 * MIB
+    max_bodies_bytes: int = 256 * MIB
     max_body_bytes: int = 16 * MIB
     body_idle_timeout_s: float = 30.0
     client_stall_timeout_s: float = 300.0

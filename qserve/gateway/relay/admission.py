@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from qserve.units import format_bytes
 from qserve.wire.errors import ApiError
 
 __all__ = ["Admission"]
@@ -24,7 +23,6 @@ _MAX_RETRY_AFTER_S = 60
 @dataclass(eq=False, slots=True)
 class _Ticket:
     num_sequences: int
-    num_bytes: int
     granted: asyncio.Future[None]
     is_background: bool = False
 
@@ -37,10 +35,9 @@ class Admission:
     nobody starves. `num_places` may be changed while it is open.
     """
 
-    def __init__(self, num_places: int, max_waiting: int, max_waiting_bytes: int) -> None:
+    def __init__(self, num_places: int, max_waiting: int) -> None:
         self.num_places = num_places
         self._max_waiting = max_waiting
-        self._max_waiting_bytes = max_waiting_bytes
         self._queue: deque[_Ticket] = deque()
         self._seconds_per_request = _FIRST_GUESS_S
         self.num_running_sequences = 0
@@ -52,14 +49,13 @@ class Admission:
         return len(self._queue)
 
     @asynccontextmanager
-    async def places(self, num_sequences: int, num_bytes: int = 0, *, background: bool = False) -> AsyncIterator[None]:
+    async def places(self, num_sequences: int, *, background: bool = False) -> AsyncIterator[None]:
         """Waits for the places and holds them. 429 if the queue is full; a cancelled wait leaves no trace.
 
-        `num_bytes` is what the request keeps in memory while it waits. A `background` request lets all others go
-        before it, and leaves a place free for the next of them.
+        A `background` request lets all others go before it, and leaves a place free for the next of them.
         """
         num_sequences = min(num_sequences, self._places_for(background))
-        await self._enter(num_sequences, num_bytes, background)
+        await self._enter(num_sequences, background)
         granted_s = time.perf_counter()
         try:
             yield
@@ -81,13 +77,13 @@ class Admission:
         estimate_s = ahead / self.num_places * self._seconds_per_request
         return max(1, min(_MAX_RETRY_AFTER_S, math.ceil(estimate_s)))
 
-    async def _enter(self, num_sequences: int, num_bytes: int, background: bool) -> None:
+    async def _enter(self, num_sequences: int, background: bool) -> None:
         ahead = self._queue and (background or not self._queue[0].is_background)
         if not ahead and self.num_running_sequences + num_sequences <= self._places_for(background):
             self._take(num_sequences)
             return
-        self._check_room(num_bytes)
-        ticket = _Ticket(num_sequences, num_bytes, asyncio.get_running_loop().create_future(), background)
+        self._check_room()
+        ticket = _Ticket(num_sequences, asyncio.get_running_loop().create_future(), background)
         self._queue.insert(self._turn_of(ticket), ticket)
         try:
             await ticket.granted
@@ -104,14 +100,10 @@ class Admission:
             return len(self._queue)
         return next((turn for turn, other in enumerate(self._queue) if other.is_background), len(self._queue))
 
-    def _check_room(self, num_bytes: int) -> None:
-        waiting_bytes = sum(ticket.num_bytes for ticket in self._queue)
-        if len(self._queue) < self._max_waiting and waiting_bytes + num_bytes <= self._max_waiting_bytes:
+    def _check_room(self) -> None:
+        if len(self._queue) < self._max_waiting:
             return
-        message = (
-            f"{len(self._queue)} requests ({format_bytes(waiting_bytes)}) wait already, and there is no room for more; "
-            "try again later or raise --max-queue"
-        )
+        message = f"{len(self._queue)} requests wait already; try again later or raise --max-queue"
         raise ApiError(429, message, "queue_full", retry_after_s=self.retry_after_s())
 
     def _withdraw(self, ticket: _Ticket) -> None:

@@ -16,6 +16,7 @@ from typing import cast
 import httptools
 
 from qserve.engine.base import TcpAddress, UnixAddress
+from qserve.gateway.bodies import Body
 
 __all__ = ["ConnectionBroke", "Reply", "Unreachable", "WorkerClient"]
 
@@ -41,6 +42,8 @@ class Reply(asyncio.Protocol):
         self._progress: asyncio.Future[None] | None = None
         self._broke = ""
         self._transport: asyncio.Transport | None = None
+        self._unsent: Body | None = None
+        self._is_writing_paused = False
         self.reset()
 
     def reset(self) -> None:
@@ -67,10 +70,13 @@ class Reply(asyncio.Protocol):
     def is_open(self) -> bool:
         return not self._broke
 
-    def send(self, message: bytes) -> None:
-        """Writes a whole request."""
+    def send(self, head: bytes, body: Body | None) -> None:
+        """Writes a whole request, and drops its body when the worker has taken (nearly) all of it."""
+        self._unsent = body
         if self._transport is not None:
-            self._transport.write(message)
+            self._transport.write(head if body is None else head + body.data)
+        if not self._is_writing_paused:
+            self._drop_sent()
 
     def close(self) -> None:
         """At once: what is not written yet is dropped."""
@@ -114,6 +120,11 @@ class Reply(asyncio.Protocol):
         finally:
             self._progress = None
 
+    def _drop_sent(self) -> None:
+        body, self._unsent = self._unsent, None
+        if body is not None:
+            body.drop()
+
     def _wake(self) -> None:
         if self._progress is not None and not self._progress.done():
             self._progress.set_result(None)
@@ -126,6 +137,13 @@ class Reply(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._broke = self._broke or (str(exc) if exc else "the worker closed the connection")
         self._wake()
+
+    def pause_writing(self) -> None:
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_writing_paused = False
+        self._drop_sent()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -175,23 +193,24 @@ class WorkerClient:
         method: str,
         path: str,
         request_id: str,
-        body: bytes = b"",
+        body: Body | None = None,
         headers: Iterable[tuple[str, str]] = (),
         content_type: str = "application/json",
     ) -> AsyncIterator[Reply]:
         """The answer, once its headers are there. Leaving the block early closes the connection.
 
+        `body` is dropped as soon as it is written: it may be megabytes, and the answer may take minutes.
         `headers` and `content_type` are sent as they are: what comes from a client must have been checked.
         Raises Unreachable when there is none, ConnectionBroke when it ends too soon, here or in `read_some`.
         """
         head = f"{method} {path} HTTP/1.1\r\n{self._fixed}x-request-id: {request_id}\r\n"
         for name, value in headers:
             head += f"{name}: {value}\r\n"
-        if body:
-            head += f"content-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
+        if body is not None and body.data:
+            head += f"content-type: {content_type}\r\ncontent-length: {len(body.data)}\r\n"
         reply = await self._connection()
         try:
-            reply.send(b"%b\r\n%b" % (head.encode(), body))
+            reply.send(head.encode() + b"\r\n", body)
             await reply.start()
             yield reply
         finally:

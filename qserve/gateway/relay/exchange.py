@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Send
 
+from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.relay.events import EventCutter, count_announcements, count_events
@@ -50,7 +51,7 @@ class Exchange:
     """One request that a worker answers, with the body that goes with it."""
 
     def __init__(
-        self, upstream: Upstream, call: Call, body: bytes, record: RequestRecord, metrics: GatewayMetrics,
+        self, upstream: Upstream, call: Call, body: Body, record: RequestRecord, metrics: GatewayMetrics,
         stall_timeout_s: float,
     ) -> None:  # fmt: skip
         self._upstream = upstream
@@ -86,7 +87,7 @@ class Exchange:
         self._record.phase = "queued"
         queued_s = time.perf_counter()
         admission, background = self._upstream.admission, self._record.is_background or self._call.is_bulk
-        async with admission.places(self._call.num_sequences, len(self._body), background=background):
+        async with admission.places(self._call.num_sequences, background=background):
             self._record.queue_wait_s = time.perf_counter() - queued_s
             self._record.admitted_s = self._record.elapsed_s
             self._metrics.queue_wait.labels(self._upstream.name).observe(self._record.queue_wait_s)
@@ -101,7 +102,6 @@ class Exchange:
         request = self._upstream.client.request(
             call.method, call.path, record.request_id, self._body, record.trace_headers
         )
-        self._body = b""  # it may be megabytes, and the answer may take minutes
         self._await_worker(True)
         try:
             async with request as reply:

@@ -31,7 +31,7 @@ class Upstream:
 
     def __init__(self, endpoint: WorkerEndpoint, settings: GatewaySettings) -> None:
         self.endpoint = endpoint
-        self.admission = Admission(endpoint.max_num_seqs, settings.max_queue, settings.max_queue_bytes)
+        self.admission = Admission(endpoint.max_num_seqs, settings.max_queue)
         self.client = WorkerClient(endpoint.address, endpoint.key, settings.connect_timeout_s)
         self.measured: Mapping[str, Any] = {}
         self._measured_s = -_MEASURED_FOR_S

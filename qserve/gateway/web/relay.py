@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from qserve.engine.base import WorkerEndpoint, WorkerState
 from qserve.gateway.auth import header
-from qserve.gateway.limits import read_body
+from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.relay.upstream import Upstream
@@ -61,10 +61,11 @@ class UiEndpoint:
 class UiRelay:
     """ASGI app, behind the `BrowserAccess`: hands on to the UI's process, starts it on the first visit."""
 
-    def __init__(self, endpoint: UiEndpoint, settings: GatewaySettings) -> None:
+    def __init__(self, endpoint: UiEndpoint, settings: GatewaySettings, bodies: Bodies) -> None:
         self.upstream = Upstream(endpoint.worker, settings)
         self._endpoint = endpoint
         self._settings = settings
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_page = scope["path"] == START.path
@@ -110,7 +111,11 @@ class UiRelay:
         record = record_of(scope)
         record.worker = self.upstream.name
         self.upstream.check_ready()
-        body = await read_body(scope, receive, self._settings.max_body_bytes, self._settings.body_idle_timeout_s)
+        async with self._bodies.read(scope, receive) as body:
+            await self._relay_body(scope, receive, send, body)
+
+    async def _relay_body(self, scope: Scope, receive: Receive, send: Send, body: Body) -> None:
+        record = record_of(scope)
         try:
             async with EarlyEnd(receive, self.upstream.down, self._settings.client_stall_timeout_s) as end:
                 await self._forward(scope, body, send, end)
@@ -122,7 +127,7 @@ class UiRelay:
             record.error_code = gone.code
             await send({"type": "http.response.body", "body": b""})
 
-    async def _forward(self, scope: Scope, body: bytes, send: Send, end: EarlyEnd) -> None:
+    async def _forward(self, scope: Scope, body: Body, send: Send, end: EarlyEnd) -> None:
         path = scope["raw_path"].decode("latin-1") + _query(scope)
         # What HEAD asks for is found out by GET, and the body thrown away: our client expects one.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]

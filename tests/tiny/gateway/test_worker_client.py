@@ -9,6 +9,7 @@ import random
 import pytest
 
 from qserve.engine.base import TcpAddress, UnixAddress
+from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -56,8 +57,37 @@ async def scripted(tmp_path, *answers, tcp=False):
 
 
 async def _ask(client, body=b"{}"):
+    body = body if isinstance(body, Body) else Body(body)
     async with client.request("POST", "/x", "id-1", body) as reply:
         return reply.status, reply.content_type, await reply.read()
+
+
+async def test_a_body_is_dropped_when_the_worker_has_taken_it_and_not_before(tmp_path):
+    """The answer may take minutes, and the body may be megabytes."""
+    path, begun, may_read, may_answer = tmp_path / "slow", asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(reader, writer):
+        begun.set()
+        await may_read.wait()
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(8_000_000)
+        await may_answer.wait()
+        writer.write(WHOLE)
+        await writer.drain()
+        writer.close()
+
+    body, client = Body(b"x" * 8_000_000), WorkerClient(UnixAddress(path), "internal", connect_timeout_s=1)
+    async with asyncio.timeout(20), await asyncio.start_unix_server(slow, str(path)):
+        asking = asyncio.create_task(_ask(client, body))
+        await begun.wait()
+        assert body.data
+        may_read.set()
+        while body.data:
+            await asyncio.sleep(0.001)
+        assert not asking.done()
+        may_answer.set()
+        assert (await asking)[0] == 404
+    client.close()
 
 
 @pytest.mark.parametrize("tcp", [False, True])
@@ -100,7 +130,7 @@ async def test_an_answer_that_breaks_off_is_told_and_never_used_again(tmp_path, 
 
 async def test_an_answer_that_was_not_read_whole_closes_its_connection(tmp_path):
     async with scripted(tmp_path, [CHUNKED, b"2\r\nab\r\n"], [WHOLE]) as (client, _, connections):
-        async with client.request("POST", "/x", "id", b"{}") as reply:
+        async with client.request("POST", "/x", "id", Body(b"{}")) as reply:
             assert await reply.read_some() == b"ab"
         assert (await _ask(client))[0] == 404
     assert len(connections) == 2

@@ -39,7 +39,7 @@ async def _settle():
 
 
 async def test_first_come_first_served_and_nobody_overtakes():
-    door = Admission(num_places=4, max_waiting=10, max_waiting_bytes=1000)
+    door = Admission(num_places=4, max_waiting=10)
     first, big, small = Guest(door, 2), Guest(door, 4), Guest(door, 1)
     await _settle()
     assert (first.inside, big.inside, small.inside) == (True, False, False)
@@ -54,7 +54,7 @@ async def test_first_come_first_served_and_nobody_overtakes():
 
 
 async def test_who_waits_in_the_background_lets_others_go_first():
-    door = Admission(num_places=2, max_waiting=10, max_waiting_bytes=1000)
+    door = Admission(num_places=2, max_waiting=10)
     evaluation = [Guest(door, background=True) for _ in range(3)]
     await _settle()
     assert [guest.inside for guest in evaluation] == [True, False, False], "a place is left for the next user"
@@ -74,7 +74,7 @@ async def test_who_waits_in_the_background_lets_others_go_first():
 
 
 async def test_a_worker_with_one_place_runs_the_background_too():
-    door = Admission(num_places=1, max_waiting=10, max_waiting_bytes=1000)
+    door = Admission(num_places=1, max_waiting=10)
     guest = Guest(door, 5, background=True)
     await _settle()
     assert guest.inside and door.num_running_sequences == 1
@@ -82,7 +82,7 @@ async def test_a_worker_with_one_place_runs_the_background_too():
 
 
 async def test_an_oversize_request_takes_every_place_and_no_more():
-    door = Admission(num_places=4, max_waiting=1, max_waiting_bytes=1000)
+    door = Admission(num_places=4, max_waiting=1)
     guest = Guest(door, 1000)
     await _settle()
     assert guest.inside and door.num_running_sequences == 4
@@ -90,7 +90,7 @@ async def test_an_oversize_request_takes_every_place_and_no_more():
 
 
 async def test_beyond_the_queue_is_429_with_a_time_to_come_back():
-    door = Admission(num_places=1, max_waiting=1, max_waiting_bytes=1000)
+    door = Admission(num_places=1, max_waiting=1)
     inside, waiting = Guest(door), Guest(door)
     await _settle()
     with pytest.raises(ApiError) as refused:
@@ -102,22 +102,8 @@ async def test_beyond_the_queue_is_429_with_a_time_to_come_back():
     await waiting.leave()
 
 
-async def test_what_waits_is_bounded_in_bytes_too():
-    door = Admission(num_places=1, max_waiting=5, max_waiting_bytes=1000)
-    inside = Guest(door)
-    await _settle()
-    waiting = asyncio.create_task(door.places(1, 900).__aenter__())
-    await _settle()
-    with pytest.raises(ApiError) as refused:
-        async with door.places(1, 101):
-            pass
-    assert refused.value.code == "queue_full" and "900 B" in refused.value.message
-    waiting.cancel()
-    await inside.leave()
-
-
 async def test_a_queue_of_no_length_admits_whoever_fits():
-    door = Admission(num_places=1, max_waiting=0, max_waiting_bytes=1000)
+    door = Admission(num_places=1, max_waiting=0)
     async with door.places(1):
         with pytest.raises(ApiError):
             async with door.places(1):
@@ -125,7 +111,7 @@ async def test_a_queue_of_no_length_admits_whoever_fits():
 
 
 async def test_turning_away_spares_those_who_run():
-    door = Admission(num_places=1, max_waiting=5, max_waiting_bytes=1000)
+    door = Admission(num_places=1, max_waiting=5)
     inside, waiting = Guest(door), [Guest(door), Guest(door)]
     await _settle()
     door.turn_away(ApiError(503, "draining", "draining"))
@@ -137,7 +123,7 @@ async def test_turning_away_spares_those_who_run():
 
 
 async def test_leaving_in_the_tick_of_being_admitted_gives_the_place_back():
-    door = Admission(num_places=1, max_waiting=5, max_waiting_bytes=1000)
+    door = Admission(num_places=1, max_waiting=5)
     inside, waiting = Guest(door), Guest(door)
     await _settle()
     inside._leave.set()
@@ -153,7 +139,7 @@ async def test_leaving_in_the_tick_of_being_admitted_gives_the_place_back():
 async def test_retry_after_follows_the_pace(monkeypatch):
     now_s = 0.0
     monkeypatch.setattr("time.perf_counter", lambda: now_s)
-    door = Admission(num_places=2, max_waiting=5, max_waiting_bytes=1000)
+    door = Admission(num_places=2, max_waiting=5)
     slow = fast = 0
     for seconds, times in ((30.0, 40), (0.01, 80)):
         for _ in range(times):
@@ -174,7 +160,7 @@ async def test_retry_after_follows_the_pace(monkeypatch):
 )
 def test_no_order_of_events_loses_a_place(num_places, actions):
     async def play():
-        door = Admission(num_places, max_waiting=100, max_waiting_bytes=1000)
+        door = Admission(num_places, max_waiting=100)
         guests = []
         for action, number in actions:
             if action == "come":
@@ -194,7 +180,7 @@ def test_no_order_of_events_loses_a_place(num_places, actions):
 
 
 async def test_when_a_large_one_in_front_leaves_the_small_one_behind_goes_in():
-    door = Admission(num_places=2, max_waiting=5, max_waiting_bytes=1000)
+    door = Admission(num_places=2, max_waiting=5)
     inside, large, small = Guest(door, 1), Guest(door, 2), Guest(door, 1)
     await _settle()
     large.task.cancel()
@@ -205,7 +191,7 @@ async def test_when_a_large_one_in_front_leaves_the_small_one_behind_goes_in():
 
 
 async def test_large_requests_for_rewards_leave_places_for_small_ones():
-    door = Admission(num_places=64, max_waiting=100, max_waiting_bytes=1000)
+    door = Admission(num_places=64, max_waiting=100)
     large = [Guest(door, BULK_PLACES, background=True) for _ in range(5)]
     await _settle()
     assert [guest.inside for guest in large] == [True, True, True, False, False]

@@ -1,0 +1,125 @@
+"""The bodies that the gateway holds in memory: a bound over all of them, and a fair share of it for each client.
+
+A body counts from before its first byte is read until the worker has it. What does not fit waits unread, so that its
+client waits in its own send. A client may hold as many bytes as are free then: alone half of all, beside others less
+(the dynamic threshold of shared buffers in switches: Choudhury and Hahne, 1998), so that a newcomer finds space.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from starlette.types import Receive, Scope
+
+from qserve.gateway.auth import client_of
+from qserve.gateway.limits import check_declared_length, declared_length, read_body
+from qserve.gateway.settings import GatewaySettings
+from qserve.units import KIB, format_bytes
+from qserve.wire.errors import ApiError
+
+__all__ = ["Bodies", "Body", "BodyBudget"]
+
+# Up to here a body needs no share of its own, and has this part of the budget to itself.
+_SMALL_BYTES = 128 * KIB
+_PART_OF_SMALL = 8
+_RETRY_AFTER_S = 5
+
+
+class BodyBudget:
+    """Who holds how many bytes. Pure."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held: Counter[str] = Counter()
+        self.num_bytes = 0
+
+    def fits(self, client: str, num_bytes: int) -> bool:
+        """Whether `client` may hold `num_bytes` more now."""
+        if num_bytes <= _SMALL_BYTES:
+            return self.num_bytes + num_bytes <= self._max_bytes
+        num_free = self._max_bytes - self._max_bytes // _PART_OF_SMALL - self.num_bytes
+        return self._held[client] + num_bytes <= num_free
+
+    def add(self, client: str, num_bytes: int) -> None:
+        """`client` holds `num_bytes` more, or fewer."""
+        self.num_bytes += num_bytes
+        self._held[client] += num_bytes
+        if not self._held[client]:
+            del self._held[client]
+
+
+class Body:
+    """The body of one request. `data` is there until it was dropped."""
+
+    __slots__ = ("_give_back", "data")
+
+    def __init__(self, data: bytes, give_back: Callable[[], None] = lambda: None) -> None:
+        """`give_back` is called once, when it is dropped."""
+        self.data = data
+        self._give_back: Callable[[], None] | None = give_back
+
+    def drop(self) -> None:
+        """It is not needed any more: the worker has it, or never will."""
+        self.data = b""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
+
+
+class Bodies:
+    """Reads the bodies of all requests within one budget."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        # One body of the longest that is allowed must fit beside others.
+        self._budget = BodyBudget(max(settings.max_bodies_bytes, 4 * settings.max_body_bytes))
+        self._freed = asyncio.Event()
+
+    @property
+    def num_bytes(self) -> int:
+        """Held now."""
+        return self._budget.num_bytes
+
+    @asynccontextmanager
+    async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[Body]:
+        """The whole body, once there is space for it; it is dropped at the end, if nobody dropped it before.
+
+        Raises ApiError: 413 for what is too long, 408 for what stops arriving, 429 where there is no space in time.
+        """
+        max_bytes = self._settings.max_body_bytes
+        check_declared_length(scope, max_bytes)
+        client, num_held = client_of(scope), _most_bytes(scope, max_bytes)
+        await self._wait_for(client, num_held)
+        self._budget.add(client, num_held)
+        body = Body(b"", lambda: self._give_back(client, num_held))
+        try:
+            body.data = await read_body(scope, receive, max_bytes, self._settings.body_idle_timeout_s)
+            self._give_back(client, num_held - len(body.data))
+            num_held = len(body.data)
+            yield body
+        finally:
+            body.drop()
+
+    async def _wait_for(self, client: str, num_bytes: int) -> None:
+        try:
+            async with asyncio.timeout(self._settings.body_idle_timeout_s):
+                while not self._budget.fits(client, num_bytes):
+                    await self._freed.wait()
+        except TimeoutError:
+            held = format_bytes(self._budget.num_bytes)
+            message = f"requests of {held} are being read already, and there was no space for this one; try again later"
+            raise ApiError(429, message, "queue_full", retry_after_s=_RETRY_AFTER_S) from None
+
+    def _give_back(self, client: str, num_bytes: int) -> None:
+        self._budget.add(client, -num_bytes)
+        self._freed.set()  # whoever waits looks again
+        self._freed = asyncio.Event()
+
+
+def _most_bytes(scope: Scope, max_bytes: int) -> int:
+    """What the body may have: its declared length, or the longest that is allowed where it comes in chunks."""
+    is_chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
+    return max_bytes if is_chunked else declared_length(scope)
