@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.wire.engine_fields import EngineFields
+from qserve.wire.prompt_size import ContextLimits
 
 __all__ = ["TcpAddress", "UnixAddress", "WorkerEndpoint", "WorkerState"]
 
@@ -69,6 +70,7 @@ class WorkerEndpoint:
         tells_report: it has a GET /v1/qserve/report of its own.
         tokenizer: folder with the tokenizer's files, for clients that count tokens; None: not to be given away.
         max_prompt_bytes: UTF-8 bytes above which no prompt can fit `max_model_len`; None: not known.
+        max_positions: the largest max_model_len that the model was made for; None: not known.
         num_awaited: requests for which the gateway waits for the worker's next bytes now; written by the gateway.
         num_pieces: pieces of answers that came from the worker, ever; written by the gateway.
     """
@@ -91,6 +93,7 @@ class WorkerEndpoint:
     tells_report: bool = False
     tokenizer: Path | None = None
     max_prompt_bytes: int | None = None
+    max_positions: int | None = None
     num_awaited: int = 0
     num_pieces: int = 0
 
@@ -98,6 +101,11 @@ class WorkerEndpoint:
     def speaks_our_errors(self) -> bool:
         """A worker of our own answers; vLLM itself does so for a chat model alone."""
         return self.engine == "transformers" or self.name == "reward"
+
+    @property
+    def context(self) -> ContextLimits:
+        """What a single request may hold."""
+        return ContextLimits(self.max_model_len, self.max_prompt_bytes, self.max_positions)
 
     @property
     def names(self) -> tuple[str, ...]:

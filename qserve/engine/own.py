@@ -65,7 +65,7 @@ class OwnProcess:
         if status == 200:  # a reward worker has none beside its plan's
             limits = EngineLimits(**json.loads(body))
             endpoint.max_model_len, endpoint.max_num_seqs = limits.max_model_len, limits.max_num_seqs
-            endpoint.max_prompt_bytes = limits.max_prompt_bytes
+            endpoint.max_prompt_bytes, endpoint.max_positions = limits.max_prompt_bytes, limits.max_positions
 
     def failure(self, returncode: int) -> QserveError:
         """Its own words, as the kind of error that its status names; without any, how it ended and its last line."""

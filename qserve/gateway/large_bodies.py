@@ -19,6 +19,7 @@ import struct
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -59,7 +60,7 @@ class LargeBody:
         head: dict[str, Any] = {
             "what": "read", "method": route.method, "path": route.path, "service": route.services.index(service),
             "worker": endpoint.name, "models": endpoint.models, "engine": endpoint.engine,
-            "max_model_len": endpoint.max_model_len, "max_prompt_bytes": endpoint.max_prompt_bytes,
+            "limits": asdict(endpoint.context),
         }  # fmt: skip
         answer = await self._ask(head, endpoint.request_fields)
         return CheckedRequest(answer["model"], answer["num_sequences"])
@@ -188,8 +189,8 @@ def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> d
     reader = route.services[head["service"]].reader
     assert reader is not None, "a route without a body has no large one"
     endpoint = WorkerEndpoint(
-        head["worker"], tuple(head["models"]), UnixAddress(Path()), "", 1, head["max_model_len"],
-        engine=head["engine"], request_fields=fields, max_prompt_bytes=head["max_prompt_bytes"],
+        head["worker"], tuple(head["models"]), UnixAddress(Path()), "", 1, engine=head["engine"],
+        request_fields=fields, **head["limits"],
     )  # fmt: skip
     first_look(body, reader.known_names(route.path, endpoint))
     checked = reader.read(body, route.path, endpoint)

@@ -16,7 +16,6 @@ from qserve.engine.base import WorkerEndpoint
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError, from_validation
 from qserve.wire.openai import Wire
-from qserve.wire.prompt_size import check_prompt_size
 
 __all__ = ["ByEngine", "BySchema", "CheckedRequest", "Reader", "Service"]
 
@@ -88,7 +87,7 @@ class ByEngine:
 
 def _check_size(fields: Mapping[str, Any], endpoint: WorkerEndpoint) -> None:
     for name in ("prompt", "messages"):
-        check_prompt_size(fields.get(name), endpoint.max_prompt_bytes, endpoint.max_model_len)
+        endpoint.context.check(fields.get(name))
 
 
 @dataclass(frozen=True)

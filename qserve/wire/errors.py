@@ -150,6 +150,7 @@ def from_engine(status: int, body: bytes) -> ApiError | None:
         return None
     if status == 400 and ("maximum context length" in message or "max_model_len" in message):
         code = "context_length_exceeded"
+        message += " (shorten the prompt or serve with a larger --max-model-len, if the model was made for more)"
     else:
         code = _CODE_OF_STATUS.get(status, "worker_error" if status >= 500 else "invalid_value")
     return ApiError(status, message, code, param.removeprefix("body.") if isinstance(param, str) else None)

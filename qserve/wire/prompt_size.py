@@ -7,31 +7,56 @@ tokenized to find that out.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from qserve.wire.errors import ApiError
 
-__all__ = ["check_prompt_size"]
+__all__ = ["ContextLimits"]
 
 
-def check_prompt_size(prompt: Any, max_prompt_bytes: int | None, max_model_len: int) -> None:
-    """Raises ApiError 400 `context_length_exceeded`.
+@dataclass(frozen=True)
+class ContextLimits:
+    """How much a request may hold.
 
-    Args:
-        prompt: a text, token ids, a list of either, or messages as plain JSON or as our schema read them.
-        max_prompt_bytes: UTF-8 bytes of the longest text that could fit; None: not known.
+    Attributes:
         max_model_len: tokens of prompt and answer.
-
+        max_prompt_bytes: UTF-8 bytes of the longest text that could fit; None: not known.
+        max_positions: the largest --max-model-len that the model was made for; None: not known.
     """
-    for text in _texts(prompt):
-        if isinstance(text, list):
-            if len(text) > max_model_len:
-                raise _too_long(f"{len(text)} tokens", max_model_len)
-        elif max_prompt_bytes is not None and 4 * len(text) > max_prompt_bytes:
-            num_bytes = len(text.encode(errors="replace"))
-            if num_bytes > max_prompt_bytes:
-                at_least = -(-num_bytes * max_model_len // max_prompt_bytes)
-                raise _too_long(f"{num_bytes} bytes, at least {at_least} tokens", max_model_len)
+
+    max_model_len: int
+    max_prompt_bytes: int | None = None
+    max_positions: int | None = None
+
+    def check(self, prompt: Any) -> None:
+        """Raises ApiError 400 `context_length_exceeded` for a prompt that can't fit.
+
+        Args:
+            prompt: a text, token ids, a list of either, or messages as plain JSON or as our schema read them.
+
+        """
+        for text in _texts(prompt):
+            if isinstance(text, list):
+                if len(text) > self.max_model_len:
+                    raise self.too_long(f"the prompt has {len(text)} tokens")
+            elif self.max_prompt_bytes is not None and 4 * len(text) > self.max_prompt_bytes:
+                self._check_bytes(text, self.max_prompt_bytes)
+
+    def too_long(self, what: str, *, advice: str = "shorten the prompt", param: str | None = None) -> ApiError:
+        """The error for what `what` says, with advice that can be followed: no model serves more than its positions."""
+        if self.max_positions is None:
+            advice += " or serve with a larger --max-model-len, if the model was made for more"
+        elif self.max_model_len < self.max_positions:
+            advice += f" or serve with a larger --max-model-len (at most {self.max_positions})"
+        takes = f"this model takes {self.max_model_len} tokens, prompt and answer together"
+        return ApiError(400, f"{what}; {takes} (max_model_len): {advice}", "context_length_exceeded", param)
+
+    def _check_bytes(self, text: str, max_bytes: int) -> None:
+        num_bytes = len(text.encode(errors="replace"))
+        if num_bytes > max_bytes:
+            at_least = -(-num_bytes * self.max_model_len // max_bytes)
+            raise self.too_long(f"the prompt has {num_bytes} bytes, at least {at_least} tokens")
 
 
 def _texts(prompt: Any) -> Iterator[str | list[Any]]:
@@ -51,8 +76,3 @@ def _texts_of_message(message: Any) -> Iterator[str | list[Any]]:
         value = message.get(name) if isinstance(message, dict) else getattr(message, name, None)
         if isinstance(value, (str, list)):
             yield from _texts(value)
-
-
-def _too_long(what: str, max_model_len: int) -> ApiError:
-    message = f"the prompt has {what}; this model takes {max_model_len} tokens, prompt and answer together"
-    return ApiError(400, message, "context_length_exceeded")

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 from qserve.engine.process import end_with_parent
 from qserve.engine.prompts.read import BodyReader, PromptBody
 from qserve.wire.errors import ApiError
+from qserve.wire.prompt_size import ContextLimits
 
 __all__ = ["LENGTHS", "ReaderSettings", "main"]
 
@@ -43,13 +44,13 @@ class ReaderSettings:
     Attributes:
         tokenizer: the worker's own, as `Tokenizer.save` writes it.
         template: the chat template, with the special tokens that it finds; None: the model has none.
+        limits: ContextLimits as JSON.
     """
 
     tokenizer: str
     template: str | None
     special_tokens: dict[str, Any]
-    max_model_len: int
-    max_prompt_bytes: int | None
+    limits: dict[str, int | None]
     vocab_size: int
 
 
@@ -132,13 +133,14 @@ def _reader(settings: ReaderSettings) -> BodyReader:
     from qserve.engine.prompts.tokenize import PromptTokenizer
 
     tokenizer = Tokenizer.from_file(settings.tokenizer)
+    limits = ContextLimits(**settings.limits)  # type: ignore[arg-type]
     template = None if settings.template is None else ChatTemplate(settings.template, settings.special_tokens)
     return BodyReader(
-        PromptTokenizer(tokenizer, settings.max_model_len, settings.max_prompt_bytes),
+        PromptTokenizer(tokenizer, limits),
         template,
         TokenText(tokenizer).label,
         lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False)),
-        max_model_len=settings.max_model_len,
+        max_model_len=limits.max_model_len,
         vocab_size=settings.vocab_size,
     )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 
 from qserve.engine.prompts.special_tokens import HiddenTokens, SpecialTokens
-from qserve.wire.errors import ApiError
-from qserve.wire.prompt_size import check_prompt_size
+from qserve.wire.prompt_size import ContextLimits
 
 __all__ = ["PromptTokenizer"]
 
@@ -19,10 +18,9 @@ _CUT_MARGIN_CHARS = 1024
 class PromptTokenizer:
     """Not to be shared by threads: it switches a setting of the tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer, max_model_len: int, max_prompt_bytes: int | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, limits: ContextLimits) -> None:
         self._tokenizer = tokenizer
-        self._max_model_len = max_model_len
-        self._max_prompt_bytes = max_prompt_bytes
+        self._limits = limits
         added = tokenizer.get_added_tokens_decoder()
         self.special = SpecialTokens({token.content: token_id for token_id, token in added.items() if token.special})
         tokenizer.no_truncation()
@@ -30,7 +28,7 @@ class PromptTokenizer:
 
     def check_size(self, prompt: str | list[int]) -> None:
         """Raises ApiError 400 for a prompt of text or ids that can't fit, by its length alone."""
-        check_prompt_size(prompt, self._max_prompt_bytes, self._max_model_len)
+        self._limits.check(prompt)
 
     def prompt_ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """The ids of a prompt. Raises ApiError 400 where there are surely more than fit."""
@@ -66,13 +64,11 @@ class PromptTokenizer:
 
     def _check(self, text: str) -> None:
         self.check_size(text)
-        prefix = text[: _PREFIX_CHARS_PER_TOKEN * self._max_model_len + _CUT_MARGIN_CHARS]
-        if len(prefix) < len(text) and (at_least := self._num_tokens_before_cut(prefix)) > self._max_model_len:
-            raise ApiError(
-                400,
-                f"the first {len(prefix)} of the prompt's {len(text)} characters are {at_least} tokens; this model "
-                f"takes {self._max_model_len}, prompt and answer together",
-                "context_length_exceeded",
+        most = self._limits.max_model_len
+        prefix = text[: _PREFIX_CHARS_PER_TOKEN * most + _CUT_MARGIN_CHARS]
+        if len(prefix) < len(text) and (at_least := self._num_tokens_before_cut(prefix)) > most:
+            raise self._limits.too_long(
+                f"the first {len(prefix)} of the prompt's {len(text)} characters are {at_least} tokens"
             )
 
     def _num_tokens_before_cut(self, prefix: str) -> int:

@@ -94,7 +94,7 @@ class Engine:
         """What it takes."""
         per_token = max_bytes_per_token(json.loads(self.tokenizer.backend_tokenizer.to_str()))
         max_prompt_bytes = None if per_token is None else per_token * self.max_model_len
-        return EngineLimits(self.max_model_len, self.max_num_seqs, max_prompt_bytes)
+        return EngineLimits(self.max_model_len, self.max_num_seqs, max_prompt_bytes, self.max_positions)
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         """The number of tokens that may be generated; raises a 400 with the numbers when that is none."""
@@ -103,16 +103,10 @@ class Engine:
             raise ApiError(400, "the prompt is empty: it has no tokens", "empty_prompt", "prompt")
         if room < (1 if max_tokens is None else max_tokens):
             asked = "" if max_tokens is None else f" and max_tokens asks for {max_tokens}"
-            # Advice that can be followed: a model serves no more positions than it was made for.
-            ways = "Shorten the prompt or lower max_tokens"
-            if self.max_model_len < self.max_positions:
-                ways += f", or serve with a larger --max-model-len (at most {self.max_positions})"
-            raise ApiError(
-                400,
-                f"the model's context is {self.max_model_len} tokens (max_model_len); the prompt has "
-                f"{num_prompt_tokens}{asked}. {ways}",
-                "context_length_exceeded",
-                "messages" if max_tokens is None else "max_tokens",
+            raise self.limits.context.too_long(
+                f"the prompt has {num_prompt_tokens} tokens{asked}",
+                advice="shorten the prompt or lower max_tokens",
+                param="messages" if max_tokens is None else "max_tokens",
             )
         return room if max_tokens is None else max_tokens
 

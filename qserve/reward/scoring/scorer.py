@@ -175,7 +175,8 @@ def check_length(item: ScoreItem, max_length: int) -> None:
     if len(item.token_ids) > max_length:
         raise ApiError(
             400,
-            f"the text has {len(item.token_ids)} tokens, the model takes {max_length} (max_length)",
+            f"the text has {len(item.token_ids)} tokens, the model takes {max_length} (max_length); shorten it, or let "
+            "it be cut: --truncate left | right, or a larger --max-length",
             "context_length_exceeded",
             "input",
         )

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from qserve.engine.prompts.special_tokens import HiddenTokens
 from qserve.engine.prompts.template import ChatTemplate
 from qserve.engine.prompts.tokenize import PromptTokenizer
 from qserve.wire.errors import ApiError
+from qserve.wire.prompt_size import ContextLimits
 
 FILE = chat_model_path() / "tokenizer.json"
 QWEN = (
@@ -30,7 +32,7 @@ QWEN = (
 )
 TOKENIZER = Tokenizer.from_file(str(FILE))
 PER_TOKEN = max_bytes_per_token(json.loads(FILE.read_text()))
-READER = PromptTokenizer(Tokenizer.from_file(str(FILE)), 10**6, None)
+READER = PromptTokenizer(Tokenizer.from_file(str(FILE)), ContextLimits(10**6))
 ANY_TEXT = st.text(st.sampled_from("ab \n\t<|>_éﬁ각̀日🙂") | st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
@@ -78,12 +80,12 @@ def test_no_token_covers_more_bytes_than_the_bound(text: str) -> None:
 def test_a_prefix_refuses_nothing_that_fits(words: list[str]) -> None:
     text = "".join(words)
     num_tokens = len(TOKENIZER.encode(text).ids)
-    bounded = PromptTokenizer(TOKENIZER, num_tokens, None)
+    bounded = PromptTokenizer(TOKENIZER, ContextLimits(num_tokens))
     assert len(bounded.prompt_ids(text, add_special_tokens=False)) == num_tokens
 
 
 def test_a_long_text_is_refused_by_its_beginning() -> None:
-    bounded = PromptTokenizer(TOKENIZER, 512, None)
+    bounded = PromptTokenizer(TOKENIZER, ContextLimits(512))
     with pytest.raises(ApiError, match="characters are") as caught:
         bounded.prompt_ids("a " * 100_000, add_special_tokens=False)
     assert caught.value.code == "context_length_exceeded"
@@ -105,9 +107,8 @@ def test_a_tokenizer_that_drops_text_has_no_bound(change: dict[str, Any]) -> Non
 
 @asynccontextmanager
 async def lanes(tmp_path: Path, source: str = QWEN, max_model_len: int = 2048) -> AsyncIterator[PromptLanes]:
-    told = ReaderSettings(
-        str(FILE), source, {}, max_model_len, (PER_TOKEN or 0) * max_model_len, TOKENIZER.get_vocab_size()
-    )
+    limits = ContextLimits(max_model_len, (PER_TOKEN or 0) * max_model_len)
+    told = ReaderSettings(str(FILE), source, {}, asdict(limits), TOKENIZER.get_vocab_size())
     opened = PromptLanes(told, tmp_path / "reader.json")
     try:
         yield opened

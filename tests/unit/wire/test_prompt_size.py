@@ -6,10 +6,11 @@ import pytest
 
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatCompletionRequest
-from qserve.wire.prompt_size import check_prompt_size
+from qserve.wire.prompt_size import ContextLimits
 
 _MAX_LEN, _LONGEST_TOKEN = 100, 8
 _BOUND = _MAX_LEN * _LONGEST_TOKEN
+_LIMITS = ContextLimits(_MAX_LEN, _BOUND)
 
 
 def _message(text):
@@ -24,7 +25,7 @@ def _message(text):
 )  # fmt: skip
 def test_what_cannot_fit_is_refused(prompt):
     with pytest.raises(ApiError) as refused:
-        check_prompt_size(prompt, _BOUND, _MAX_LEN)
+        _LIMITS.check(prompt)
     assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
 
 
@@ -32,14 +33,25 @@ def test_what_cannot_fit_is_refused(prompt):
     "prompt", [None, "", "x" * _BOUND, ["x" * _BOUND] * 3, [1] * _MAX_LEN, [_message("x" * _BOUND)], [{"a": 1}]]
 )
 def test_what_might_fit_is_not(prompt):
-    check_prompt_size(prompt, _BOUND, _MAX_LEN)
+    _LIMITS.check(prompt)
 
 
 def test_nothing_is_known_of_texts_without_the_tokenizer():
-    check_prompt_size("x" * 10_000, None, _MAX_LEN)
+    ContextLimits(_MAX_LEN).check("x" * 10_000)
 
 
 def test_messages_as_our_schema_reads_them():
     request = ChatCompletionRequest.model_validate({"model": "m", "messages": [_message("x" * (_BOUND + 1))]})
     with pytest.raises(ApiError):
-        check_prompt_size(request.messages, _BOUND, _MAX_LEN)
+        _LIMITS.check(request.messages)
+
+
+@pytest.mark.parametrize(
+    ("max_positions", "said"),
+    [(None, "larger --max-model-len, if"), (400, "larger --max-model-len (at most 400)"), (_MAX_LEN, "shorten")],
+)
+def test_the_error_names_the_flag_where_a_larger_value_would_be_taken(max_positions, said):
+    with pytest.raises(ApiError) as refused:
+        ContextLimits(_MAX_LEN, _BOUND, max_positions).check([1] * 101)
+    assert said in refused.value.message and "101" in refused.value.message and "100" in refused.value.message
+    assert ("--max-model-len" in refused.value.message) == (max_positions != _MAX_LEN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,7 @@ def prompt_lanes(engine: Engine, socket: Path) -> PromptLanes:
         tokenizer=str(file),
         template=_chat_template(tokenizer),
         special_tokens=dict(tokenizer.special_tokens_map),
-        max_model_len=engine.limits.max_model_len,
-        max_prompt_bytes=engine.limits.max_prompt_bytes,
+        limits=asdict(engine.limits.context),
         vocab_size=engine.vocab_size,
     )
     return PromptLanes(settings, socket.with_suffix(".reader.json"))
