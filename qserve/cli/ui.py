@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import click
 
+from qserve.cli.options.url import ServerUrl
 from qserve.errors import UsageError
 
 __all__ = ["command"]
 
 
 @click.command("ui")
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The server to speak to.")
+@click.option(
+    "--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to speak to."
+)
 @click.option("--api-key", envvar="QSERVE_API_KEY", default="", help="Its key, where it has one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where the page is: this machine only.")
 @click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="0 takes a free one.")
@@ -26,7 +29,7 @@ def command(url: str, api_key: str, host: str, port: int) -> None:
     """
     from qserve.up.ports import bind, url_host
 
-    _check(url, host)
+    _check(host)
     with bind(host, port) as listening:
         from qserve.ui.process.local_server import first_look, serve
         from qserve.ui.settings import UISettings
@@ -38,11 +41,9 @@ def command(url: str, api_key: str, host: str, port: int) -> None:
         serve(settings, listening)
 
 
-def _check(url: str, host: str) -> None:
+def _check(host: str) -> None:
     from qserve.up.ports import is_loopback
 
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"--url {url} is no address; give one that begins with http:// or https://")
     if not is_loopback(host):
         raise UsageError(
             f"--host {host}: this page has no sign-in of its own and speaks with --api-key for whoever opens it, so it "

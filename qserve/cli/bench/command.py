@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qserve.cli.bench.request import asked_of, client_of, source_of
-from qserve.cli.options.numbers import FiniteRange
+from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
+from qserve.cli.options.url import ServerUrl
 from qserve.cli.state import state_folder
 from qserve.errors import QserveError
 
@@ -49,7 +50,7 @@ class _Numbers(click.ParamType[Any]):
             numbers = tuple(self._kind(word) for word in str(value).split(",") if word.strip())
         except ValueError:
             numbers = ()
-        if not numbers or not all(0 < number < math.inf for number in numbers):
+        if not numbers or not all(0 < number <= LARGEST for number in numbers):
             self.fail(f"{value!r}: write positive numbers with commas between them, as 1,8,32", param, ctx)
         return numbers
 
@@ -63,7 +64,7 @@ class _Burstiness(FiniteRange):
 
 @click.command("bench")
 @click.argument("more_limits", nargs=-1, metavar="")
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The server to load.")
+@click.option("--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to load.")
 @click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="Its key, where it has one.")
 @click.option("--model", "--served-model-name", "model", help="Which of its models [the only one].")
 @click.option(
@@ -79,27 +80,25 @@ class _Burstiness(FiniteRange):
     "--burstiness", type=_Burstiness(min=0.01), default=1.0, show_default=True,
     help="Of the open loop: 1 Poisson, less in bursts, more evenly, inf like a clock.",
 )  # fmt: skip
-@click.option(
-    "--burst-size", type=click.IntRange(min=1), default=1, show_default=True, help="Requests that arrive together."
-)
+@click.option("--burst-size", type=Count(min=1), default=1, show_default=True, help="Requests that arrive together.")
 @click.option("--sweep", is_flag=True, help="1, 2, 4, … at once, until more load brings nothing.")
 @click.option(
-    "--max-concurrency", type=click.IntRange(min=1), default=256, show_default=True, help="Where a sweep ends at last."
+    "--max-concurrency", type=Count(min=1), default=256, show_default=True, help="Where a sweep ends at last."
 )
-@click.option("--num-prompts", type=click.IntRange(min=1), help="Requests a stage [4 a stream, 30 s of an open loop].")
+@click.option("--num-prompts", type=Count(min=1), help="Requests a stage [4 a stream, 30 s of an open loop].")
 @click.option("--duration", type=FiniteRange(min=0, min_open=True), help="Seconds a stage [of a sweep: 15].")
-@click.option("--input-len", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens of a prompt.")
-@click.option("--output-len", type=click.IntRange(min=1), help="Tokens to generate, or of an answer to score. [128]")
+@click.option("--input-len", type=Count(min=1), default=256, show_default=True, help="Tokens of a prompt.")
+@click.option("--output-len", type=Count(min=1), help="Tokens to generate, or of an answer to score. [128]")
 @click.option(
     "--range-ratio", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True,
     help="Lengths vary by up to this share.",
 )  # fmt: skip
-@click.option("--shared-prefix-len", type=click.IntRange(min=0), default=0, help="Tokens in front that all share.")
+@click.option("--shared-prefix-len", type=Count(min=0), default=0, help="Tokens in front that all share.")
 @click.option("--dataset", type=click.Path(path_type=Path), help="Prompts from ShareGPT-shaped JSON or JSON lines.")
-@click.option("--best-of", type=click.IntRange(min=1), help="Answers that a reward request scores. [1]")
+@click.option("--best-of", type=Count(min=1), help="Answers that a reward request scores. [1]")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="Folder of one [the server's own].")
-@click.option("--num-warmups", type=click.IntRange(min=0), default=2, show_default=True, help="Requests before it all.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of prompts and arrivals.")
+@click.option("--num-warmups", type=Count(min=0), default=2, show_default=True, help="Requests before it all.")
+@click.option("--seed", type=Count(), default=0, show_default=True, help="Of prompts and arrivals.")
 @click.option("--goodput", multiple=True, help="Limits in ms for good requests: ttft:200 tpot:50 e2el:3000.")
 @click.option("--ignore-eos/--no-ignore-eos", default=None, help="Answers of exactly --output-len. [on if synthetic]")
 @click.option("--temperature", type=FiniteRange(min=0), default=0.0, show_default=True)

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from qserve.cli.compare.show import picture_of, show_candidates
+from qserve.cli.options.numbers import Count
 from qserve.cli.own_server import own_server, up_arguments
 from qserve.cli.progress import request_progress, resumable
 from qserve.cli.state import state_folder
@@ -42,8 +43,8 @@ __all__ = ["command"]
     type=click.Path(dir_okay=False, path_type=Path),
     help="Pairs for --reward, in JSON lines [the demo's held-out ones].",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Items a task [all].")
-@click.option("--seed", type=int, default=1234, show_default=True, help="Of everything that is drawn.")
+@click.option("--limit", type=Count(min=1), help="Items a task [all].")
+@click.option("--seed", type=Count(), default=1234, show_default=True, help="Of everything that is drawn.")
 @click.option("--up-args", default="", help='Further flags of `qserve up`, for every quantization: "--engine vllm".')
 @click.option("--out", type=click.Path(path_type=Path), help="Folder; one that exists is gone on with [by the names].")
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from qserve.cli.eval.request import eval_request
 from qserve.cli.eval.show import show_diff, show_preview, show_result, show_warnings
+from qserve.cli.options.numbers import Count
 from qserve.cli.own_server import own_server, up_arguments
 from qserve.cli.progress import request_progress, resumable
 from qserve.cli.state import state_folder
@@ -54,8 +55,8 @@ class _WithDiff(click.Group):
     "--include-path", multiple=True, help="A folder with tasks of your own, then known by name; may be repeated."
 )
 @click.option("--suite", help="A list of tasks by its name or its file: offline, quick, quality, math, chinese, long.")
-@click.option("--limit", type=click.IntRange(min=1), help="Items a task [all].")
-@click.option("--num-fewshot", type=click.IntRange(min=0), help="Examples before each question [the task's own].")
+@click.option("--limit", type=Count(min=1), help="Items a task [all].")
+@click.option("--num-fewshot", type=Count(min=0), help="Examples before each question [the task's own].")
 @click.option("--chat", is_flag=True, help="Through the model's chat template.")
 @click.option(
     "--thinking",
@@ -64,12 +65,10 @@ class _WithDiff(click.Group):
 )
 @click.option(
     "--max-gen-toks",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     help="Tokens of an answer, its thought included [thinking: 32768 and the task's own; else the task's own].",
 )
-@click.option(
-    "--thinking-budget", type=click.IntRange(min=1), help="Tokens after which the engine ends a thought, if it can."
-)
+@click.option("--thinking-budget", type=Count(min=1), help="Tokens after which the engine ends a thought, if it can.")
 @click.option("--gen-kwargs", help="Sampling that goes before a task's own: temperature=0.6,top_p=0.95, or JSON.")
 @click.option(
     "--num-samples",
@@ -85,9 +84,9 @@ class _WithDiff(click.Group):
     show_default=True,
     help="Percent of a task's answers that may be cut off, empty or null; above it the result is unusable.",
 )
-@click.option("--seed", type=int, default=1234, show_default=True, help="Of everything that is drawn.")
+@click.option("--seed", type=Count(), default=1234, show_default=True, help="Of everything that is drawn.")
 @click.option("--tokenizer", help="Folder or hub id [the server's own].")
-@click.option("--max-length", type=click.IntRange(min=2), help="For servers that do not tell their max_model_len.")
+@click.option("--max-length", type=Count(min=2), help="For servers that do not tell their max_model_len.")
 @click.option("--background", is_flag=True, help="Let the server answer its users first.")
 @click.option("--preflight/--no-preflight", default=True, help="First see whether the server can be evaluated. [on]")
 @click.option("--resume/--no-resume", default=True, help="Take answers over that an interrupted run left behind. [on]")

@@ -1,4 +1,4 @@
-"""Numbers that options take: what Python reads as a float and is none."""
+"""Numbers that options take, with bounds beyond which none of them means anything."""
 
 from __future__ import annotations
 
@@ -7,14 +7,30 @@ from typing import Any
 
 import click
 
-__all__ = ["FiniteRange"]
+__all__ = ["LARGEST", "Count", "FiniteRange"]
+
+# Nothing is counted beyond: the arithmetic after it would take minutes, or print lines of digits.
+LARGEST = 2**31 - 1
+_SHOWN_CHARS = 40
+
+
+class Count(click.IntRange):
+    """click's IntRange, where no upper bound is given with one that every option has."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if abs(number) > LARGEST:
+            self.fail(f"{str(value)[:_SHOWN_CHARS]!r} is too large: at most {LARGEST:,}.", param, ctx)
+        return number
 
 
 class FiniteRange(click.FloatRange):
-    """click's FloatRange lets `nan` through every bound, and `inf` where there is no upper one."""
+    """click's FloatRange lets `nan` through every bound, and `inf` and 1e300 where there is no upper one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
+        if abs(number) > LARGEST:
+            self.fail(f"{str(value)[:_SHOWN_CHARS]!r} is too large: at most {LARGEST:,}.", param, ctx)
         return number

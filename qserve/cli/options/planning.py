@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from qserve.cli.options.device_map_file import DeviceMapParam
-from qserve.cli.options.numbers import FiniteRange
+from qserve.cli.options.numbers import Count, FiniteRange
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.planner.engine import engine_named, engine_names, option_kinds, plan_request
@@ -52,8 +52,8 @@ class _EngineName(click.ParamType):  # type: ignore[type-arg]
 _TYPES: dict[Kind, Any] = {
     "text": str,
     "names": str,
-    "count": click.IntRange(min=1),
-    "number": click.IntRange(min=0),
+    "count": Count(min=1),
+    "number": Count(min=0),
     "share": FiniteRange(0, 1, min_open=True),
     "bytes": _Bytes(),
     "engine": _EngineName(),

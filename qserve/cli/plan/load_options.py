@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from qserve.cli.options.numbers import FiniteRange
+from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
 from qserve.errors import UsageError
 from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.load import THINK_S, Load, read_trace
@@ -19,7 +19,7 @@ from qserve.planner.speed.request import SpeedRequest
 __all__ = ["load_options", "speed_request_of"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_POSITIVE = click.IntRange(min=1)
+_POSITIVE = Count(min=1)
 _RATE = FiniteRange(0, min_open=True)
 
 
@@ -34,7 +34,10 @@ class _Milliseconds(click.ParamType):  # type: ignore[type-arg]
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|)\s*", str(value))
         if match is None or float(match[1]) == 0:
             self.fail(f"{value!r} is no time; write for example 50ms or 1s", param, ctx)
-        return float(match[1]) * (1000 if match[2] == "s" else 1)
+        milliseconds = float(match[1]) * (1000 if match[2] == "s" else 1)
+        if milliseconds > LARGEST:
+            self.fail(f"{value!r} is longer than anybody waits: at most {LARGEST:,} ms", param, ctx)
+        return milliseconds
 
 
 _OPTIONS = (

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import click
 
+from qserve.cli.options.url import ServerUrl
 from qserve.cli.state import run_store
 from qserve.errors import UsageError
 
@@ -25,7 +26,7 @@ __all__ = ["command"]
 )
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File [standard output].")
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
-@click.option("--url", help="Ask the service that listens here instead of the store.")
+@click.option("--url", type=ServerUrl(), help="Ask the service that listens here instead of the store.")
 @click.option("--api-key", envvar="QSERVE_API_KEY", help="Its key, where it has one.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json; with --url, its answer as it is.")
 def command(

@@ -11,6 +11,7 @@ import click
 
 from qserve.cli.options.given import refuse_given
 from qserve.cli.options.planning import hardware_of
+from qserve.cli.options.url import ServerUrl
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, loading_options, reward_options, settings_of
 from qserve.cli.reward.source import Rewards, local_rewards, opened_scorer, served_rewards, with_progress
@@ -36,7 +37,7 @@ def command() -> None:
 @command.command("check")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, or demo.")
-@click.option("--url", help="Check a server that serves this model, in place of loading it here.")
+@click.option("--url", type=ServerUrl(), help="Check a server that serves this model, in place of loading it here.")
 @click.option("--model", help="The name under which --url serves it [the only one].")
 @click.option("--api-key", help="For --url [$QSERVE_API_KEY].")
 @click.option("--quants", help="Several quantizations in turn, for example bf16,int8,4bit [--quant].")
@@ -71,6 +72,8 @@ def check(
     from qserve.reward.evaluation.agreement import agreement
 
     contents, compared = _texts(file)
+    if url is not None:
+        served_rewards(url, model, api_key)(contents[:1])  # before a model is loaded for nothing
     true, kept = _true_rewards(reward, values, contents)
     pairs = [(kept[i], kept[j]) for i, j in compared if i in kept and j in kept] if compared else None
     asked = [contents[index] for index in kept]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qserve.cli.options.given import refuse_given
+from qserve.cli.options.url import ServerUrl
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
 from qserve.cli.reward.source import Answered, local_rewards, opened_scorer, served_rewards, with_progress
@@ -31,10 +32,10 @@ Number = TypeVar("Number", int, float)
 @click.command("eval-reward")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, or demo.")
-@click.option("--url", help="Ask a server that answers POST /v1/reward, in place of loading the model here.")
+@click.option("--url", type=ServerUrl(), help="Ask a server that answers POST /v1/reward; no model is loaded here.")
 @click.option("--model", help="The name under which --url serves it [the only one].")
 @click.option("--api-key", help="For --url [$QSERVE_API_KEY].")
-@click.option("--against", metavar="URL", help="A second server, whose rewards are held against the first ones.")
+@click.option("--against", type=ServerUrl(), help="A second server, whose rewards are held against the first ones.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here.")
 @state_option
 @reward_options
@@ -74,6 +75,8 @@ def command(
     records = read_records(file)
     shape_of(records)  # before a model is loaded for nothing
     contents = [content for record in records for content in record.contents]
+    if against is not None:
+        served_rewards(against, None, None)(contents[:1])
     source = served_rewards(url, model, api_key) if url else local_rewards(opened_scorer(reward, values))
     answers = with_progress(source, contents, f"scoring {file.name}")
     rewards = _by_record(

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from qserve.cli.options.numbers import Count
 from qserve.reward.settings import FLAGS, POOLINGS, TRUNCATIONS, RewardSettings
 
 __all__ = ["LOADING_FLAGS", "REWARD_FLAGS", "loading_options", "reward_options", "settings_of"]
@@ -19,10 +20,12 @@ REWARD_FLAGS = FLAGS
 # In the order of --help. The names are RewardSettings' fields.
 _OPTIONS = (
     click.option("--pooling", type=click.Choice(POOLINGS), help="Where the reward's head is read [the format's own]."),
-    click.option("--position", type=int, default=-1, help="The token that --pooling position reads; -1 is the last."),
+    click.option(
+        "--position", type=Count(), default=-1, help="The token that --pooling position reads; -1 is the last."
+    ),
     click.option("--head", help="Name of the head's tensors in the checkpoint, for example reward_head."),
     click.option("--template", type=click.Path(exists=True), help="Chat template (Jinja) in place of the tokenizer's."),
-    click.option("--max-length", type=click.IntRange(min=1), help="Tokens of a scored text [what the plan allows]."),
+    click.option("--max-length", type=Count(min=1), help="Tokens of a scored text [what the plan allows]."),
     click.option(
         "--truncate",
         type=click.Choice(TRUNCATIONS),
@@ -39,7 +42,7 @@ _OPTIONS = (
 _LOADING = (
     click.option("--quant", default="auto", show_default=True, help="Of the body: auto, bf16, fp16, int8, 4bit, …"),
     click.option("--dtype", help="Compute in float16, bfloat16 or float32 [the checkpoint's own]."),
-    click.option("--max-num-batched-tokens", type=click.IntRange(min=1), help="Tokens of one row of texts."),
+    click.option("--max-num-batched-tokens", type=Count(min=1), help="Tokens of one row of texts."),
 )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from qserve.cli.options.numbers import Count
 from qserve.cli.state import run_store
 from qserve.errors import UsageError
 
@@ -38,7 +39,7 @@ def _shared(function: Function) -> Function:
 
 
 @click.group("runs", invoke_without_command=True)
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Newest runs to list.")
+@click.option("--limit", type=Count(min=1), default=20, show_default=True, help="Newest runs to list.")
 @_shared
 @click.pass_context
 def command(ctx: click.Context, /, limit: int, state_dir: Path | None, as_json: bool) -> None:

@@ -15,7 +15,7 @@ import click
 from qserve.cli.learning import with_learned
 from qserve.cli.options.deployment import config_option, deployment_of
 from qserve.cli.options.given import refuse_given
-from qserve.cli.options.numbers import FiniteRange
+from qserve.cli.options.numbers import Count, FiniteRange
 from qserve.cli.options.planning import hardware_of, plan_options, request_of
 from qserve.cli.reward.options import REWARD_FLAGS, reward_options, settings_of
 from qserve.cli.state import state_folder
@@ -72,14 +72,12 @@ _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args"
 @click.option("--cors-origin", multiple=True, help="A web origin that browsers may call from. May be repeated.")
 @click.option(
     "--max-queue",
-    type=click.IntRange(min=0),
+    type=Count(min=0),
     default=256,
     show_default=True,
     help="Requests that may wait; more get 429.",
 )
-@click.option(
-    "--max-body-mib", type=click.IntRange(min=1), default=16, show_default=True, help="Larger requests get 413."
-)
+@click.option("--max-body-mib", type=Count(min=1), default=16, show_default=True, help="Larger requests get 413.")
 @click.option(
     "--drain-timeout",
     type=FiniteRange(min=0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import sys
@@ -82,6 +83,9 @@ def nothing_starts(tmp_path_factory):
     """What takes seconds or listens is replaced by an exception; state goes to a folder of the test's."""
 
     def ran(*arguments, **named):
+        for one in arguments:
+            if asyncio.iscoroutine(one):
+                one.close()
         raise Ran
 
     patch = pytest.MonkeyPatch()
@@ -130,6 +134,25 @@ def test_a_wrong_value_is_one_sentence(path, option):
     assert status == 2, said
     assert said.startswith("qserve: ") and said.count("\n") == 1
     assert option in said
+
+
+@pytest.mark.parametrize(("path", "option"), TYPED)
+def test_a_number_of_forty_digits_is_one_sentence(path, option):
+    status, said = called(path, with_one(path, option, "9" * 40))
+    assert status == 2, said
+    assert said.startswith("qserve: ") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://", "ftp://host", "http://host:99999", "http://[1", "http://a b"])
+@pytest.mark.parametrize("path", ["reward check", "eval-reward", "ui", "bench", "report"])
+def test_an_address_that_is_none_is_told_before_anything_is_imported(path, url):
+    status, said = called(path, with_one(path, "--url", url))
+    assert status == 2 and "'--url'" in said and "http://127.0.0.1:8000" in said
+
+
+def test_a_server_is_asked_before_a_model_is_loaded_to_compare_with():
+    """torch can't be imported here; asking ends the test."""
+    assert called("reward check", ["--url=http://127.0.0.1:9", "--model=m"]) == (None, "")
 
 
 @pytest.mark.parametrize(("path", "option"), FLAGS)
