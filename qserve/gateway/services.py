@@ -72,9 +72,6 @@ class ByEngine:
         fields = endpoint.request_fields
         if fields is None:
             raise ApiError(503, "the worker has not told its routes yet", "worker_not_ready", retry_after_s=2)
-        if (path, "POST") not in fields.routes:
-            message = f"the engine does not serve POST {path} for the model {endpoint.models[0]!r}"
-            raise ApiError(404, message, "route_not_served")
         value = vllm.read_body(body)
         vllm.check_body(fields, path, value)
         _check_size(value, endpoint)

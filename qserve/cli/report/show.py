@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
+from qserve.cli.terminal import console_of
 from qserve.report.blocks import Block, Code, Figure, Table, Text, Tiles
 from qserve.report.facts import RunReport
 from qserve.report.figures import NUMERIC, moment, text_of
@@ -18,15 +19,11 @@ from qserve.report.sections import sections_of
 
 __all__ = ["to_terminal"]
 
-_PIPE_WIDTH = 160
-
 
 def to_terminal(report: RunReport) -> str:
-    """As wide as the terminal, with its colours if there is one."""
+    """As wide as the terminal, with its colours if there is one; a pipe gets each row in one line."""
     out, is_terminal = io.StringIO(), sys.stdout.isatty()
-    console = Console(file=out, force_terminal=is_terminal, width=None if is_terminal else _PIPE_WIDTH, highlight=False)
-    if is_terminal:
-        console.width = Console().width
+    console = Console(file=out, force_terminal=is_terminal, width=console_of().width, highlight=False)
     run = report.run
     console.print(RichText(f"{title_of(report)} · run {run.id} · {moment(run.started_unix_s)} · {run.state}", "bold"))
     for section in sections_of(report):

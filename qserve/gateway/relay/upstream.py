@@ -137,26 +137,37 @@ def serving(upstreams: Sequence[Upstream], route: RelayedRoute, model: str | Non
     """
     for upstream in upstreams if model is None else [named(upstreams, model)]:
         for service in route.services:
-            if service.fits(upstream.endpoint):
+            if _serves(service, route, upstream):
                 return upstream, service
     raise _not_served(upstreams, route, model)
 
 
 def _not_served(upstreams: Sequence[Upstream], route: RelayedRoute, model: str | None) -> ApiError:
-    models = [one for one in upstreams if any(service.fits(one.endpoint) for service in route.services)]
+    models = [one for one in upstreams if any(_serves(service, route, one) for service in route.services)]
     where = f"{route.method} {route.path}"
     if not models:
+        silent = [one for one in upstreams if any(service.fits(one.endpoint) for service in route.services)]
+        if silent:
+            name = silent[0].endpoint.models[0]
+            return ApiError(404, f"the engine does not serve {where} for the model {name!r}", "route_not_served")
         kinds = " or ".join(f"{one.role} models on {one.engine or 'any engine'}" for one in route.services)
         return ApiError(404, f"{where} is served by {kinds}, and there is none here", "route_not_served")
     who = " and ".join(repr(one.endpoint.models[0]) for one in models)
     assert model is not None, "somebody serves it, and any would do"
-    own = named(upstreams, model).endpoint
+    asked = named(upstreams, model)
+    own = asked.endpoint
     paths = ", ".join(
         other.path for other in ROUTES
-        if isinstance(other, RelayedRoute) and any(service.fits(own) for service in other.services)
+        if isinstance(other, RelayedRoute) and any(_serves(service, other, asked) for service in other.services)
     )  # fmt: skip
     message = f"{model!r} is a {own.name} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
     return ApiError(400, message, "route_not_served", "model")
+
+
+def _serves(service: Service, route: RelayedRoute, upstream: Upstream) -> bool:
+    """An engine of its own mind tells which of the routes it has for its model, once it is ready."""
+    fields = upstream.endpoint.request_fields if service.reader is not None else None
+    return service.fits(upstream.endpoint) and (fields is None or (route.path, route.method) in fields.routes)
 
 
 async def watch(upstreams: Iterable[Upstream], interval_s: float) -> None:

@@ -212,9 +212,11 @@ async def test_two_models_are_shown_and_each_has_its_routes(engine, tmp_path):
     async with _gateway(_endpoint(engine), _reward(tmp_path)) as http:
         async with http.get("/v1/models") as response:
             assert [card["id"] for card in (await response.json())["data"]] == ["big", "sql", "rm"]
-        error = (await _post(http, "/v1/completions", {"model": "rm", "prompt": "x"}, 400))["error"]
+        error = (await _post(http, RESPONSES, {"model": "rm", "input": "x"}, 400))["error"]
         assert error["code"] == "route_not_served" and error["param"] == "model"
         assert "'rm' is a reward model" in error["message"] and "served by 'big'" in error["message"]
+        error = (await _post(http, "/v1/embeddings", {"model": "big", "input": "x"}, 400))["error"]
+        assert "served by 'rm'" in error["message"] and "/v1/embeddings" not in error["message"].partition("serves ")[2]
         error = (await _post(http, CHAT, {**ASKED, "model": "gpt-9"}, 404))["error"]
         assert "'big'" in error["message"] and "'rm'" in error["message"]
         await _post(http, CHAT, ASKED)
