@@ -56,10 +56,7 @@ def _chat_sequences(request: ChatCompletionRequest) -> int:
 
 
 def _completion_sequences(request: CompletionRequest) -> int:
-    """n per prompt; a list of integers is one prompt."""
-    prompt = request.prompt
-    num_prompts = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
-    return request.n * num_prompts
+    return request.num_sequences
 
 
 def _own(schema: type[Any], count: Callable[[Any], int] | None = None) -> Service:

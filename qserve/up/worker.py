@@ -19,6 +19,7 @@ from qserve.engine.launch import Launch
 from qserve.engine.process import death_of
 from qserve.engine.process_tree import tree_of
 from qserve.errors import QserveError, WorkerFailed
+from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
 from qserve.runs.private import open_private
 from qserve.up import activity, keys, stacks, stall
@@ -317,7 +318,7 @@ class SupervisedWorker:
         try:
             async with (
                 asyncio.timeout(_HEALTH_TIMEOUT_S),
-                self._client.request(method, path, "supervisor", body) as reply,
+                self._client.request(method, path, "supervisor", Body(body)) as reply,
             ):
                 return reply.status, await reply.read()
         except (Unreachable, ConnectionBroke, TimeoutError, OSError):

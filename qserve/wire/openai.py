@@ -247,8 +247,19 @@ class CompletionRequest(SamplingFields):
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     best_of: int | None = Field(None, ge=1, le=MAX_N)
 
+    @property
+    def num_sequences(self) -> int:
+        """`n` answers to each prompt."""
+        num_prompts = len(self.prompt) if isinstance(self.prompt, list) and not isinstance(self.prompt[0], int) else 1
+        return self.n * num_prompts
+
     @model_validator(mode="after")
     def _check_completion(self) -> Self:
+        if self.num_sequences > MAX_PROMPTS:
+            raise PydanticCustomError(
+                "too_many_sequences", "'n' answers to each prompt are more than {most}; send several requests",
+                {"most": MAX_PROMPTS},
+            )  # fmt: skip
         if self.best_of not in (None, self.n):
             raise PydanticCustomError("best_of", "'best_of' other than n is not supported; ask for n and choose")
         if self.max_tokens == 0 and not self.echo:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import asdict
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -98,7 +99,9 @@ async def _answer(request: Request, fields: SamplingFields, answer: Answer) -> R
     if fields.stream:
         return StreamingResponse(_guarded(answer.events()), media_type="text/event-stream")
     whole = await unless_client_leaves(request, answer.whole())
-    return Response(status_code=CLIENT_CLOSED) if whole is None else JSONResponse(whole)
+    if whole is None:
+        return Response(status_code=CLIENT_CLOSED)
+    return Response(msgspec.json.encode(whole), media_type="application/json")  # ten times as fast as json's
 
 
 async def _guarded(events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -16,9 +17,15 @@ from qserve.engine.transformers.api.requests import (
 )
 from qserve.engine.transformers.batching.prompt_logprobs import ScoredPrompt
 from qserve.engine.transformers.engine import Engine, Piece
+from qserve.wire.errors import ApiError
 from qserve.wire.openai import CompletionRequest
 
 __all__ = ["CompletionAnswer"]
+
+# A few milliseconds with twenty alternatives each.
+_TOKENS_AT_ONCE = 128
+# Log-probabilities of prompts in one answer, alternatives counted: some 150 MB of objects while it is made.
+_MAX_PROMPT_LOGPROBS = 1 << 20
 
 
 class CompletionAnswer(Answer):
@@ -47,6 +54,20 @@ class CompletionAnswer(Answer):
         ]
         self._draw_next = max(limits) > 0
         self._num_prompt_tokens = sum(map(len, self._prompts))
+        self._check_logprobs()
+
+    def _check_logprobs(self) -> None:
+        """400 for more than an answer may hold. One prompt as long as the context always may."""
+        if not self._request.echo or self._request.logprobs is None:
+            return
+        a_token = 1 + self._request.logprobs
+        count = self._request.n * a_token * self._num_prompt_tokens
+        most = max(_MAX_PROMPT_LOGPROBS, a_token * self._engine.max_model_len)
+        if count > most:
+            message = (
+                f"echo with logprobs asks for {count:,} log-probabilities of prompts, and one answer holds {most:,}"
+            )
+            raise ApiError(400, f"{message}; send fewer prompts at once, or lower logprobs or n", "too_many_logprobs")
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""
@@ -83,8 +104,7 @@ class CompletionAnswer(Answer):
         if self._request.logprobs is not None:
             scored = [*await self._score([prompt for prompt in self._prompts for _ in range(n)])]
         for index, choice in enumerate(choices):
-            await asyncio.sleep(0)  # streams of others go on between two long prompts
-            choice.echo(self._prompts[index // n], scored[index])
+            await choice.echo(self._prompts[index // n], scored[index])
             if self._scores_only or not self._generations:
                 self._num_generated[index] = choice.close(scored[index])
         return choices
@@ -109,12 +129,17 @@ class _Choice:
         self.text = ""
         self.finish_reason: str | None = None
 
-    def echo(self, prompt: list[int], scored: ScoredPrompt | None) -> None:
-        """Put the prompt before the answer."""
+    async def echo(self, prompt: list[int], scored: ScoredPrompt | None) -> None:
+        """Put the prompt before the answer, a few tokens at a time: streams of others go on in between."""
         self.text = self._engine.tokenizer.decode(prompt)
-        if self._logprobs is not None and scored is not None:
-            for token_id, logprob, top in zip(prompt, scored.logprobs, scored.top, strict=True):
+        await asyncio.sleep(0)
+        if self._logprobs is None or scored is None:
+            return
+        entries = zip(prompt, scored.logprobs, scored.top, strict=True)
+        while some := list(itertools.islice(entries, _TOKENS_AT_ONCE)):
+            for token_id, logprob, top in some:
                 self._logprobs.add(token_id, logprob, top)
+            await asyncio.sleep(0)
 
     def close(self, scored: ScoredPrompt | None) -> int:
         """End after the prompt, with the one token that its forward drew; the number of tokens drawn."""

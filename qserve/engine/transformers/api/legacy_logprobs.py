@@ -10,6 +10,8 @@ from __future__ import annotations
 import codecs
 from typing import Any
 
+import msgspec
+
 from qserve.engine.prompts.token_text import TokenText
 
 __all__ = ["LegacyLogprobs"]
@@ -22,7 +24,7 @@ class LegacyLogprobs:
         self._naming = naming
         self._tokens: list[str] = []
         self._token_logprobs: list[float | None] = []
-        self._top_logprobs: list[dict[str, float] | None] = []
+        self._top_logprobs: list[msgspec.Raw | None] = []  # as JSON: at the end it would take seconds in one piece
         self._text_offset: list[int] = []
         self._num_chars = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
@@ -39,10 +41,10 @@ class LegacyLogprobs:
             self._top_logprobs.append(None)
         else:
             likeliest = {self._naming.label(other): value for other, value in top}
-            self._top_logprobs.append({**likeliest, label: logprob})
+            self._top_logprobs.append(msgspec.Raw(msgspec.json.encode({**likeliest, label: logprob})))
 
     def take(self) -> dict[str, Any]:
-        """OpenAI's four lists of the tokens that came since they were taken last."""
+        """OpenAI's four lists of the tokens that came since they were taken last, for msgspec to encode."""
         lists = {
             "tokens": self._tokens,
             "token_logprobs": self._token_logprobs,
