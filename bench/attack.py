@@ -104,6 +104,12 @@ async def many_prompts(service: Service) -> str:
     return _told(await service.post("/v1/completions", body))
 
 
+async def million_prompts(service: Service) -> str:
+    """A million prompts in one request, and the same again."""
+    body = {"model": "demo", "prompt": ["a b c"] * 1_000_000, "max_tokens": 1}
+    return ", then ".join([_told(await service.post("/v1/completions", body)) for _ in range(2)])
+
+
 async def many_responses(service: Service) -> str:
     """20,000 responses for the reward model; a client asks for the rewards of two meanwhile."""
     responses = [f"it is {n} and no more" for n in range(20_000)]
@@ -197,8 +203,8 @@ _FOLDERS = {"layers": _billion_layers, "FIFO": _fifo, "nested": _nested}
 ATTACKS: dict[str, Attack] = {
     one.__name__: one
     for one in (
-        template_arguments, long_text, very_long_text, many_prompts, many_responses, slow_heads, unknown_names,
-        stopped_worker, hostile_folder,
+        template_arguments, long_text, very_long_text, many_prompts, million_prompts, many_responses, slow_heads,
+        unknown_names, stopped_worker, hostile_folder,
     )
 }  # fmt: skip
 

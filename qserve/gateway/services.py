@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
 from qserve.engine.base import WorkerEndpoint
 from qserve.wire import vllm
-from qserve.wire.errors import ApiError, from_validation
+from qserve.wire.errors import ApiError
 from qserve.wire.openai import Wire
 
 __all__ = ["ByEngine", "BySchema", "CheckedRequest", "Reader", "Service"]
@@ -50,10 +48,7 @@ class BySchema:
     count: Callable[[Any], int] | None = None
 
     def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
-        try:
-            request: Any = self.schema.model_validate_json(body)
-        except ValidationError as error:
-            raise from_validation(error) from None
+        request: Any = self.schema.parse(body)
         if endpoint.name == "chat":  # a reward model may be told to truncate
             _check_size(request.__dict__, endpoint)
         return CheckedRequest(request.model, self.count(request) if self.count is not None else 0)

@@ -76,6 +76,12 @@ class ApiError(Exception):
             headers["allow"] = self.allow
         return headers
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What it was made of, for another process: `ApiError(**fields)`."""
+        names = ("status", "message", "code", "param", "retry_after_s", "allow")
+        return {name: getattr(self, name) for name in names}
+
     def body(self, dialect: Dialect = Dialect.OPENAI) -> bytes:
         """The JSON that every client of the dialect parses."""
         shapes = {Dialect.ANTHROPIC: self._anthropic, Dialect.TEI: self._tei}

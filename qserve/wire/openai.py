@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
+
+from qserve.wire.errors import from_validation
 
 __all__ = [
     "MAX_PROMPTS",
@@ -110,6 +112,14 @@ class Wire(BaseModel):
             # An explicit null means "not given": clients write out every field they know.
             return {key: value for key, value in data.items() if value is not None}
         return data
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        """The request that a body holds. Raises ApiError 400 that names the first wrong field."""
+        try:
+            return cls.model_validate_json(body)
+        except ValidationError as error:
+            raise from_validation(error) from None
 
     @classmethod
     def known_names(cls) -> frozenset[str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import sys
 from array import array
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from qserve.engine.prompts.process import LENGTHS, ReaderSettings
+from qserve.engine.framed_process import FramedProcess
+from qserve.engine.prompts.process import ReaderSettings
 from qserve.wire.errors import ApiError
 
 __all__ = ["PromptLanes", "ReadBody"]
@@ -44,16 +42,16 @@ class PromptLanes:
         file.touch(0o600)
         file.write_text(json.dumps(asdict(settings)))
         self._small = _Lane(file, _SMALL_CPU_S, idle_s=None)
-        self._large = _Lane(file, _LARGE_CPU_S, idle_s=_IDLE_S)
+        self._large = _Lane(file, _LARGE_CPU_S, "yields", idle_s=_IDLE_S)
 
     async def start(self) -> None:
         """Start the process for small bodies, so that the first request does not wait for it."""
-        await self._small.start()
+        await self._small.process.start()
 
     async def close(self) -> None:
         """End both."""
-        await self._small.close()
-        await self._large.close()
+        await self._small.process.close()
+        await self._large.process.close()
 
     async def read(self, kind: Kind, body: bytes) -> ReadBody:
         """What the body says. Raises ApiError."""
@@ -73,78 +71,20 @@ class PromptLanes:
 
 
 class _Lane:
-    """A process and the queue before it."""
+    """A process with bounds of time."""
 
-    def __init__(self, settings: Path, cpu_s: float, idle_s: float | None) -> None:
-        self._command = (sys.executable, "-m", "qserve.engine.prompts.process", str(settings), str(cpu_s))
+    def __init__(self, settings: Path, cpu_s: float, *mode: str, idle_s: float | None) -> None:
         self._wall_s = _WALL_FACTOR * cpu_s
-        self._idle_s = idle_s
-        self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
-        self._idle_timer: asyncio.TimerHandle | None = None
-
-    async def start(self) -> None:
-        async with self._turn:
-            await self._running()
-
-    async def close(self) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        module = "qserve.engine.prompts.process"
+        self.process = FramedProcess(module, str(settings), str(cpu_s), *mode, idle_s=idle_s, wall_s=self._wall_s)
 
     async def ask(self, kind: Kind, body: bytes) -> tuple[dict[str, Any], bytes]:
-        # A frame that was begun is ended, whoever gave up waiting for it: the next one would not be understood.
-        return await asyncio.shield(asyncio.ensure_future(self._in_turn(kind, body)))
-
-    async def _in_turn(self, kind: Kind, body: bytes) -> tuple[dict[str, Any], bytes]:
-        async with self._turn:
-            process = await self._running()
-            self._end_when_idle()
-            try:
-                async with asyncio.timeout(self._wall_s):
-                    head, data = await _exchange(process, kind, body)
-                if head["is_last"]:  # it took so much that it ends
-                    await self.close()
-                return head, data
-            except TimeoutError:
-                await self.close()
-                message = f"the chat template and the tokenizer did not end within {self._wall_s:g} s for this request"
-                raise ApiError(400, message, "prompt_too_slow") from None
-            except (OSError, EOFError):
-                await self.close()
-                message = "the process that reads prompts ended on this request; its template needs too much memory"
-                raise ApiError(400, message, "prompt_too_large") from None
-
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-            )
-        return self._process
-
-    def _end_when_idle(self) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        if self._idle_s is not None:
-            self._idle_timer = asyncio.get_running_loop().call_later(self._idle_s, self._end_if_idle)
-
-    def _end_if_idle(self) -> None:
-        if self._turn.locked():
-            self._end_when_idle()
-        elif self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process = None
-
-
-async def _exchange(process: asyncio.subprocess.Process, kind: Kind, body: bytes) -> tuple[dict[str, Any], bytes]:
-    assert process.stdin is not None and process.stdout is not None, "both are pipes"
-    head = json.dumps({"what": kind}).encode()
-    process.stdin.writelines((LENGTHS.pack(len(head), len(body)), head, body))
-    await process.stdin.drain()
-    head_length, body_length = LENGTHS.unpack(await process.stdout.readexactly(LENGTHS.size))
-    answer: dict[str, Any] = json.loads(await process.stdout.readexactly(head_length))
-    return answer, await process.stdout.readexactly(body_length)
+        try:
+            head, data = await self.process.ask(lambda _: ({"what": kind}, body))
+        except TimeoutError:
+            message = f"the chat template and the tokenizer did not end within {self._wall_s:g} s for this request"
+            raise ApiError(400, message, "prompt_too_slow") from None
+        except (OSError, EOFError):
+            message = "the process that reads prompts ended on this request; its template needs too much memory"
+            raise ApiError(400, message, "prompt_too_large") from None
+        return head, data

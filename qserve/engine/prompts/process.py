@@ -1,10 +1,10 @@
-"""The process that reads bodies:  python -m qserve.engine.prompts.process SETTINGS.json CPU_SECONDS
+"""The process that reads bodies:  python -m qserve.engine.prompts.process SETTINGS.json CPU_SECONDS [yields]
 
 A chat template is a program that came with the checkpoint, and a text is whatever a client sends; both may take time
 and memory without bound. Here they have bounds: CPU time per body, and address space. What goes beyond is refused, and
 the process ends, so that its memory is given back. Nothing in it holds the interpreter of the worker.
 
-One frame each way: two lengths, a JSON head, and bytes.
+It is asked as `qserve.engine.framed_process` says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import logging
 import resource
 import signal
-import struct
 import sys
 from array import array
 from collections.abc import Callable
@@ -21,15 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from qserve.engine.framed_process import frames, send_frame, yield_the_processor
 from qserve.engine.process import end_with_parent
 from qserve.engine.prompts.read import BodyReader, PromptBody
 from qserve.wire.errors import ApiError
 from qserve.wire.prompt_size import ContextLimits
 
-__all__ = ["LENGTHS", "ReaderSettings", "main"]
-
-LENGTHS = struct.Struct("!II")
-"""Bytes of a frame's head and of what follows it."""
+__all__ = ["ReaderSettings", "main"]
 
 # Beside the interpreter and the tokenizer: the largest body that is allowed takes some 700 MB as JSON.
 _ADDRESS_SPACE_BYTES = 3 * 1024**3
@@ -64,15 +61,12 @@ def main(settings: ReaderSettings, cpu_s: float, source: BinaryIO, sink: BinaryI
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, _ADDRESS_SPACE_BYTES))
     signal.signal(signal.SIGVTALRM, _raise_too_slow)
     most_kib = _peak_kib() + _MAX_TAKEN_KIB
-    is_last = False
-    while not is_last and (lengths := source.read(LENGTHS.size)):
-        head_length, body_length = LENGTHS.unpack(lengths)
-        what = json.loads(source.read(head_length))["what"]
-        head, parts, is_spent = _bounded(getattr(reader, what), source.read(body_length), cpu_s)
+    for head, body in frames(source):
+        answer, parts, is_spent = _bounded(getattr(reader, head["what"]), body, cpu_s)
         is_last = is_spent or _peak_kib() > most_kib
-        encoded = json.dumps({**head, "is_last": is_last}).encode()
-        sink.writelines([LENGTHS.pack(len(encoded), sum(map(len, parts))), encoded, *parts])
-        sink.flush()
+        send_frame(sink, {**answer, "is_last": is_last}, parts)
+        if is_last:
+            return
 
 
 def _peak_kib() -> int:
@@ -103,8 +97,7 @@ def _bounded(
         refusal, is_spent = ApiError(400, f"the tokenizer can't take this text: {error}", "not_tokenizable"), True
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    names = ("status", "message", "code", "param", "retry_after_s")
-    return {"error": {name: getattr(refusal, name) for name in names}}, [], is_spent
+    return {"error": refusal.fields}, [], is_spent
 
 
 _TOO_LARGE = "the chat template and the tokenizer need more memory for this request than one may have (3 GiB)"
@@ -149,6 +142,7 @@ assert array("i").itemsize == 4, "ids travel as 32-bit integers"
 
 if __name__ == "__main__":
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.argv[3:] == ["yields"]:
+        yield_the_processor()
     told = ReaderSettings(**json.loads(Path(sys.argv[1]).read_text()))
     main(told, float(sys.argv[2]), sys.stdin.buffer, sys.stdout.buffer)

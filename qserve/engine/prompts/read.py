@@ -6,14 +6,14 @@ import json
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from qserve.engine.prompts.special_tokens import HiddenTokens, strings_in
 from qserve.engine.prompts.template import RESERVED_NAMES, ChatTemplate, TemplateRefused
 from qserve.engine.prompts.tokenize import PromptTokenizer
-from qserve.wire.errors import ApiError, from_validation
+from qserve.wire.errors import ApiError
 from qserve.wire.openai import (
     ChatCompletionRequest,
     ChatMessage,
@@ -23,8 +23,6 @@ from qserve.wire.openai import (
 )
 
 __all__ = ["BodyReader", "PromptBody"]
-
-_Request = TypeVar("_Request", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class BodyReader:
 
     def chat(self, body: bytes) -> PromptBody:
         """POST /v1/chat/completions."""
-        request = _parsed(ChatCompletionRequest, body)
+        request = ChatCompletionRequest.parse(body)
         ids = self._conversation(
             request.messages,
             request.chat_template_kwargs,
@@ -73,7 +71,7 @@ class BodyReader:
 
     def completion(self, body: bytes) -> PromptBody:
         """POST /v1/completions: text gets no BOS that the tokenizer does not add itself, token ids stay as they are."""
-        request = _parsed(CompletionRequest, body)
+        request = CompletionRequest.parse(body)
         given: list[Any] = request.prompt if isinstance(request.prompt, list) else [request.prompt]
         if isinstance(given[0], int):
             given = [given]
@@ -88,7 +86,7 @@ class BodyReader:
 
     def tokenize(self, body: bytes) -> PromptBody:
         """POST /tokenize."""
-        request = _parsed(TokenizeRequest, body)
+        request = TokenizeRequest.parse(body)
         if request.messages is None:
             assert request.prompt is not None, "one of the two is there"
             ids = self._tokenizer.ids(request.prompt, add_special_tokens=request.add_special_tokens)
@@ -107,7 +105,7 @@ class BodyReader:
 
     def detokenize(self, body: bytes) -> PromptBody:
         """POST /detokenize."""
-        tokens = _parsed(DetokenizeRequest, body).tokens
+        tokens = DetokenizeRequest.parse(body).tokens
         if max(tokens, default=0) >= self._vocab_size:
             raise ApiError(400, f"this model's ids end at {self._vocab_size - 1}", "invalid_value", "tokens")
         answer = {"prompt": self._decode(tokens)}
@@ -163,13 +161,6 @@ class BodyReader:
             "invalid_value",
             name,
         )
-
-
-def _parsed(kind: type[_Request], body: bytes) -> _Request:
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        raise from_validation(error) from None
 
 
 def _without(request: BaseModel, *names: str) -> dict[str, Any]:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from qserve.reward.protocols import native, sglang, tei, trainers, vllm
 from qserve.reward.protocols.job import About, ScoreJob
 from qserve.wire import reward as wire
+from qserve.wire.openai import Wire
 
 __all__ = ["PROTOCOLS", "Protocol"]
 
@@ -19,7 +18,7 @@ __all__ = ["PROTOCOLS", "Protocol"]
 class Protocol:
     """`job` makes the job of a request that is a `schema`."""
 
-    schema: type[BaseModel]
+    schema: type[Wire]
     job: Callable[[Any, About], ScoreJob]
 
 

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -33,7 +32,7 @@ from qserve.reward.scoring.fair_queue import Flow
 from qserve.reward.serving.metrics import RewardMetrics
 from qserve.reward.serving.portions import is_large, portions
 from qserve.reward.serving.report import report_of
-from qserve.wire.errors import ApiError, Dialect, from_validation
+from qserve.wire.errors import ApiError, Dialect
 
 if TYPE_CHECKING:
     from qserve.reward.recipe.parts import RecipeScorer
@@ -136,7 +135,7 @@ class _Host:
             return await loop.run_in_executor(self._reading, self._told, job, scores, began_s)
 
     def _read(self, protocol: Protocol, body: bytes) -> ScoreJob:
-        return protocol.job(_parsed(protocol, body), self._about)
+        return protocol.job(protocol.schema.parse(body), self._about)
 
     def _meta(self) -> dict[str, Any]:
         meta = self._model_meta | (self._parts.meta if self._parts is not None else {})
@@ -195,13 +194,6 @@ class _Host:
         # A list has no field for how its scores came about; a header has.
         headers = {"x-qserve-meta": json.dumps(meta)} if isinstance(body, list) else None
         return JSONResponse(body, headers=headers)
-
-
-def _parsed(protocol: Protocol, body: bytes) -> Any:
-    try:
-        return protocol.schema.model_validate_json(body)
-    except ValidationError as error:
-        raise from_validation(error) from None
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

@@ -159,14 +159,3 @@ async def test_a_million_unknown_names_cost_no_more_than_one(running):
         stack.http.post(stack.url + COMPLETIONS, data=io.BytesIO(body), headers=HEADERS) as response,
     ):
         assert response.status == 400 and (await response.json())["error"]["param"] == "k0"
-
-
-async def test_more_than_may_wait_is_429(monkeypatch):
-    monkeypatch.setattr("qserve.gateway.large_bodies._MAX_WAITING_BYTES", 100)
-    bodies = LargeBodies()
-    try:
-        with pytest.raises(ApiError) as refused:
-            await _model(bodies, b'{"model": "x", "prompt": "' + b"a" * 100 + b'"}')
-        assert refused.value.status == 429
-    finally:
-        await bodies.close()

@@ -195,7 +195,7 @@ async def test_the_largest_bodies_are_refused_and_small_ones_do_not_wait(tmp_pat
 async def test_a_process_that_is_killed_is_started_again(tmp_path: Path) -> None:
     async with lanes(tmp_path) as reader:
         await reader.start()
-        process = reader._small._process
+        process = reader._small.process._process
         assert process is not None
         process.kill()
         await process.wait()

@@ -1,0 +1,132 @@
+"""A child process that is asked in frames, one at a time: what one client sends may hold it, and nobody else.
+
+A frame, each way: two lengths, a JSON head, and the bytes that go with it. The child ends with its standard input, or
+after an answer whose head says `is_last`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+__all__ = ["FramedProcess", "frames", "send_frame", "yield_the_processor"]
+
+_LENGTHS = struct.Struct("!II")
+_NICE = 10
+
+Frame = tuple[dict[str, Any], bytes]
+
+
+class FramedProcess:
+    """The parent's side: starts the process when it is first asked, and ends it when it was idle for a while."""
+
+    def __init__(self, module: str, *arguments: str, idle_s: float | None = None, wall_s: float | None = None) -> None:
+        """`python -m module arguments`. None: it never ends for being idle; it may take as long as it takes."""
+        self._command = (sys.executable, "-m", module, *arguments)
+        self._idle_s = idle_s
+        self._wall_s = wall_s
+        self._turn = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Before the first frame, so that it does not wait."""
+        async with self._turn:
+            await self._running()
+
+    async def ask(self, compose: Callable[[bool], Frame]) -> Frame:
+        """One frame there and one back. `compose` is called when it is this one's turn; true: the process is new.
+
+        Raises TimeoutError after `wall_s`, OSError or EOFError where the process ended; the next frame gets a new one.
+        """
+        # A frame that was begun is ended, whoever gave up waiting for it: the next one would not be understood.
+        return await asyncio.shield(asyncio.ensure_future(self._in_turn(compose)))
+
+    async def close(self) -> None:
+        """End it at once, if it runs."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _in_turn(self, compose: Callable[[bool], Frame]) -> Frame:
+        async with self._turn:
+            process, is_new = await self._running()
+            self._end_when_idle()
+            try:
+                async with asyncio.timeout(self._wall_s):
+                    answer, data = await _exchange(process, *compose(is_new))
+                if answer.get("is_last"):
+                    await self.close()
+                return answer, data
+            except (OSError, EOFError):  # TimeoutError is one of the first
+                await self.close()
+                raise
+
+    async def _running(self) -> tuple[asyncio.subprocess.Process, bool]:
+        if self._process is not None and self._process.returncode is None:
+            return self._process, False
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is not for it
+        )  # fmt: skip
+        return self._process, True
+
+    def _end_when_idle(self) -> None:
+        """It keeps the memory of the largest body that it saw."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._idle_s is not None:
+            self._idle_timer = asyncio.get_running_loop().call_later(self._idle_s, self._end_if_idle)
+
+    def _end_if_idle(self) -> None:
+        if self._turn.locked():
+            self._end_when_idle()
+        elif self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process = None
+
+
+async def _exchange(process: asyncio.subprocess.Process, head: dict[str, Any], body: bytes) -> Frame:
+    assert process.stdin is not None and process.stdout is not None, "both are pipes"
+    encoded = json.dumps(head).encode()
+    process.stdin.writelines((_LENGTHS.pack(len(encoded), len(body)), encoded, body))
+    await process.stdin.drain()
+    head_length, body_length = _LENGTHS.unpack(await process.stdout.readexactly(_LENGTHS.size))
+    answer: dict[str, Any] = json.loads(await process.stdout.readexactly(head_length))
+    return answer, await process.stdout.readexactly(body_length)
+
+
+def frames(source: BinaryIO) -> Iterator[Frame]:
+    """The child's side: frames as they come, until there are no more."""
+    while lengths := source.read(_LENGTHS.size):
+        head_length, body_length = _LENGTHS.unpack(lengths)
+        yield json.loads(source.read(head_length)), source.read(body_length)
+
+
+def send_frame(sink: BinaryIO, head: dict[str, Any], parts: Sequence[bytes] = ()) -> None:
+    """The answer to the last one."""
+    encoded = json.dumps(head).encode()
+    sink.writelines([_LENGTHS.pack(len(encoded), sum(map(len, parts))), encoded, *parts])
+    sink.flush()
+
+
+def yield_the_processor() -> None:
+    """For a child that computes while streams go on, perhaps on the same core: it gets what they leave.
+
+    Where the kernel shares time out among sessions first (`sched_autogroup_enabled`), `nice` counts within the child's
+    own session alone, and the session has a nice value of its own.
+    """
+    os.nice(_NICE)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_NICE))
