@@ -60,7 +60,7 @@ class DocumentedWorker:
 @functools.lru_cache(maxsize=8)
 def document(with_keys: bool, workers: tuple[DocumentedWorker, ...]) -> bytes:
     """OpenAPI 3.1 as JSON: the routes that these workers serve. `with_keys`: whether the gateway asks for a key."""
-    components: dict[str, Any] = {"schemas": _own_schemas(tuple(name for one in workers for name in one.names))}
+    components: dict[str, Any] = {"schemas": _own_schemas(workers)}
     if with_keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     served = tuple(name for one in workers for name in one.names)
@@ -85,12 +85,14 @@ def document(with_keys: bool, workers: tuple[DocumentedWorker, ...]) -> bytes:
     return json.dumps(value).encode()
 
 
-def _own_schemas(served: tuple[str, ...]) -> dict[str, Any]:
-    requests = {
-        service.reader.schema
-        for route in ROUTES if isinstance(route, RelayedRoute)
-        for service in route.services if isinstance(service.reader, BySchema)
-    }  # fmt: skip
+def _own_schemas(workers: tuple[DocumentedWorker, ...]) -> dict[str, Any]:
+    names_of: dict[type[BaseModel], dict[str, None]] = {}  # the models that take each request, in order
+    for route in (one for one in ROUTES if isinstance(one, RelayedRoute)):
+        for service in route.services:
+            if isinstance(service.reader, BySchema):
+                served = [name for one in workers if one.serves(service, route) for name in one.names]
+                names_of.setdefault(service.reader.schema, {}).update(dict.fromkeys(served))
+    requests = tuple(names_of)
     models: list[type[BaseModel]] = [
         responses.ErrorBody,
         responses.AnthropicErrorBody,
@@ -102,8 +104,8 @@ def _own_schemas(served: tuple[str, ...]) -> dict[str, Any]:
     own: dict[str, Any] = schemas["$defs"]
     for schema in own.values():
         _allow_nulls(schema)
-    for request in requests:
-        _name_models(own[request.__name__]["properties"]["model"], served)
+    for request, names in names_of.items():
+        _name_models(own[request.__name__]["properties"]["model"], tuple(names))
     return own
 
 

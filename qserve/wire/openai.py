@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, from_json, to_json
 
 from qserve.wire.errors import from_validation
+from qserve.wire.schema_rules import absent, needs, one_of_these
 
 __all__ = [
     "MAX_PROMPTS",
@@ -56,31 +57,27 @@ _REFUSED = {
 }  # fmt: skip
 
 
-def _needs(name: str, kind: str, other: str, value: Any) -> dict[str, Any]:
-    """JSON Schema for: where `name` is given (is no null, or no `kind` at all), `other` has this value."""
-    absent = {"properties": {name: {"not": {"type": kind}}}}
-    return {"anyOf": [absent, {"required": [other], "properties": {other: {"const": value}}}]}
-
-
 # What our validators ask beyond names and types, where JSON Schema can tell it; docs/api.md has the rest.
-_SAMPLING_RULES = (_needs("stream_options", "object", "stream", True),)
-_CHAT_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _needs("top_logprobs", "integer", "logprobs", True)]}
+_SAMPLING_RULES = (needs("stream_options", "object", "stream", True),)
+_CHAT_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, needs("top_logprobs", "integer", "logprobs", True)]}
 _ZERO_TOKENS_NEED_ECHO = {
     "anyOf": [
         {"properties": {"max_tokens": {"not": {"const": 0}}}},
         {"required": ["echo"], "properties": {"echo": {"const": True}}},
     ]
 }
-_COMPLETION_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _ZERO_TOKENS_NEED_ECHO]}
+_BEST_OF_IS_N = {
+    "anyOf": [
+        absent("best_of"),
+        {"properties": {"n": {"type": "null"}, "best_of": {"const": 1}}},
+        *({"properties": {"best_of": {"const": n}, "n": {"const": n}}, "required": ["n"]} for n in range(1, MAX_N + 1)),
+    ]
+}
+_COMPLETION_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _ZERO_TOKENS_NEED_ECHO, _BEST_OF_IS_N]}
 _MESSAGE_SCHEMA: dict[str, Any] = {
     "allOf": [{"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}}}]
 }
-_TOKENIZE_SCHEMA: dict[str, Any] = {
-    "oneOf": [
-        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}},
-        {"required": ["messages"], "properties": {"messages": {"type": "array"}, "prompt": {"type": "null"}}},
-    ]
-}
+_TOKENIZE_SCHEMA = one_of_these(prompt="string", messages="array")
 _TOKEN_IDS_AS_NAMES: dict[str, Any] = {"propertyNames": {"pattern": "^[0-9]+$"}}
 
 # Lists stop at their first wrong item: an error for each of a million items took minutes and gigabytes.
@@ -90,6 +87,17 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 # More names than that in one object are no request; naming each as an error would take seconds.
 _MAX_NAMES = 4096
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """Floats without a fraction as integers, wherever they stand."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_with_whole_numbers(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(one) for name, one in value.items()}
+    return value
 
 
 class Wire(BaseModel):
@@ -115,11 +123,21 @@ class Wire(BaseModel):
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
-        """The request that a body holds. Raises ApiError 400 that names the first wrong field."""
+        """The request that a body holds. Raises ApiError 400 that names the first wrong field.
+
+        16.0 is a whole number, as JSON Schema has it and some languages write it: looked for where a reading failed,
+        since it would cost every request of a million ids.
+        """
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:
-            raise from_validation(error) from None
+            refused = error
+        if any(item["type"] == "int_type" for item in refused.errors(include_url=False, include_input=False)):
+            try:
+                return cls.model_validate_json(to_json(_with_whole_numbers(from_json(body))))
+            except ValidationError as error:
+                refused = error
+        raise from_validation(refused)
 
     @classmethod
     def known_names(cls) -> frozenset[str]:
@@ -234,10 +252,6 @@ class ChatCompletionRequest(SamplingFields):
             raise PydanticCustomError("top_logprobs", "'top_logprobs' needs logprobs: true")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise PydanticCustomError("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; give one of them")
-        if self.continue_final_message and self.messages[-1].role != "assistant":
-            raise PydanticCustomError(
-                "continue_final_message", "'continue_final_message' needs an assistant message at the end"
-            )
         return self
 
 

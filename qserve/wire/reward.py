@@ -10,10 +10,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.openai import ChatMessage, NonEmptyString, TextFormat, TokenIds, Wire
+from qserve.wire.reward_rules import (
+    CLASSIFY_SCHEMA,
+    PAIR_SCHEMA,
+    POOLING_SCHEMA,
+    PREDICT_INPUTS,
+    RERANK_HAS_NOT,
+    RERANK_SCHEMA,
+    REWARD_SCHEMA,
+    SCORE_SCHEMA,
+    SCORED_PAIRS,
+    SGLANG_HAS_NOT,
+    TEI_HAS_NOT,
+)
 
 __all__ = [
     "BULK_PLACES",
@@ -93,6 +106,8 @@ class Normalization(Wire):
 class PreferencePair(Wire):
     """Two answers to one prompt. Without a prompt, both are whole conversations, as preference data sets have them."""
 
+    model_config = ConfigDict(json_schema_extra=PAIR_SCHEMA)
+
     prompt: str | Conversation | None = None
     chosen: str | Conversation
     rejected: str | Conversation
@@ -109,6 +124,8 @@ class RewardRequest(_RewardFields):
 
     An answer that is a list of strings is a list of steps: a process reward model scores each.
     """
+
+    model_config = ConfigDict(json_schema_extra=REWARD_SCHEMA)
 
     conversations: Conversations | None = None
     texts: Strings | None = Field(None, description="templated already")
@@ -161,6 +178,8 @@ class _VllmFields(_RewardFields):
 class ClassifyRequest(_VllmFields):
     """POST /classify: vLLM's (`input` or `messages`), and SGLang's (`text` or `input_ids`)."""
 
+    model_config = ConfigDict(json_schema_extra=CLASSIFY_SCHEMA)
+
     input: Input | None = None
     messages: Conversation | None = None
     add_generation_prompt: Literal[False] | None = None
@@ -172,7 +191,7 @@ class ClassifyRequest(_VllmFields):
     def _check(self) -> Self:
         what = one_of(self, "input", "messages", "text", "input_ids")
         if what in ("text", "input_ids"):
-            _refuse(self, "SGLang's /classify", "use_activation", "activation", "truncate_prompt_tokens")
+            _refuse(self, "SGLang's /classify", *SGLANG_HAS_NOT)
         elif self.rid is not None:
             raise PydanticCustomError("rid", "'rid' belongs to SGLang's /classify, with 'text' or 'input_ids'")
         return self
@@ -187,6 +206,8 @@ class ClassifyRequest(_VllmFields):
 
 class PoolingRequest(_VllmFields):
     """POST /pooling: the reward of each text, or with `token_classify` the head's value at each of its tokens."""
+
+    model_config = ConfigDict(json_schema_extra=POOLING_SCHEMA)
 
     input: Input | None = None
     messages: Conversation | None = None
@@ -217,6 +238,8 @@ class EmbeddingRequest(_RewardFields):
 class ScoreRequest(_VllmFields):
     """POST /score, /v1/score: each document as the answer to its query; one query goes with every document."""
 
+    model_config = ConfigDict(json_schema_extra=SCORE_SCHEMA)
+
     queries: Texts | None = None
     documents: Texts | None = None
     items: Texts | None = None
@@ -228,7 +251,7 @@ class ScoreRequest(_VllmFields):
     @model_validator(mode="after")
     def _check(self) -> Self:
         first, second = one_of(self, "queries", "text_1", "data_1"), one_of(self, *_SECOND)
-        if (first, second) not in _SCORED_PAIRS:
+        if (first, second) not in SCORED_PAIRS:
             raise PydanticCustomError("pair", f"'{first}' does not go with '{second}'")
         queries, documents = self.pairs()
         if len(queries) not in (1, len(documents)):
@@ -239,20 +262,20 @@ class ScoreRequest(_VllmFields):
 
     def pairs(self) -> tuple[list[str], list[str]]:
         """(queries, documents)."""
-        return as_list(self.queries or self.text_1 or self.data_1), as_list(
-            self.documents or self.items or self.text_2 or self.data_2
-        )
+        first, second = one_of(self, "queries", "text_1", "data_1"), one_of(self, *_SECOND)
+        return as_list(getattr(self, first)), as_list(getattr(self, second))
 
     def num_texts(self) -> int:
         return len(self.pairs()[1])
 
 
 _SECOND = ("documents", "items", "text_2", "data_2")
-_SCORED_PAIRS = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2"))
 
 
 class RerankRequest(_VllmFields):
     """POST /rerank: vLLM's and Cohere's (`documents`), and text-embeddings-inference's (`texts`)."""
+
+    model_config = ConfigDict(json_schema_extra=RERANK_SCHEMA)
 
     query: str
     documents: Texts | None = None
@@ -267,19 +290,22 @@ class RerankRequest(_VllmFields):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if one_of(self, "documents", "texts") == "texts":
-            _refuse(self, "text-embeddings-inference's /rerank", "top_n", "return_documents", "use_activation")
+            _refuse(self, "text-embeddings-inference's /rerank", *TEI_HAS_NOT)
         else:
-            _refuse(self, "/rerank with 'documents'", "raw_scores", "return_text", "truncate", "truncation_direction")
+            _refuse(self, "/rerank with 'documents'", *RERANK_HAS_NOT)
         return self
 
     def num_texts(self) -> int:
-        return len(as_list(self.documents or self.texts))
+        return len(as_list(self.documents if self.texts is None else self.texts))
 
 
 class PredictRequest(_RewardFields):
     """POST /predict of text-embeddings-inference: one text, a pair of strings, or a batch of lists of one or two."""
 
-    inputs: str | Strings | Annotated[list[Strings], Field(min_length=1, fail_fast=True)]
+    inputs: Annotated[
+        str | Strings | Annotated[list[Strings], Field(min_length=1, fail_fast=True)],
+        WithJsonSchema(PREDICT_INPUTS),
+    ]
     parameters: Annotated[dict[str, Any], Field(max_length=0)] | None = None
     raw_scores: bool = False
     truncate: bool = False
