@@ -71,6 +71,7 @@ class WorkerEndpoint:
         tokenizer: folder with the tokenizer's files, for clients that count tokens; None: not to be given away.
         max_prompt_bytes: UTF-8 bytes above which no prompt can fit `max_model_len`; None: not known.
         max_positions: the largest max_model_len that the model was made for; None: not known.
+        vocab_size: token ids of requests end before it; None: not known.
         num_awaited: requests for which the gateway waits for the worker's next bytes now; written by the gateway.
         num_pieces: pieces of answers that came from the worker, ever; written by the gateway.
     """
@@ -94,6 +95,7 @@ class WorkerEndpoint:
     tokenizer: Path | None = None
     max_prompt_bytes: int | None = None
     max_positions: int | None = None
+    vocab_size: int | None = None
     num_awaited: int = 0
     num_pieces: int = 0
 

@@ -13,12 +13,14 @@ from pydantic.json_schema import models_json_schema
 from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.auth import OPEN_PATHS
 from qserve.gateway.engine_openapi import engine_schema
+from qserve.gateway.openapi_bounds import bound_ids, bound_lengths
 from qserve.gateway.routes import ROUTES, RelayedRoute, Route, dialect_of
 from qserve.gateway.services import BySchema, Service
 from qserve.version import __version__
 from qserve.wire import responses
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
+from qserve.wire.openai import INT64_MAX, MAX_TOKEN_ID
 
 __all__ = ["DocumentedWorker", "document"]
 
@@ -44,11 +46,16 @@ class DocumentedWorker:
     engine: str
     names: tuple[str, ...]
     fields: EngineFields | None
+    max_model_len: int = INT64_MAX
+    vocab_size: int | None = None
 
     @classmethod
     def of(cls, endpoint: WorkerEndpoint) -> DocumentedWorker:
         """As the worker is now."""
-        return cls(endpoint.name, endpoint.engine, endpoint.names, endpoint.request_fields)
+        return cls(
+            endpoint.name, endpoint.engine, endpoint.names, endpoint.request_fields, endpoint.max_model_len,
+            endpoint.vocab_size,
+        )  # fmt: skip
 
     def serves(self, service: Service, route: RelayedRoute) -> bool:
         """An engine of its own mind tells which of the routes it has for its model."""
@@ -86,13 +93,8 @@ def document(with_keys: bool, workers: tuple[DocumentedWorker, ...]) -> bytes:
 
 
 def _own_schemas(workers: tuple[DocumentedWorker, ...]) -> dict[str, Any]:
-    names_of: dict[type[BaseModel], dict[str, None]] = {}  # the models that take each request, in order
-    for route in (one for one in ROUTES if isinstance(one, RelayedRoute)):
-        for service in route.services:
-            if isinstance(service.reader, BySchema):
-                served = [name for one in workers if one.serves(service, route) for name in one.names]
-                names_of.setdefault(service.reader.schema, {}).update(dict.fromkeys(served))
-    requests = tuple(names_of)
+    takers = _takers(workers)
+    requests = tuple(takers)
     models: list[type[BaseModel]] = [
         responses.ErrorBody,
         responses.AnthropicErrorBody,
@@ -104,9 +106,25 @@ def _own_schemas(workers: tuple[DocumentedWorker, ...]) -> dict[str, Any]:
     own: dict[str, Any] = schemas["$defs"]
     for schema in own.values():
         _allow_nulls(schema)
-    for request, names in names_of.items():
-        _name_models(own[request.__name__]["properties"]["model"], tuple(names))
+    for request, answering in takers.items():
+        schema = own[request.__name__]
+        _name_models(schema["properties"]["model"], tuple(name for one in answering for name in one.names))
+        if answering:
+            bound_ids(schema, max(one.vocab_size or MAX_TOKEN_ID + 1 for one in answering))
+            if answering[0].role == "chat":
+                bound_lengths(schema, max(one.max_model_len for one in answering))
     return own
+
+
+def _takers(workers: tuple[DocumentedWorker, ...]) -> dict[type[BaseModel], list[DocumentedWorker]]:
+    """Our request schemas, and the workers that take each of them on some route."""
+    takers: dict[type[BaseModel], list[DocumentedWorker]] = {}
+    for route in (one for one in ROUTES if isinstance(one, RelayedRoute)):
+        for service in route.services:
+            if isinstance(service.reader, BySchema):
+                known = takers.setdefault(service.reader.schema, [])
+                known += [one for one in workers if one.serves(service, route) and one not in known]
+    return takers
 
 
 def _body(one: DocumentedWorker, service: Service, route: RelayedRoute, schemas: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +70,7 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
     endpoint = WorkerEndpoint(
         hosted.role, hosted.names, UnixAddress(socket), key, limits.max_num_seqs, limits.max_model_len,
         engine=_requests_of(hosted), plan=hosted.plan.to_json(), tells_report=hosted.role == "reward",
-        tokenizer=hosted.tokenizer or hosted.folder,
+        tokenizer=hosted.tokenizer or hosted.folder, vocab_size=_vocab_size(hosted.folder),
     )  # fmt: skip
     record.plan(hosted.role, hosted.plan, hosted.names)
     if hosted.engine_args or hosted.verify_quant:
@@ -78,6 +80,14 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
     worker = SupervisedWorker(endpoint, launch, record.log_file(hosted.role), _teller(record, screen))
     endpoint.memory = worker.memory
     return worker
+
+
+def _vocab_size(folder: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        config = json.loads((folder / "config.json").read_text())
+        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+        return size if isinstance(size, int) else None
+    return None
 
 
 def _requests_of(hosted: Hosted) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, WithJsonSchema, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, from_json, to_json
 
@@ -18,6 +18,7 @@ from qserve.wire.schema_rules import absent, needs, one_of_these
 
 __all__ = [
     "MAX_PROMPTS",
+    "MAX_TOKEN_ID",
     "ChatCompletionRequest",
     "ChatMessage",
     "CompletionRequest",
@@ -81,9 +82,12 @@ _TOKENIZE_SCHEMA = one_of_these(prompt="string", messages="array")
 _TOKEN_IDS_AS_NAMES: dict[str, Any] = {"propertyNames": {"pattern": "^[0-9]+$"}}
 
 # Lists stop at their first wrong item: an error for each of a million items took minutes and gigabytes.
+# The engine says of an empty one that it has no tokens.
+PromptText = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
 NonEmptyString = Annotated[str, Field(min_length=1)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+MAX_TOKEN_ID = 2**31 - 1
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 # More names than that in one object are no request; naming each as an error would take seconds.
 _MAX_NAMES = 4096
@@ -261,9 +265,9 @@ class CompletionRequest(SamplingFields):
     model_config = ConfigDict(json_schema_extra=_COMPLETION_SCHEMA)
 
     prompt: (
-        str
+        PromptText
         | TokenIds
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+        | Annotated[list[PromptText], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
         | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
     )
     max_tokens: int | None = Field(None, ge=0, le=INT64_MAX, description="16 where absent; 0 only with echo")

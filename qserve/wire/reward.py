@@ -55,9 +55,13 @@ requests; the places bound how many of them it holds."""
 
 Conversation = Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
 Conversations = Annotated[list[Conversation], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)]
+# A text that is scored has at least one token; whoever makes a job of it says so with its place.
+Scored = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
 Strings = Annotated[list[str], Field(min_length=1, fail_fast=True)]
-Input = str | TokenIds | Strings | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
+ScoredStrings = Annotated[list[Scored], Field(min_length=1, fail_fast=True)]
+Input = Scored | TokenIds | ScoredStrings | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
 Texts = str | Strings
+ScoredTexts = Scored | ScoredStrings
 Cut = Literal["left", "right"]
 """Which end of a text that is too long is cut off, as `--truncate` says it."""
 
@@ -128,10 +132,10 @@ class RewardRequest(_RewardFields):
     model_config = ConfigDict(json_schema_extra=REWARD_SCHEMA)
 
     conversations: Conversations | None = None
-    texts: Strings | None = Field(None, description="templated already")
+    texts: ScoredStrings | None = Field(None, description="templated already")
     token_ids: Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)] | None = None
     prompt: str | Conversation | None = None
-    responses: Annotated[list[str | Strings], Field(min_length=1, fail_fast=True)] | None = None
+    responses: Annotated[list[Scored | ScoredStrings], Field(min_length=1, fail_fast=True)] | None = None
     references: str | Strings | None = Field(
         None, description="for rules and judges: what answers are compared with, one for all or one for each (or pair)"
     )
@@ -183,7 +187,7 @@ class ClassifyRequest(_VllmFields):
     input: Input | None = None
     messages: Conversation | None = None
     add_generation_prompt: Literal[False] | None = None
-    text: Texts | None = None
+    text: ScoredTexts | None = None
     input_ids: TokenIds | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)] | None = None
     rid: str | Strings | None = Field(None, description="SGLang's name of the request; comes back in meta_info")
 
@@ -241,12 +245,12 @@ class ScoreRequest(_VllmFields):
     model_config = ConfigDict(json_schema_extra=SCORE_SCHEMA)
 
     queries: Texts | None = None
-    documents: Texts | None = None
-    items: Texts | None = None
+    documents: ScoredTexts | None = None
+    items: ScoredTexts | None = None
     text_1: Texts | None = None
-    text_2: Texts | None = None
+    text_2: ScoredTexts | None = None
     data_1: Texts | None = None
-    data_2: Texts | None = None
+    data_2: ScoredTexts | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -278,10 +282,10 @@ class RerankRequest(_VllmFields):
     model_config = ConfigDict(json_schema_extra=RERANK_SCHEMA)
 
     query: str
-    documents: Texts | None = None
+    documents: ScoredTexts | None = None
     top_n: int | None = Field(None, ge=0)
     return_documents: bool | None = None
-    texts: Strings | None = None
+    texts: ScoredStrings | None = None
     raw_scores: bool | None = None
     return_text: bool | None = None
     truncate: bool | None = None
@@ -336,7 +340,7 @@ class PredictRequest(_RewardFields):
 class GetRewardRequest(_RewardFields):
     """POST /get_reward of OpenRLHF: templated texts. The rest is for other reward functions."""
 
-    query: Texts
+    query: ScoredTexts
     prompts: Any = Field(None, description="where rules or judges read the answer: what of the query is the prompt")
     labels: Any = Field(None, description="references, where rules or judges compare with one; else harmless")
 
@@ -347,7 +351,7 @@ class GetRewardRequest(_RewardFields):
 class ScoreEvaluationRequest(_RewardFields):
     """POST /v1/score/evaluation of LLaMA-Factory, whose PPO trainer sends the model name "model"."""
 
-    messages: Strings
+    messages: ScoredStrings
     max_length: int | None = Field(None, ge=1)
 
     def num_texts(self) -> int:

@@ -72,11 +72,11 @@ RERANK_SCHEMA: dict[str, Any] = {
 }
 PREDICT_INPUTS: dict[str, Any] = {
     "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": 2},
         {
             "type": "array", "minItems": 1,
-            "items": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
+            "items": {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": 2},
         },
     ]
 }  # fmt: skip

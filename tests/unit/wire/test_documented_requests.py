@@ -46,7 +46,7 @@ _BODIES: list[tuple[str, dict[str, Any]]] = [
         {"input_ids": [1], "truncate_prompt_tokens": 3}, {"input": [1], "truncate_prompt_tokens": 3.0},
     )),
     *(("ScoreRequest", fields) for fields in (
-        {"queries": "q", "documents": "d"}, {"queries": "q", "documents": ""}, {"queries": "q", "text_2": "d"},
+        {"queries": "q", "documents": "d"}, {"queries": "q", "text_2": "d"},
         {"queries": "q"}, {"text_1": "q", "text_2": ["d", "e"]}, {"data_1": ["q"], "data_2": "d"},
         {"queries": "q", "documents": "d", "items": "i"},
     )),
