@@ -115,7 +115,7 @@ def answers(socket: Path) -> bool:
 def serve(socket: Path, key: str, port_file: Path, is_vllm: bool) -> None:
     """The gateway's process, with what `qserve up` imports and logs."""
     import qserve.cli.main
-    import qserve.up  # noqa: F401
+    import qserve.supervisor  # noqa: F401
     from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
     from qserve.gateway.app import build_gateway
     from qserve.gateway.http.server import build_server

@@ -35,7 +35,7 @@ __all__ = [
 
 
 _MODULES = {
-    "Candidate": "evaluation.compare",
+    "Candidate": "evaluation.comparison.compare",
     "EvalResult": "evaluation.results",
     "Plan": "planner.plan",
     "Service": "library.serving",

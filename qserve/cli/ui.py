@@ -27,7 +27,7 @@ def command(url: str, api_key: str, host: str, port: int) -> None:
     `qserve up` has the same pages at its own address, behind its own sign-in. Pages that the server can't fill are
     not shown. Exit status: 2 bad input, 4 the port is taken.
     """
-    from qserve.up.ports import bind, url_host
+    from qserve.supervisor.ports import bind, url_host
 
     _check(host)
     with bind(host, port) as listening:
@@ -42,7 +42,7 @@ def command(url: str, api_key: str, host: str, port: int) -> None:
 
 
 def _check(host: str) -> None:
-    from qserve.up.ports import is_loopback
+    from qserve.supervisor.ports import is_loopback
 
     if not is_loopback(host):
         raise UsageError(

@@ -27,8 +27,8 @@ from qserve.planner.request import PlanRequest
 from qserve.units import MIB
 
 if TYPE_CHECKING:
-    from qserve.up import Hosted
-    from qserve.up.screen import Screen
+    from qserve.supervisor import Hosted
+    from qserve.supervisor.screen import Screen
 
 __all__ = ["command"]
 
@@ -183,9 +183,9 @@ def command(
     from qserve.cli.up.hosting import Wanted, what_to_host
     from qserve.gateway.settings import GatewaySettings
     from qserve.gateway.telemetry.tracing import NoTraces, to_collector
-    from qserve.up import UpOptions, logs, ports, serve
-    from qserve.up.keys import keys_in_use
-    from qserve.up.web_ui import check_installed
+    from qserve.supervisor import UpOptions, logs, ports, serve
+    from qserve.supervisor.keys import keys_in_use
+    from qserve.supervisor.web_ui import check_installed
 
     if gpu not in (None, "none"):
         raise UsageError(

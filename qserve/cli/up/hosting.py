@@ -20,9 +20,9 @@ from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.find import find_reward
 from qserve.reward.settings import RewardSettings
 from qserve.reward.vllm.suits import why_not
-from qserve.up import Hosted
-from qserve.up.choice import check_fits, choose_engine
-from qserve.up.screen import Screen
+from qserve.supervisor import Hosted
+from qserve.supervisor.choice import check_fits, choose_engine
+from qserve.supervisor.screen import Screen
 
 __all__ = ["Wanted", "what_to_host"]
 

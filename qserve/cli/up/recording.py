@@ -15,7 +15,7 @@ from qserve.core.hardware import Hardware
 from qserve.units import GIB
 
 if TYPE_CHECKING:
-    from qserve.up.record import Recording
+    from qserve.supervisor.record import Recording
 
 __all__ = ["STARTED_BY", "recording_of", "without_secrets"]
 
@@ -33,7 +33,7 @@ def recording_of(run_folder: Path, hardware: Hardware, keep_days: float, keep_gi
     from qserve.detect.engines import Packages
     from qserve.runs.retention import Retention
     from qserve.runs.writer import NewRun
-    from qserve.up.record import Recording
+    from qserve.supervisor.record import Recording
     from qserve.version import __version__
 
     versions = {"qserve": __version__, "python": platform.python_version(), **Packages.installed().versions}

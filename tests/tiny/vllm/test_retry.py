@@ -12,8 +12,8 @@ from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.launch import VllmLaunch
 from qserve.planner.plan import Plan
+from qserve.supervisor.worker import SupervisedWorker
 from qserve.units import MIB
-from qserve.up.worker import SupervisedWorker
 from tests.tiny.vllm.engines import plan_of
 
 CACHE_BYTES = 2 * MIB

@@ -96,7 +96,7 @@ def nothing_starts(tmp_path_factory):
     for name in ("torch", "transformers", "lm_eval", "gradio"):
         patch.setitem(sys.modules, name, None)  # as in an installation without them: importing takes seconds
     for name in (
-        "qserve.up.serve", "qserve.up.service.serve", "qserve.ui.process.local_server.serve",
+        "qserve.supervisor.serve", "qserve.supervisor.service.serve", "qserve.ui.process.local_server.serve",
         "qserve.evaluation.tasks.load_tasks", "qserve.cli.own_server.own_server", "uvloop.run", "asyncio.run",
     ):  # fmt: skip
         with contextlib.suppress(ImportError, AttributeError):

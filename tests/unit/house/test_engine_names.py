@@ -24,7 +24,7 @@ STILL = Counter(
         "planner/speed/search.py": 3,
         "reward/__main__.py": 1,
         "runs/residuals.py": 2,
-        "up/choice.py": 2,
+        "supervisor/choice.py": 2,
     }
 )
 

@@ -43,7 +43,7 @@ def test_a_plan_needs_no_engine_and_no_server():
     assert not loaded_by(call) & (TORCH | SERVERS | {"huggingface_hub"})
 
 
-@pytest.mark.parametrize("module", ["qserve.gateway.app", "qserve.gateway.http.server", "qserve.up"])
+@pytest.mark.parametrize("module", ["qserve.gateway.app", "qserve.gateway.http.server", "qserve.supervisor"])
 def test_the_process_in_front_of_the_workers_loads_no_engine(module):
     assert not loaded_by(f"import {module}") & (TORCH | {"aiohttp", "fastapi", "huggingface_hub"})
 

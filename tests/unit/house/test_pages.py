@@ -15,7 +15,7 @@ from qserve.cli.main import cli
 from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
-from qserve.up.screen import Shown, ready_rows
+from qserve.supervisor.screen import Shown, ready_rows
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()

@@ -46,6 +46,12 @@ def test_no_tracked_file_is_large():
     assert not [path.name for path in tracked() if path.stat().st_size > LARGEST_BYTES]
 
 
+def test_no_tracked_file_is_empty():
+    """A file of no bytes is what a test that took a wrong value for a file's name leaves behind."""
+    empty = {path.name for path in tracked() if path.stat().st_size == 0}
+    assert empty <= {"py.typed", "__init__.py"}
+
+
 def test_nothing_that_is_ignored_is_tracked():
     listing = subprocess.run(
         ["git", "ls-files", "-ci", "--exclude-standard"], cwd=ROOT, capture_output=True, check=False

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from qserve.planner.layout_rows import layout_rows
+from qserve.supervisor.screen import Shown, ready_rows
 from qserve.units import format_bytes
-from qserve.up.screen import Shown, ready_rows
 from tests.unit.planner.test_device_map import machine, plan_of
 
 

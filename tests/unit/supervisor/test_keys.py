@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from qserve.errors import UsageError
-from qserve.up.keys import VARIABLE, keys_in_use, keys_of_file
+from qserve.supervisor.keys import VARIABLE, keys_in_use, keys_of_file
 
 
 def _file(folder: Path, text: str, mode: int = 0o600) -> Path:
@@ -54,6 +54,8 @@ def test_the_variable_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="no /proc")
 @pytest.mark.parametrize("arguments", [["--api-key", "sk-hidden"], ["--api-key=sk-hidden", "--port", "80"]])
 def test_the_process_list_does_not_show_it(arguments: list[str]) -> None:
-    code = "from qserve.up.keys import *; keys_in_use(['sk-hidden'], []); print(open('/proc/self/cmdline').read())"
+    code = (
+        "from qserve.supervisor.keys import *; keys_in_use(['sk-hidden'], []); print(open('/proc/self/cmdline').read())"
+    )
     shown = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True).stdout
     assert "hidden" not in shown.partition("-c\0")[2].partition("\0")[2] and "*********" in shown

@@ -22,12 +22,12 @@ from qserve.errors import QserveError, WorkerFailed
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
 from qserve.runs.private import open_private
-from qserve.up import activity, keys, stacks, stall
-from qserve.up.start_watch import StartStuck, StartWatch
+from qserve.supervisor import activity, keys, stacks, stall
+from qserve.supervisor.start_watch import StartStuck, StartWatch
 
 __all__ = ["SupervisedWorker", "WorkerEvents"]
 
-_log = logging.getLogger("qserve.up")
+_log = logging.getLogger("qserve.supervisor")
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 30.0
 # A worker that ran so long was well: its next fall starts the pauses anew.

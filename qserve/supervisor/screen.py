@@ -25,7 +25,7 @@ from qserve.units import format_bytes
 
 __all__ = ["Screen", "ServiceConsole", "Shown", "ready_rows"]
 
-_log = logging.getLogger("qserve.up")
+_log = logging.getLogger("qserve.supervisor")
 _TERMS = {"weights": "weights", "kv_cache": "KV", "activations": "activations", "cuda_graphs": "CUDA graphs"}
 
 

@@ -12,7 +12,7 @@ from qserve.detect.engines import Packages
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan, plan_request
-from qserve.up.choice import check_fits, choose_engine
+from qserve.supervisor.choice import check_fits, choose_engine
 
 CUDA = Packages({"vllm": "0.32.0", "vllm-bnb-plugin": "0.0.3", "torch": "2.13.0", "bitsandbytes": "0.50.2"})
 CARD = hardware_of("rtx-4090")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qserve.up.private import private_folder
+from qserve.supervisor.private import private_folder
 
 
 @pytest.fixture

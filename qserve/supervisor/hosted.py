@@ -17,9 +17,9 @@ from qserve.engine.process import WorkerSpec
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
 from qserve.reward.settings import RewardSettings
-from qserve.up.record import RunRecord
-from qserve.up.screen import Screen
-from qserve.up.worker import SupervisedWorker, WorkerEvents
+from qserve.supervisor.record import RunRecord
+from qserve.supervisor.screen import Screen
+from qserve.supervisor.worker import SupervisedWorker, WorkerEvents
 
 __all__ = ["Hosted", "supervised"]
 

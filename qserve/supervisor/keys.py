@@ -17,7 +17,7 @@ from qserve.errors import UsageError
 __all__ = ["VARIABLE", "keys_in_use", "keys_of_file"]
 
 VARIABLE = "QSERVE_API_KEY"
-_log = logging.getLogger("qserve.up")
+_log = logging.getLogger("qserve.supervisor")
 # proc(5), counted after the name in parentheses: arg_start and arg_end are fields 48 and 49.
 _ARG_START, _ARG_END = 45, 46
 

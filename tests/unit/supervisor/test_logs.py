@@ -11,8 +11,8 @@ import pytest
 
 from qserve.errors import UsageError
 from qserve.gateway.telemetry.record import RequestRecord, log_request
-from qserve.up.logs import JsonLines, LoggedScreen, failures_told
-from qserve.up.record import RunRecord
+from qserve.supervisor.logs import JsonLines, LoggedScreen, failures_told
+from qserve.supervisor.record import RunRecord
 
 
 class _Lines(logging.Handler):
@@ -68,7 +68,7 @@ def test_an_error_has_its_traceback_inside_the_line(said):
     try:
         raise ValueError('no "quotes" break it')
     except ValueError:
-        logging.getLogger("qserve.up").exception("it broke")
+        logging.getLogger("qserve.supervisor").exception("it broke")
     (line,) = said()
     assert "ValueError" in line["error"]
 

@@ -16,7 +16,7 @@ from qserve.detect import detect
 from qserve.hub import resolve
 from qserve.planner import make_plan
 from qserve.planner.request import PlanRequest
-from qserve.up.screen import Screen, Shown, ready_rows
+from qserve.supervisor.screen import Screen, Shown, ready_rows
 
 MEMORY = {"weights_bytes": 4_000_000, "kv_cache_bytes": 2**28, "kv_cache_tokens": 65_536, "resident_bytes": 2**29}
 
@@ -99,7 +99,7 @@ def test_a_reader_that_leaves_ends_the_words_and_not_the_service() -> None:
     """`qserve up … | head -1`."""
     code = (
         "import time\n"
-        "from qserve.up.screen import Screen\n"
+        "from qserve.supervisor.screen import Screen\n"
         "screen = Screen()\n"
         "for n in range(200): screen.note('x' * 1000); time.sleep(0.002)\n"
         "import sys; print('still here', file=sys.stderr)\n"

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-import qserve.up.worker
+import qserve.supervisor.worker
 from qserve.cli.options.planning import hardware_of
 from qserve.core.hardware import parse_gpu
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
@@ -27,12 +27,12 @@ from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.runs import RunStore
 from qserve.runs.writer import NewRun
-from qserve.up.hosted import _seen_by, _teller
-from qserve.up.measure import held_by
-from qserve.up.record import Recording, RunRecord
-from qserve.up.screen import Screen
-from qserve.up.start_watch import StartStuck
-from qserve.up.worker import SupervisedWorker
+from qserve.supervisor.hosted import _seen_by, _teller
+from qserve.supervisor.measure import held_by
+from qserve.supervisor.record import Recording, RunRecord
+from qserve.supervisor.screen import Screen
+from qserve.supervisor.start_watch import StartStuck
+from qserve.supervisor.worker import SupervisedWorker
 
 LIVES = "print('up', flush=True); import time; time.sleep(600)"
 REFUSES = "print('too big', flush=True); raise SystemExit(3)"
@@ -172,7 +172,7 @@ async def test_one_that_does_not_heed_sigterm_may_end_its_family_before_it_is_ki
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So does the guard of vLLM (engine/guard.py)."""
-    monkeypatch.setattr(qserve.up.worker, "_TERM_GRACE_S", 0.1)
+    monkeypatch.setattr(qserve.supervisor.worker, "_TERM_GRACE_S", 0.1)
     tidied = tmp_path / "tidied"
     code = (
         "import os, pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -307,7 +307,7 @@ SPINS = "print('up', flush=True)\nwhile True: pass"
 
 @pytest.fixture
 def fast_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qserve.up.stall.INTERVAL_S", 0.1)
+    monkeypatch.setattr("qserve.supervisor.stall.INTERVAL_S", 0.1)
 
 
 @pytest.mark.usefixtures("fast_watch")
@@ -347,8 +347,8 @@ async def test_a_worker_that_computes_or_is_asked_nothing_is_left_alone(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qserve.up.start_watch.limit_of", lambda phase: 0.5)
-    monkeypatch.setattr("qserve.up.start_watch._CHECK_INTERVAL_S", 0.1)
+    monkeypatch.setattr("qserve.supervisor.start_watch.limit_of", lambda phase: 0.5)
+    monkeypatch.setattr("qserve.supervisor.start_watch._CHECK_INTERVAL_S", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")

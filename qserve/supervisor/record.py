@@ -17,7 +17,7 @@ from qserve.runs.private import make_private
 from qserve.runs.residuals import residuals_of
 from qserve.runs.retention import Retention
 from qserve.runs.writer import NewRun, RequestLabel, RequestRow, RunWriter
-from qserve.up.logs import log_event
+from qserve.supervisor.logs import log_event
 
 __all__ = ["Recording", "RunRecord"]
 

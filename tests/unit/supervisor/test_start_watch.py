@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.up.start_watch import StartWatch, limit_of
+from qserve.supervisor.start_watch import StartWatch, limit_of
 
 
 class Clock:

@@ -20,13 +20,13 @@ from qserve.errors import MissingExtra, QserveError
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.web import UiEndpoint
 from qserve.packages import install_command
+from qserve.supervisor.record import RunRecord
+from qserve.supervisor.worker import SupervisedWorker, WorkerEvents
 from qserve.ui.settings import UISettings
-from qserve.up.record import RunRecord
-from qserve.up.worker import SupervisedWorker, WorkerEvents
 
 __all__ = ["check_installed", "hosted_ui"]
 
-_log = logging.getLogger("qserve.up")
+_log = logging.getLogger("qserve.supervisor")
 # No card is looked for, no proxy asked, nobody told anything.
 _ENVIRONMENT = {"GRADIO_ANALYTICS_ENABLED": "False", "CUDA_VISIBLE_DEVICES": "", "NO_PROXY": "*", "no_proxy": "*"}
 _INSTALL = install_command("gradio")

@@ -12,12 +12,12 @@ import psutil
 
 from qserve.engine.base import WorkerState
 from qserve.errors import QserveError
-from qserve.up.record import RunRecord
-from qserve.up.worker import SupervisedWorker
+from qserve.supervisor.record import RunRecord
+from qserve.supervisor.worker import SupervisedWorker
 
 __all__ = ["held_by", "measure_last", "measure_on"]
 
-_log = logging.getLogger("qserve.up")
+_log = logging.getLogger("qserve.supervisor")
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 300.0
 _LAST_WAIT_S = 2.0

@@ -15,8 +15,8 @@ from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan, plan_request
 from qserve.reward.settings import RewardSettings
-from qserve.up import Hosted
-from qserve.up.screen import Screen
+from qserve.supervisor import Hosted
+from qserve.supervisor.screen import Screen
 
 
 def said(tmp_path: Path, model: str = "demo", **fixed: Any) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from qserve.errors import QserveError
-from qserve.up.screen import Screen
+from qserve.supervisor.screen import Screen
 
 __all__ = ["JsonLines", "LoggedScreen", "failures_told", "log_event", "set_up"]
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from qserve.errors import PortInUse, UsageError
-from qserve.up import ports
+from qserve.supervisor import ports
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])

@@ -22,18 +22,18 @@ from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import NoTraces, Traces
-from qserve.up import ports
-from qserve.up.hosted import Hosted, supervised
-from qserve.up.measure import held_by, measure_last, measure_on
-from qserve.up.private import private_folder
-from qserve.up.record import Recording, RunRecord
-from qserve.up.screen import Screen, Shown, ready_rows
-from qserve.up.web_ui import hosted_ui
-from qserve.up.worker import SupervisedWorker
+from qserve.supervisor import ports
+from qserve.supervisor.hosted import Hosted, supervised
+from qserve.supervisor.measure import held_by, measure_last, measure_on
+from qserve.supervisor.private import private_folder
+from qserve.supervisor.record import Recording, RunRecord
+from qserve.supervisor.screen import Screen, Shown, ready_rows
+from qserve.supervisor.web_ui import hosted_ui
+from qserve.supervisor.worker import SupervisedWorker
 
 __all__ = ["UpOptions", "serve"]
 
-_log = logging.getLogger("qserve.up")
+_log = logging.getLogger("qserve.supervisor")
 _POLL_S = 0.05
 
 

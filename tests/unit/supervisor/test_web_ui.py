@@ -13,8 +13,8 @@ from qserve.engine.base import WorkerState
 from qserve.engine.own import OwnProcess
 from qserve.errors import MissingExtra
 from qserve.gateway.settings import GatewaySettings
-from qserve.up import web_ui
-from qserve.up.record import RunRecord
+from qserve.supervisor import web_ui
+from qserve.supervisor.record import RunRecord
 
 REFUSES = "import sys; print('qserve-worker failed: no luck', file=sys.stderr); sys.exit(1)"
 LIVES = "import time; time.sleep(611)"
