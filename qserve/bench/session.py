@@ -20,7 +20,7 @@ from qserve.bench.run import Running, StageRun, run_stage
 from qserve.bench.saturation import is_saturated
 from qserve.bench.target import first_request
 
-__all__ = ["Asked", "PromptSource", "Session", "bounded", "run_session"]
+__all__ = ["LoadPlan", "PromptSource", "Session", "bounded", "run_session"]
 
 # Where neither --num-prompts nor --duration says it: enough for a median at the lightest load.
 _FEWEST_PROMPTS = 20
@@ -36,7 +36,7 @@ class PromptSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
+class LoadPlan:
     """What the user wants.
 
     Attributes:
@@ -71,39 +71,39 @@ class Session:
 
 async def run_session(
     client: LoadClient,
-    asked: Asked,
+    plan: LoadPlan,
     source: PromptSource,
     stop: asyncio.Event,
     show: Callable[[Running], None] = lambda running: None,
 ) -> Session:
     """Every stage, until the server is gone or `stop` is set. Raises UsageError where the first request fails."""
     session = Session()
-    warm = source.prompts(_rng(asked.seed, "warm-up"))
+    warm = source.prompts(_rng(plan.seed, "warm-up"))
     try:
         session.first, session.notes = await first_request(client, next(warm))
-        if asked.num_warmups:
-            most = max((stage.concurrency or 1) for stage in asked.stages)
-            at_once = Stage(concurrency=min(asked.num_warmups, most), num_prompts=asked.num_warmups)
-            await run_stage(client, at_once, warm, asked.seed, stop)
-        for number, stage in enumerate(_stages(asked, session)):
+        if plan.num_warmups:
+            most = max((stage.concurrency or 1) for stage in plan.stages)
+            at_once = Stage(concurrency=min(plan.num_warmups, most), num_prompts=plan.num_warmups)
+            await run_stage(client, at_once, warm, plan.seed, stop)
+        for number, stage in enumerate(_stages(plan, session)):
             if stop.is_set() or session.gone:
                 break
-            prompts = source.prompts(_rng(asked.seed, f"stage {number}"))
-            run = await run_stage(client, stage, prompts, asked.seed + number, stop, show)
+            prompts = source.prompts(_rng(plan.seed, f"stage {number}"))
+            run = await run_stage(client, stage, prompts, plan.seed + number, stop, show)
             session.runs.append(run)
-            session.figures.append(figures_of(run, asked.goodput))
+            session.figures.append(figures_of(run, plan.goodput))
     finally:
         client.close()
     return session
 
 
-def _stages(asked: Asked, session: Session) -> Iterator[Stage]:
-    if not asked.sweep:
-        yield from map(bounded, asked.stages)
+def _stages(plan: LoadPlan, session: Session) -> Iterator[Stage]:
+    if not plan.sweep:
+        yield from map(bounded, plan.stages)
         return
     concurrency = 1
-    while concurrency <= asked.sweep and not is_saturated(session.figures):
-        first = asked.stages[0]
+    while concurrency <= plan.sweep and not is_saturated(session.figures):
+        first = plan.stages[0]
         duration_s = _SWEEP_S if first.num_prompts is None and first.duration_s is None else first.duration_s
         yield dataclasses.replace(first, concurrency=concurrency, duration_s=duration_s)
         concurrency *= 2

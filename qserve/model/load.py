@@ -25,7 +25,7 @@ from qserve.model.quantize import (
     in_flight_config,
     left_in_16_bit,
     quiet_bitsandbytes,
-    settle,
+    repack_quantized,
 )
 from qserve.model.stored import stored_arguments
 from qserve.model.weights_held import weights_bytes
@@ -81,7 +81,7 @@ def load(
         tokenizer = load_tokenizer(folder)
         model, notes = _stored(folder, plan, on_progress), ()
     model.eval()
-    settle(model, DTYPES[plan.dtype])
+    repack_quantized(model, DTYPES[plan.dtype])
     files = MappedFiles.of(folder)
     if pack_linears(model, files) or plan.quant.in_flight:
         # What is left in the files would keep them mapped.

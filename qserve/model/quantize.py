@@ -21,7 +21,14 @@ from qserve.errors import MissingExtra, UsageError
 from qserve.planner.plan import Plan
 from qserve.units import format_bytes
 
-__all__ = ["BNB_SCHEMES", "in_flight_config", "left_in_16_bit", "quiet_bitsandbytes", "settle", "state_tensors"]
+__all__ = [
+    "BNB_SCHEMES",
+    "in_flight_config",
+    "left_in_16_bit",
+    "quiet_bitsandbytes",
+    "repack_quantized",
+    "state_tensors",
+]
 
 BNB_SCHEMES = ("bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4")
 
@@ -72,7 +79,7 @@ def _mixes_cards_and_host(device_map: Any) -> bool:
 
 
 @torch.no_grad()
-def settle(model: nn.Module, dtype: torch.dtype) -> None:
+def repack_quantized(model: nn.Module, dtype: torch.dtype) -> None:
     """Bring every quantized layer into the form that it computes in, one after another.
 
     bitsandbytes repacks a 4-bit weight for the CPU's kernels in its first call: done here, the first request does not

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qserve.cli.bench.request import asked_of, client_of, source_of
+from qserve.cli.bench.request import client_of, load_plan_of, source_of
 from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.state import state_folder
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from qserve.bench.counting import Counter
     from qserve.bench.result import BenchResult
-    from qserve.bench.session import Asked, Session
+    from qserve.bench.session import LoadPlan, Session
 
 __all__ = ["command"]
 
@@ -125,7 +125,7 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     """
     if self_test:
         sys.exit(0 if _self_test() else 1)
-    asked = asked_of(values)
+    plan = load_plan_of(values)
     state = state_folder(state_dir)
     output = values["output"] or _own_file(state)
     from qserve.bench.result import check_writable
@@ -136,7 +136,7 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
         if file is not None:
             check_writable(file)
     console = console_of(stderr=values["as_json"])
-    result, status = _measured(asked, values, console)
+    result, status = _measured(plan, values, console)
     result.save(output)
     if values["csv_file"] is not None:
         result.save_csv(values["csv_file"])
@@ -154,7 +154,7 @@ def _own_file(state: Path) -> Path:
     return state / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.json"
 
 
-def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[BenchResult, int]:
+def _measured(plan: LoadPlan, values: dict[str, Any], console: Console) -> tuple[BenchResult, int]:
     """The result, and the exit status that it means."""
     from qserve.bench.connection import Address
     from qserve.bench.counting import counter_of
@@ -174,7 +174,7 @@ def _measured(asked: Asked, values: dict[str, Any], console: Console) -> tuple[B
     async def run() -> Session:
         stop = _stop_at_signals(stopped)
         async with progress_on(console) as show:
-            return await run_session(client, asked, source, stop, show)
+            return await run_session(client, plan, source, stop, show)
 
     with contextlib.closing(counter):
         source = source_of(values, counter)

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from qserve.bench.client import LoadClient
     from qserve.bench.counting import Counter
     from qserve.bench.load import Stage
-    from qserve.bench.session import Asked, PromptSource
+    from qserve.bench.session import LoadPlan, PromptSource
     from qserve.bench.target import Target
 
-__all__ = ["asked_of", "client_of", "source_of"]
+__all__ = ["client_of", "load_plan_of", "source_of"]
 
 _DEFAULT_OUTPUT_LEN = 128
 _MOST_REQUESTS = 1_000_000
 
 
-def asked_of(values: dict[str, Any]) -> Asked:
+def load_plan_of(values: dict[str, Any]) -> LoadPlan:
     """Stages and limits of the flags. Raises UsageError for what does not go together."""
     from qserve.bench.metrics import parse_goodput
-    from qserve.bench.session import Asked
+    from qserve.bench.session import LoadPlan
 
     limits = [*values["goodput"], *values["more_limits"]]
     if values["more_limits"] and not values["goodput"]:
@@ -44,7 +44,7 @@ def asked_of(values: dict[str, Any]) -> Asked:
         raise UsageError("--goodput: where no tokens are streamed there is only e2el to limit")
     stages = _stages(values)
     _check_amount(stages)
-    return Asked(
+    return LoadPlan(
         stages=stages,
         sweep=values["max_concurrency"] if values["sweep"] else 0,
         num_warmups=values["num_warmups"],

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from qserve.cli.terminal import console_of
 from qserve.planner.plan import Term
-from qserve.planner.training import CardAccount, TrainingPlan
+from qserve.planner.training import CardMemory, TrainingPlan
 from qserve.units import GIB, format_bytes
 
 __all__ = ["show_training"]
@@ -67,7 +67,7 @@ def _headline(plan: TrainingPlan) -> RenderableType:
     return Group(*lines)
 
 
-def _panel(card: CardAccount, count: int) -> RenderableType:
+def _panel(card: CardMemory, count: int) -> RenderableType:
     free = card.free_bytes
     left = f"{format_bytes(free)} left" if free >= 0 else f"{format_bytes(-free)} too much"
     title = f"{count} × {card.name} · {card.role} · {format_bytes(card.total_bytes)} · {left}"
@@ -80,7 +80,7 @@ def _colour(term: Term) -> str:
     return _COLOURS.get(term.name.split()[0], "bright_black")
 
 
-def _bar(card: CardAccount) -> Text:
+def _bar(card: CardMemory) -> Text:
     whole = max(card.total_bytes, card.used_bytes, 1)
     bar = Text()
     for term in card.terms:
@@ -88,7 +88,7 @@ def _bar(card: CardAccount) -> Text:
     return bar.append("░" * max(0, _BAR_WIDTH - len(bar)), style="dim")
 
 
-def _legend(card: CardAccount) -> Table:
+def _legend(card: CardMemory) -> Table:
     grid = Table.grid(padding=(0, 3))
     cells = [
         Text.assemble(("■ ", _colour(term)), f"{term.name} {format_bytes(term.num_bytes)}")
@@ -100,7 +100,7 @@ def _legend(card: CardAccount) -> Table:
     return grid
 
 
-def _explained(card: CardAccount) -> RenderableType:
+def _explained(card: CardMemory) -> RenderableType:
     lines: list[RenderableType] = [Text(f"How {card.name} ({card.role}, {card.phase}) is counted:", style="bold")]
     lines += [_explained_term(term) for term in card.terms]
     if card.other_terms:

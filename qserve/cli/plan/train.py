@@ -12,7 +12,7 @@ import click
 from qserve.cli.options.numbers import FiniteRange
 from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
-from qserve.planner.training import Asked, TrainingPlan, TrainingRequest, VllmBeside, ways_out
+from qserve.planner.training import TrainingJob, TrainingPlan, TrainingRequest, VllmBeside, ways_out
 from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
 
 __all__ = ["command"]
@@ -75,10 +75,10 @@ def command(model: str, gpu: str | None, reward_model: str | None, as_json: bool
     reward = resolve(reward_model).spec if reward_model else None
     hardware = hardware_of(gpu)
     ram_bytes = hardware.ram_available_bytes if gpu is None else None
-    asked = Asked(model, checkpoint.spec, gpu, hardware.devices, _request(values), reward_model, reward, ram_bytes)
-    plan = asked.plan()
+    job = TrainingJob(model, checkpoint.spec, gpu, hardware.devices, _request(values), reward_model, reward, ram_bytes)
+    plan = job.plan()
     if not plan.fits:
-        plan = replace(plan, suggestions=ways_out(asked))
+        plan = replace(plan, suggestions=ways_out(job))
     _print(replace(plan, notes=(*checkpoint.messages, *plan.notes)), as_json, explain)
     if not plan.fits:
         sys.exit(_DOES_NOT_FIT)

@@ -85,7 +85,7 @@ def attend(
     value: torch.Tensor,
     size: int,
     scaling: float,
-    stretches: torch.Tensor,
+    segments: torch.Tensor,
     *,
     places: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
@@ -98,8 +98,8 @@ def attend(
         value: as `key`.
         size: of a head; see `can_attend`.
         scaling: factor on the scores.
-        stretches: int64 [texts, 5]: the first query, the one behind the last; the same of the keys, of which the last
-            belongs to the last query; and the stretch whose keys it sees as well, or -1.
+        segments: int64 [texts, 5]: the first query, the one behind the last; the same of the keys, of which the last
+            belongs to the last query; and the segment whose keys it sees as well, or -1.
         places: int64, the row of each key; None: they lie in order.
         out: like `query`; only the rows of the texts are written. None: a new one.
 
@@ -111,7 +111,7 @@ def attend(
     heads, kv_heads = query.shape[1] // size, key.shape[1] // size
     failed = _function("attend")(
         _at(query), _at(key), _at(value), _at(places), _at(out), ctypes.c_long(heads), ctypes.c_long(kv_heads),
-        ctypes.c_long(size), ctypes.c_float(scaling), _at(stretches), ctypes.c_long(len(stretches)),
+        ctypes.c_long(size), ctypes.c_float(scaling), _at(segments), ctypes.c_long(len(segments)),
     )  # fmt: skip
     if failed:
         raise MemoryError(f"attention over {len(query)} tokens")
@@ -126,7 +126,7 @@ def attend_pages(
     scaling: float,
     *,
     rows: torch.Tensor,
-    borders: torch.Tensor,
+    spans: torch.Tensor,
     places: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
@@ -139,14 +139,14 @@ def attend_pages(
         size: of a head; see `can_attend_pages`.
         scaling: factor on the scores.
         rows: int64 [sequences], the row of each one's query.
-        borders: int64 [sequences, 2], where its keys begin and end in `places`.
+        spans: int64 [sequences, 2], where its keys begin and end in `places`.
         places: int64, rows of `keys`.
         out: like `query`.
 
     """
     heads, kv_heads = query.shape[1] // size, keys.shape[1] // size
     failed = _function("attend_pages")(
-        _at(query), _at(keys), _at(values), _at(out), _at(rows), _at(borders), _at(places), ctypes.c_long(len(rows)),
+        _at(query), _at(keys), _at(values), _at(out), _at(rows), _at(spans), _at(places), ctypes.c_long(len(rows)),
         ctypes.c_long(heads), ctypes.c_long(kv_heads), ctypes.c_long(size), ctypes.c_float(scaling),
     )  # fmt: skip
     if failed:

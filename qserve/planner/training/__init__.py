@@ -1,14 +1,14 @@
 """Training plans: what a fine-tune, a reward model or an RL run with vLLM beside it needs on each card.
 
-request → models (who is in memory) → states, activations (bytes) → account (one card, phase by phase) → make (does it
-fit) → suggest (what to change). Figures that are not arithmetic stand in constants.py.
+request → models (who is in memory) → states, activations (bytes) → card_memory (one card, phase by phase) → make (does
+it fit) → suggest (what to change). Figures that are not arithmetic stand in constants.py.
 """
 
 from __future__ import annotations
 
 from qserve.planner.training.make import plan_training
-from qserve.planner.training.plan import CardAccount, TrainingPlan
+from qserve.planner.training.plan import CardMemory, TrainingPlan
 from qserve.planner.training.request import TrainingRequest, VllmBeside
-from qserve.planner.training.suggest import Asked, ways_out
+from qserve.planner.training.suggest import TrainingJob, ways_out
 
-__all__ = ["Asked", "CardAccount", "TrainingPlan", "TrainingRequest", "VllmBeside", "plan_training", "ways_out"]
+__all__ = ["CardMemory", "TrainingJob", "TrainingPlan", "TrainingRequest", "VllmBeside", "plan_training", "ways_out"]

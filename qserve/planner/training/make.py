@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
-from qserve.planner.training.account import Run, engine_card, engine_need_bytes, host_bytes, trainer_card
+from qserve.planner.training.card_memory import Run, engine_card, engine_need_bytes, host_bytes, trainer_card
 from qserve.planner.training.models import cast_of
 from qserve.planner.training.notes import PER_TOKEN, notes_on, traps_of
-from qserve.planner.training.plan import CardAccount, TrainingPlan
+from qserve.planner.training.plan import CardMemory, TrainingPlan
 from qserve.planner.training.request import TrainingRequest
 from qserve.units import format_bytes
 
@@ -33,8 +33,8 @@ def plan_training(
     _refuse_packed_weights(spec, request)
     trainers, engines = _divide(devices, request)
     run = Run(request, cast_of(spec, request, reward), len(trainers))
-    accounts = {device: trainer_card(run, device) for device in set(trainers)}
-    cards = [accounts[device] for device in trainers]
+    by_kind = {device: trainer_card(run, device) for device in set(trainers)}
+    cards = [by_kind[device] for device in trainers]
     if request.vllm is not None:
         cards += [engine_card(run, request.vllm, spec, device) for device in engines]
     host = host_bytes(run)
@@ -103,7 +103,7 @@ def _engine_trouble(spec: ModelSpec, request: TrainingRequest, devices: Sequence
     )
 
 
-def _trainer_trouble(cards: Sequence[CardAccount]) -> str | None:
+def _trainer_trouble(cards: Sequence[CardMemory]) -> str | None:
     card = min(cards, key=lambda card: card.free_bytes)
     if card.free_bytes >= 0:
         return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qserve.planner.training.account import Run, engine_need_bytes
+from qserve.planner.training.card_memory import Run, engine_need_bytes
 from qserve.planner.training.constants import PRECISIONS
-from qserve.planner.training.plan import CardAccount
+from qserve.planner.training.plan import CardMemory
 from qserve.units import format_bytes
 
 __all__ = ["PER_TOKEN", "notes_on", "traps_of"]
@@ -15,12 +15,12 @@ __all__ = ["PER_TOKEN", "notes_on", "traps_of"]
 PER_TOKEN = ("activations", "recomputed layer", "logits", "fragmentation")
 
 
-def notes_on(run: Run, cards: tuple[CardAccount, ...]) -> tuple[str, ...]:
+def notes_on(run: Run, cards: tuple[CardMemory, ...]) -> tuple[str, ...]:
     """Sentences that matter for just this run; printed with every plan."""
     return (*_on_memory(run, cards), *_on_engine(run, cards), *_on_model(run))
 
 
-def traps_of(run: Run, card: CardAccount) -> tuple[str, ...]:
+def traps_of(run: Run, card: CardMemory) -> tuple[str, ...]:
     """What write-ups on training get wrong, with this run's numbers on its tightest card; printed by --explain."""
     policy, precision = run.models[0], PRECISIONS[run.request.precision]
     per_token = sum(term.num_bytes for term in (*card.terms, *card.other_terms) if term.name in PER_TOKEN)
@@ -49,7 +49,7 @@ def traps_of(run: Run, card: CardAccount) -> tuple[str, ...]:
     return tuple(traps)
 
 
-def _on_memory(run: Run, cards: tuple[CardAccount, ...]) -> Iterator[str]:
+def _on_memory(run: Run, cards: tuple[CardMemory, ...]) -> Iterator[str]:
     request = run.request
     tight = min(cards, key=lambda card: card.total_bytes - card.high_bytes)
     if tight.free_bytes >= 0 and tight.high_bytes > tight.total_bytes:
@@ -63,7 +63,7 @@ def _on_memory(run: Run, cards: tuple[CardAccount, ...]) -> Iterator[str]:
         yield f"without ZeRO each of the {run.num_ranks} cards holds everything: more cards only shorten the run"
 
 
-def _on_engine(run: Run, cards: tuple[CardAccount, ...]) -> Iterator[str]:
+def _on_engine(run: Run, cards: tuple[CardMemory, ...]) -> Iterator[str]:
     vllm = run.request.vllm
     if vllm is None:
         return

@@ -8,11 +8,11 @@ from typing import Any
 from qserve.planner.plan import Suggestion, Term
 from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["CardAccount", "TrainingPlan"]
+__all__ = ["CardMemory", "TrainingPlan"]
 
 
 @dataclass(frozen=True)
-class CardAccount:
+class CardMemory:
     """One card in the phase that needs most: `terms` and `free_bytes` sum to `total_bytes`.
 
     `role` is trainer or engine. `phase` is rollout, backward or step; `phases` has the sum of each. `other_terms`
@@ -53,7 +53,7 @@ class TrainingPlan:
     parameters: int
     trainable: int
     request: TrainingRequest
-    cards: tuple[CardAccount, ...]
+    cards: tuple[CardMemory, ...]
     host_bytes: int
     fits: bool
     why_not: str | None

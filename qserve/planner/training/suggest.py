@@ -15,13 +15,13 @@ from qserve.planner.training.make import plan_training
 from qserve.planner.training.plan import TrainingPlan
 from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["Asked", "ways_out"]
+__all__ = ["TrainingJob", "ways_out"]
 
 _WANTED = 4
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrainingJob:
     """A request as it was typed: what a suggestion's command repeats.
 
     `gpu` None: the detected cards, with `ram_bytes` of RAM beside them (None: unknown).
@@ -47,21 +47,21 @@ class Asked:
 class _Change:
     what: str
     cost: str
-    apply: Callable[[Asked], Asked | None]
+    apply: Callable[[TrainingJob], TrainingJob | None]
 
 
-def ways_out(asked: Asked) -> tuple[Suggestion, ...]:
+def ways_out(job: TrainingJob) -> tuple[Suggestion, ...]:
     """Up to four changes after which the run fits: single ones first, then pairs and triples of them."""
     found: list[Suggestion] = []
     used: list[set[str]] = []
-    applicable = [change for change in _CHANGES if change.apply(asked) is not None]
+    applicable = [change for change in _CHANGES if change.apply(job) is not None]
     for size in (1, 2, 3):
         for changes in combinations(applicable, size):
             names = {change.what for change in changes}
             # A pair that holds a single way out says nothing new.
             if any(done <= names for done in used) or len(found) >= _WANTED:
                 continue
-            suggestion = _tried(asked, changes)
+            suggestion = _tried(job, changes)
             if suggestion is not None and all(suggestion.command != other.command for other in found):
                 found.append(suggestion)
                 used.append(names)
@@ -70,8 +70,8 @@ def ways_out(asked: Asked) -> tuple[Suggestion, ...]:
     return tuple(found)
 
 
-def _tried(asked: Asked, changes: Sequence[_Change]) -> Suggestion | None:
-    changed: Asked | None = asked
+def _tried(job: TrainingJob, changes: Sequence[_Change]) -> Suggestion | None:
+    changed: TrainingJob | None = job
     for change in changes:
         changed = change.apply(changed) if changed is not None else None
     if changed is None or not _fits(changed):
@@ -80,127 +80,127 @@ def _tried(asked: Asked, changes: Sequence[_Change]) -> Suggestion | None:
     return Suggestion(", and ".join(change.what for change in changes), cost, changed.command())
 
 
-def _fits(asked: Asked) -> bool:
+def _fits(job: TrainingJob) -> bool:
     try:
-        return asked.plan().fits
+        return job.plan().fits
     except UsageError:  # a change that the other flags forbid
         return False
 
 
-def _with(asked: Asked, **fields: object) -> Asked | None:
+def _with(job: TrainingJob, **fields: object) -> TrainingJob | None:
     try:
-        return replace(asked, request=replace(asked.request, **fields))  # type: ignore[arg-type]
+        return replace(job, request=replace(job.request, **fields))  # type: ignore[arg-type]
     except UsageError:
         return None
 
 
-def _checkpointing(asked: Asked) -> Asked | None:
-    return None if asked.request.gradient_checkpointing else _with(asked, gradient_checkpointing=True)
+def _checkpointing(job: TrainingJob) -> TrainingJob | None:
+    return None if job.request.gradient_checkpointing else _with(job, gradient_checkpointing=True)
 
 
-def _sdpa(asked: Asked) -> Asked | None:
-    return _with(asked, attention="sdpa") if asked.request.attention == "eager" else None
+def _sdpa(job: TrainingJob) -> TrainingJob | None:
+    return _with(job, attention="sdpa") if job.request.attention == "eager" else None
 
 
-def _fused_loss(asked: Asked) -> Asked | None:
-    has_logits = asked.request.method != "reward" and not asked.request.fused_loss
-    return _with(asked, fused_loss=True) if has_logits else None
+def _fused_loss(job: TrainingJob) -> TrainingJob | None:
+    has_logits = job.request.method != "reward" and not job.request.fused_loss
+    return _with(job, fused_loss=True) if has_logits else None
 
 
-def _micro_batch(asked: Asked) -> Asked | None:
+def _micro_batch(job: TrainingJob) -> TrainingJob | None:
     """The largest smaller micro-batch that fits, with the accumulation that keeps the batch; else 1."""
-    request = asked.request
+    request = job.request
     divisors = [size for size in range(request.micro_batch - 1, 0, -1) if request.micro_batch % size == 0]
-    tried: Asked | None = None
+    tried: TrainingJob | None = None
     for size in divisors:
         steps = request.gradient_accumulation_steps * request.micro_batch // size
-        tried = _with(asked, micro_batch=size, gradient_accumulation_steps=steps)
+        tried = _with(job, micro_batch=size, gradient_accumulation_steps=steps)
         if tried is not None and _fits(tried):
             return tried
     return tried
 
 
-def _sleep(asked: Asked) -> Asked | None:
-    vllm = asked.request.vllm
+def _sleep(job: TrainingJob) -> TrainingJob | None:
+    vllm = job.request.vllm
     if vllm is None or vllm.sleep or vllm.mode == "separate":
         return None
-    return _with(asked, vllm=replace(vllm, sleep=True))
+    return _with(job, vllm=replace(vllm, sleep=True))
 
 
-def _fraction(asked: Asked) -> Asked | None:
+def _fraction(job: TrainingJob) -> TrainingJob | None:
     """The largest lower fraction that fits, in steps of 0.05."""
-    vllm = asked.request.vllm
+    vllm = job.request.vllm
     if vllm is None or vllm.mode == "separate":
         return None
     for step in range(int(vllm.gpu_memory_utilization * 20 - 1e-9), 0, -1):
-        tried = _with(asked, vllm=replace(vllm, gpu_memory_utilization=step / 20))
+        tried = _with(job, vllm=replace(vllm, gpu_memory_utilization=step / 20))
         if tried is not None and _fits(tried):
             return tried
     return None
 
 
-def _sharded_engine(asked: Asked) -> Asked | None:
+def _sharded_engine(job: TrainingJob) -> TrainingJob | None:
     """The engine over twice the cards, which halves its weights on each, with the fraction that then fits."""
-    vllm = asked.request.vllm
-    if vllm is None or vllm.mode == "separate" or len(asked.devices) % (2 * vllm.tensor_parallel_size):
+    vllm = job.request.vllm
+    if vllm is None or vllm.mode == "separate" or len(job.devices) % (2 * vllm.tensor_parallel_size):
         return None
-    changed = _with(asked, vllm=replace(vllm, tensor_parallel_size=2 * vllm.tensor_parallel_size))
+    changed = _with(job, vllm=replace(vllm, tensor_parallel_size=2 * vllm.tensor_parallel_size))
     return (_fraction(changed) or changed) if changed is not None else None
 
 
-def _zero(stage: int) -> Callable[[Asked], Asked | None]:
-    def apply(asked: Asked) -> Asked | None:
-        ranks = len(asked.devices)
-        return _with(asked, zero_stage=stage) if ranks > 1 and asked.request.zero_stage < stage else None
+def _zero(stage: int) -> Callable[[TrainingJob], TrainingJob | None]:
+    def apply(job: TrainingJob) -> TrainingJob | None:
+        ranks = len(job.devices)
+        return _with(job, zero_stage=stage) if ranks > 1 and job.request.zero_stage < stage else None
 
     return apply
 
 
-def _eight_bit(asked: Asked) -> Asked | None:
-    return _with(asked, optimizer="adamw-8bit") if asked.request.optimizer.startswith("adamw") else None
+def _eight_bit(job: TrainingJob) -> TrainingJob | None:
+    return _with(job, optimizer="adamw-8bit") if job.request.optimizer.startswith("adamw") else None
 
 
-def _separate(asked: Asked) -> Asked | None:
-    vllm = asked.request.vllm
-    if vllm is None or vllm.mode == "separate" or len(asked.devices) < 2:
+def _separate(job: TrainingJob) -> TrainingJob | None:
+    vllm = job.request.vllm
+    if vllm is None or vllm.mode == "separate" or len(job.devices) < 2:
         return None
-    return _with(asked, vllm=replace(vllm, mode="separate", sleep=False))
+    return _with(job, vllm=replace(vllm, mode="separate", sleep=False))
 
 
-def _offload(asked: Asked) -> Asked | None:
-    return _with(asked, offload_optimizer="cpu", zero_stage=max(asked.request.zero_stage, 2))
+def _offload(job: TrainingJob) -> TrainingJob | None:
+    return _with(job, offload_optimizer="cpu", zero_stage=max(job.request.zero_stage, 2))
 
 
-def _lora(asked: Asked) -> Asked | None:
-    return _with(asked, lora_rank=16) if asked.request.tuning == "full" else None
+def _lora(job: TrainingJob) -> TrainingJob | None:
+    return _with(job, lora_rank=16) if job.request.tuning == "full" else None
 
 
-def _qlora(asked: Asked) -> Asked | None:
-    may = asked.request.method in ("sft", "lora") and asked.request.offload_param == "none"
-    return _with(asked, method="qlora", lora_rank=asked.request.lora_rank or 16) if may else None
+def _qlora(job: TrainingJob) -> TrainingJob | None:
+    may = job.request.method in ("sft", "lora") and job.request.offload_param == "none"
+    return _with(job, method="qlora", lora_rank=job.request.lora_rank or 16) if may else None
 
 
-def _half_length(asked: Asked) -> Asked | None:
-    request = asked.request
+def _half_length(job: TrainingJob) -> TrainingJob | None:
+    request = job.request
     completion = request.completion_length and max(1, request.completion_length // 2)
-    return _with(asked, max_length=request.max_length // 2, completion_length=completion)
+    return _with(job, max_length=request.max_length // 2, completion_length=completion)
 
 
-def _offload_all(asked: Asked) -> Asked | None:
-    if asked.request.tuning == "qlora" or asked.request.offload_param != "none":
+def _offload_all(job: TrainingJob) -> TrainingJob | None:
+    if job.request.tuning == "qlora" or job.request.offload_param != "none":
         return None
-    return _with(asked, offload_optimizer="cpu", offload_param="cpu", zero_stage=3)
+    return _with(job, offload_optimizer="cpu", offload_param="cpu", zero_stage=3)
 
 
-def _cards(asked: Asked) -> Asked | None:
+def _cards(job: TrainingJob) -> TrainingJob | None:
     """Two, four or eight times the cards, the first number that fits; else twice."""
-    if asked.gpu is None:
+    if job.gpu is None:
         return None
-    sharded = _with(asked, zero_stage=3)
+    sharded = _with(job, zero_stage=3)
     if sharded is None:
         return None
-    counts = [factor * len(asked.devices) for factor in (2, 4, 8)]
-    tried = [replace(sharded, devices=asked.devices[:1] * n, gpu=with_count(asked.gpu, n)) for n in counts]
+    counts = [factor * len(job.devices) for factor in (2, 4, 8)]
+    tried = [replace(sharded, devices=job.devices[:1] * n, gpu=with_count(job.gpu, n)) for n in counts]
     return next((more for more in tried if _fits(more)), tried[0])
 
 

@@ -23,7 +23,7 @@ from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
 from qserve.model.packed_linear import pack_linears
 from qserve.model.placement import check_cards, in_names_of
-from qserve.model.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, settle
+from qserve.model.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, repack_quantized
 from qserve.planner.plan import Plan
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead
 from qserve.reward.model.weights import body_tensors, read_tensors
@@ -115,7 +115,7 @@ def load_reward_model(
     body = _body(checkpoint, plan, on_progress).eval()
     for parameter in body.parameters():
         parameter.requires_grad_(False)
-    settle(body, DTYPES[plan.dtype])
+    repack_quantized(body, DTYPES[plan.dtype])
     files = MappedFiles.of(_folder(checkpoint))
     if pack_linears(body, files) or plan.quant.in_flight:
         files.detach(body)

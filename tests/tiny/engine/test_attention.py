@@ -32,13 +32,13 @@ def check(num_q: list[int], num_k: list[int], scaling: float | None = None) -> N
     generator = torch.Generator().manual_seed(sum(num_k))
     query = torch.randn(1, HEADS, sum(num_q), WIDTH, generator=generator)
     key, value = (torch.randn(1, KV_HEADS, sum(num_k), WIDTH, generator=generator) for _ in range(2))
-    borders_q, borders_k = ([0, *torch.tensor(num).cumsum(0).tolist()] for num in (num_q, num_k))
-    borders = {"cu_seq_lens_q": torch.tensor(borders_q), "cu_seq_lens_k": torch.tensor(borders_k)}
-    output, weights = varlen_sdpa(torch.nn.Module(), query, key, value, None, scaling, **borders)
+    ends_q, ends_k = ([0, *torch.tensor(num).cumsum(0).tolist()] for num in (num_q, num_k))
+    cu_seqlens = {"cu_seq_lens_q": torch.tensor(ends_q), "cu_seq_lens_k": torch.tensor(ends_k)}
+    output, weights = varlen_sdpa(torch.nn.Module(), query, key, value, None, scaling, **cu_seqlens)
     assert weights is None
     assert output.shape == (1, sum(num_q), HEADS, WIDTH)
     for i in range(len(num_q)):
-        rows, columns = slice(*borders_q[i : i + 2]), slice(*borders_k[i : i + 2])
+        rows, columns = slice(*ends_q[i : i + 2]), slice(*ends_k[i : i + 2])
         meant = plain(query[0, :, rows], key[0, :, columns], value[0, :, columns], scaling or WIDTH**-0.5)
         torch.testing.assert_close(output[0, rows].double(), meant, atol=1e-5, rtol=1e-4)
 
@@ -102,7 +102,7 @@ def test_cudnn_with_its_plan_for_every_length_is_left_out() -> None:
     assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def test_borders_are_read_once_for_all_layers_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cu_seqlens_are_read_once_for_all_layers_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading waits for a GPU, and so does what is brought there. A new step is read anew, though it lies in the same
     memory."""
     num_read = num_brought = 0

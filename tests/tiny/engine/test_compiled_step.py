@@ -54,12 +54,12 @@ def cache_of(lengths: list[int], width: int) -> tuple[torch.Tensor, torch.Tensor
 @pytest.mark.parametrize("size", [32, 64, 80, 128])
 @pytest.mark.parametrize("heads", [(4, 4), (14, 2), (32, 8)])
 def test_sequences_that_decode_read_their_pages(size: int, heads: tuple[int, int]) -> None:
-    key, value, places, borders = cache_of(LENGTHS, heads[1] * size)
+    key, value, places, spans = cache_of(LENGTHS, heads[1] * size)
     query = 3 * torch.randn(10, heads[0] * size, dtype=torch.bfloat16)
     rows = torch.tensor([9, 0, 3, 4, 5, 2, 7])
     out = torch.full_like(query, 7.0)
-    kernels.attend_pages(query, key, value, size, size**-0.5, rows=rows, borders=borders, places=places, out=out)
-    for row, (first, last) in zip(rows.tolist(), borders.tolist(), strict=True):
+    kernels.attend_pages(query, key, value, size, size**-0.5, rows=rows, spans=spans, places=places, out=out)
+    for row, (first, last) in zip(rows.tolist(), spans.tolist(), strict=True):
         own = places[first:last]
         true = attended(query[row : row + 1], key[own], value[own], size)
         assert torch.allclose(out[row : row + 1].float(), true, atol=2e-2, rtol=2e-2)
@@ -71,10 +71,10 @@ def test_prompts_whose_beginning_is_in_the_pages(size: int) -> None:
     if not kernels.can_attend(size):
         pytest.skip("this processor has no AVX512-BF16")
     num_new = [1, 5, 40, 257, 12, 31, 8]
-    key, value, places, borders = cache_of(LENGTHS, 2 * size)
+    key, value, places, spans = cache_of(LENGTHS, 2 * size)
     query = 3 * torch.randn(sum(num_new) + 1, 6 * size, dtype=torch.bfloat16)
     stops = torch.tensor(num_new).cumsum(0)
-    texts = torch.column_stack((stops - torch.tensor(num_new), stops, borders, torch.full((len(stops),), -1)))
+    texts = torch.column_stack((stops - torch.tensor(num_new), stops, spans, torch.full((len(stops),), -1)))
     out = torch.full_like(query, 7.0)
     kernels.attend(query, key, value, size, size**-0.5, texts.contiguous(), places=places, out=out)
     for start, stop, first, last, _ in texts.tolist():

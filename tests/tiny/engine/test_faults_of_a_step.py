@@ -36,8 +36,11 @@ class Fault(Exception):
 def has_poison(batcher: Any, stage: str) -> bool:
     """Whether the sequence at fault takes part in what is done now."""
     if isinstance(batcher, RowBatcher):
-        reading = [batcher._reading] if batcher._reading else []
-        rows = reading if batcher._is_prefilling and reading else batcher._rows or [*reading, *batcher._waiting]
+        prefilling = [batcher._prefilling] if batcher._prefilling else []
+        if batcher._is_prefill_stage and prefilling:
+            rows = prefilling
+        else:
+            rows = batcher._rows or [*prefilling, *batcher._waiting]
         return any(POISON in row.sequence.prompt_ids for row in rows)
     processor = batcher._manager.batch_processor
     scheduler = processor.scheduler
@@ -77,7 +80,16 @@ PAGED_STAGES = [
     "cache.mark_complete_blocks",
     "output_router.deliver_batch",
 ]
-ROW_STAGES = ["_take_in", "_make_room", "_decode_forward", "_read_chunk", "_forward", "_choose", "_settle", "_leave"]
+ROW_STAGES = [
+    "_take_in",
+    "_allocate_pages",
+    "_decode_forward",
+    "_prefill_chunk",
+    "_forward",
+    "_choose",
+    "_finish_step",
+    "_release",
+]
 
 
 def inject(batcher: Any, stage: str, is_due: Callable[[], bool], *, before: bool) -> None:
@@ -112,10 +124,10 @@ async def test_the_request_at_fault_fails_and_no_other(
     poisoned = sequence("poisoned", [*prompts(1, 40)[0], POISON], NUM_TOKENS)
     async with running(kind, model, max_num_batched_tokens=128) as batcher:
         inject(batcher, stage, lambda: len(poisoned.drawn_ids) >= 2 and has_poison(batcher, stage), before=True)
-        if stage == "_read_chunk":  # not taken once it decodes: at fault from the beginning
+        if stage == "_prefill_chunk":  # not taken once it decodes: at fault from the beginning
             inject(batcher, stage, lambda: has_poison(batcher, stage), before=True)
         with caplog.at_level(logging.ERROR, logger="qserve.worker"):
-            if stage in ("_leave", "output_router.deliver_batch"):  # its end fails: it has all its tokens by then
+            if stage in ("_release", "output_router.deliver_batch"):  # its end fails: it has all its tokens by then
                 answers = await asyncio.gather(
                     tokens_of(batcher, poisoned),
                     *(tokens_of(batcher, sequence(f"r{i}", p, NUM_TOKENS)) for i, p in enumerate(asked)),

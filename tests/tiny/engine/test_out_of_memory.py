@@ -57,7 +57,7 @@ async def test_a_prompt_that_is_too_much_fails_alone(family: str, kind: type[Any
         while min(one.sampler.num_drawn for one in ones) < 10:
             await asyncio.sleep(0.001)
         with pytest.raises(
-            OutOfMemory, match=r"reading 2\d\d tokens of its prompt.*--max-num-batched-tokens"
+            OutOfMemory, match=r"prefilling 2\d\d tokens of its prompt.*--max-num-batched-tokens"
         ) as caught:
             await choices_of(batcher, sequence("too long", prompts(1, 230)[0], 5))
         assert (caught.value.status, caught.value.code) == (503, "out_of_memory")

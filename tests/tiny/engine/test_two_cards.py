@@ -57,7 +57,7 @@ def guard(monkeypatch: pytest.MonkeyPatch, batcher: Any, cards: Cards) -> None:
 
     if isinstance(batcher, RowBatcher):
         monkeypatch.setattr(batcher, "_decode_forward", inside(batcher._decode_forward))
-        monkeypatch.setattr(batcher, "_read_chunk", inside(batcher._read_chunk))
+        monkeypatch.setattr(batcher, "_prefill_chunk", inside(batcher._prefill_chunk))
         return
     processor = batcher._manager.batch_processor
     (allocator,) = processor.cache.cache_allocators.values()

@@ -75,7 +75,7 @@ def test_what_needs_more_than_there_is_fails_and_others_go_on(service: Service) 
         short = [pool.submit(answer, 20) for _ in range(3)]
         message = error_of(answer(LONG_TOKENS))
         assert [one.result().json()["choices"][0]["text"] for one in short] == [before] * 3
-    read = re.search(r"reading (\d+) tokens of its prompt", message)  # those that share the step take some of it
+    read = re.search(r"prefilling (\d+) tokens of its prompt", message)  # those that share the step take some of it
     assert read, message
     assert LONG_TOKENS - 100 < int(read[1]) <= LONG_TOKENS
     assert "you tried to allocate" in message

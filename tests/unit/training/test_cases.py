@@ -13,7 +13,7 @@ import pytest
 
 from qserve.core.hardware import parse_gpu
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.training import Asked, TrainingPlan, TrainingRequest, VllmBeside, plan_training, ways_out
+from qserve.planner.training import TrainingJob, TrainingPlan, TrainingRequest, VllmBeside, plan_training, ways_out
 from qserve.units import GIB
 
 SpecOf = Callable[[str], ModelSpec]
@@ -85,9 +85,9 @@ def test_b_qlora_of_70b_fits_one_48_gb_card(spec_of: SpecOf) -> None:
 # Case C
 
 
-def _case_c(spec: ModelSpec, gpu: str, **fields: object) -> Asked:
+def _case_c(spec: ModelSpec, gpu: str, **fields: object) -> TrainingJob:
     request = TrainingRequest("grpo", max_length=1024, gradient_accumulation_steps=8, **fields)  # type: ignore[arg-type]
-    return Asked("Qwen/Qwen2-7B", spec, gpu, parse_gpu(gpu), request)
+    return TrainingJob("Qwen/Qwen2-7B", spec, gpu, parse_gpu(gpu), request)
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2])
@@ -163,4 +163,4 @@ def test_e_bytes_a_parameter_of_32b(spec_of: SpecOf, precision: str, weights: in
     assert terms["weights (policy)"] == pytest.approx(weights * plan.parameters / GIB)
     assert terms["optimizer (policy)"] == pytest.approx(optimizer * plan.parameters / GIB)
     assert not plan.fits
-    assert ways_out(Asked("Qwen/Qwen3-32B", spec, "b200", parse_gpu("b200"), plan.request))
+    assert ways_out(TrainingJob("Qwen/Qwen3-32B", spec, "b200", parse_gpu("b200"), plan.request))

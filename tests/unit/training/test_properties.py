@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qserve.core.hardware import parse_gpu
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.training import Asked, TrainingRequest, VllmBeside, plan_training, ways_out
+from qserve.planner.training import TrainingJob, TrainingRequest, VllmBeside, plan_training, ways_out
 from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
 
 BASE = ModelSpec.from_config(
@@ -131,7 +131,7 @@ def test_what_fits_still_fits_with_more_memory(request: TrainingRequest, more: i
 @given(st.sampled_from(["sft", "lora", "reward", "grpo"]), st.sampled_from(["rtx-4090:2", "a100-40gb:4", "l4:8"]))
 def test_every_way_out_is_a_plan_that_fits(method: str, gpu: str) -> None:
     request = TrainingRequest(method, micro_batch=8, max_length=4096, gradient_checkpointing=False)  # type: ignore[arg-type]
-    asked = Asked("Qwen/Qwen3-8B", BASE, gpu, parse_gpu(gpu), request)
+    asked = TrainingJob("Qwen/Qwen3-8B", BASE, gpu, parse_gpu(gpu), request)
     for suggestion in ways_out(asked):
         assert suggestion.command.startswith(f"qserve plan train --method {method}") or "qlora" in suggestion.command
         assert suggestion.cost

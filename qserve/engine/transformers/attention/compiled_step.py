@@ -68,7 +68,7 @@ class _Step:
         written: int64 [tokens], the row of each new key.
         places: int64, the rows of all keys, sequence after sequence; None where the new keys are all there are.
         rows: int64, which queries are the one token of a sequence that decodes.
-        borders: int64 [len(rows), 2], where the keys of those begin and end in `places`.
+        spans: int64 [len(rows), 2], where the keys of those begin and end in `places`.
         texts: int64 [prompts, 5], as `kernels.attend` has them.
 
     """
@@ -77,7 +77,7 @@ class _Step:
     written: torch.Tensor
     places: torch.Tensor | None
     rows: torch.Tensor
-    borders: torch.Tensor
+    spans: torch.Tensor
     texts: torch.Tensor
 
     @classmethod
@@ -96,7 +96,7 @@ class _Step:
             written=kwargs["write_index"][allocator.index].long(),
             places=places,
             rows=torch.tensor([span[0] for span in decoding], dtype=torch.int64),
-            borders=torch.tensor([span[2:] for span in decoding], dtype=torch.int64),
+            spans=torch.tensor([span[2:] for span in decoding], dtype=torch.int64),
             texts=torch.tensor(prompts, dtype=torch.int64),
         )
 
@@ -111,7 +111,7 @@ class _Step:
         mixed = torch.empty_like(query)
         if self.places is not None and len(self.rows):
             kernels.attend_pages(
-                query, key, value, size, scaling, rows=self.rows, borders=self.borders, places=self.places, out=mixed
+                query, key, value, size, scaling, rows=self.rows, spans=self.spans, places=self.places, out=mixed
             )
         if len(self.texts):
             self._read_prompts(query, key, value, size, scaling, mixed)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.model.failures import SequenceFailed
 
-__all__ = ["Asked", "Inbox"]
+__all__ = ["Arrivals", "Inbox"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Arrivals:
     """What came in since the last step: sequences to run, and the ids of those that nobody waits for any more."""
 
     submitted: list[Sequence]
@@ -75,7 +75,7 @@ class Inbox:
                     self._is_paused = False
                     self._changed.notify_all()
 
-    def wait(self, is_busy: bool) -> Asked | None:
+    def wait(self, is_busy: bool) -> Arrivals | None:
         """Of the generating thread: what was asked, at once where it `is_busy` with earlier things; None at the end.
 
         Sleeps while there is nothing to do, and while somebody holds it.
@@ -90,9 +90,9 @@ class Inbox:
                     self._changed.wait_for(lambda: not self._is_paused or self._is_closed)
                     is_turn_of_others = False  # who scores prompt after prompt lets a step in between
                 elif has_work:
-                    asked = Asked(self._submitted, self._cancelled)
+                    arrivals = Arrivals(self._submitted, self._cancelled)
                     self._submitted, self._cancelled = [], set()
-                    return asked
+                    return arrivals
                 else:
                     self._changed.wait()
             return None

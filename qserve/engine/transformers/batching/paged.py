@@ -349,7 +349,7 @@ class _Guard:
             self._add(one)
         self._known.pop(failed.request_id, None)
         self._ask_for_less(sum(future.query_length for future in futures), len(futures))
-        what = "decoding" if largest.query_length == 1 else f"reading {largest.query_length} tokens of its prompt"
+        what = "decoding" if largest.query_length == 1 else f"prefilling {largest.query_length} tokens of its prompt"
         if len(futures) > 1:
             what += f" beside {len(futures) - 1} other sequences"
         self._deliver([(failed, OutOfMemory.while_doing(what, error))])

@@ -53,7 +53,7 @@ class ScoredPrompt:
 
 
 def can_pack(model: PreTrainedModel) -> bool:
-    """Whether prompts may lie end to end: every layer must see the borders, and linear attention does not."""
+    """Whether prompts may lie end to end: every layer must see where each ends, and linear attention does not."""
     return "linear_attention" not in (getattr(model.config.get_text_config(), "layer_types", None) or ())
 
 
@@ -71,7 +71,7 @@ def pack(lengths: Sequence[int], max_num_batched_tokens: int) -> Iterator[range]
 
 @torch.no_grad()
 def score_prompts(model: PreTrainedModel, prompts: Sequence[PromptToScore]) -> list[ScoredPrompt]:
-    """One forward over `prompts`, packed. Needs an attention that reads borders: ours, or flash-attn."""
+    """One forward over `prompts`, packed. Needs an attention that reads `cu_seqlens`: ours, or flash-attn."""
     lengths = [len(prompt.token_ids) for prompt in prompts]
     device = model.device
     token_ids = [t for prompt in prompts for t in prompt.token_ids]

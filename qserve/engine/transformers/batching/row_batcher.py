@@ -2,12 +2,12 @@
 
 transformers' continuous batching lays all sequences end to end in one row, which a recurrent state can't follow. Here
 each running sequence is a row of a batch: one forward a step takes one token of every row, whatever their lengths. A
-new prompt is read alone, `max_num_batched_tokens` at a time, between the steps of the others; then it is the next row.
-No prompt is padded, so its state and its keys are bit for bit those that it would have alone.
+new prompt is prefilled alone, `max_num_batched_tokens` at a time, between the decode steps of the others; then it is
+the next row. No prompt is padded, so its state and its keys are bit for bit those that it would have alone.
 
 The pool of keys is shared in pages. A sequence joins when there is a row and there are pages for its prompt, first
-come, first served. When the pages run out, the youngest makes room: it goes back to the front of the queue and is read
-again, with what it has drawn.
+come, first served. When the pages run out, the youngest is preempted: it goes back to the front of the queue
+and is prefilled again, with what it has drawn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from transformers import DynamicCache
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention import packed as attention
 from qserve.engine.transformers.batching.batcher import BatcherLoad, Deliveries, Sequence, failure_of, undelivered_of
-from qserve.engine.transformers.batching.inbox import Asked, Inbox
+from qserve.engine.transformers.batching.inbox import Arrivals, Inbox
 from qserve.engine.transformers.batching.isolation import Isolation
 from qserve.engine.transformers.batching.row_cache import Pages, RowCache
 from qserve.engine.transformers.sampling.choosing import choose_tokens
@@ -108,11 +108,11 @@ class RowBatcher:
             1, max_num_batched_tokens - max_num_batched_tokens % _CHUNK_MULTIPLE or max_num_batched_tokens
         )
         self._rows: list[_Row] = []
-        self._reading: _Row | None = None
+        self._prefilling: _Row | None = None
         self._waiting: deque[_Row] = deque()
         self._num_admitted = 0
         self._cancelled: set[str] = set()
-        self._is_prefilling = False
+        self._is_prefill_stage = False
         self._isolation = Isolation()
         self._inbox = Inbox()  # the rest belongs to the generating thread
         self._thread: threading.Thread | None = None
@@ -150,7 +150,7 @@ class RowBatcher:
 
     def load(self) -> BatcherLoad:
         """How busy it is."""
-        running = len(self._rows) + (self._reading is not None)
+        running = len(self._rows) + (self._prefilling is not None)
         waiting = len(self._inbox) + len(self._waiting) + len(self._isolation)
         return BatcherLoad(running, waiting, 1.0 - self._pages.num_free / self._pages.num_pages)
 
@@ -161,10 +161,10 @@ class RowBatcher:
             torch.cuda.set_device(self._device)
         try:
             with torch.no_grad():
-                while (asked := self._inbox.wait(self._is_busy)) is not None:
-                    self._guarded(lambda asked=asked: self._take_in(asked))  # type: ignore[misc]
+                while (arrivals := self._inbox.wait(self._is_busy)) is not None:
+                    self._guarded(lambda arrivals=arrivals: self._take_in(arrivals))  # type: ignore[misc]
                     self._guarded(self._decode)
-                    self._guarded(self._read_prompts)
+                    self._guarded(self._prefill)
         except Exception as error:
             _log.exception("generation failed")
             self._inbox.close()
@@ -172,7 +172,7 @@ class RowBatcher:
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._rows or self._reading or self._waiting or self._isolation.is_active)
+        return bool(self._rows or self._prefilling or self._waiting or self._isolation.is_active)
 
     def _guarded(self, stage: Callable[[], None]) -> None:
         """Take a stage of a step; where it raises, the sequence at fault fails and the others are prefilled again.
@@ -192,11 +192,11 @@ class RowBatcher:
         self._recover(failure)
 
     def _recover(self, error: Exception) -> None:
-        rows = [*self._rows, *([self._reading] if self._reading else []), *self._waiting]
+        rows = [*self._rows, *([self._prefilling] if self._prefilling else []), *self._waiting]
         self._deliver(undelivered_of(row.sequence for row in rows))
         everybody = [row.sequence for row in rows if not row.sequence.is_complete]
         everybody = [one for one in everybody if one.request_id not in self._cancelled]
-        at_fault = [self._reading] if self._reading and self._is_prefilling else self._rows or rows[:1]
+        at_fault = [self._prefilling] if self._prefilling and self._is_prefill_stage else self._rows or rows[:1]
         known = [row.sequence for row in at_fault if row.sequence in everybody]
         is_all, involved = len(known) == len(at_fault), known or everybody
         self._clear()
@@ -217,7 +217,7 @@ class RowBatcher:
 
     def _clear(self) -> None:
         """Nothing runs and nothing waits."""
-        self._rows, self._reading, self._waiting = [], None, deque()
+        self._rows, self._prefilling, self._waiting = [], None, deque()
         self._pages, self._cancelled = Pages(self._pages.num_pages), set()
 
     def _queue(self, sequence: Sequence) -> None:
@@ -228,37 +228,37 @@ class RowBatcher:
     def _probe(self) -> DynamicCache:
         """The library's own cache after one token."""
         cache = DynamicCache(config=self._model.config.get_text_config())
-        borders = torch.tensor([0, 1], dtype=torch.int32, device=self._device)
+        cu_seqlens = torch.tensor([0, 1], dtype=torch.int32, device=self._device)
         self._model(
             input_ids=torch.zeros(1, 1, dtype=torch.long, device=self._device),
             past_key_values=cache,
             use_cache=True,
-            cu_seq_lens_q=borders,
-            cu_seq_lens_k=borders,
+            cu_seq_lens_q=cu_seqlens,
+            cu_seq_lens_k=cu_seqlens,
         )
         return cache
 
-    def _take_in(self, asked: Asked) -> None:
-        for sequence in asked.submitted:
+    def _take_in(self, arrivals: Arrivals) -> None:
+        for sequence in arrivals.submitted:
             if self._isolation.is_active:
                 self._isolation.hold(sequence)
             else:
                 self._queue(sequence)
-        self._cancelled |= asked.cancelled  # kept until it is done: a failure comes back to it
+        self._cancelled |= arrivals.cancelled  # kept until it is done: a failure comes back to it
         gone = self._cancelled
         self._isolation.forget(gone)
         self._waiting = deque(row for row in self._waiting if row.sequence.request_id not in gone)
-        for row in [*self._rows, *([self._reading] if self._reading else [])]:
+        for row in [*self._rows, *([self._prefilling] if self._prefilling else [])]:
             if row.sequence.request_id in gone:
-                self._leave(row)
+                self._release(row)
         self._cancelled = set()
-        if self._isolation.is_active and not (self._rows or self._reading or self._waiting):
+        if self._isolation.is_active and not (self._rows or self._prefilling or self._waiting):
             self._run_next_alone()  # the one that ran alone has gone
 
     def _decode(self) -> None:
         """One token of every row."""
-        self._is_prefilling = False
-        self._make_room()
+        self._is_prefill_stage = False
+        self._allocate_pages()
         if not self._rows:
             return
         try:
@@ -268,13 +268,13 @@ class RowBatcher:
                 raise
             failure = OutOfMemory.while_doing(f"decoding {len(self._rows)} sequences together", error)
         else:
-            self._settle(list(self._rows), chosen)
+            self._finish_step(list(self._rows), chosen)
             return
-        # States of the first layers have moved on and those of the last have not: all rows are read again.
+        # States of the first layers have moved on and those of the last have not: all rows are prefilled again.
         free_what_failed()
         largest = max(self._rows, key=lambda row: len(row.tokens))
         for row in sorted(self._rows, key=lambda row: row.order, reverse=True):
-            self._leave(row)
+            self._release(row)
             if row is not largest:
                 self._waiting.appendleft(row)
         self._deliver([(largest.sequence, failure)])
@@ -287,18 +287,18 @@ class RowBatcher:
             row.num_cached = len(row.tokens)
         return self._forward(last, torch.tensor(lengths, device=self._device)[:, None] - 1, self._cache.decode(lengths))
 
-    def _read_prompts(self) -> None:
+    def _prefill(self) -> None:
         """As many tokens of prompts as a step may have, each prompt alone, always cut at the same places."""
-        self._is_prefilling = True
+        self._is_prefill_stage = True
         budget = self._budget
-        while (row := self._reading or self._admit()) is not None:
+        while (row := self._prefilling or self._admit()) is not None:
             chunk = row.tokens[row.num_cached : row.num_cached + self._chunk]
             if len(chunk) > budget:
                 return
             budget -= len(chunk)
-            self._read_chunk(row, chunk)
+            self._prefill_chunk(row, chunk)
 
-    def _read_chunk(self, row: _Row, chunk: list[int]) -> None:
+    def _prefill_chunk(self, row: _Row, chunk: list[int]) -> None:
         start, stop = row.num_cached, row.num_cached + len(chunk)
         is_last = stop == len(row.tokens)
         try:
@@ -310,16 +310,16 @@ class RowBatcher:
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            failure = OutOfMemory.while_doing(f"reading {len(chunk)} tokens of its prompt", error)
+            failure = OutOfMemory.while_doing(f"prefilling {len(chunk)} tokens of its prompt", error)
         else:
             row.num_cached = stop
             if is_last:
                 self._rows.append(row)
-                self._reading = None
-                self._settle([row], chosen)
+                self._prefilling = None
+                self._finish_step([row], chosen)
             return
         free_what_failed()
-        self._leave(row)
+        self._release(row)
         self._deliver([(row.sequence, failure)])
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, step: attention.RowStep) -> torch.Tensor:
@@ -338,12 +338,12 @@ class RowBatcher:
     def _choose(rows: list[_Row], logits: torch.Tensor) -> Deliveries:
         return choose_tokens([row.sequence for row in rows], logits)
 
-    def _settle(self, rows: list[_Row], chosen: Deliveries) -> None:
-        """Note what was drawn, let go of those that have ended, and tell everybody."""
+    def _finish_step(self, rows: list[_Row], chosen: Deliveries) -> None:
+        """Deliver the tokens, and release the rows that have ended."""
         self._deliver(chosen)  # first: what was drawn is not drawn again, whatever fails after it
         for row, (_, item) in zip(rows, chosen, strict=True):
             if isinstance(item, SequenceFailed) or row.take(item):
-                self._leave(row)
+                self._release(row)
 
     def _deliver(self, deliveries: Deliveries) -> None:
         """One wake-up of the loop for the whole step."""
@@ -367,11 +367,11 @@ class RowBatcher:
             return self._admit()
         row.pages = self._pages.take(needed)
         self._cache.assign(len(self._rows), row.pages)
-        self._reading = row
+        self._prefilling = row
         return row
 
-    def _make_room(self) -> None:
-        """A page for every row whose next token needs one; the youngest rows give theirs up where none is free."""
+    def _allocate_pages(self) -> None:
+        """A page for every row whose next token needs one; where none is free the youngest row is preempted."""
         for row in sorted(self._rows, key=lambda row: row.order):
             while row in self._rows and Pages.needed_for(len(row.tokens)) > len(row.pages):
                 if self._pages.num_free:
@@ -379,13 +379,13 @@ class RowBatcher:
                     self._cache.assign(self._rows.index(row), new, start=len(row.pages))
                     row.pages += new
                 else:
-                    self._make_way()
+                    self._preempt_youngest()
 
-    def _make_way(self) -> None:
-        """The youngest goes back to the queue; the only one is too long for the pool."""
-        youngest = self._reading or max(self._rows, key=lambda row: row.order)
-        self._leave(youngest)
-        if self._rows or self._reading:
+    def _preempt_youngest(self) -> None:
+        """The youngest row goes back to the front of the queue; the only one is too long for the pool."""
+        youngest = self._prefilling or max(self._rows, key=lambda row: row.order)
+        self._release(youngest)
+        if self._rows or self._prefilling:
             self._waiting.appendleft(youngest)
         else:
             self._deliver([(youngest.sequence, self._too_long(youngest))])
@@ -396,19 +396,19 @@ class RowBatcher:
             "a larger --kv-cache-memory-bytes"
         )
 
-    def _leave(self, row: _Row) -> None:
-        """Give back its pages, and close the gap in the batch: rows that decode come first, then the one that reads."""
+    def _release(self, row: _Row) -> None:
+        """Give back its pages, and close the gap in the batch: rows that decode come first, then the one in prefill."""
         self._pages.give_back(row.pages)
         row.pages, row.num_cached = [], 0
-        if row is self._reading:
-            self._reading = None
+        if row is self._prefilling:
+            self._prefilling = None
             return
         gap, last = self._rows.index(row), len(self._rows) - 1
         if gap != last:
             self._cache.move(last, gap)
             self._rows[gap] = self._rows[last]
         del self._rows[last]
-        if self._reading is not None:
+        if self._prefilling is not None:
             self._cache.move(last + 1, last)
 
 

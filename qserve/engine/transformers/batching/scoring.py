@@ -88,7 +88,7 @@ class PromptScorer:
             failure = error.with_traceback(None)
         else:
             for (_, future), result in zip(jobs, scored, strict=True):
-                self._loop.call_soon_threadsafe(_settle, future, result)
+                self._loop.call_soon_threadsafe(_resolve, future, result)
             return
         if is_out_of_memory(failure):
             free_what_failed()
@@ -97,7 +97,7 @@ class PromptScorer:
                 self._score_row([job])
             return
         prompt, future = jobs[0]
-        self._loop.call_soon_threadsafe(_settle, future, self._failure(prompt, failure))
+        self._loop.call_soon_threadsafe(_resolve, future, self._failure(prompt, failure))
 
     def _scores_of(self, prompts: list[PromptToScore]) -> list[ScoredPrompt]:
         if sum(len(prompt.token_ids) for prompt in prompts) > self._row_tokens:
@@ -118,7 +118,7 @@ class PromptScorer:
         )
 
 
-def _settle(future: asyncio.Future[ScoredPrompt], result: ScoredPrompt | SequenceFailed) -> None:
+def _resolve(future: asyncio.Future[ScoredPrompt], result: ScoredPrompt | SequenceFailed) -> None:
     if future.done():
         return
     if isinstance(result, SequenceFailed):

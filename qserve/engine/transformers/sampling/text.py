@@ -35,7 +35,7 @@ class TextStream:
 
 
 class StopStrings:
-    """Cuts at the first stop string, wherever token borders fall, and holds back what might become one."""
+    """Cuts at the first stop string, across tokens, and holds back what might become one."""
 
     def __init__(self, stops: Sequence[str], *, include: bool) -> None:
         self._stops = tuple(stops)

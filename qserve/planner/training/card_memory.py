@@ -22,7 +22,7 @@ from qserve.planner.training.constants import (
     RUNTIME,
 )
 from qserve.planner.training.models import TrainedModel
-from qserve.planner.training.plan import CardAccount
+from qserve.planner.training.plan import CardMemory
 from qserve.planner.training.request import TrainingRequest, VllmBeside
 from qserve.planner.training.states import States, states_of
 
@@ -48,8 +48,8 @@ class Run:
         return tuple((model, states_of(model, self.request, self.num_ranks)) for model in self.models)
 
 
-def trainer_card(run: Run, device: Device) -> CardAccount:
-    """The account of a card that trains, in the phase that needs most."""
+def trainer_card(run: Run, device: Device) -> CardMemory:
+    """Memory of a card that trains, in the phase that needs most."""
     resident = _resident(run) + _environment(run, device)
     backward = resident + _beside(run, device, asleep=True) + _gathered(run) + _backward(run)
     phases = {
@@ -64,18 +64,18 @@ def trainer_card(run: Run, device: Device) -> CardAccount:
     kept = tuple(term for term in terms if term.high_bytes)
     every = {term.name: term for other in phases.values() for term in other if term.high_bytes}
     others = tuple(term for name, term in every.items() if name not in {term.name for term in kept})
-    return CardAccount(device.name, "trainer", device.total_bytes, worst, sums, kept, others)
+    return CardMemory(device.name, "trainer", device.total_bytes, worst, sums, kept, others)
 
 
 def _sum(terms: Iterable[Term]) -> int:
     return sum(term.num_bytes for term in terms)
 
 
-def engine_card(run: Run, vllm: VllmBeside, spec: ModelSpec, device: Device) -> CardAccount:
-    """The account of a card that only generates: what vLLM claims, spent or not."""
+def engine_card(run: Run, vllm: VllmBeside, spec: ModelSpec, device: Device) -> CardMemory:
+    """Memory of a card that only generates: what vLLM claims, spent or not."""
     claim = round(vllm.gpu_memory_utilization * device.total_bytes)
     terms = (_claim(vllm, device), _term("others", device.used_by_others_bytes, "held by other processes", "driver"))
-    return CardAccount(
+    return CardMemory(
         device.name, "engine", device.total_bytes, "rollout", {"rollout": claim}, tuple(t for t in terms if t.num_bytes)
     )
 
