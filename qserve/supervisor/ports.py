@@ -1,4 +1,4 @@
-"""The front door: which address may be opened, and with what key."""
+"""The listening socket: which address may be opened, and with what key."""
 
 from __future__ import annotations
 

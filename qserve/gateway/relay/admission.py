@@ -28,7 +28,7 @@ class _Ticket:
 
 
 class Admission:
-    """The door of one worker.
+    """The queue in front of one worker.
 
     A request takes as many places as it has sequences, all of them if it has more than there are, so that an
     oversized one still runs, alone. Whoever waits longest goes next, even when somebody smaller behind would fit:

@@ -129,7 +129,7 @@ class Exchange:
         self._upstream.endpoint.num_pieces += 1
         status = reply.status
         if status in (401, 403) or reply.content_type != JSON:
-            # Its quarrel is with the gateway, or it is no answer of the API: the client could make nothing of it.
+            # The gateway's own key was refused, or it is no answer of the API: neither means anything to the client.
             kind = reply.content_type.decode(errors="replace") or "no content type"
             raise ApiError(502, f"the worker answered {status} with {kind}", "worker_error")
         if status >= 400:

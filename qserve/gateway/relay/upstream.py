@@ -1,4 +1,4 @@
-"""One worker as the gateway reaches it: a pool of connections, its door, and word of its death."""
+"""One worker as the gateway reaches it: a pool of connections, its queue, and notice of its end."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ async def test_errors_are_in_one_shape_on_every_route(engine):
         assert error == {"type": "error", "error": {"type": "not_found_error", "message": "no good"}}
         error = await _post(http, MESSAGES, {**ASKED, "x": 1}, 400)
         assert error["error"]["type"] == "invalid_request_error" and "'x'" in error["error"]["message"]
-        await _post(http, CHAT, {**ASKED, "seed": 401}, 502)  # its quarrel is with us
+        await _post(http, CHAT, {**ASKED, "seed": 401}, 502)  # our key was refused, not the client's
 
 
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES])

@@ -1,4 +1,4 @@
-"""The door of a worker, without HTTP: order, bounds, and no place lost however a wait ends."""
+"""Admission to a worker, without HTTP: order, bounds, and no place lost however a wait ends."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from qserve.wire.reward import BULK_PLACES, num_places
 class Guest:
     """Asks for places in a task, and leaves when told."""
 
-    def __init__(self, door, num_sequences=1, background=False):
+    def __init__(self, admission, num_sequences=1, background=False):
         self.inside = False
         self._leave = asyncio.Event()
-        self.task = asyncio.create_task(self._visit(door, num_sequences, background))
+        self.task = asyncio.create_task(self._visit(admission, num_sequences, background))
 
-    async def _visit(self, door, num_sequences, background):
-        async with door.places(num_sequences, background=background):
+    async def _visit(self, admission, num_sequences, background):
+        async with admission.places(num_sequences, background=background):
             self.inside = True
             await self._leave.wait()
         self.inside = False
@@ -39,8 +39,8 @@ async def _settle():
 
 
 async def test_first_come_first_served_and_nobody_overtakes():
-    door = Admission(num_places=4, max_waiting=10)
-    first, big, small = Guest(door, 2), Guest(door, 4), Guest(door, 1)
+    admission = Admission(num_places=4, max_waiting=10)
+    first, big, small = Guest(admission, 2), Guest(admission, 4), Guest(admission, 1)
     await _settle()
     assert (first.inside, big.inside, small.inside) == (True, False, False)
     await first.leave()
@@ -50,15 +50,15 @@ async def test_first_come_first_served_and_nobody_overtakes():
     await _settle()
     assert small.inside
     await small.leave()
-    assert door.num_running_sequences == door.num_running_requests == door.num_waiting == 0
+    assert admission.num_running_sequences == admission.num_running_requests == admission.num_waiting == 0
 
 
 async def test_who_waits_in_the_background_lets_others_go_first():
-    door = Admission(num_places=2, max_waiting=10)
-    evaluation = [Guest(door, background=True) for _ in range(3)]
+    admission = Admission(num_places=2, max_waiting=10)
+    evaluation = [Guest(admission, background=True) for _ in range(3)]
     await _settle()
     assert [guest.inside for guest in evaluation] == [True, False, False], "a place is left for the next user"
-    user, later = Guest(door), Guest(door)
+    user, later = Guest(admission), Guest(admission)
     await _settle()
     assert (user.inside, later.inside) == (True, False)
     await evaluation[0].leave()
@@ -70,31 +70,31 @@ async def test_who_waits_in_the_background_lets_others_go_first():
         await _settle()
         assert guest.inside
         await guest.leave()
-    assert door.num_running_sequences == door.num_waiting == 0
+    assert admission.num_running_sequences == admission.num_waiting == 0
 
 
 async def test_a_worker_with_one_place_runs_the_background_too():
-    door = Admission(num_places=1, max_waiting=10)
-    guest = Guest(door, 5, background=True)
+    admission = Admission(num_places=1, max_waiting=10)
+    guest = Guest(admission, 5, background=True)
     await _settle()
-    assert guest.inside and door.num_running_sequences == 1
+    assert guest.inside and admission.num_running_sequences == 1
     await guest.leave()
 
 
 async def test_an_oversize_request_takes_every_place_and_no_more():
-    door = Admission(num_places=4, max_waiting=1)
-    guest = Guest(door, 1000)
+    admission = Admission(num_places=4, max_waiting=1)
+    guest = Guest(admission, 1000)
     await _settle()
-    assert guest.inside and door.num_running_sequences == 4
+    assert guest.inside and admission.num_running_sequences == 4
     await guest.leave()
 
 
 async def test_beyond_the_queue_is_429_with_a_time_to_come_back():
-    door = Admission(num_places=1, max_waiting=1)
-    inside, waiting = Guest(door), Guest(door)
+    admission = Admission(num_places=1, max_waiting=1)
+    inside, waiting = Guest(admission), Guest(admission)
     await _settle()
     with pytest.raises(ApiError) as refused:
-        async with door.places(1):
+        async with admission.places(1):
             pass
     assert refused.value.status == 429 and refused.value.code == "queue_full"
     assert 1 <= int(refused.value.headers["retry-after"]) <= 60
@@ -103,53 +103,53 @@ async def test_beyond_the_queue_is_429_with_a_time_to_come_back():
 
 
 async def test_a_queue_of_no_length_admits_whoever_fits():
-    door = Admission(num_places=1, max_waiting=0)
-    async with door.places(1):
+    admission = Admission(num_places=1, max_waiting=0)
+    async with admission.places(1):
         with pytest.raises(ApiError):
-            async with door.places(1):
+            async with admission.places(1):
                 pass
 
 
 async def test_turning_away_spares_those_who_run():
-    door = Admission(num_places=1, max_waiting=5)
-    inside, waiting = Guest(door), [Guest(door), Guest(door)]
+    admission = Admission(num_places=1, max_waiting=5)
+    inside, waiting = Guest(admission), [Guest(admission), Guest(admission)]
     await _settle()
-    door.turn_away(ApiError(503, "draining", "draining"))
+    admission.turn_away(ApiError(503, "draining", "draining"))
     for guest in waiting:
         with pytest.raises(ApiError, match="draining"):
             await guest.task
-    assert inside.inside and door.num_waiting == 0
+    assert inside.inside and admission.num_waiting == 0
     await inside.leave()
 
 
 async def test_leaving_in_the_tick_of_being_admitted_gives_the_place_back():
-    door = Admission(num_places=1, max_waiting=5)
-    inside, waiting = Guest(door), Guest(door)
+    admission = Admission(num_places=1, max_waiting=5)
+    inside, waiting = Guest(admission), Guest(admission)
     await _settle()
     inside._leave.set()
-    while door.num_waiting:
+    while admission.num_waiting:
         await asyncio.sleep(0)
     waiting.task.cancel()  # admitted, but it has not run yet
     with contextlib.suppress(asyncio.CancelledError):
         await waiting.task
     await inside.task
-    assert door.num_running_sequences == 0
+    assert admission.num_running_sequences == 0
 
 
 async def test_retry_after_follows_the_pace(monkeypatch):
     now_s = 0.0
     monkeypatch.setattr("time.perf_counter", lambda: now_s)
-    door = Admission(num_places=2, max_waiting=5)
+    admission = Admission(num_places=2, max_waiting=5)
     slow = fast = 0
     for seconds, times in ((30.0, 40), (0.01, 80)):
         for _ in range(times):
-            async with door.places(2):
+            async with admission.places(2):
                 now_s += seconds
-        async with door.places(2):
+        async with admission.places(2):
             if seconds == 30.0:
-                slow = door.retry_after_s()
+                slow = admission.retry_after_s()
             else:
-                fast = door.retry_after_s()
+                fast = admission.retry_after_s()
     assert fast == 1 and 25 <= slow <= 31
 
 
@@ -160,28 +160,28 @@ async def test_retry_after_follows_the_pace(monkeypatch):
 )
 def test_no_order_of_events_loses_a_place(num_places, actions):
     async def play():
-        door = Admission(num_places, max_waiting=100)
+        admission = Admission(num_places, max_waiting=100)
         guests = []
         for action, number in actions:
             if action == "come":
-                guests.append(Guest(door, number + 1))
+                guests.append(Guest(admission, number + 1))
             elif guests:
                 guest = guests[number % len(guests)]
                 guest._leave.set() if action == "leave" else guest.task.cancel()
             if number % 2:
                 await _settle()
-            assert 0 <= door.num_running_sequences <= num_places
+            assert 0 <= admission.num_running_sequences <= num_places
         for guest in guests:
             guest._leave.set()
         await asyncio.gather(*(guest.task for guest in guests), return_exceptions=True)
-        assert door.num_running_sequences == door.num_running_requests == door.num_waiting == 0
+        assert admission.num_running_sequences == admission.num_running_requests == admission.num_waiting == 0
 
     asyncio.run(play())
 
 
 async def test_when_a_large_one_in_front_leaves_the_small_one_behind_goes_in():
-    door = Admission(num_places=2, max_waiting=5)
-    inside, large, small = Guest(door, 1), Guest(door, 2), Guest(door, 1)
+    admission = Admission(num_places=2, max_waiting=5)
+    inside, large, small = Guest(admission, 1), Guest(admission, 2), Guest(admission, 1)
     await _settle()
     large.task.cancel()
     await _settle()
@@ -191,11 +191,11 @@ async def test_when_a_large_one_in_front_leaves_the_small_one_behind_goes_in():
 
 
 async def test_large_requests_for_rewards_leave_places_for_small_ones():
-    door = Admission(num_places=64, max_waiting=100)
-    large = [Guest(door, BULK_PLACES, background=True) for _ in range(5)]
+    admission = Admission(num_places=64, max_waiting=100)
+    large = [Guest(admission, BULK_PLACES, background=True) for _ in range(5)]
     await _settle()
     assert [guest.inside for guest in large] == [True, True, True, False, False]
-    small = [Guest(door, num_places(2)) for _ in range(16)]
+    small = [Guest(admission, num_places(2)) for _ in range(16)]
     await _settle()
     assert all(guest.inside for guest in small)
     for guest in (*small, *large):

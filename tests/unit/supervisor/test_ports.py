@@ -1,4 +1,4 @@
-"""The front door: who may open it, and how a taken one is refused."""
+"""The listening socket: which address may be opened with what key, and how a taken port is refused."""
 
 from __future__ import annotations
 

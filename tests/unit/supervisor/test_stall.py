@@ -1,4 +1,4 @@
-"""A worker is hung when requests wait for it and by no sign it gets on; nothing else is taken for that."""
+"""A worker is hung when requests wait for it and it shows no sign of progress; nothing else counts as a hang."""
 
 from __future__ import annotations
 

@@ -63,11 +63,11 @@ class LayerPlacedCache(PagedAttentionCache):  # type: ignore[misc]  # transforme
     """The library's cache, with its memory split by device. Block tables (flash-attn's decoding) are not for it."""
 
     def __init__(self, devices: list[torch.device], *, device: torch.device, **arguments: Any) -> None:
-        # On "meta" the one tensor takes no memory; its shapes and books are right all the same.
+        # On "meta" the one tensor takes no memory; its shapes and block tables are right all the same.
         super().__init__(device=torch.device("meta"), **arguments)
         if len(self.cache_allocators) > 1:  # they share the one tensor, page by page; split, each would need all of it
             raise UsageError(
-                f"layers of {' and '.join(self.cache_allocators)} can't be laid over several devices, since they share "
+                f"layers of {' and '.join(self.cache_allocators)} can't be divided over several devices, since they share "
                 "one KV pool; put the model on one card, or serve it with --engine vllm"
             )
         self.device = device

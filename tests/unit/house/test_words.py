@@ -1,0 +1,61 @@
+"""Names are the field's words: none of the code's own inventions comes back (docs/glossary.md has the words)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[3] / "qserve"
+INSTEAD = {
+    "account": "memory, terms",
+    "asked": "the thing itself: request, job, options",
+    "borders": "cu_seqlens, spans",
+    "door": "port, gateway",
+    "doors": "ports",
+    "lay": "place",
+    "lays": "places",
+    "make_way": "preempt",
+    "settle": "what is done: resolve, repack, finish",
+    "stretches": "segments",
+}
+# Of these only a class of that name is refused; as a variable they say what a caller wanted.
+CLASSES_ONLY = {"asked"}
+
+
+def words_of(name: str) -> str:
+    """`_makeWay` and `MakeWay` as `make_way`, between underscores."""
+    return f"_{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name).strip('_').lower()}_"
+
+
+def names_of(tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
+    """(name, line, whether it is a class) of all that a file defines or assigns."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node.lineno, isinstance(node, ast.ClassDef)
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno, False
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.id if isinstance(node, ast.Name) else node.attr, node.lineno, False
+
+
+def test_no_invented_word_is_a_name() -> None:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        names = [(path.stem, 0, True), *names_of(ast.parse(path.read_text()))]
+        found += [
+            f"{path.relative_to(PACKAGE)}:{line} {name}: say {INSTEAD[word]}"
+            for name, line, is_class in names
+            for word in INSTEAD
+            if f"_{word}_" in words_of(name) and (is_class or word not in CLASSES_ONLY)
+        ]
+    assert found == []
+
+
+def test_no_invented_word_is_in_a_sentence() -> None:
+    """Of the code and its tests: these say nothing to a reader who has not met them before."""
+    charming = re.compile(r"\b(?:quarrel|(?:front|own) doors?|the door of|just die of|starts the pauses anew)\b", re.I)
+    sources = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "docs").rglob("*.md")]
+    found = [f"{path}: {match[0]}" for path in sources for match in charming.finditer(path.read_text())]
+    assert found == []
