@@ -1,4 +1,4 @@
-"""When a worker hangs: requests wait for it, and it shows no sign of progress. Pure; `worker.py` makes the observations.
+"""When a worker hangs: requests wait for it, and it shows no sign of progress. Pure; `worker.py` observes.
 
 A health check tells only that the event loop turns, or is too busy to answer. What is looked at instead: pieces of
 answers, the worker's own count of steps (`engine/heartbeat.py`, or the engine's counters), and signs of work by its

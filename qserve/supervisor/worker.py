@@ -30,7 +30,7 @@ __all__ = ["SupervisedWorker", "WorkerEvents"]
 _log = logging.getLogger("qserve.supervisor")
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 30.0
-# A worker that ran so long was well: its next fall starts the pauses anew.
+# After a worker ran this long, the pauses before a restart begin again with the first.
 _WELL_AFTER_S = 60.0
 _MAX_FAILED_STARTS = 10
 _READY_INTERVAL_S = 0.1
@@ -39,7 +39,7 @@ _END_INTERVAL_S = 0.5
 _HEALTH_TIMEOUT_S = 30.0
 _MISSED_HEALTH_CHECKS = 3
 _TERM_GRACE_S = 2.0
-# The guard (engine/guard.py) then ends whatever the engine started, and its shared memory; others just die of it.
+# The guard (engine/guard.py) ends on it what the engine started, and its shared memory; other workers are killed.
 _END_FAMILY = signal.SIGUSR1
 _FAMILY_GRACE_S = 10.0
 _LAST_WORDS_S = 2.0
@@ -140,7 +140,7 @@ class SupervisedWorker:
         self._event("ready", phases_s=self.phases_s)
 
     async def _restart(self, reason: str, pause_s: float) -> float:
-        """Try until it is ready again; returns the pause that the next fall begins with."""
+        """Try until it is ready again; returns the pause before the next restart."""
         for _ in range(_MAX_FAILED_STARTS):
             self.endpoint.num_restarts += 1
             self._set(WorkerState.RESTARTING, f"{reason}; it is being restarted")

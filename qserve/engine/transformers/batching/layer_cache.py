@@ -67,8 +67,8 @@ class LayerPlacedCache(PagedAttentionCache):  # type: ignore[misc]  # transforme
         super().__init__(device=torch.device("meta"), **arguments)
         if len(self.cache_allocators) > 1:  # they share the one tensor, page by page; split, each would need all of it
             raise UsageError(
-                f"layers of {' and '.join(self.cache_allocators)} can't be divided over several devices, since they share "
-                "one KV pool; put the model on one card, or serve it with --engine vllm"
+                f"layers of {' and '.join(self.cache_allocators)} can't be split over several devices, since they "
+                "share one KV pool; put the model on one card, or serve it with --engine vllm"
             )
         self.device = device
         self.max_decode_fast_path_length = self.max_blocks_per_request = 0
