@@ -116,7 +116,7 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool) -> None:
     """The gateway's process, with what `qserve up` imports and logs."""
     import qserve.cli.main
     import qserve.supervisor  # noqa: F401
-    from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+    from qserve.engine.base import Api, UnixAddress, WorkerEndpoint, WorkerState
     from qserve.gateway.app import build_gateway
     from qserve.gateway.http.server import build_server
     from qserve.gateway.settings import GatewaySettings
@@ -130,7 +130,7 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool) -> None:
     if is_vllm:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as client:
             document = client.get("http://worker/openapi.json", timeout=30).json()
-        worker = replace(worker, models=("served",), engine="vllm", request_fields=fields_of(document))
+        worker = replace(worker, models=("served",), api=Api.VLLM, engine="vllm", request_fields=fields_of(document))
     server = build_server(build_gateway(GatewaySettings(keys=(key,)), [worker]), "127.0.0.1", 0)
 
     async def run() -> None:

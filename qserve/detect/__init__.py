@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qserve.core.hardware import Hardware
 from qserve.detect import host, nvml
-from qserve.detect.engines import Packages
+from qserve.detect.packages import Packages
 
 __all__ = ["detect"]
 

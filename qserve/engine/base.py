@@ -21,7 +21,7 @@ from typing import Any
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.prompt_size import ContextLimits
 
-__all__ = ["TcpAddress", "UnixAddress", "WorkerEndpoint", "WorkerState"]
+__all__ = ["Api", "TcpAddress", "UnixAddress", "WorkerEndpoint", "WorkerState"]
 
 
 class WorkerState(enum.StrEnum):
@@ -32,6 +32,15 @@ class WorkerState(enum.StrEnum):
     RESTARTING = "restarting"
     DRAINING = "draining"
     FAILED = "failed"
+
+
+class Api(enum.StrEnum):
+    """Whose requests a worker takes, and so by what the gateway checks them."""
+
+    OWN = "transformers"
+    """qserve's schemas (`qserve.wire.openai`, `qserve.wire.reward`); errors come in our shape."""
+    VLLM = "vllm"
+    """The OpenAPI document that the running server gives of itself."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +68,10 @@ class WorkerEndpoint:
         max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
         max_model_len: prompt and answer together, in tokens.
         detail: why it is not ready, for people; goes into the 503 that a client gets.
-        engine: whose requests it takes: `transformers` (checked by our schemas) or `vllm` (by the OpenAPI document that
-            the running server gives). `plan` says which engine it is.
+        api: whose requests it takes.
+        engine: its name, for people.
         adapters: further model names that the engine lists, LoRA adapters over `models[0]`.
-        request_fields: what the engine's requests may hold; None until it was asked, and for `transformers`.
+        request_fields: what the engine's requests may hold; None until it was asked, and for `Api.OWN`.
         plan: what was planned for it, shown beside the measured memory.
         memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
         start_phases_s: what the last start was spent on, in seconds.
@@ -84,6 +93,7 @@ class WorkerEndpoint:
     max_model_len: int
     state: WorkerState = WorkerState.STARTING
     detail: str = "the worker is starting"
+    api: Api = Api.OWN
     engine: str = "transformers"
     adapters: tuple[str, ...] = ()
     request_fields: EngineFields | None = field(default=None, repr=False)
@@ -101,8 +111,8 @@ class WorkerEndpoint:
 
     @property
     def speaks_our_errors(self) -> bool:
-        """A worker of our own answers; vLLM itself does so for a chat model alone."""
-        return self.engine == "transformers" or self.name == "reward"
+        """Whether its errors can go to a client as they are."""
+        return self.api is Api.OWN
 
     @property
     def context(self) -> ContextLimits:

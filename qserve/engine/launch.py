@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import Api, WorkerEndpoint
 from qserve.engine.heartbeat import Progress
 from qserve.engine.process import WorkerSpec
 from qserve.errors import QserveError, UsageError
@@ -83,13 +83,12 @@ class EngineLaunch(Protocol):
     Attributes:
         takes_engine_args: --engine-args are flags of its own server.
         verifies_quant: it can compare quantized weights with the 16-bit ones (--verify-quant).
-        requests_of: by whose requests the gateway checks: `transformers`, our schemas, or `vllm`, the document that the
-            running server gives of itself.
+        api: whose requests the worker takes.
     """
 
     takes_engine_args: ClassVar[bool]
     verifies_quant: ClassVar[bool]
-    requests_of: ClassVar[str]
+    api: ClassVar[Api]
 
     @classmethod
     def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:

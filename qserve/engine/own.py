@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import Api, WorkerEndpoint
 from qserve.engine.heartbeat import Progress, heartbeat_file, read_heartbeat
 from qserve.engine.launch import Ask, Launch, Retry
 from qserve.engine.limits import EngineLimits
@@ -108,7 +108,7 @@ class TransformersLaunch(OwnLaunch):
 
     takes_engine_args: ClassVar[bool] = False
     verifies_quant: ClassVar[bool] = True
-    requests_of: ClassVar[str] = "transformers"
+    api: ClassVar[Api] = Api.OWN
 
     @classmethod
     def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:

@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from qserve.engine.base import Api
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.kept_runs import KeptRuns
@@ -118,7 +119,7 @@ class Endpoints:
 
     def _addressed(self, route: RelayedRoute, model: Any) -> tuple[Upstream, Service]:
         upstream, service = serving(self._upstreams, route, model if isinstance(model, str) else None)
-        if service.engine != "transformers":
+        if service.api is not Api.OWN:
             upstream.check_ready()
         return upstream, service
 

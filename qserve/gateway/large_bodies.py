@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint
+from qserve.engine.base import Api, UnixAddress, WorkerEndpoint
 from qserve.engine.framed_process import FramedProcess, frames, send_frame, yield_the_processor
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.gateway.services import CheckedRequest, Service
@@ -51,7 +51,7 @@ class LargeBody:
         """What `service.reader` says of it, its ApiError too."""
         head: dict[str, Any] = {
             "what": "read", "method": route.method, "path": route.path, "service": route.services.index(service),
-            "worker": endpoint.name, "models": endpoint.models, "engine": endpoint.engine,
+            "worker": endpoint.name, "models": endpoint.models, "api": endpoint.api,
             "limits": asdict(endpoint.context),
         }  # fmt: skip
         answer = await self._ask(head, endpoint.request_fields)
@@ -133,7 +133,7 @@ def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> d
     reader = route.services[head["service"]].reader
     assert reader is not None, "a route without a body has no large one"
     endpoint = WorkerEndpoint(
-        head["worker"], tuple(head["models"]), UnixAddress(Path()), "", 1, engine=head["engine"],
+        head["worker"], tuple(head["models"]), UnixAddress(Path()), "", 1, api=Api(head["api"]),
         request_fields=fields, **head["limits"],
     )  # fmt: skip
     first_look(body, reader.known_names(route.path, endpoint))

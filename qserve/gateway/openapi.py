@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import Api, WorkerEndpoint
 from qserve.gateway.auth import OPEN_PATHS
 from qserve.gateway.engine_openapi import engine_schema
 from qserve.gateway.openapi_bounds import bound_ids, bound_lengths
@@ -43,7 +43,7 @@ class DocumentedWorker:
     """What the document says of one worker."""
 
     role: str
-    engine: str
+    api: Api
     names: tuple[str, ...]
     fields: EngineFields | None
     max_model_len: int = INT64_MAX
@@ -53,13 +53,13 @@ class DocumentedWorker:
     def of(cls, endpoint: WorkerEndpoint) -> DocumentedWorker:
         """As the worker is now."""
         return cls(
-            endpoint.name, endpoint.engine, endpoint.names, endpoint.request_fields, endpoint.max_model_len,
+            endpoint.name, endpoint.api, endpoint.names, endpoint.request_fields, endpoint.max_model_len,
             endpoint.vocab_size,
         )  # fmt: skip
 
     def serves(self, service: Service, route: RelayedRoute) -> bool:
         """An engine of its own mind tells which of the routes it has for its model."""
-        if service.role != self.role or service.engine not in (None, self.engine):
+        if service.role != self.role or service.api not in (None, self.api):
             return False
         return self.fields is None or (route.path, route.method) in self.fields.routes
 
@@ -133,7 +133,7 @@ def _body(one: DocumentedWorker, service: Service, route: RelayedRoute, schemas:
         return {"$ref": _REF.format(model=service.reader.schema.__name__)}
     if service.reader is None or one.fields is None:
         return {}
-    return engine_schema(one.fields.document, route.path, one.engine, schemas)
+    return engine_schema(one.fields.document, route.path, one.api, schemas)
 
 
 def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[str, Any]:

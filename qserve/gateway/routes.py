@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qserve.engine.base import Api
 from qserve.gateway.services import ByEngine, BySchema, Service
 from qserve.wire import reward, vllm
 from qserve.wire.errors import Dialect
@@ -61,12 +62,12 @@ def _completion_sequences(request: CompletionRequest) -> int:
 
 def _own(schema: type[Any], count: Callable[[Any], int] | None = None) -> Service:
     """The chat worker of qserve's own engine."""
-    return Service("chat", "transformers", BySchema(schema, count))
+    return Service("chat", Api.OWN, BySchema(schema, count))
 
 
 def _vllm(count: Callable[[Mapping[str, Any]], int] | None = None) -> Service:
     """A chat worker on vLLM."""
-    return Service("chat", "vllm", ByEngine(count))
+    return Service("chat", Api.VLLM, ByEngine(count))
 
 
 def _reward(schema: type[Any]) -> Service:
@@ -74,7 +75,7 @@ def _reward(schema: type[Any]) -> Service:
     return Service("reward", None, BySchema(schema, lambda request: reward.num_places(request.num_texts())))
 
 
-_VLLM_WITHOUT_BODY = Service("chat", "vllm", None)
+_VLLM_WITHOUT_BODY = Service("chat", Api.VLLM, None)
 
 _GENERATION = (
     RelayedRoute(

@@ -1,4 +1,4 @@
-"""Who answers a relayed route: workers of one role on one engine, and how a request for them is read and counted.
+"""Who answers a relayed route: workers of one role and one API, and how a request for them is read and counted.
 
 The same path can mean different things to different models (`/classify` of a reward host and of vLLM): a route has a
 `Service` for each, and the worker that serves the request's model picks one.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import Api, WorkerEndpoint
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import Wire
@@ -88,14 +88,14 @@ class Service:
 
     Attributes:
         role: `WorkerEndpoint.name`: `chat` or `reward`.
-        engine: `WorkerEndpoint.engine`; None: whatever runs the role.
+        api: `WorkerEndpoint.api`; None: whatever runs the role.
         reader: how a body is checked and counted; None for a route without a body.
     """
 
     role: str
-    engine: str | None
+    api: Api | None
     reader: Reader | None
 
     def fits(self, endpoint: WorkerEndpoint) -> bool:
         """Whether this worker is of the kind."""
-        return endpoint.name == self.role and self.engine in (None, endpoint.engine)
+        return endpoint.name == self.role and self.api in (None, endpoint.api)

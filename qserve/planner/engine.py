@@ -26,6 +26,7 @@ from qserve.planner.ways import Ways
 __all__ = [
     "GROUP", "SCORER", "Engine", "EnginePlanner", "changed_request", "engine_for", "engine_named", "engine_names",
     "engines", "load_attribute", "option_kinds", "option_value", "own_engines", "plan_request",
+    "reward_engine_names",
 ]  # fmt: skip
 
 GROUP = "qserve.engines"
@@ -52,6 +53,9 @@ class EnginePlanner(Protocol):
     """The options that it alone reads."""
     term_names: tuple[str, ...]
     """Every term that a plan of it may hold, in the order of --explain."""
+    profiles_memory: bool = False
+    """It measures a whole step before it serves: its figure of activations is exact, and what its processes hold beyond
+    all terms is runtime that the plan lacks."""
 
     def suits(self, hardware: Hardware) -> bool:
         """Whether a plan without --engine may take it on this machine."""
@@ -113,11 +117,21 @@ class EnginePlanner(Protocol):
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine: `name` is what --engine takes, `launch` what serves it, as "package.module:attribute"."""
+    """One engine. What only some commands need is named as "package.module:attribute", and loaded by those alone.
+
+    Attributes:
+        name: what --engine takes.
+        planner: what planning needs to know of it.
+        launch: what serves it, a `qserve.engine.launch.EngineLaunch`; empty for one that only plans.
+        checks: what stands against it on a machine, a `qserve.detect.engines.checks.EngineChecks`; empty: nothing.
+        reward: how it scores with reward models, a `qserve.reward.engines.RewardEngine`; empty: it does not.
+    """
 
     name: str
     planner: EnginePlanner
     launch: str = ""
+    checks: str = ""
+    reward: str = ""
 
 
 def own_engines() -> tuple[Engine, ...]:
@@ -139,6 +153,11 @@ def engine_names() -> tuple[str, ...]:
 def engines() -> tuple[Engine, ...]:
     """All that are registered, qserve's own first."""
     return tuple(map(engine_named, engine_names()))
+
+
+def reward_engine_names() -> tuple[str, ...]:
+    """What --reward-engine takes."""
+    return tuple(engine.name for engine in engines() if engine.reward)
 
 
 @cache

@@ -17,6 +17,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from qserve.planner.engine import engine_named
 from qserve.planner.learned import LearnedTerm, Residual
 from qserve.planner.plan import Plan
 
@@ -69,17 +70,21 @@ def _terms(plan: Plan, document: Mapping[str, Any]) -> Iterator[tuple[LearnedTer
         if document.get(f"{term}_bytes"):
             yield term, document[f"{term}_bytes"] // count
     activations = document.get("activations_bytes")
-    if activations and (plan.engine == "vllm" or activations > _planned(plan, "activations")):
+    if activations and (_profiles_memory(plan) or activations > _planned(plan, "activations")):
         yield "activations", activations // count
 
 
 def _missing(plan: Plan, document: Mapping[str, Any]) -> int:
-    """Bytes that vLLM's processes hold beyond all terms of the plan; 0 where that can't be told."""
-    if plan.engine != "vllm":
+    """Bytes that the engine's processes hold beyond all terms of the plan; 0 where that can't be told."""
+    if not _profiles_memory(plan):
         return 0
     on_devices = sum(each["bytes"] for each in document.get("devices", document.get("device_bytes")) or ())
     held = on_devices or (document.get("resident_bytes") or 0 if plan.on_cpu else 0)
     return max(0, held - sum(_planned(plan, term) for term in (*_PLANNED, "kv_cache"))) if held else 0
+
+
+def _profiles_memory(plan: Plan) -> bool:
+    return engine_named(plan.engine).planner.profiles_memory
 
 
 def _planned(plan: Plan, term: str) -> int:

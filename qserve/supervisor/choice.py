@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.detect.engines import Packages, why_not_served, why_not_vllm
+from qserve.detect.engines.checks import engine_checks, why_not_served
+from qserve.detect.packages import Packages
 from qserve.engine.launch import engine_launch
 from qserve.errors import DoesNotFit, UsageError
 from qserve.planner import Plan, make_plan
-from qserve.planner.engine import own_engines
+from qserve.planner.engine import Engine, engine_named, own_engines
 from qserve.planner.request import PlanRequest
 
 __all__ = ["check_fits", "check_length", "choose_engine"]
@@ -23,32 +24,41 @@ def choose_engine(
 ) -> tuple[PlanRequest, str]:
     """The request with its engine fixed, and why it is this one.
 
-    --engine is taken at its word; else vLLM where there is a card and it can serve the plan, transformers everywhere
-    else. Raises UsageError for what vLLM was asked for and can't do here, with what would work.
+    --engine is taken at its word; else the first of qserve's own that suits the machine and can serve the plan. Raises
+    UsageError for what an engine was asked for by name and can't do here, with what would work.
     """
     check_length(checkpoint, request)
-    if request.engine is not None and request.engine not in {one.name for one in own_engines()}:
+    if request.engine is not None:
         engine_launch(request.engine)  # raises for one that is not registered, or only plans
-        return request, f"--engine {request.engine}"
-    if request.engine == "transformers" or (request.engine is None and not hardware.devices):
-        reason = "--engine transformers" if request.engine else _FASTER_START
-        return replace(request, engine="transformers"), reason
-    obstacle = why_not_vllm(checkpoint, hardware, request, packages)
-    if obstacle is None:
-        # Each release sizes its cache in its own way: planned for the one that is installed.
-        for_vllm = replace(request, engine="vllm", engine_version=request.engine_version or packages.vllm)
-        obstacle = _why_not_planned(checkpoint, hardware, for_vllm, packages)
+        chosen, obstacle = _on(engine_named(request.engine), checkpoint, hardware, request, packages)
+        if obstacle is not None:
+            raise UsageError(f"--engine {request.engine}: {obstacle}")
+        return chosen, f"--engine {request.engine}"
+    *preferred, last = (engine for engine in own_engines() if engine.planner.suits(hardware))
+    reasons = []
+    for engine in preferred:
+        chosen, obstacle = _on(engine, checkpoint, hardware, request, packages)
         if obstacle is None:
-            return for_vllm, "--engine vllm" if request.engine else "it serves what was asked for"
-    if request.engine == "vllm":
-        raise UsageError(f"--engine vllm: {obstacle}")
-    return replace(request, engine="transformers"), f"not vllm, because {obstacle}"
+            return chosen, "it serves what was asked for"
+        reasons.append(f"not {engine.name}, because {obstacle}")
+    return replace(request, engine=last.name), "; ".join(reasons) or _FASTER_START
+
+
+def _on(
+    engine: Engine, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
+) -> tuple[PlanRequest, str | None]:
+    """The request for `engine` as it is installed, and what stands against it."""
+    checks = engine_checks(engine.name)
+    version = request.engine_version or checks.release(packages)
+    request = replace(request, engine=engine.name, engine_version=version)
+    obstacle = checks.why_not_asked(checkpoint, hardware, request, packages)
+    return request, obstacle or _why_not_planned(checkpoint, hardware, request, packages)
 
 
 def _why_not_planned(
     checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
 ) -> str | None:
-    """What stands against this request once it is planned: a quantization that vLLM has not, a plugin that lacks."""
+    """What stands against this request once it is planned: a quantization that the engine has not, a package."""
     try:
         return why_not_served(make_plan(checkpoint, hardware, request), packages)
     except UsageError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qserve.core.hardware import Device
-from qserve.engine.base import UnixAddress, WorkerEndpoint
+from qserve.engine.base import Api, UnixAddress, WorkerEndpoint
 from qserve.engine.launch import Launch, engine_launch
 from qserve.engine.own import OwnLaunch
 from qserve.engine.process import WorkerSpec
@@ -69,8 +69,9 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
     limits = hosted.plan.workload
     endpoint = WorkerEndpoint(
         hosted.role, hosted.names, UnixAddress(socket), key, limits.max_num_seqs, limits.max_model_len,
-        engine=_requests_of(hosted), plan=hosted.plan.to_json(), tells_report=hosted.role == "reward",
-        tokenizer=hosted.tokenizer or hosted.folder, vocab_size=_vocab_size(hosted.folder),
+        api=_api_of(hosted), engine=hosted.plan.engine, plan=hosted.plan.to_json(),
+        tells_report=hosted.role == "reward", tokenizer=hosted.tokenizer or hosted.folder,
+        vocab_size=_vocab_size(hosted.folder),
     )  # fmt: skip
     record.plan(hosted.role, hosted.plan, hosted.names)
     if hosted.engine_args or hosted.verify_quant:
@@ -90,8 +91,9 @@ def _vocab_size(folder: Path) -> int | None:
     return None
 
 
-def _requests_of(hosted: Hosted) -> str:
-    return hosted.plan.engine if hosted.role == "reward" else engine_launch(hosted.plan.engine).requests_of
+def _api_of(hosted: Hosted) -> Api:
+    """A reward model has our protocols in front of it, whatever computes."""
+    return Api.OWN if hosted.role == "reward" else engine_launch(hosted.plan.engine).api
 
 
 def _launch(hosted: Hosted, socket: Path, key: str, private: Path) -> Launch:

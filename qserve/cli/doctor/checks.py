@@ -8,21 +8,18 @@ from typing import Literal
 
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
-from qserve.detect.engines import (
-    BNB_PLUGIN,
-    Packages,
-    install_plugin_command,
-    why_not_installed,
-    why_not_scheme,
-)
+from qserve.detect.engines.checks import engine_checks, why_not_scheme
+from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command
+from qserve.detect.packages import Packages
 from qserve.engine.cpu.build import INSTALL, compiler_command
-from qserve.packages import SERVE_PACKAGES, install_command
+from qserve.packages import install_command
+from qserve.planner.engine import own_engines
 from qserve.units import GIB, format_bytes
 
 __all__ = ["Check", "can_chat", "examine", "schemes_of"]
 
 State = Literal["ok", "missing", "warning"]
-_ENGINES = ("vllm", "transformers")
+_OWN = tuple(engine.name for engine in own_engines())
 # The demo model and its worker need less; anything that people ask for needs more.
 _LEAST_RAM_BYTES = GIB
 # One 8B model in 16 bit.
@@ -49,7 +46,7 @@ def examine(hardware: Hardware, packages: Packages, cache: Path, port: int, port
 
 def can_chat(hardware: Hardware, packages: Packages) -> bool:
     """Whether one engine is there with memory to run in."""
-    has_engine = why_not_installed(hardware, packages) is None or _has_transformers(packages)
+    has_engine = any(check.state == "ok" for check in _engines(hardware, packages))
     return has_engine and hardware.ram_available_bytes >= _LEAST_RAM_BYTES
 
 
@@ -125,25 +122,13 @@ def _cpu_formats(hardware: Hardware) -> str:
 
 
 def _engines(hardware: Hardware, packages: Packages) -> list[Check]:
-    versions, reason = packages.versions, why_not_installed(hardware, packages)
-    vllm = (
-        f"{packages.vllm}, {'CPU' if packages.vllm_is_for_cpu else 'CUDA'} build" if packages.vllm else "not installed"
-    )
-    has_transformers = _has_transformers(packages)
-    return [
-        Check("engine", "vllm", "ok" if reason is None else "missing", vllm, reason or ""),
-        Check(
-            "engine",
-            "transformers",
-            "ok" if has_transformers else "missing",
-            f"{versions.get('transformers', 'not installed')}, torch {versions.get('torch', 'not installed')}",
-            "" if has_transformers else install_command(*SERVE_PACKAGES),
-        ),
-    ]
-
-
-def _has_transformers(packages: Packages) -> bool:
-    return {"torch", "transformers", "accelerate"} <= set(packages.versions)
+    lines = []
+    for name in _OWN:
+        checks = engine_checks(name)
+        reason = checks.why_not_installed(hardware, packages)
+        state: State = "ok" if reason is None else "missing"
+        lines.append(Check("engine", name, state, checks.installed(packages), reason or ""))
+    return lines
 
 
 def _extras(packages: Packages) -> list[Check]:
@@ -166,4 +151,4 @@ def _extras(packages: Packages) -> list[Check]:
 def schemes_of(hardware: Hardware, packages: Packages) -> dict[str, dict[str, str | None]]:
     """Scheme to engine to the reason why a checkpoint stored so does not run there; None where it does."""
     stored = [name for name, scheme in SCHEMES.items() if scheme.is_stored]
-    return {name: {engine: why_not_scheme(name, engine, hardware, packages) for engine in _ENGINES} for name in stored}
+    return {name: {engine: why_not_scheme(name, engine, hardware, packages) for engine in _OWN} for name in stored}

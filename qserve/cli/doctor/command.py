@@ -14,7 +14,7 @@ import click
 
 from qserve.cli.doctor.checks import Check, can_chat, examine, schemes_of
 from qserve.core.hardware import Hardware
-from qserve.detect.engines import Packages
+from qserve.detect.packages import Packages
 
 __all__ = ["command", "hub_cache"]
 

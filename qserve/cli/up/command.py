@@ -23,6 +23,7 @@ from qserve.cli.up.recording import recording_of
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.errors import MissingExtra, UsageError
 from qserve.packages import missing_to_serve
+from qserve.planner.engine import SCORER, reward_engine_names
 from qserve.planner.request import PlanRequest
 from qserve.units import MIB
 
@@ -45,8 +46,8 @@ _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args"
 @click.option("--reward-quant", default="auto", show_default=True, help="--quant of the reward model's body.")
 @click.option(
     "--reward-engine",
-    type=click.Choice(["transformers", "vllm"]),
-    default="transformers",
+    type=click.Choice(sorted(reward_engine_names())),
+    default=SCORER,
     show_default=True,
     help="What computes rewards: qserve's own scorer, or vLLM's pooling runner where the format allows.",
 )
@@ -141,7 +142,7 @@ def command(
     served_model_name: tuple[str, ...],
     served_reward_name: tuple[str, ...],
     reward_quant: str,
-    reward_engine: Literal["transformers", "vllm"],
+    reward_engine: str,
     host: str,
     port: int,
     api_key: tuple[str, ...],

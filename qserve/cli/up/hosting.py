@@ -9,25 +9,22 @@ from typing import Literal
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.core.model_spec import Head
-from qserve.detect.engines import Packages
+from qserve.detect.packages import Packages
 from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
-from qserve.planner.engine import changed_request
+from qserve.planner.engine import SCORER
 from qserve.planner.share import make_shared_plan
 from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.engines import reward_engine
 from qserve.reward.find import find_reward
 from qserve.reward.settings import RewardSettings
-from qserve.reward.vllm.suits import why_not
 from qserve.supervisor import Hosted
-from qserve.supervisor.choice import check_fits, choose_engine
+from qserve.supervisor.choice import check_fits, check_length, choose_engine
 from qserve.supervisor.screen import Screen
 
 __all__ = ["Wanted", "what_to_host"]
 
-# Steps whose keys vLLM's cache holds for a reward model: of texts that run, and of prompts that answers share.
-_CACHED_STEPS = 8
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
@@ -42,7 +39,7 @@ class Wanted:
     settings: RewardSettings
     load_format: Literal["auto", "dummy"]
     configs: Path
-    reward_engine: Literal["transformers", "vllm"] = "transformers"
+    reward_engine: str = SCORER
 
 
 def what_to_host(
@@ -122,27 +119,12 @@ def _reward(wanted: Wanted, reward: RewardCheckpoint, plan: Plan) -> Hosted:
 
 
 def _reward_request(wanted: Wanted, reward: RewardCheckpoint | None, hardware: Hardware, quant: str) -> PlanRequest:
-    """Raises UsageError where --reward-engine vllm can't score this model as it was trained."""
+    """Raises UsageError where the engine can't score this model as it was trained."""
     request = PlanRequest(quant=quant, engine=wanted.reward_engine, max_model_len=wanted.settings.max_length)
-    if reward is None or wanted.reward_engine != "vllm":
+    if reward is None:
         return request
-    obstacle = why_not(reward, wanted.settings)
-    if obstacle is not None:
-        raise UsageError(f"--reward-engine vllm: {obstacle}")
-    # Compiling takes a minute on a CPU and gains nothing on texts that are read once, each of another length.
-    request = changed_request(request, enforce_eager=not hardware.devices)
-    planned = reward.planned()
-    # Whether vLLM scores it was asked above; what else may stand against vLLM is asked as for any model.
-    body = replace(planned, spec=replace(planned.spec, head=Head("lm")))
-    try:
-        request = choose_engine(body, hardware, request, Packages.installed())[0]
-    except UsageError as error:
-        raise UsageError(str(error).replace("--engine vllm", "--reward-engine vllm")) from None
-    plan = make_plan(planned, hardware, request)
-    # A text is read once: room for a few steps is enough, where the plan of a chat model takes all that it can get.
-    tokens = _CACHED_STEPS * max(plan.workload.max_model_len, plan.workload.max_num_batched_tokens)
-    enough_bytes = tokens * plan.model.kv_bytes_per_token
-    return replace(request, kv_cache_memory_bytes=enough_bytes) if plan.kv_cache_tokens > tokens else request
+    check_length(reward.planned(), request)
+    return reward_engine(wanted.reward_engine).request(reward, wanted.settings, hardware, request, Packages.installed())
 
 
 def _folder_of(checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Path:

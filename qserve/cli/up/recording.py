@@ -30,7 +30,7 @@ def recording_of(run_folder: Path, hardware: Hardware, keep_days: float, keep_gi
 
     Raises UsageError for bounds that make no sense.
     """
-    from qserve.detect.engines import Packages
+    from qserve.detect.packages import Packages
     from qserve.runs.retention import Retention
     from qserve.runs.writer import NewRun
     from qserve.supervisor.record import Recording

@@ -11,6 +11,7 @@ from typing import Any
 from qserve.engine.vllm.flag_table import flag_table, setting_of
 from qserve.errors import UsageError
 from qserve.planner.engine import changed_request, option_value
+from qserve.planner.engines.vllm.options import VllmOptions
 from qserve.planner.request import PlanRequest
 
 __all__ = ["MTP_METHODS", "with_counted_flags"]
@@ -38,7 +39,7 @@ def with_counted_flags(request: PlanRequest, engine_args: str) -> PlanRequest:
     What can't be read is left to the engine's own parser, which names it. Raises UsageError for what changes memory
     and is not counted, and for what contradicts itself (`--max-loras` without `--enable-lora`).
     """
-    if not engine_args or request.engine == "transformers":
+    if not engine_args or request.engine not in (None, VllmOptions.engine):
         return request
     words = _words(engine_args)
     _refuse_uncounted(words)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import qserve.engine.guard
-from qserve.engine.base import WorkerEndpoint
+from qserve.engine.base import Api, WorkerEndpoint
 from qserve.engine.heartbeat import Progress
 from qserve.engine.launch import Ask, Launch, Retry
 from qserve.engine.process import WorkerSpec, death_of
@@ -56,7 +56,7 @@ class VllmLaunch:
 
     takes_engine_args: ClassVar[bool] = True
     verifies_quant: ClassVar[bool] = False
-    requests_of: ClassVar[str] = "vllm"
+    api: ClassVar[Api] = Api.VLLM
 
     @classmethod
     def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:

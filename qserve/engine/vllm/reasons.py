@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qserve.detect.engines import Packages, install_plugin_command
+from qserve.detect.engines.vllm import install_plugin_command
+from qserve.detect.packages import Packages
 from qserve.engine.vllm.failure import Failure, FailureKind
 from qserve.units import GIB
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from qserve.detect.engines import VLLM_ACCEPTED, VLLM_TESTED
+from qserve.detect.engines.vllm import VLLM_ACCEPTED, VLLM_TESTED
 from qserve.errors import UsageError
 
 __all__ = ["Release", "release_of"]

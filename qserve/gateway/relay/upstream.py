@@ -150,7 +150,7 @@ def _not_served(upstreams: Sequence[Upstream], route: RelayedRoute, model: str |
         if silent:
             name = silent[0].endpoint.models[0]
             return ApiError(404, f"the engine does not serve {where} for the model {name!r}", "route_not_served")
-        kinds = " or ".join(f"{one.role} models on {one.engine or 'any engine'}" for one in route.services)
+        kinds = " or ".join(f"{one.role} models on {one.api or 'any engine'}" for one in route.services)
         return ApiError(404, f"{where} is served by {kinds}, and there is none here", "route_not_served")
     who = " and ".join(repr(one.endpoint.models[0]) for one in models)
     assert model is not None, "somebody serves it, and any would do"

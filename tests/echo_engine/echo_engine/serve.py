@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from qserve.engine.base import Api
 from qserve.engine.launch import Launch
 from qserve.engine.own import OwnLaunch
 from qserve.engine.process import WorkerSpec
@@ -17,7 +18,7 @@ class EchoLaunch(OwnLaunch):
 
     takes_engine_args: ClassVar[bool] = False
     verifies_quant: ClassVar[bool] = False
-    requests_of: ClassVar[str] = "transformers"
+    api: ClassVar[Api] = Api.OWN
 
     @classmethod
     def serving(cls, spec: WorkerSpec, file: Path, engine_args: str) -> Launch:

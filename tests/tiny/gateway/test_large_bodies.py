@@ -9,7 +9,7 @@ import json
 import psutil
 import pytest
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint
+from qserve.engine.base import Api, UnixAddress, WorkerEndpoint
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies
 from qserve.gateway.routes import ROUTES
 from qserve.wire.engine_fields import fields_of
@@ -90,9 +90,9 @@ async def test_its_process_ends_with_the_gateway_and_comes_back_after_a_fall(run
 
 async def test_an_engines_own_fields_are_known_there_too():
     route = next(route for route in ROUTES if route.path == "/v1/chat/completions")
-    service = next(one for one in route.services if one.engine == "vllm")
+    service = next(one for one in route.services if one.api is Api.VLLM)
     endpoint = WorkerEndpoint(
-        "chat", ("big",), UnixAddress("x"), "", 1, 1, engine="vllm", request_fields=fields_of(DOCUMENT)
+        "chat", ("big",), UnixAddress("x"), "", 1, 1, api=Api.VLLM, engine="vllm", request_fields=fields_of(DOCUMENT)
     )
     bodies = LargeBodies()
     try:

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import Api, UnixAddress, WorkerEndpoint, WorkerState
 from qserve.errors import UsageError
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
@@ -52,7 +52,7 @@ async def _gateway(*endpoints, **settings):
 def _endpoint(engine, **changed):
     """As the supervisor leaves it when the engine is ready."""
     endpoint = WorkerEndpoint(
-        "chat", ("big",), UnixAddress(engine.socket), "wk", 4, 512, WorkerState.READY, "", engine="vllm",
+        "chat", ("big",), UnixAddress(engine.socket), "wk", 4, 512, WorkerState.READY, "", api=Api.VLLM, engine="vllm",
         adapters=("sql",), request_fields=fields_of(DOCUMENT),
     )  # fmt: skip
     return replace(endpoint, **changed)

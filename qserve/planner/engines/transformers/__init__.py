@@ -7,4 +7,10 @@ from qserve.planner.engines.transformers.planner import TransformersPlanner
 
 __all__ = ["ENGINE"]
 
-ENGINE = Engine("transformers", TransformersPlanner(), launch="qserve.engine.own:TransformersLaunch")
+ENGINE = Engine(
+    "transformers",
+    TransformersPlanner(),
+    launch="qserve.engine.own:TransformersLaunch",
+    checks="qserve.detect.engines.transformers:TransformersChecks",
+    reward="qserve.reward.serving.own:ENGINE",
+)

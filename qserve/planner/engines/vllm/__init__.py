@@ -7,4 +7,10 @@ from qserve.planner.engines.vllm.planner import VllmPlanner
 
 __all__ = ["ENGINE"]
 
-ENGINE = Engine("vllm", VllmPlanner(), launch="qserve.engine.vllm.launch:VllmLaunch")
+ENGINE = Engine(
+    "vllm",
+    VllmPlanner(),
+    launch="qserve.engine.vllm.launch:VllmLaunch",
+    checks="qserve.detect.engines.vllm:VllmChecks",
+    reward="qserve.reward.vllm.engine:ENGINE",
+)

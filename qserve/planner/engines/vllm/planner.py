@@ -33,6 +33,7 @@ class VllmPlanner(EnginePlanner):
     default_version: str = TESTED_RELEASE
     options: type[EngineOptions] | None = VllmOptions
     term_names: tuple[str, ...] = tuple(dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)))
+    profiles_memory: bool = True
 
     def suits(self, hardware: Hardware) -> bool:
         return bool(hardware.devices)

@@ -1,0 +1,49 @@
+"""What stands against the transformers engine on this machine: packages that a quantization needs."""
+
+from __future__ import annotations
+
+from qserve.core.hardware import Hardware
+from qserve.core.quantization import SCHEMES
+from qserve.detect.engines.checks import EngineChecks
+from qserve.detect.packages import Packages
+from qserve.packages import SERVE_PACKAGES, install_command
+from qserve.planner.engines.transformers.packages import lacking
+from qserve.planner.plan import Plan
+
+__all__ = ["TransformersChecks"]
+
+_NEEDED = {"torch", "transformers", "accelerate"}
+# Compute capability of the first cards that multiply fp8.
+_FP8_CAPABILITY = (8, 9)
+
+
+class TransformersChecks(EngineChecks):
+    """See `EngineChecks`."""
+
+    def installed(self, packages: Packages) -> str:
+        versions = packages.versions
+        return f"{versions.get('transformers', 'not installed')}, torch {versions.get('torch', 'not installed')}"
+
+    def why_not_installed(self, hardware: Hardware, packages: Packages) -> str | None:
+        return None if set(packages.versions) >= _NEEDED else install_command(*SERVE_PACKAGES)
+
+    def why_not_served(self, plan: Plan, packages: Packages) -> str | None:
+        scheme = plan.quant.scheme
+        if scheme == "fp8":  # made 16 bit where its packages are missing
+            return None
+        missing = lacking(scheme, Hardware((), 0, 0, 0, packages=frozenset(packages.versions)))
+        return f"{scheme} on the transformers engine needs {install_command(*missing)}" if missing else None
+
+    def why_not_stored(self, scheme: str, hardware: Hardware, packages: Packages) -> str | None:
+        if scheme.startswith("bnb"):
+            return None if "bitsandbytes" in packages.versions else install_command("bitsandbytes")
+        if SCHEMES[scheme].bits >= 16:
+            return None
+        if scheme == "fp8":
+            return None if _capability(hardware) >= _FP8_CAPABILITY else "needs a card of compute capability 8.9"
+        command = install_command("gptqmodel") if scheme == "awq" else install_command("gptqmodel", "optimum")
+        return None if "gptqmodel" in packages.versions else command
+
+
+def _capability(hardware: Hardware) -> tuple[int, int]:
+    return min((device.compute_capability or (0, 0) for device in hardware.devices), default=(0, 0))

