@@ -1,22 +1,32 @@
-"""How one sequence fails in a worker while the others continue."""
+"""How a request fails in a worker while the others continue. What HTTP calls it is `qserve.wire.errors`'s business."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-__all__ = ["NOT_A_NUMBER", "SequenceFailed"]
+__all__ = ["NOT_A_NUMBER", "EngineError", "PromptRefused", "SequenceFailed"]
 
 NOT_A_NUMBER = "the model's output is not a number; the checkpoint or its dtype is broken, try --dtype float32"
 
 
-class SequenceFailed(Exception):
-    """One sequence failed in the engine, for example for want of memory. Others continue.
+class EngineError(Exception):
+    """What an engine answers in the place of tokens or scores. Its text is for people.
 
     Attributes:
-        status: of the HTTP answer.
-        code: the machine's word for it, in the answer's `error`.
+        code: the machine's word for it, in the answer's `error`; `qserve.wire.errors.from_failure` has its status.
+        param: the field of the request that it is about, if it is about one.
 
     """
 
-    status: ClassVar[int] = 500
-    code: ClassVar[str] = "generation_failed"
+    code: str = "generation_failed"
+    param: str | None = None
+
+
+class SequenceFailed(EngineError):
+    """One sequence failed in the engine, for example for want of memory. Others continue."""
+
+
+class PromptRefused(EngineError):
+    """A prompt that can't be run as it was asked for: nothing was begun."""
+
+    def __init__(self, message: str, code: str, param: str) -> None:
+        super().__init__(message)
+        self.code, self.param = code, param

@@ -20,7 +20,6 @@ _PHRASES = ("you tried to allocate", "out of memory", "out_of_memory", "status_a
 class OutOfMemory(SequenceFailed):
     """The machine had no memory for this sequence. It may be asked again when others have ended."""
 
-    status = 503
     code = "out_of_memory"
 
     @classmethod

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-__all__ = ["ApiError", "Dialect", "from_engine", "from_validation", "unknown_field"]
+__all__ = ["ApiError", "Dialect", "from_engine", "from_failure", "from_validation", "unknown_field"]
 
 _TYPE_OF_STATUS = {
     400: "invalid_request_error",
@@ -36,6 +36,8 @@ _ANTHROPIC_TYPE_OF_STATUS = {
     503: "overloaded_error",
 }
 _TEI_TYPE_OF_STATUS = {429: "overloaded", 503: "unhealthy"}
+# Of what a worker's engine says by code alone (`qserve.model.failures`): all else is a failure of the worker.
+_STATUS_OF_FAILURE = {"out_of_memory": 503, "context_length_exceeded": 400, "empty_prompt": 400}
 _CODE_OF_STATUS = {404: "not_found", 422: "unprocessable", 501: "not_implemented"}
 
 
@@ -109,6 +111,11 @@ class ApiError(Exception):
         fallback = "api_error" if self.status >= 500 else "invalid_request_error"
         kind = _ANTHROPIC_TYPE_OF_STATUS.get(self.status, fallback)
         return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+
+def from_failure(code: str, message: str, param: str | None = None) -> ApiError:
+    """What HTTP says of an engine's failure: its code stays the machine's word for it."""
+    return ApiError(_STATUS_OF_FAILURE.get(code, 500), message, code, param)
 
 
 def from_validation(error: ValidationError) -> ApiError:

@@ -22,10 +22,9 @@ from qserve.engine.transformers.batching.scoring import PromptScorer
 from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, TokenChoice
 from qserve.engine.transformers.sampling.text import StopStrings, TextStream
 from qserve.errors import BrokenCheckpoint, DoesNotFit
-from qserve.model.failures import SequenceFailed
+from qserve.model.failures import PromptRefused, SequenceFailed
 from qserve.model.load import LoadedModel
 from qserve.model.out_of_memory import OutOfMemory
-from qserve.wire.errors import ApiError
 
 __all__ = ["Engine", "Generation", "Piece"]
 
@@ -97,10 +96,10 @@ class Engine:
         return EngineLimits(self.max_model_len, self.max_num_seqs, max_prompt_bytes, self.max_positions)
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
-        """The number of tokens that may be generated; raises a 400 with the numbers when that is none."""
+        """The number of tokens that may be generated; raises with the numbers when that is none."""
         room = self.max_model_len - num_prompt_tokens
         if num_prompt_tokens == 0:
-            raise ApiError(400, "the prompt is empty: it has no tokens", "empty_prompt", "prompt")
+            raise PromptRefused("the prompt is empty: it has no tokens", "empty_prompt", "prompt")
         if room < (1 if max_tokens is None else max_tokens):
             asked = "" if max_tokens is None else f" and max_tokens asks for {max_tokens}"
             raise self.limits.context.too_long(
@@ -111,7 +110,10 @@ class Engine:
         return room if max_tokens is None else max_tokens
 
     async def generate(self, generation: Generation) -> AsyncGenerator[Piece]:
-        """The pieces of one answer. Closing the iterator, or cancelling its task, stops the generation."""
+        """The pieces of one answer. Closing the iterator, or cancelling its task, stops the generation.
+
+        Raises SequenceFailed where the engine can't go on with it.
+        """
         params = generation.params
         sequence = Sequence(
             request_id=f"{generation.request_id or 'internal'}/{next(self._ids)}",
@@ -129,7 +131,7 @@ class Engine:
             for num_tokens in itertools.count(1):
                 item = await sequence.outbox.get()
                 if isinstance(item, SequenceFailed):
-                    raise ApiError(item.status, str(item), item.code)
+                    raise item
                 self.num_generated_tokens += 1
                 if self._heartbeat is not None:
                     self._heartbeat.beat()
@@ -158,7 +160,8 @@ class Engine:
     ) -> list[ScoredPrompt]:
         """Log-probabilities of prompts, and the token after each when `draw_next`.
 
-        Each prompt stands `n` times in a row; the copies draw as the `n` answers of a generation would.
+        Each prompt stands `n` times in a row; the copies draw as the `n` answers of a generation would. Raises
+        SequenceFailed.
         """
         self.num_prompt_tokens += sum(map(len, prompts))
         jobs = [
@@ -173,8 +176,6 @@ class Engine:
         self._count(len(jobs))
         try:
             return await self._scorer.score(jobs)
-        except SequenceFailed as error:
-            raise ApiError(error.status, str(error), error.code) from error
         finally:
             self._count(-len(jobs))
 
@@ -189,8 +190,8 @@ class Engine:
             async for _ in self.generate(Generation(prompt, params, max_tokens=1)):
                 pass
             await self.score([prompt], params, draw_next=False)
-        except ApiError as error:
-            kind = DoesNotFit if error.code == OutOfMemory.code else BrokenCheckpoint
+        except SequenceFailed as error:
+            kind = DoesNotFit if isinstance(error, OutOfMemory) else BrokenCheckpoint
             raise kind(f"the model can't be used: {error}") from error
         self.num_prompt_tokens = self.num_generated_tokens = 0
 

@@ -110,12 +110,13 @@ class RewardScorer:
 
         Requests get equal shares of the tokens that are computed. One that comes in several calls names itself by the
         same `flow`; without one the call is a request of its own. Raises ApiError: 400 for an item that can't be read
-        as the model is (too long, no step token, …), before anything runs; the engine's own status for one that failed.
+        as the model is (too long, no step token, …), before anything runs; SequenceFailed for one
+        that failed.
         """
         outcomes = await self.score_each(items, flow)
         for outcome in outcomes:
             if isinstance(outcome, SequenceFailed):
-                raise ApiError(outcome.status, str(outcome), outcome.code)
+                raise outcome
         return [outcome for outcome in outcomes if isinstance(outcome, Score)]
 
     async def score_each(self, items: Sequence[ScoreItem], flow: Flow | None = None) -> list[Outcome]:

@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from qserve.engine.asgi import CLIENT_CLOSED, KeyGuard, to_response, unless_client_leaves
+from qserve.engine.asgi import CLIENT_CLOSED, unless_client_leaves
+from qserve.engine.worker_app import worker_app
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.protocols.job import About, Scored, ScoreJob, Text
 from qserve.reward.protocols.table import PROTOCOLS, Protocol
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["build_app"]
 
-_log = logging.getLogger("qserve.worker")
 # A larger body is read in a thread, and only so many such requests are held in memory as objects: some 10 bytes a byte.
 _LARGE_BYTES = 1 << 16
 _LARGE_REQUESTS = 2
@@ -61,42 +59,31 @@ def build_app(
 
     `memory` tells what the worker holds. The scorer runs already. `parts` combine its rewards with rules and judges.
     """
-    created_unix_s = int(time.time())
     metrics = RewardMetrics(scorer)
     host = _Host(scorer, models[0], metrics, parts)
 
-    async def models_list(request: Request) -> Response:
-        entry = {
-            "object": "model", "created": created_unix_s, "owned_by": "qserve", "max_model_len": scorer.max_length,
-            "reward": scorer.meta | (parts.meta if parts is not None else {}),
-        }  # fmt: skip
-        return JSONResponse({"object": "list", "data": [{"id": name, **entry} for name in models]})
-
-    async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    async def exposition(request: Request) -> Response:
-        return Response(metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def held(request: Request) -> Response:
+    async def held() -> dict[str, Any]:
         found = memory()
-        return JSONResponse(await found if inspect.isawaitable(found) else found)
+        return await found if inspect.isawaitable(found) else found
 
     async def report(request: Request) -> Response:
         return JSONResponse(report_of(scorer.stats, metrics.recent))
 
-    app = Starlette(
-        routes=[
-            Route("/health", health),
-            Route("/metrics", exposition),
-            Route("/v1/models", models_list),
-            Route("/v1/qserve/memory", held),
+    return worker_app(
+        [
             Route("/v1/qserve/report", report),
             *(Route(path, host.endpoint(protocol), methods=["POST"]) for path, protocol in PROTOCOLS.items()),
         ],
-        exception_handlers={ApiError: _api_error, Exception: _unexpected},
+        models,
+        key,
+        card=lambda: {
+            "max_model_len": scorer.max_length,
+            "reward": scorer.meta | (parts.meta if parts is not None else {}),
+        },
+        metrics=metrics.exposition,
+        memory=held,
+        dialect_of=lambda path: Dialect.TEI if path == "/predict" else Dialect.OPENAI,
     )
-    return KeyGuard(app, key)
 
 
 class _Host:
@@ -194,13 +181,3 @@ class _Host:
         # A list has no field for how its scores came about; a header has.
         headers = {"x-qserve-meta": json.dumps(meta)} if isinstance(body, list) else None
         return JSONResponse(body, headers=headers)
-
-
-async def _api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return to_response(error, Dialect.TEI if request.url.path == "/predict" else Dialect.OPENAI)
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    _log.exception("a request failed", exc_info=error)
-    return to_response(ApiError(500, "the worker failed on this request; its log tells why", "internal_error"))

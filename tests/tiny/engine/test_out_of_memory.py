@@ -17,7 +17,6 @@ from qserve.engine.transformers.engine import Engine, Generation, Piece
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError
 from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory, is_out_of_memory
-from qserve.wire.errors import ApiError
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import choices_of, generated, idle, prompts, running, sequence, tokens_of
 
@@ -125,14 +124,16 @@ def test_what_counts_as_want_of_memory() -> None:
     assert not is_out_of_memory(SequenceFailed("you tried to allocate"))
 
 
-@pytest.mark.parametrize(("code", "kind"), [("out_of_memory", DoesNotFit), ("generation_failed", BrokenCheckpoint)])
-async def test_a_warm_up_without_memory_is_no_fault_of_the_checkpoint(code: str, kind: type[QserveError]) -> None:
+@pytest.mark.parametrize(("error", "kind"), [(OutOfMemory, DoesNotFit), (SequenceFailed, BrokenCheckpoint)])
+async def test_a_warm_up_without_memory_is_no_fault_of_the_checkpoint(
+    error: type[SequenceFailed], kind: type[QserveError]
+) -> None:
     class Poor(Engine):
         def __init__(self) -> None:
             self.eos_token_ids = frozenset({7})
 
         async def generate(self, generation: Generation) -> AsyncGenerator[Piece]:
-            raise ApiError(503, "no more", code)
+            raise error("no more")
             yield
 
     with pytest.raises(kind, match="the model can't be used: no more"):
