@@ -59,7 +59,7 @@ async def test_a_prompt_that_is_too_much_fails_alone(family: str, kind: type[Any
             OutOfMemory, match=r"prefilling 2\d\d tokens of its prompt.*--max-num-batched-tokens"
         ) as caught:
             await choices_of(batcher, sequence("too long", prompts(1, 230)[0], 5))
-        assert (caught.value.status, caught.value.code) == (503, "out_of_memory")
+        assert caught.value.code == "out_of_memory"
         assert "you tried to allocate" in str(caught.value), "what was needed"
         assert [await task for task in tasks] == [generated(reference, prompt, 60) for prompt in asked]
         await idle(batcher)
