@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from qserve.model.failures import SequenceFailed
 from qserve.reward.scoring.compute import Output, RowComputer
 from qserve.reward.scoring.fair_queue import FairQueue, Flow
 from qserve.reward.scoring.forward import PooledText
@@ -52,7 +53,8 @@ class RowRules:
 
 @dataclass(eq=False)
 class Job:
-    """One text on its way. `deliver` is called once, by a worker's thread; `is_cancelled` is asked before it runs."""
+    """One text on its way. `deliver` is called once, by a worker's thread, and raises nothing: others wait behind that
+    thread. `is_cancelled` is asked before it runs."""
 
     text: PooledText
     deliver: Callable[[Output], None]
@@ -75,31 +77,31 @@ class RowQueue:
         self._threads: list[threading.Thread] = []
 
     def put(self, jobs: Sequence[Job], flow: Flow) -> None:
-        """Hand over jobs of one request; `flow` is the same for all that it hands over.
-
-        Raises RuntimeError after `stop`: nobody would ever compute them.
-        """
-        if self._stopped:
-            raise RuntimeError("the scorer has been stopped")
+        """Hand over jobs of one request; `flow` is the same for all that it hands over. After `stop` they fail."""
         self._arrivals.put((flow, jobs))
+        if self._stopped:
+            self._fail_waiting()
 
     def start(self) -> None:
-        """Start the threads, for the first time or after `stop`."""
+        """Start the threads, also after a `stop`. Raises RuntimeError while threads of before still run."""
+        if any(thread.is_alive() for thread in self._threads):
+            raise RuntimeError("the queue's threads run already; one program at a time can start a scorer")
         self._stopped = False
-        for index in range(self._rules.num_workers):
-            self._threads.append(threading.Thread(target=self._work, name=f"reward-row-{index}", daemon=True))
-            self._threads[-1].start()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"reward-row-{index}", daemon=True)
+            for index in range(self._rules.num_workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """End the threads after the rows that they are at; what still waits is dropped and not delivered."""
+        """End the threads after the rows that they are at; what still waits fails."""
         self._stopped = True
         for _ in self._threads:
             self._arrivals.put((Flow(), ()))
         for thread in self._threads:  # a thread that is still in a row when the interpreter ends aborts the process
             thread.join(_LONGEST_ROW_S)
-        self._threads.clear()
-        self._arrivals = queue.SimpleQueue()
-        self._waiting.drop(lambda _: True)
+        self._fail_waiting()
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Compute `jobs` here and now; returns when all are delivered. Not between `start` and `stop`."""
@@ -128,6 +130,22 @@ class RowQueue:
             if chosen is None:
                 return
             self._run(*chosen)
+
+    def _fail_waiting(self) -> None:
+        """Nobody computes what waits; a caller that heard nothing would wait for ever."""
+        failed: list[Job] = []
+        if self._choosing.acquire(timeout=_LONGEST_ROW_S):  # held while a thread waits for the end of another's row
+            try:
+                self._waiting.drop(lambda job: failed.append(job) is None)
+            finally:
+                self._choosing.release()
+        while True:
+            try:
+                failed += self._arrivals.get_nowait()[1]
+            except queue.Empty:
+                break
+        for job in failed:
+            job.deliver(SequenceFailed("the worker is stopping; ask again when it is ready"))
 
     def _arrive(self) -> None:
         """Takes in what has come; blocks while nothing waits, and a moment longer when nobody is at work."""

@@ -82,11 +82,11 @@ class RewardScorer:
         self._computer.on_row = heartbeat.beat
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads, also after a `stop`. Raises RuntimeError while they run."""
         self._queue.start()
 
     def stop(self) -> None:
-        """End the threads after the rows that they are at."""
+        """End the threads after the rows that they are at; what still waits fails."""
         self._queue.stop()
 
     def warm_up(self) -> None:
@@ -152,8 +152,12 @@ class RewardScorer:
         text = self._checked(item)
 
         def deliver(output: Output) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_resolve, future, self._outcome(item, text, output))
+            try:
+                outcome = self._outcome(item, text, output)
+            except Exception as error:  # whatever it is, it is this text's alone
+                outcome = SequenceFailed(f"scoring failed: {error}")
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                loop.call_soon_threadsafe(_resolve, future, outcome)
 
         return Job(text, deliver, future.cancelled)
 

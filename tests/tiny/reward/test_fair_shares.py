@@ -16,6 +16,8 @@ from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import Host
 
 PROMPT, NUM_FLOOD = "What is 17+25?", 5000
+# A minute's work on a busy machine; only what hangs takes longer.
+_FLOOD_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +34,11 @@ class Flood:
         self._host, self._texts = host, texts
         self.status = 0
         self.num_rewards = 0
-        self.thread = threading.Thread(target=self._ask)
+        self.thread = threading.Thread(target=self._ask, daemon=True)
         self.thread.start()
 
     def _ask(self) -> None:
-        reply = self._host.client.post("/v1/reward", json={"texts": self._texts}, timeout=300)
+        reply = self._host.client.post("/v1/reward", json={"texts": self._texts}, timeout=_FLOOD_S)
         self.status, self.num_rewards = reply.status_code, len(reply.json().get("data", ()))
 
     def until_computed(self, num_rows: int) -> None:
@@ -73,7 +75,7 @@ def test_two_responses_wait_for_two_rows_and_not_for_the_flood(host: Host, monke
         assert len(host.post("/v1/reward", prompt=PROMPT, responses=["42", "41"])["data"]) == 2
     assert flood.thread.is_alive(), "the flood was over before the small requests were answered"
     before = host.scorer.stats.num_rows
-    flood.thread.join()
+    flood.thread.join(_FLOOD_S)
     assert (flood.status, flood.num_rewards) == (200, NUM_FLOOD)
     assert host.scorer.stats.num_rows > before + 20
     # The row that runs and the one after it, which the two texts are in. A row may be chosen while they arrive.
@@ -92,7 +94,7 @@ def test_a_flood_is_tokenized_only_so_far_ahead_as_rows_need(host: Host, monkeyp
 
     monkeypatch.setattr(host.scorer.template, "encode", counted)
     flood = Flood(host, ["one two three four five six seven eight nine ten"] * 4000)
-    flood.thread.join()
+    flood.thread.join(_FLOOD_S)
     assert encoded == 4000
     assert most < 2500
 

@@ -54,6 +54,40 @@ async def test_requests_of_one_text_each_share_rows(scorer: RewardScorer) -> Non
     assert scorer.stats.num_rows - before <= 4  # 1920 tokens; one request a row would be 64
 
 
+async def test_a_scorer_that_was_stopped_starts_again(scorer: RewardScorer) -> None:
+    (item,) = (ScoreItem(ids) for ids in texts(1, [30]))
+    for _ in range(20):
+        async with running(scorer):
+            with pytest.raises(RuntimeError, match="run already"):
+                scorer.start()
+            gone = asyncio.create_task(scorer.score([ScoreItem(ids) for ids in texts(4, [500] * 3)]))
+            await asyncio.sleep(0)
+            gone.cancel()
+            assert len(await asyncio.wait_for(scorer.score([item]), 20)) == 1
+
+
+async def test_what_waits_when_a_scorer_stops_and_comes_later_fails(scorer: RewardScorer) -> None:
+    async with running(scorer):
+        waiting = asyncio.create_task(scorer.score([ScoreItem(ids) for ids in texts(4, [1000] * 20)]))
+        await asyncio.sleep(0.05)
+    for late in (waiting, scorer.score([ScoreItem([1, 2, 3])])):
+        with pytest.raises(ApiError, match="stopping"):
+            await asyncio.wait_for(late, 20)
+
+
+async def test_a_caller_whose_loop_has_closed_takes_nobody_else_along(scorer: RewardScorer) -> None:
+    def ask_and_leave() -> None:
+        loop = asyncio.new_event_loop()
+        asking = loop.create_task(scorer.score([ScoreItem(ids) for ids in texts(4, [1000] * 2)]))
+        loop.run_until_complete(asyncio.sleep(0.01))
+        asking.cancel()
+        loop.close()
+
+    async with running(scorer):
+        await asyncio.to_thread(ask_and_leave)
+        assert len(await asyncio.wait_for(scorer.score([ScoreItem([1, 2, 3])]), 20)) == 1
+
+
 async def test_what_arrives_while_a_row_is_computed_fills_the_next(scorer: RewardScorer) -> None:
     async with running(scorer):
         first = asyncio.create_task(scorer.score([ScoreItem(ids) for ids in texts(2, [900])]))
@@ -218,13 +252,3 @@ async def test_a_scorer_that_is_stopped_ends_its_threads(scorer: RewardScorer) -
             return
         await asyncio.sleep(0.05)
     raise AssertionError("threads are left")
-
-
-async def test_a_scorer_starts_again_after_it_was_stopped(scorer: RewardScorer) -> None:
-    async with running(scorer):
-        before = await scorer.score([ScoreItem([1, 2, 3])])
-    with pytest.raises(RuntimeError, match="stopped"):
-        await scorer.score([ScoreItem([1, 2, 3])])
-    async with running(scorer):
-        again = await asyncio.wait_for(scorer.score([ScoreItem([1, 2, 3])]), 20)
-    assert [score.reward for score in again] == [score.reward for score in before]
