@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from qserve.errors import MissingExtra, UsageError
 from qserve.evaluation.suites import task_folders
 from qserve.evaluation.task_names import check_names
+from qserve.evaluation.text_files import is_text_file, text_task
 
 __all__ = ["TaskSpec", "Tasks", "import_lm_eval", "load_tasks", "quiet"]
 
@@ -40,6 +41,11 @@ class TaskSpec:
         """Whether it wants no log-probabilities."""
         return self.kinds == {"generate_until"}
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether it asks how likely whole texts are, and for no answer."""
+        return self.kinds == {"loglikelihood_rolling"}
+
 
 @dataclass(frozen=True)
 class Tasks:
@@ -58,29 +64,42 @@ def load_tasks(names: tuple[str, ...], include_path: tuple[str, ...] = ()) -> Ta
     """The tasks of these names, their data at hand.
 
     A name that ends in .yaml, or is a folder, is a task of one's own (each of those in the folder); its data files are
-    found beside it. `include_path` are folders whose tasks are known by name.
+    found beside it. One that ends in .txt, .md, .json or .jsonl is a text, whose perplexity is asked
+    (`text_files.py`). `include_path` are folders whose tasks are known by name.
 
     Raises UsageError for an unknown name, a file that can't be read and data that can't be had, MissingExtra without
     lm-eval.
     """
-    files = {name: _task_files(name) for name in names if _is_path(name)}
-    named = tuple(name for name in names if name not in files)
+    texts = {name: text_task(name) for name in names if is_text_file(name)}
+    _check_distinct(texts)
+    files = {name: _task_files(name) for name in names if name not in texts and _is_path(name)}
+    named = tuple(name for name in names if name not in files and name not in texts)
     check_names(named, [Path(folder).expanduser() for folder in include_path])
     manager = _manager_of(named, include_path)
     specs = []
     for name in names:
-        if name in files:
+        if name in texts:
+            specs.append(_loaded(manager, name, texts[name], Path.cwd()))
+        elif name in files:
             specs += [_loaded(manager, str(file), file.resolve(), file.resolve().parent) for file in files[name]]
         else:
             specs.append(_loaded(manager, name, name, _folder_of(manager, name, include_path)))
     return Tasks(tuple(specs), manager)
 
 
-def _loaded(manager: Any, name: str, spec: str | Path, folder: Path | None) -> TaskSpec:
+def _check_distinct(texts: Mapping[str, Mapping[str, Any]]) -> None:
+    seen: dict[str, str] = {}
+    for name, task in texts.items():
+        other = seen.setdefault(str(task["task"]), name)
+        if other != name:
+            raise UsageError(f"--tasks {other} and {name} would both be {task['task']} in the result; rename one")
+
+
+def _loaded(manager: Any, name: str, spec: str | Path | dict[str, Any], folder: Path | None) -> TaskSpec:
     """`spec`, loaded: from `folder`, to which a file of one's own names its data."""
     try:
         with quiet(), contextlib.chdir(folder or Path.cwd()):
-            loaded = manager.load([str(spec)])
+            loaded = manager.load([spec if isinstance(spec, dict) else str(spec)])
     except ImportError as error:
         raise UsageError(f"--tasks {name}: {error.name or error} is not installed, which it needs") from error
     except Exception as error:

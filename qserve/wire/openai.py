@@ -243,6 +243,9 @@ class ChatCompletionRequest(SamplingFields):
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     response_format: TextFormat | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
+    thinking_token_budget: int | None = Field(
+        None, ge=0, le=INT64_MAX, description="vLLM's: tokens after which a thought is ended"
+    )
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     split_special_tokens: bool = Field(

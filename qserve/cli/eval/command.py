@@ -50,7 +50,11 @@ class _WithDiff(click.Group):
 )
 @click.option("--quant", help="With --model: auto, fp16, bf16, fp8, int8, 4bit or a scheme [auto].")
 @click.option("--up-args", default="", help='With --model: further flags of `qserve up`: "--engine vllm".')
-@click.option("--tasks", help="lm-eval's task names, YAML files of your own or folders of them, with commas between.")
+@click.option(
+    "--tasks",
+    help="lm-eval's task names, YAML files of your own or folders of them, texts (.txt, .md, .json, .jsonl) whose "
+    "perplexity is asked; with commas between.",
+)
 @click.option(
     "--include-path", multiple=True, help="A folder with tasks of your own, then known by name; may be repeated."
 )
@@ -102,6 +106,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     qserve eval --url http://127.0.0.1:9000 --tasks gsm8k,arc_challenge --limit 200
     qserve eval --tasks aime24 --chat --thinking on --num-samples 4
     qserve eval --tasks ./my-task.yaml --chat
+    qserve eval --tasks ./my-text.txt
     qserve eval diff evals/bf16 evals/4bit
 
     An evaluation that was interrupted goes on where it stopped when the same command is given again.

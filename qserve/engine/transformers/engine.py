@@ -21,6 +21,7 @@ from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, S
 from qserve.engine.transformers.batching.scoring import PromptScorer
 from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, TokenChoice
 from qserve.engine.transformers.sampling.text import StopStrings, TextStream
+from qserve.engine.transformers.sampling.thought_budget import thought_tags
 from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.model.failures import PromptRefused, SequenceFailed
 from qserve.model.load import LoadedModel
@@ -94,6 +95,11 @@ class Engine:
         per_token = max_bytes_per_token(json.loads(self.tokenizer.backend_tokenizer.to_str()))
         max_prompt_bytes = None if per_token is None else per_token * self.max_model_len
         return EngineLimits(self.max_model_len, self.max_num_seqs, max_prompt_bytes, self.max_positions)
+
+    @cached_property
+    def thought_tags(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """See `thought_budget.thought_tags`."""
+        return thought_tags(self.tokenizer)
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         """The number of tokens that may be generated; raises with the numbers when that is none."""

@@ -28,7 +28,7 @@ def how_it_thinks(served: ServedModel, request: EvalRequest, tasks: Tasks) -> tu
         return _without_template(served, request)
     thinking = resolve_thinking(request.thinking, template, served.model)
     notes = [_told(thinking, request)] if template.thinks else []
-    asked = [spec.name for spec in tasks.specs if not spec.only_generates]
+    asked = [spec.name for spec in tasks.specs if not (spec.only_generates or spec.only_reads)]
     if asked and template.thinks:
         thinking = _for_choices(thinking, template, request, asked)
         notes.append(

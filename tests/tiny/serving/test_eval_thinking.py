@@ -162,17 +162,52 @@ def test_several_answers_to_each_item(run: Command) -> None:
     assert {body["seed"] for body in server.bodies if "seed" in body} == {1234, 1235, 1236}
 
 
-def test_a_task_of_ones_own_with_its_data_beside_it(run: Command, tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
+def sums_task(folder: Path, more: str = "") -> Path:
+    """A task file of one's own with its data beside it; `more` are generation_kwargs."""
     folder.mkdir()
     rows = [{"q": f"What is {n}+1+1?", "a": str(n + 2)} for n in range(LIMIT)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "sums.yaml").write_text(
         "task: my_sums\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: rows.jsonl\n"
         'output_type: generate_until\ntest_split: test\ndoc_to_text: "{{q}}"\ndoc_to_target: "{{a}}"\n'
-        "generation_kwargs:\n  until: []\n  max_gen_toks: 16\n"
+        f"generation_kwargs:\n  until: []\n{more}"
         "metric_list:\n  - metric: exact_match\n    aggregation: mean\n    higher_is_better: true\n"
     )
+    return folder / "sums.yaml"
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("thinker", [True, False], ids=["reasoning_content", "tags"], indirect=True)
+def test_what_lm_eval_by_itself_scores_as_wrong_is_right_here(
+    thinker: tuple[Thinker, str], run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its 256 tokens end inside the thought of every answer; what it scores is nothing, or a piece of the thought."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    server, url = thinker
+    task = sums_task(tmp_path / "mine")
+    monkeypatch.chdir(task.parent)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    theirs = lm_eval.simple_evaluate(
+        model="local-chat-completions",
+        model_args={"model": "thinker", "base_url": f"{url}/v1/chat/completions", "num_concurrent": 2},
+        tasks=[str(task)],
+        task_manager=TaskManager(include_defaults=False),
+        apply_chat_template=True,
+        bootstrap_iters=0,
+    )
+    assert theirs is not None
+    assert theirs["results"]["my_sums"]["exact_match,none"] == 0.0
+    assert {body["max_tokens"] for body in server.bodies} == {256}
+    mine, _ = run.result(url, "--tasks", str(task), "--no-preflight")
+    assert mine.lm_eval["results"]["my_sums"]["exact_match,none"] == 1.0
+    refused, text = run.result(url, "--tasks", str(task), "--max-gen-toks", "256", "--no-preflight", status=6)
+    assert refused.lm_eval["results"]["my_sums"]["truncated"] == LIMIT and "can't be scored" in text
+
+
+def test_a_task_of_ones_own_with_its_data_beside_it(run: Command, tmp_path: Path) -> None:
+    folder = sums_task(tmp_path / "mine", "  max_gen_toks: 16\n").parent
     with answering(Thinker(apart=False)) as url:
         for name in (str(folder / "sums.yaml"), str(folder)):
             result, _ = run.result(url, "--tasks", name, "--no-preflight")

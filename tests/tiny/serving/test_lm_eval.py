@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ import pytest
 
 from qserve.errors import UsageError, WorkerFailed
 from qserve.evaluation import tasks as tasks_module
-from qserve.evaluation.answers.how_it_thinks import how_it_thinks
 from qserve.evaluation.comparison.diff import compare
 from qserve.evaluation.harness import evaluate
 from qserve.evaluation.preflight import check
@@ -19,11 +19,12 @@ from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.results import EvalResult
 from qserve.evaluation.server import ServedModel, look_at
 from qserve.evaluation.tasks import load_tasks
+from tests.tiny.serving.plain_transformers import Reference
 from tests.tiny.serving.served import Service
+from tests.tiny.serving.thinking import EVALS, check_scores, check_thinking_budget, in_process
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
 
-EVALS = Path(__file__).parents[3] / "evals"
 LIMIT = 40
 TASKS = ("qserve_demo_choice", "qserve_demo_generate", "qserve_demo_text")
 # What lm-eval, datasets and their dependencies warn of is theirs.
@@ -39,33 +40,9 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield
 
 
-def _in_process(
-    demo: Path, dtype: str, tasks: list[str], limit: int, model_args: dict[str, Any] | None = None, **more: Any
-) -> dict[str, Any]:
-    """lm-eval's own transformers model. Its softmax in float32: else it rounds log-probabilities to the dtype."""
-    import torch
-    from lm_eval.tasks import TaskManager
-
-    torch.set_num_threads(1)
-    arguments = {"pretrained": str(demo), "dtype": dtype, "device": "cpu", "batch_size": 8}
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        results = lm_eval.simple_evaluate(
-            model="hf",
-            model_args={**arguments, "softmax_dtype": "float32", **(model_args or {})},
-            tasks=tasks,
-            task_manager=TaskManager(include_path=str(EVALS), include_defaults=False),
-            limit=limit,
-            bootstrap_iters=0,
-            **more,
-        )
-    assert results is not None
-    return results
-
-
 @pytest.fixture(scope="module")
 def own(demo: Path) -> dict[str, Any]:
-    return _in_process(demo, "float32", list(TASKS), LIMIT)
+    return in_process(demo, "float32", list(TASKS), LIMIT)
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +138,22 @@ def test_perplexities_agree(own: dict[str, Any], served: dict[str, Any]) -> None
         assert mine == pytest.approx(theirs, rel=1e-4)
 
 
+def test_the_perplexity_of_a_file_is_plain_transformers(seen: ServedModel, plain: Reference, tmp_path: Path) -> None:
+    """Longer than a request may be: two windows, the last one filled up with what stands before it."""
+    lines = (EVALS / "qserve_demo" / "text.jsonl").read_text().splitlines()
+    (tmp_path / "mine.txt").write_text(text := "\n".join(json.loads(line)["text"] for line in lines)[:9000])
+    told = evaluate(seen, EvalRequest((str(tmp_path / "mine.txt"),)), None, lambda answered, wanted: None)
+    (figures,) = told["results"].values()
+    ids, length = plain.tokenizer(text, add_special_tokens=False)["input_ids"], seen.max_model_len - 2
+    assert length < len(ids) < 2 * length
+    first = plain.token_logprobs([plain.tokenizer.eos_token_id, *ids[:length]])
+    last = plain.token_logprobs(ids[-length - 1 :])[-(len(ids) - length) :]
+    nats = -(sum(first) + sum(last))
+    assert figures["bits_per_byte,none"] == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-3)
+    assert figures["byte_perplexity,none"] == pytest.approx(math.exp(nats / len(text.encode())), rel=1e-3)
+    assert figures["word_perplexity,none"] == pytest.approx(math.exp(nats / len(text.split())), rel=1e-3)
+
+
 def test_accuracies_are_equal(own: dict[str, Any], served: dict[str, Any]) -> None:
     for task, metric in (("qserve_demo_choice", "acc,none"), ("qserve_demo_generate", "exact_match,none")):
         print(f"{task}: {served['results'][task][metric]:.3f} of {LIMIT}")
@@ -188,26 +181,16 @@ def test_generated_answers_are_equal(own: dict[str, Any], served: dict[str, Any]
 
 @pytest.mark.parametrize("on", [True, False], ids=["thinking on", "thinking off"])
 def test_a_model_that_thinks_scores_as_in_process(on: bool, demo: Path, seen: ServedModel) -> None:
-    task, limit = "qserve_demo_think", 40
-    theirs = _in_process(
-        demo, "float32", [task], limit, {"enable_thinking": on, "think_end_token": "</think>"},
-        apply_chat_template=True, gen_kwargs={"max_gen_toks": 256},
-    )  # fmt: skip
-    request = EvalRequest((task,), limit=limit, chat=True, thinking="on" if on else "off", max_gen_toks=256)
-    tasks = load_tasks(request.tasks)
-    thinking, _ = how_it_thinks(seen, request, tasks)
-    mine = evaluate(seen, request, None, lambda answered, wanted: None, tasks, thinking)
-    pairs = zip(_by_doc(mine["samples"][task]), _by_doc(theirs["samples"][task]), strict=True)
-    assert all(one["exact_match"] == other["exact_match"] for one, other in pairs)
-    told = mine["results"][task]
-    print(f"thinking {on}: {told['exact_match,none']:.3f} of {limit}, {told['mean_tokens']} tokens each")
-    assert told["num_thoughts"] == (limit if on else 0) and told["truncated"] == 0
-    assert told["exact_match,none"] > 0.9 if on else told["exact_match,none"] < 0.9
+    check_scores(seen, demo, on, limit=40)
+
+
+def test_a_thinking_budget_ends_thoughts(seen: ServedModel) -> None:
+    check_thinking_budget(seen)
 
 
 def test_bf16_is_within_one_flipped_answer_in_200(bf16_service: Service, demo: Path, tmp_path: Path) -> None:
     """Two ways through a 16-bit model may round near ties apart; more than one in 200 is a mistake."""
-    own = _in_process(demo, "bfloat16", ["qserve_demo_choice"], 200)
+    own = in_process(demo, "bfloat16", ["qserve_demo_choice"], 200)
     seen = look_at(bf16_service.url, "", None, None, tmp_path)
     served = evaluate(seen, EvalRequest(("qserve_demo_choice",), limit=200), None, lambda answered, wanted: None)
     (diff,) = compare(EvalResult({}, own), EvalResult({}, served))

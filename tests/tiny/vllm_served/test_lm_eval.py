@@ -14,12 +14,13 @@ import psutil
 import pytest
 
 from qserve.demo import chat_model_path
+from qserve.evaluation.server import ServedModel, look_at
 from tests.tiny.serving.served import Service
+from tests.tiny.serving.thinking import EVALS, check_scores, check_thinking_budget
 from tests.tiny.vllm_served.conftest import KEY
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
 
-EVALS = Path(__file__).parents[3] / "evals"
 LIMIT = 40
 TASKS = {
     "qserve_demo_choice": "acc,none",
@@ -123,6 +124,20 @@ def direct(service: Service) -> Iterator[dict[str, Any]]:
 def in_process() -> dict[str, Any]:
     arguments = {"pretrained": str(chat_model_path()), "dtype": "float32", "device": "cpu", "batch_size": 8}
     return answered("hf", arguments)
+
+
+@pytest.fixture(scope="module")
+def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    return look_at(service.url, KEY, None, None, tmp_path_factory.mktemp("tokenizers"))
+
+
+@pytest.mark.parametrize("on", [True, False], ids=["thinking on", "thinking off"])
+def test_a_model_that_thinks_scores_as_in_process(on: bool, seen: ServedModel) -> None:
+    check_scores(seen, chat_model_path(), on, limit=24)
+
+
+def test_a_thinking_budget_ends_thoughts(seen: ServedModel) -> None:
+    check_thinking_budget(seen)
 
 
 @pytest.mark.parametrize(("task", "metric"), TASKS.items())

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from qserve.engine.transformers.engine import Engine, Generation, seeded
 from qserve.engine.transformers.sampling.sampler import SamplingParams
+from qserve.engine.transformers.sampling.thought_budget import ThoughtBudget
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, SamplingFields
 
@@ -45,9 +46,19 @@ def sampling_params(engine: Engine, request: SamplingFields, num_logprobs: int |
 def chat_generations(engine: Engine, request: ChatCompletionRequest, prompt: list[int]) -> list[Generation]:
     """`n` generations from one conversation, whose ids `prompt` are."""
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    params = sampling_params(engine, request, num_logprobs)
+    budget = _thought_budget(engine, request)
+    params = replace(sampling_params(engine, request, num_logprobs), thought_budget=budget)
     max_tokens = engine.check_length(len(prompt), request.max_completion_tokens or request.max_tokens)
     return generations([prompt], params, max_tokens, request)
+
+
+def _thought_budget(engine: Engine, request: ChatCompletionRequest) -> ThoughtBudget | None:
+    if request.thinking_token_budget is None:
+        return None
+    if engine.thought_tags is None:
+        message = "'thinking_token_budget': this model's chat template knows no thinking; leave it out"
+        raise ApiError(400, message, "unsupported_value", "thinking_token_budget")
+    return ThoughtBudget(request.thinking_token_budget, *engine.thought_tags)
 
 
 def completion_max_tokens(engine: Engine, request: CompletionRequest, prompt: list[int]) -> int:

@@ -14,6 +14,8 @@ from functools import cached_property
 
 import torch
 
+from qserve.engine.transformers.sampling.thought_budget import Thought, ThoughtBudget
+
 __all__ = ["SamplingParams", "SequenceSampler", "TokenChoice", "top_logprobs"]
 
 # Most nuclei hold far fewer tokens than this; only a flatter distribution pays for a sort of the whole vocabulary.
@@ -29,7 +31,7 @@ class SamplingParams:
 
     `num_logprobs`: None for none at all, 0 for the chosen token's, N for the N likeliest beside it; they are those of
     the model's own distribution, before penalties and temperature.
-    `stop_token_ids` end the sequence; before `min_tokens` they can't be drawn.
+    `stop_token_ids` end the sequence; before `min_tokens` they can't be drawn. `thought_budget` ends a thought.
     """
 
     temperature: float = 1.0
@@ -44,6 +46,7 @@ class SamplingParams:
     min_tokens: int = 0
     stop_token_ids: frozenset[int] = frozenset()
     num_logprobs: int | None = None
+    thought_budget: ThoughtBudget | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -75,6 +78,7 @@ class SequenceSampler:
         self._device = device
         self._drawn: Counter[int] = Counter()
         self._prompt_ids = prompt_ids
+        self._thought = Thought(params.thought_budget, prompt_ids) if params.thought_budget else None
 
     def fresh(self) -> SequenceSampler:
         """One that has drawn nothing yet."""
@@ -115,7 +119,11 @@ class SequenceSampler:
         """Whether an argmax over the raw row is all there is to do, so that a whole batch can share one."""
         p = self.params
         penalised = p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0
-        return p.is_greedy and p.num_logprobs is None and not penalised and not p.logit_bias and not self._too_short
+        return p.is_greedy and p.num_logprobs is None and not penalised and not p.logit_bias and not self._restricted
+
+    @property
+    def _restricted(self) -> bool:
+        return self._too_short or (self._thought is not None and self._thought.forced is not None)
 
     @property
     def _too_short(self) -> bool:
@@ -123,8 +131,8 @@ class SequenceSampler:
 
     def choose(self, logits: torch.Tensor) -> TokenChoice:
         """Draw the next token from `logits` [vocab], float32. The row is not changed."""
-        adjusted = self._penalise(logits)
-        token_id = int(adjusted.argmax()) if self.params.is_greedy else self._draw(adjusted)
+        forced = self._thought.forced if self._thought is not None else None
+        token_id = self._chosen(self._penalise(logits)) if forced is None else forced
         choice = self._describe(token_id, logits)
         self.record(token_id)
         return choice
@@ -132,6 +140,11 @@ class SequenceSampler:
     def record(self, token_id: int) -> None:
         """Remember a token that was drawn elsewhere, by an argmax over the batch."""
         self._drawn[token_id] += 1
+        if self._thought is not None:
+            self._thought.see(token_id)
+
+    def _chosen(self, adjusted: torch.Tensor) -> int:
+        return int(adjusted.argmax()) if self.params.is_greedy else self._draw(adjusted)
 
     def _penalise(self, logits: torch.Tensor) -> torch.Tensor:
         """The row after min_tokens, bias and penalties, in vLLM's order: a repetition penalty meets biased logits."""
