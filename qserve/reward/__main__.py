@@ -1,7 +1,8 @@
 """The reward worker: python -m qserve.reward SPEC.json
 
 As qserve/engine/transformers/__main__.py: it loads, listens, tells its parent how it goes on standard error, and ends
-with its parent. The file holds a `WorkerSpec`, and beside it `reward`, a `RewardSettings`.
+with its parent. The file holds a `WorkerSpec`, and beside it `reward`, a `RewardSettings`, and `served`, the
+`ServedChat` of the same service, or null.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from typing import Any
 from qserve.engine import worker_process
 from qserve.engine.process import WorkerSpec
 from qserve.reward.engines import reward_engine
+from qserve.reward.judges.served import ServedChat
 from qserve.reward.settings import RewardSettings
 
 
 async def _serve(document: dict[str, Any]) -> None:
     spec, settings = WorkerSpec.from_json(document), RewardSettings.from_json(document["reward"])
-    await reward_engine(spec.plan.engine).serve(spec, settings)
+    await reward_engine(spec.plan.engine).serve(spec, settings, ServedChat.from_json(document["served"]))
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from qserve.errors import UsageError
 from qserve.planner.engine import engine_named, load_attribute, reward_engine_names
 from qserve.planner.request import PlanRequest
 from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.judges.served import ServedChat
 from qserve.reward.settings import RewardSettings
 
 __all__ = ["RewardEngine", "reward_engine"]
@@ -33,8 +34,11 @@ class RewardEngine(Protocol):
         """
         ...
 
-    async def serve(self, spec: WorkerSpec, settings: RewardSettings) -> None:
-        """Be the reward worker until this process is ended. Raises what `worker_process.run` understands."""
+    async def serve(self, spec: WorkerSpec, settings: RewardSettings, served: ServedChat | None) -> None:
+        """Be the reward worker until this process is ended. Raises what `worker_process.run` understands.
+
+        `served` is the chat model of the same service, which a judge among the rewards may be.
+        """
 
 
 def reward_engine(name: str) -> RewardEngine:

@@ -10,13 +10,14 @@ from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub import cache, resolve
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead, StoredTensor, recognise
 from qserve.reward.recipe import Recipe, is_recipe, read_recipe
+from qserve.reward.recipe.config import WITHOUT_MODEL
 from qserve.reward.settings import FLAGS, RewardSettings
 
 __all__ = ["find_reward", "planned_reward"]
 
 # The smallest body that a plan can be made of: rules and judges have none, and its tensors are left out.
 NO_MODEL = {
-    "model_type": "qwen3", "architectures": ["RulesAndJudges"], "hidden_size": 8, "intermediate_size": 8,
+    "model_type": "qwen3", "architectures": [WITHOUT_MODEL], "hidden_size": 8, "intermediate_size": 8,
     "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 8,
     "max_position_embeddings": 32768,
 }  # fmt: skip
@@ -27,6 +28,11 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
 
     Raises ModelNotFound or BrokenCheckpoint with what was found.
     """
+    if settings.judge is not None:
+        raise UsageError(
+            f"--judge {settings.judge}: a judge writes its verdicts, which a server does: qserve up --reward {reward} "
+            f"--judge {settings.judge}, and ask it by --url"
+        )
     if is_recipe(reward):
         return _of_recipe(read_recipe(Path(reward).expanduser().absolute()), reward, settings)
     if reward == "demo":

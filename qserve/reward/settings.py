@@ -33,6 +33,7 @@ class RewardSettings:
         weights: of several labels, how much each counts in the reward: `helpfulness=0.7,verbosity=-0.3`.
         answer_tokens: `yes,no`: a causal model is a reranker, and its reward the log-odds of the first against the
             second as the next token.
+        judge: a judge template (bundled, or a YAML file): a causal model writes verdicts, and is served as chat.
         recipe: the YAML file whose parts are combined (`qserve.reward.recipe`); no flag, --reward names it.
     """
 
@@ -46,6 +47,7 @@ class RewardSettings:
     step_token: str | None = None
     weights: str | None = None
     answer_tokens: str | None = None
+    judge: str | None = None
     recipe: str | None = None
 
     def __post_init__(self) -> None:

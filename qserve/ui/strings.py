@@ -109,6 +109,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "score.probability": ("chance that the best is preferred to the second", "最优回答优于次优的概率"),
     "score.answer": ("Answer", "回答"),
     "score.reward": ("Reward", "奖励"),
+    "score.attributes": ("Attributes, and what each counts in the reward", "各项属性及其在奖励中的权重"),
     "score.num_tokens": ("Tokens", "词元"),
     "score.file": ("A file of pairs", "偏好对文件"),
     "score.file.info": (

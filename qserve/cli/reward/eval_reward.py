@@ -13,7 +13,7 @@ from qserve.cli.options.given import refuse_given
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
-from qserve.cli.reward.source import Answered, local_rewards, opened_scorer, served_rewards, with_progress
+from qserve.cli.reward.source import Answered, asked_of, opened_rewards, served_rewards, with_progress
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-Number = TypeVar("Number", int, float)
+Value = TypeVar("Value")
 
 
 @click.command("eval-reward")
@@ -68,17 +68,21 @@ def command(
     else:
         refuse_given(("model", "api_key"), "for a server; name one with --url, or leave it out")
     from qserve.reward.evaluation.accuracy import evaluate, shape_of
+    from qserve.reward.evaluation.attributes import by_attribute
     from qserve.reward.evaluation.calibration import calibration
     from qserve.reward.evaluation.length_bias import length_bias
     from qserve.reward.evaluation.records import read_records
 
     records = read_records(file)
     shape_of(records)  # before a model is loaded for nothing
-    contents = [content for record in records for content in record.contents]
+    asked = asked_of(records)
     if against is not None:
-        served_rewards(against, None, None)(contents[:1])
-    source = served_rewards(url, model, api_key) if url else local_rewards(opened_scorer(reward, values))
-    answers = with_progress(source, contents, f"scoring {file.name}")
+        served_rewards(against, None, None)(asked[:1])
+    if url is not None:
+        answers = with_progress(served_rewards(url, model, api_key), asked, f"scoring {file.name}")
+    else:
+        with opened_rewards(reward, values) as (source, _):
+            answers = with_progress(source, asked, f"scoring {file.name}")
     rewards = _by_record(
         records, [_reward(answer, line) for answer, line in zip(answers, _lines(records), strict=True)]
     )
@@ -87,10 +91,17 @@ def command(
     sure = calibration(report.margins)
     bias = length_bias(rewards, lengths, [record.num_chosen or 0 for record in records])
     _show(report, str(url or reward), file)
+    each = by_attribute(records, _by_record(records, [answer.get("attributes") or {} for answer in answers]))
+    _show_attributes(each)
     _show_quality(sure, bias)
-    document = {**asdict(report), "calibration": asdict(sure), "length_bias": _without_nan(asdict(bias))}
+    document = {
+        **asdict(report),
+        "attributes": [asdict(one) for one in each],
+        "calibration": asdict(sure),
+        "length_bias": _without_nan(asdict(bias)),
+    }
     if against is not None:
-        others = with_progress(served_rewards(against, None, None), contents, f"scoring with {against}")
+        others = with_progress(served_rewards(against, None, None), asked, f"scoring with {against}")
         second = _by_record(records, [_reward(one, line) for one, line in zip(others, _lines(records), strict=True)])
         document["against"] = _show_agreement(against, records, rewards, second)
     keep(state_dir, "reward preferences", {"file": file.name, "model": url or reward, **document}, url, api_key)
@@ -102,7 +113,7 @@ def _lines(records: Sequence[Record]) -> list[int]:
     return [record.line for record in records for _ in record.contents]
 
 
-def _by_record(records: Sequence[Record], values: Sequence[Number]) -> list[list[Number]]:
+def _by_record(records: Sequence[Record], values: Sequence[Value]) -> list[list[Value]]:
     rest = iter(values)
     return [[next(rest) for _ in record.contents] for record in records]
 
@@ -110,6 +121,14 @@ def _by_record(records: Sequence[Record], values: Sequence[Number]) -> list[list
 def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
     """JSON has no NaN."""
     return {name: None if value != value else value for name, value in values.items()}
+
+
+def _show_attributes(each: Sequence[Accuracy]) -> None:
+    for one in each:
+        click.echo(
+            f"  {one.name}: right {100 * one.accuracy:.1f} % ({100 * one.low:.1f} – {100 * one.high:.1f}), "
+            f"{one.num_tied} ties, mean margin {one.mean_margin:.3f}"
+        )
 
 
 def _show_quality(sure: Calibration, bias: LengthBias) -> None:

@@ -36,6 +36,9 @@ _OPTIONS = (
     click.option("--base", help="Folder of the base model, for adapters and single files."),
     click.option("--weights", metavar="NAME=W,…", help="Of several labels, what each counts in the reward."),
     click.option("--answer-tokens", metavar="YES,NO", help="A causal model is a reranker: log-odds of these tokens."),
+    click.option(
+        "--judge", metavar="TEMPLATE", help="A causal model is a judge: pointwise, pairwise, or a template of your own."
+    ),
     click.option("--step-token", help="The token that ends a step (process reward models)."),
 )
 # Fields of a PlanRequest, for commands that load a reward model into their own process.

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from qserve.cli.reward.options import loading_options, reward_options
-from qserve.cli.reward.source import Answered, local_rewards, opened_scorer, with_progress
+from qserve.cli.reward.source import Answered, asked_of, opened_rewards, with_progress
 
 __all__ = ["command"]
 
@@ -37,12 +37,12 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
     from qserve.reward.evaluation.records import Record, read_records
 
     records = read_records(file)
-    scorer = opened_scorer(reward, values)
-    scale = _scale(scorer.meta, normalize)
-    contents = [content for record in records for content in record.contents]
-    began_s = time.monotonic()
-    answers = iter(with_progress(local_rewards(scorer), contents, f"scoring {file.name}"))
-    took_s = time.monotonic() - began_s
+    asked = asked_of(records)
+    with opened_rewards(reward, values) as (rewards, meta):
+        scale = _scale(meta, normalize)
+        began_s = time.monotonic()
+        told = with_progress(rewards, asked, f"scoring {file.name}")
+    took_s, answers = time.monotonic() - began_s, iter(told)
 
     def line(record: Record) -> dict[str, Any]:
         own = [next(answers) for _ in record.contents]
@@ -54,10 +54,11 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
     lines = [line(record) for record in records]
     _write(lines, output)
     failed = sum("error" in one for one in lines)
-    stats = scorer.stats
+    scored = [answer for answer in told if "error" not in answer]
+    num_tokens, num_truncated = (sum(answer[name] for answer in scored) for name in ("num_tokens", "truncated"))
     click.echo(
-        f"{len(contents) - failed} texts, {stats.num_tokens} tokens in {took_s:.1f} s "
-        f"({stats.num_tokens / max(took_s, 1e-9):.0f} tokens/s, {stats.num_truncated} truncated); {_how(scorer.meta)}",
+        f"{len(scored)} texts, {num_tokens} tokens in {took_s:.1f} s "
+        f"({num_tokens / max(took_s, 1e-9):.0f} tokens/s, {num_truncated} truncated); {_how(meta)}",
         err=True,
     )
     if failed:
@@ -68,20 +69,24 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
 def _scale(meta: dict[str, Any], normalize: bool) -> tuple[float, float]:
     if not normalize:
         return 0.0, 1.0
-    if meta["mean"] is None or not meta["std"]:
+    if meta.get("mean") is None or not meta["std"]:
         raise click.UsageError("--normalize: the checkpoint records no mean and standard deviation of its rewards")
     return meta["mean"], meta["std"]
 
 
 def _told(answers: list[Answered], num_chosen: int | None, scale: tuple[float, float]) -> dict[str, Any]:
     rewards = [(answer["reward"] - scale[0]) / scale[1] for answer in answers]
+    attributes = [answer["attributes"] for answer in answers if "attributes" in answer]
     if num_chosen is not None:
         chosen, rejected = rewards[:num_chosen], rewards[num_chosen:]
-        return {"chosen_rewards": chosen, "rejected_rewards": rejected, "margin": min(chosen) - max(rejected)}
+        told = {"chosen_rewards": chosen, "rejected_rewards": rejected, "margin": min(chosen) - max(rejected)}
+        sides = {"chosen_attributes": attributes[:num_chosen], "rejected_attributes": attributes[num_chosen:]}
+        return {**told, **(sides if attributes else {})}
     if len(rewards) > 1:
-        return {"rewards": rewards, "ranking": sorted(range(len(rewards)), key=lambda index: -rewards[index])}
-    steps = {"steps": answers[0]["steps"]} if "steps" in answers[0] else {}
-    return {"reward": rewards[0], **steps, "truncated": answers[0]["truncated"]}
+        ranking = sorted(range(len(rewards)), key=lambda index: -rewards[index])
+        return {"rewards": rewards, "ranking": ranking, **({"attributes": attributes} if attributes else {})}
+    own = {name: answers[0][name] for name in ("steps", "attributes") if name in answers[0]}
+    return {"reward": rewards[0], **own, "truncated": answers[0]["truncated"]}
 
 
 def _write(lines: list[dict[str, Any]], output: Path | None) -> None:
@@ -94,4 +99,4 @@ def _write(lines: list[dict[str, Any]], output: Path | None) -> None:
 
 def _how(meta: dict[str, Any]) -> str:
     shown = ("format", "pooling", "dtype", "quant", "max_length", "template_hash")
-    return ", ".join(f"{name} {meta[name]}" for name in shown)
+    return ", ".join(f"{name} {meta[name]}" for name in shown if name in meta) or f"weights {meta['weights']}"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,20 +17,64 @@ from qserve.cli.options.planning import hardware_of
 from qserve.cli.reward.options import settings_of
 from qserve.errors import QserveError, UsageError
 from qserve.planner import PlanRequest
-from qserve.reward.evaluation.records import Content
+from qserve.reward.evaluation.records import Content, Record
+from qserve.reward.recipe import is_recipe
 
 if TYPE_CHECKING:
     from qserve.reward.scoring.scorer import RewardScorer
 
-__all__ = ["Answered", "Rewards", "local_rewards", "opened_scorer", "served_rewards", "with_progress"]
+__all__ = [
+    "Answered", "Asked", "Rewards", "asked_of", "local_rewards", "opened_rewards", "opened_scorer", "served_rewards",
+    "with_progress",
+]  # fmt: skip
+
+Item = TypeVar("Item")
 
 Answered = dict[str, Any]
-"""`reward`, `num_tokens`, `truncated` and where there are some `steps`; or `error` with a sentence."""
+"""`reward`, `num_tokens`, `truncated`, and where there are some `steps` and `attributes`; or `error`, a sentence."""
 
-Rewards = Callable[[Sequence[Content]], list[Answered]]
+
+@dataclass(frozen=True)
+class Asked:
+    """One text. Those of a `group` are asked together: a pairwise judge compares the answers to one prompt.
+
+    `reference` is what rules and judges compare with.
+    """
+
+    content: Content
+    group: int
+    reference: str | None = None
+
+
+Rewards = Callable[[Sequence[Asked]], list[Answered]]
 
 _AT_ONCE = 256
 _SERVED_AT_ONCE = 32
+
+
+def asked_of(records: Sequence[Record]) -> list[Asked]:
+    """The texts of all records, in order; a record's `reference`, where it has one, goes with each of them."""
+    return [
+        Asked(content, record.line, record.data["reference"] if isinstance(record.data.get("reference"), str) else None)
+        for record in records
+        for content in record.contents
+    ]
+
+
+@contextlib.contextmanager
+def opened_rewards(reward: str, values: dict[str, Any]) -> Iterator[tuple[Rewards, dict[str, Any]]]:
+    """What tells the rewards of a model or a recipe in this process, and its meta."""
+    if not is_recipe(reward):
+        scorer = opened_scorer(reward, values)
+        yield local_rewards(scorer), scorer.meta
+        return
+    from qserve.cli.reward.recipe_source import RecipeSource
+
+    source = RecipeSource(Path(reward).expanduser().absolute(), values)
+    try:
+        yield source, source.meta
+    finally:
+        source.close()
 
 
 def opened_scorer(reward: str, values: dict[str, Any]) -> RewardScorer:
@@ -47,18 +95,20 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
     from qserve.reward.scoring.scorer import Score, ScoreItem
     from qserve.wire.errors import ApiError
 
-    def items(contents: Sequence[Content]) -> Iterator[ScoreItem | str]:
-        for content in contents:
+    labels = scorer.loaded.checkpoint.labels
+
+    def items(texts: Sequence[Asked]) -> Iterator[ScoreItem | str]:
+        for one in texts:
             try:
-                encoded = scorer.template.encode(content)
+                encoded = scorer.template.encode(one.content)
                 item = ScoreItem(encoded.token_ids, truncated=encoded.truncated)
                 scorer.rule.pooled(item)
                 yield item
             except ApiError as error:
                 yield error.message
 
-    def rewards(contents: Sequence[Content]) -> list[Answered]:
-        asked = list(items(contents))
+    def rewards(texts: Sequence[Asked]) -> list[Answered]:
+        asked = list(items(texts))
         outcomes = iter(scorer.score_now([item for item in asked if not isinstance(item, str)]))
         answers: list[Answered] = []
         for item in asked:
@@ -67,7 +117,9 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
         return answers
 
     def outcome_json(score: Score) -> Answered:
-        steps = {} if score.steps is None else {"steps": list(score.steps)}
+        steps: Answered = {} if score.steps is None else {"steps": list(score.steps)}
+        if score.attributes is not None:
+            steps["attributes"] = dict(zip(labels, score.attributes, strict=True))
         return {"reward": score.reward, **steps, "num_tokens": score.num_tokens, "truncated": score.truncated}
 
     return rewards
@@ -76,37 +128,44 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
 def served_rewards(url: str, model: str | None, api_key: str | None) -> Rewards:
     """Of a server that answers POST /v1/reward. Raises UsageError when it does not."""
 
-    def rewards(contents: Sequence[Content]) -> list[Answered]:
-        return asyncio.run(_ask(url, model, api_key or os.environ.get("QSERVE_API_KEY"), contents))
+    def rewards(texts: Sequence[Asked]) -> list[Answered]:
+        return asyncio.run(_ask(url, model, api_key or os.environ.get("QSERVE_API_KEY"), texts))
 
     return rewards
 
 
-async def _ask(url: str, model: str | None, api_key: str | None, contents: Sequence[Content]) -> list[Answered]:
+async def _ask(url: str, model: str | None, api_key: str | None, texts: Sequence[Asked]) -> list[Answered]:
     import aiohttp
 
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    answers: list[Answered] = [{"error": "not asked"}] * len(contents)
-    # A request holds texts or conversations, not both.
-    kinds = {"texts": [], "conversations": []}  # type: dict[str, list[int]]
-    for index, content in enumerate(contents):
-        kinds["texts" if isinstance(content, str) else "conversations"].append(index)
+    answers: list[Answered] = [{"error": "not asked"}] * len(texts)
+    # A request holds texts or conversations, not both, and references for all of its texts or for none.
+    kinds: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    for index, text in enumerate(texts):
+        kind = "texts" if isinstance(text.content, str) else "conversations"
+        kinds[kind, text.reference is not None].append(index)
     parts = [
-        (kind, indices[start : start + _SERVED_AT_ONCE])
-        for kind, indices in kinds.items()
-        for start in range(0, len(indices), _SERVED_AT_ONCE)
+        (kind, part)
+        for (kind, _), indices in kinds.items()
+        for part in _together(indices, [texts[index].group for index in indices], _SERVED_AT_ONCE)
     ]
     try:
         async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(3600)) as session:
 
             async def ask(kind: str, indices: list[int]) -> None:
-                body = {kind: [contents[index] for index in indices]} | ({"model": model} if model else {})
+                body: dict[str, Any] = {kind: [texts[index].content for index in indices]}
+                if texts[indices[0]].reference is not None:
+                    body["references"] = [texts[index].reference for index in indices]
+                if model:
+                    body["model"] = model
                 async with session.post(f"{url.rstrip('/')}/v1/reward", json=body) as answer:
                     data = await answer.json()
-                    if answer.status != 200 and len(indices) > 1:  # one bad text must not cost the others theirs
-                        await asyncio.gather(*(ask(kind, [index]) for index in indices))
+                    groups = _together(indices, [texts[index].group for index in indices], 1)
+                    if answer.status != 200 and len(groups) > 1:  # one bad line must not cost the others theirs
+                        await asyncio.gather(*(ask(kind, group) for group in groups))
                         return
-                    rows = data["data"] if answer.status == 200 else [{"error": data["error"]["message"]}]
+                    failed = [{"error": data["error"]["message"]}] * len(indices) if answer.status != 200 else None
+                    rows = failed or data["data"]
                 for index, row in zip(indices, rows, strict=True):
                     answers[index] = row
 
@@ -119,15 +178,25 @@ async def _ask(url: str, model: str | None, api_key: str | None, contents: Seque
     return answers
 
 
-def with_progress(rewards: Rewards, contents: Sequence[Content], what: str) -> list[Answered]:
+def _together(items: Sequence[Item], groups: Sequence[int], at_once: int) -> list[list[Item]]:
+    """Parts of at least `at_once` items, or the rest; no group is divided."""
+    parts: list[list[Item]] = [[]]
+    for index, item in enumerate(items):
+        if len(parts[-1]) >= at_once and groups[index] != groups[index - 1]:
+            parts.append([])
+        parts[-1].append(item)
+    return [part for part in parts if part]
+
+
+def with_progress(rewards: Rewards, texts: Sequence[Asked], what: str) -> list[Answered]:
     """All answers; a terminal is shown how far it is."""
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
-    starts = range(0, len(contents), _AT_ONCE)
-    shown = track(starts, description=what, console=console, disable=not console.is_terminal, transient=True)
-    answers = [answer for start in shown for answer in rewards(contents[start : start + _AT_ONCE])]
-    if len(answers) != len(contents):
-        raise QserveError(f"{len(answers)} answers came for {len(contents)} texts")
+    parts = _together(texts, [text.group for text in texts], _AT_ONCE)
+    shown = track(parts, description=what, console=console, disable=not console.is_terminal, transient=True)
+    answers = [answer for part in shown for answer in rewards(part)]
+    if len(answers) != len(texts):
+        raise QserveError(f"{len(answers)} answers came for {len(texts)} texts")
     return answers

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from qserve.cli.up.judging import with_judge
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.detect.packages import Packages
@@ -18,6 +19,8 @@ from qserve.planner.share import make_shared_plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.engines import reward_engine
 from qserve.reward.find import find_reward
+from qserve.reward.recipe import read_recipe
+from qserve.reward.recipe.config import SERVED
 from qserve.reward.settings import RewardSettings
 from qserve.supervisor import Hosted
 from qserve.supervisor.choice import check_fits, check_length, choose_engine
@@ -54,7 +57,9 @@ def what_to_host(
             "--model and --reward are both missing; each takes a folder, a hub id, an alias, or demo, and one of them "
             "is enough"
         )
+    wanted = with_judge(wanted)
     reward = find_reward(wanted.reward, wanted.settings) if wanted.reward is not None else None
+    _check_judges(wanted, reward)
     reward_request = _reward_request(wanted, reward, hardware, reward_quant)
     if wanted.model is None:
         assert reward is not None, "one of the two was named"
@@ -84,6 +89,16 @@ def what_to_host(
         if note not in chat.messages:  # told above
             screen.note(f"· {note}")
     return hosted
+
+
+def _check_judges(wanted: Wanted, reward: RewardCheckpoint | None) -> None:
+    """Raises UsageError where a judge is the chat model of this service, and there is none."""
+    recipe = reward.recipe if reward is not None else None
+    if wanted.model is None and recipe is not None and read_recipe(recipe).asks_served:
+        raise UsageError(
+            f"{wanted.reward}: a judge in it is the chat model of the same service (url: {SERVED}), and none is "
+            "named; add --model"
+        )
 
 
 def _refuse_classifier(wanted: Wanted, checkpoint: Checkpoint) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from qserve.report.blocks import Block, Column, Section, Table, Value
+from qserve.report.blocks import Block, Column, Figure, Section, Table, Value
+from qserve.report.charts.specs import Bar, Bars, Segment
 from qserve.report.facts import RunReport
-from qserve.report.figures import moment
+from qserve.report.figures import moment, text_of
 from qserve.runs import StoredDocument
 
 __all__ = ["reward_truth"]
@@ -40,6 +42,7 @@ def reward_truth(report: RunReport) -> Section | None:
             blocks.append(_checked(one))
         elif one.document.get("kind") == "reward preferences":
             blocks.append(_right(one))
+            blocks += _attributes(one)
     return Section("reward_truth", "Rewards against the truth", tuple(blocks)) if blocks else None
 
 
@@ -57,6 +60,22 @@ def _right(one: StoredDocument) -> Table:
     asked = [*document.get("subsets", ()), *document.get("levels", ()), document.get("overall", {})]
     rows: tuple[tuple[Value, ...], ...] = tuple(_accuracy(row) for row in asked)
     return Table(f"reward_preferences_{one.number}", "Preferences", _RIGHT, rows, f"Wilson's intervals; {_about(one)}")
+
+
+def _attributes(one: StoredDocument) -> list[Block]:
+    """A bar and a row for each attribute; none where the model has none."""
+    rows: tuple[tuple[Value, ...], ...] = tuple(_accuracy(row) for row in one.document.get("attributes", ()))
+    if not rows:
+        return []
+    columns = (replace(_RIGHT[0], title="attribute"), *_RIGHT[1:])
+    how = f"each attribute as if it were the reward, Wilson's intervals; {_about(one)}"
+    table = Table(f"reward_attributes_{one.number}", "Preferences by attribute", columns, rows, how)
+    bars = tuple(_bar(str(row[0]), float(row[3] or 0)) for row in rows)
+    return [Figure(Bars(bars, 1.0), table)]
+
+
+def _bar(name: str, share: float) -> Bar:
+    return Bar(name, (Segment("right", share, text_of(share, "share"), "1"),), text_of(share, "share"))
 
 
 def _accuracy(row: Mapping[str, Any]) -> tuple[Value, ...]:

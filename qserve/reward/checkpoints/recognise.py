@@ -12,7 +12,7 @@ from qserve.errors import BrokenCheckpoint, ModelNotFound, UsageError
 from qserve.hub.folder import read_config
 from qserve.reward.checkpoints.adapter import AdapterConfig, base_of, has_adapter, read_adapter_config
 from qserve.reward.checkpoints.describe import Format, RewardCheckpoint, RewardHead, StoredTensor
-from qserve.reward.checkpoints.heads import body_prefix, find_head
+from qserve.reward.checkpoints.heads import body_prefix, find_head, strip_wrappers
 from qserve.reward.checkpoints.labels import label_names, label_weights
 from qserve.reward.checkpoints.reranker import TEMPLATE, answer_tokens, reranker_head
 from qserve.reward.checkpoints.stored import SINGLE_FILES, stored_in_file, stored_in_folder
@@ -49,12 +49,31 @@ def recognise(path: Path, settings: RewardSettings, model_id: str | None = None)
     if words is not None and settings.head is None:
         return _reranker(place, words, settings)
     asked = settings.head or _named_head(place.own_config)
+    _refuse_gating(place, asked)
     head = find_head(place.own, asked, hidden_size, place.id)
     if head is None and place.adapter is not None:
         head = find_head(place.body, None, hidden_size, place.id)
     if head is None:
         raise BrokenCheckpoint(_no_head(place))
     return _described(place, head, settings)
+
+
+def _refuse_gating(place: _Place, asked: str | None) -> None:
+    """Raises BrokenCheckpoint for a reward that a network of the checkpoint's own code makes of its labels (ArmoRM)."""
+    gating = next((tensor.name for tensor in place.own if strip_wrappers(tensor.name).startswith("gating.")), None)
+    if gating is None or asked is not None:
+        return
+    linear = find_head(place.own, "regression_layer", int(_text_config(place.config).get("hidden_size", 0)), place.id)
+    alone = (
+        f" Its {linear.num_labels} attributes without it: --head regression_layer --weights LABEL_0=1,…"
+        if linear is not None
+        else ""
+    )
+    raise BrokenCheckpoint(
+        f"{place.id} weighs its attributes by a gating network over the prompt ({gating}), which only the Python code "
+        "in the checkpoint computes: transformers does not load it without trust_remote_code, and qserve runs no code "
+        f"of a checkpoint.{alone}"
+    )
 
 
 def _reranker(place: _Place, words: tuple[str, str], settings: RewardSettings) -> RewardCheckpoint:
@@ -136,7 +155,9 @@ def _no_head(place: _Place) -> str:
         return (
             f"{place.id} is {kind} of a causal language model and has no reward head: a merge through "
             "AutoModelForCausalLM drops it (trl#297, trl#368), and a random one would score at random. Merge with "
-            'AutoModelForSequenceClassification and modules_to_save=["score"], or name the head: --head'
+            'AutoModelForSequenceClassification and modules_to_save=["score"], or name the head: --head. A model that '
+            f"writes verdicts is served as a judge: qserve up --reward {place.id} --judge pointwise; one that says yes "
+            "or no is a reranker: --answer-tokens yes,no"
         )
     if place.adapter:
         return (

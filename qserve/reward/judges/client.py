@@ -10,7 +10,9 @@ from typing import Any
 
 import aiohttp
 
-from qserve.reward.recipe.config import JudgePart
+from qserve.errors import UsageError
+from qserve.reward.judges.served import ServedChat
+from qserve.reward.recipe.config import SERVED, JudgePart
 from qserve.wire.errors import ApiError
 
 __all__ = ["JudgeClient"]
@@ -22,8 +24,16 @@ _TIMEOUT_S = 600.0
 class JudgeClient:
     """`answer` is asked from one event loop. Equal questions of the same vote are asked once."""
 
-    def __init__(self, part: JudgePart) -> None:
+    def __init__(self, part: JudgePart, served: ServedChat | None = None) -> None:
+        """`served` is the chat model of the same service, where there is one."""
+        if part.url == SERVED and served is None:
+            raise UsageError(
+                f"the judge {part.name!r} is the chat model of the same service (url: {SERVED}), and none is served; "
+                "name one: qserve up --model …"
+            )
         self._part = part
+        self._served = served if part.url == SERVED else None
+        self._model = part.model or (served.model if served is not None else "")
         self._at_once = asyncio.Semaphore(part.at_once)
         self._kept: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
         self._session: aiohttp.ClientSession | None = None
@@ -53,13 +63,13 @@ class JudgeClient:
     async def _ask(self, question: str, vote: int) -> str:
         part = self._part
         body = {
-            "model": part.model, "messages": [{"role": "user", "content": question}], "seed": vote,
+            "model": self._model, "messages": [{"role": "user", "content": question}], "seed": vote,
             "temperature": part.temperature, "max_tokens": part.max_tokens,
         }  # fmt: skip
         async with self._at_once:
             self.num_asked += 1
             try:
-                async with self._opened().post(f"{part.url}/chat/completions", json=body) as answer:
+                async with self._opened().post(f"{self._base}/chat/completions", json=body) as answer:
                     data = await answer.json(content_type=None)
                     if answer.status != 200:
                         raise self._failed(f"it answered {answer.status}: {json.dumps(data)[:300]}")
@@ -67,12 +77,23 @@ class JudgeClient:
             except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError) as error:
                 raise self._failed(f"{type(error).__name__} {error}".strip()) from None
 
+    @property
+    def _base(self) -> str:
+        return self._part.url if self._served is None else "http://worker/v1"
+
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            file = self._part.api_key_file
-            headers = {"Authorization": f"Bearer {file.read_text().strip()}"} if file is not None else {}
-            self._session = aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_TIMEOUT_S))
+            key = self._key()
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            connector = None if self._served is None else aiohttp.UnixConnector(self._served.socket)
+            timeout = aiohttp.ClientTimeout(_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector)
         return self._session
+
+    def _key(self) -> str:
+        if self._served is not None:
+            return self._served.key
+        return self._part.api_key_file.read_text().strip() if self._part.api_key_file is not None else ""
 
     def _failed(self, why: str) -> ApiError:
         message = f"the judge {self._part.name!r} at {self._part.url} can't be asked: {why}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from qserve.reward.judges.client import JudgeClient
+from qserve.reward.judges.served import ServedChat
 from qserve.reward.recipe.config import JudgePart
 from qserve.wire.errors import ApiError
 
@@ -46,16 +47,17 @@ class JudgeStats:
 class Judge:
     """One part of a recipe."""
 
-    def __init__(self, part: JudgePart) -> None:
+    def __init__(self, part: JudgePart, served: ServedChat | None = None) -> None:
+        """`served` is who `url: served` means."""
         self.part = part
         self.stats = JudgeStats()
-        self._client = JudgeClient(part)
+        self._client = JudgeClient(part, served)
 
     async def rewards(self, asked: Sequence[Judged]) -> list[float]:
         """From 0 to 1 in order.
 
         Raises ApiError: 400 for what the template can't be filled with, 502 where the judge does not answer, or where
-        more verdicts than `max_unparsable` say no number, or all of one answer.
+        more verdicts than `max_unparsable` say no number, or all of one answer (without `if_unparsable`).
         """
         if self.part.template.needs_reference and (lacking := next((o for o in asked if o.reference is None), None)):
             message = f"the judge {self.part.name!r} compares with a reference; send 'references' with the answers"
@@ -132,6 +134,8 @@ class Judge:
         return [[verdict for verdict in one if verdict is not None] for one in by_question]
 
     def _mean(self, one: Judged, votes: Sequence[float]) -> float:
+        if not votes and self.part.if_unparsable is not None:
+            return self.part.if_unparsable
         if not votes:
             message = f"no verdict of the judge {self.part.name!r} on '{one.where}' could be read"
             raise ApiError(502, message, "judge_unparsable", one.where)

@@ -5,8 +5,8 @@ kind: pointwise            # or pairwise
 prompt: |                  # Jinja; slots: prompt, response, reference, rubric; pairwise: response_a, response_b
   …{{ prompt }}…{{ response }}… End with "Score: N", N from 1 to 10.
 verdict: 'Score:\\s*(\\d+)'  # the last match counts; its group is the verdict
-scale: [1, 10]             # pointwise: becomes 0 to 1
-choices: {A: 1, B: 0, C: 0.5}   # pairwise: what A's answer gets
+scale: [1, 10]             # pointwise, a verdict that is a number: becomes 0 to 1
+choices: {A: 1, B: 0, C: 0.5}   # a verdict that is a word: what the answer gets; pairwise: what A's answer gets
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class JudgeTemplate:
             found = (match[1] if match.re.groups else match[0]).strip()
         if found is None:
             return None
-        if self.kind == "pairwise":
+        if self.choices:
             return dict(self.choices).get(found)
         try:
             value = float(found)
@@ -107,15 +107,25 @@ def _template(document: Any, name: str, where: str) -> JudgeTemplate:
 
 
 def _with_numbers(made: JudgeTemplate, document: Mapping[str, Any], where: str) -> JudgeTemplate:
-    if made.kind == "pointwise":
+    if made.kind == "pointwise" and "choices" not in document:
         scale = document.get("scale")
-        if not isinstance(scale, list) or len(scale) != 2 or not float(scale[0]) < float(scale[1]):
-            raise UsageError(f"{where}: 'scale' is {scale!r}; a pointwise judge needs [lowest, highest]")
+        if not isinstance(scale, list) or len(scale) != 2 or not all(map(_is_number, scale)) or scale[0] >= scale[1]:
+            raise UsageError(f"{where}: 'scale' is {scale!r}; a pointwise judge needs [lowest, highest], or 'choices'")
         return replace(made, low=float(scale[0]), high=float(scale[1]))
     choices = document.get("choices")
-    if not isinstance(choices, Mapping) or not all(0 <= float(value) <= 1 for value in choices.values()):
-        raise UsageError(f"{where}: 'choices' is {choices!r}; a pairwise judge needs {{A: 1, B: 0, C: 0.5}}, say")
-    return replace(made, choices=tuple((str(word), float(value)) for word, value in choices.items()))
+    shares = choices.values() if isinstance(choices, Mapping) else ()
+    if not shares or not all(_is_number(value) and 0 <= value <= 1 for value in shares):
+        example = "{A: 1, B: 0, C: 0.5}" if made.kind == "pairwise" else '{"Yes": 1, "No": 0}'
+        raise UsageError(f"{where}: 'choices' is {choices!r}; a {made.kind} judge needs {example}, say")
+    assert isinstance(choices, Mapping)
+    words = [word for word in choices if not isinstance(word, str)]
+    if words:  # YAML reads a bare yes as true
+        raise UsageError(f"{where}: 'choices' has {words[0]!r} for a word; write it between quotation marks")
+    return replace(made, choices=tuple((word, float(value)) for word, value in choices.items()))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_slots(text: str, kind: str, where: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from qserve.reward.answers import check_answered
 from qserve.reward.items import Score
+from qserve.reward.protocols.chatml import turns_of, without_end
 from qserve.reward.settings import Truncation
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatMessage
@@ -176,12 +177,18 @@ def _plain(value: Any, where: str) -> Content:
 
 
 def answer_of(text: Text) -> tuple[str, str]:
-    """(prompt, answer) as text, for rules and judges. Raises ApiError 400 for token ids, which they can't read."""
+    """(prompt, answer) as text, for rules and judges. Raises ApiError 400 for token ids, which they can't read.
+
+    A text that went through a chat template is taken apart again; the tokens that end it are no part of the answer.
+    """
     content = text.content
     if isinstance(content, str):
-        if text.prompt is not None and content.startswith(text.prompt):
-            return text.prompt, content[len(text.prompt) :]
-        return text.prompt or "", content
+        turns = turns_of(content)
+        if not turns:
+            begins = text.prompt is not None and content.startswith(text.prompt)
+            answer = content[len(text.prompt or "") :] if begins else content
+            return text.prompt or "", without_end(answer)
+        content = tuple(turns)
     if content and isinstance(content[0], int):
         message = f"'{text.where}' holds token ids; rules and judges read text: send messages, texts or responses"
         raise ApiError(400, message, "invalid_value", text.where)

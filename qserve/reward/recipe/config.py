@@ -23,13 +23,18 @@ from qserve.errors import UsageError
 from qserve.reward.judges.template import JudgeTemplate, read_template
 from qserve.reward.rules import Rule, make_rule
 
-__all__ = ["JudgePart", "ModelPart", "Recipe", "RulePart", "is_recipe", "read_recipe"]
+__all__ = ["SERVED", "WITHOUT_MODEL", "JudgePart", "ModelPart", "Recipe", "RulePart", "is_recipe", "read_recipe"]
 
 _KINDS = ("model", "rule", "judge")
 _MODEL_OPTIONS = ("mean", "std")
 _JUDGE_OPTIONS = (
-    "url", "model", "api_key_file", "votes", "max_unparsable", "temperature", "max_tokens", "rubric", "at_once",
+    "url", "model", "api_key_file", "votes", "max_unparsable", "if_unparsable", "temperature", "max_tokens", "rubric",
+    "at_once",
 )  # fmt: skip
+WITHOUT_MODEL = "RulesAndJudges"
+"""The architecture that a plan names for a recipe without a model."""
+SERVED = "served"
+"""In place of a judge's URL: the chat model that the same `qserve up` serves."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,12 @@ class JudgePart:
     """A chat model that judges, behind an OpenAI-compatible URL.
 
     Attributes:
-        url: the API's base, with /v1.
-        model: the name that is asked for.
+        url: the API's base, with /v1; or `served`.
+        model: the name that is asked for; with `served` it may be left out.
         api_key_file: a file that holds the key; None: none is sent.
         votes: how often each question is asked; the verdicts are averaged.
         max_unparsable: share of a request's verdicts that may say no number before the request fails.
+        if_unparsable: what an answer gets of which no verdict can be read, 0 to 1; None: the request fails.
         temperature: 0 with one vote, else 1, unless it is given.
         max_tokens: of a verdict.
         rubric: text for the template's slot of that name.
@@ -74,6 +80,7 @@ class JudgePart:
     api_key_file: Path | None = None
     votes: int = 1
     max_unparsable: float = 0.1
+    if_unparsable: float | None = None
     temperature: float = 0.0
     max_tokens: int = 1024
     rubric: str = ""
@@ -93,6 +100,16 @@ class Recipe:
     @property
     def model(self) -> ModelPart | None:
         return next((part for part in self.parts if isinstance(part, ModelPart)), None)
+
+    @property
+    def told(self) -> str:
+        """The parts with their weights, for people."""
+        return " + ".join(f"{part.weight:g} × {part.name}" for part in self.parts)
+
+    @property
+    def asks_served(self) -> bool:
+        """Whether a judge is the chat model of the same service."""
+        return any(isinstance(part, JudgePart) and part.url == SERVED for part in self.parts)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -150,11 +167,16 @@ def _part(entry: Any, where: str, file: Path) -> Part:
 
 def _judge(name: str, weight: float, template: str, options: dict[str, Any], where: str, file: Path) -> JudgePart:
     _known(options, _JUDGE_OPTIONS, where)
-    for needed in ("url", "model"):
-        if not isinstance(options.get(needed), str) or not options[needed]:
-            raise UsageError(f"{where}: a judge needs {needed!r}, for example url: http://127.0.0.1:8000/v1")
-    if not str(options["url"]).startswith(("http://", "https://")):
-        raise UsageError(f"{where}: 'url' is {options['url']!r}; it begins with http:// or https://")
+    url, model = options.get("url"), options.get("model", "" if options.get("url") == SERVED else None)
+    if not isinstance(url, str) or not (url == SERVED or url.startswith(("http://", "https://"))):
+        raise UsageError(
+            f"{where}: a judge's 'url' is an address, for example http://127.0.0.1:8000/v1, or {SERVED!r}, the chat "
+            f"model beside it (qserve up --model …); found {url!r}"
+        )
+    if not isinstance(model, str) or not (model or url == SERVED):
+        raise UsageError(f"{where}: a judge needs 'model', the name that is asked for at {url}")
+    if url == SERVED and "api_key_file" in options:
+        raise UsageError(f"{where}: 'api_key_file' is for other servers; url: {SERVED} needs no key")
     votes = int(_number(options.get("votes", 1), "votes", where, 1, 64))
     found = read_template(template, where, file.parent)
     rubric = str(options.get("rubric", ""))
@@ -164,8 +186,9 @@ def _judge(name: str, weight: float, template: str, options: dict[str, Any], whe
     if key_file is not None and not key_file.is_file():
         raise UsageError(f"{where}: there is no file {key_file} ('api_key_file')")
     return JudgePart(
-        name, weight, found, str(options["url"]).rstrip("/"), str(options["model"]), key_file, votes,
+        name, weight, found, url.rstrip("/"), model, key_file, votes,
         _number(options.get("max_unparsable", 0.1), "max_unparsable", where, 0, 1),
+        _number(options["if_unparsable"], "if_unparsable", where, 0, 1) if "if_unparsable" in options else None,
         _number(options.get("temperature", 0.0 if votes == 1 else 1.0), "temperature", where, 0, 2),
         int(_number(options.get("max_tokens", 1024), "max_tokens", where, 1, 1 << 20)),
         rubric, int(_number(options.get("at_once", 16), "at_once", where, 1, 1024)),

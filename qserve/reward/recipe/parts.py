@@ -11,6 +11,7 @@ from typing import Any
 from qserve.engine.heartbeat import Heartbeat
 from qserve.reward.items import Score
 from qserve.reward.judges.judge import Judge, Judged
+from qserve.reward.judges.served import ServedChat
 from qserve.reward.protocols.job import Text, answer_of
 from qserve.reward.recipe.config import JudgePart, ModelPart, Recipe, RulePart
 from qserve.reward.rules.process import RuleProcess
@@ -27,14 +28,15 @@ _BEAT_S = 1.0
 class RecipeScorer:
     """`scores` is for one event loop."""
 
-    def __init__(self, recipe: Recipe, heartbeat: Heartbeat | None = None) -> None:
-        """`heartbeat` is told while a judge is waited for, when this process itself has nothing to do."""
+    def __init__(self, recipe: Recipe, heartbeat: Heartbeat | None = None, served: ServedChat | None = None) -> None:
+        """`heartbeat` is told while a judge is waited for, when this process itself has nothing to do; `served` is the
+        chat model of the same service."""
         self.recipe = recipe
         self._heartbeat = heartbeat
         rules = [part.rule for part in recipe.parts if isinstance(part, RulePart)]
         self._process = RuleProcess(rules) if rules else None
         self._thread = ThreadPoolExecutor(1, "rules")
-        self._judges = {part.name: Judge(part) for part in recipe.parts if isinstance(part, JudgePart)}
+        self._judges = {part.name: Judge(part, served) for part in recipe.parts if isinstance(part, JudgePart)}
         self.num_failed = 0
 
     @property

@@ -12,7 +12,7 @@ from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_out_of_memory
 from qserve.reward.items import ScorerStats
 from qserve.reward.model.load import LoadedReward
-from qserve.reward.scoring.forward import PooledText, forward_packed, forward_padded
+from qserve.reward.scoring.forward import PooledText, forward_packed, forward_padded, row_padding
 from qserve.reward.scoring.rows import Group
 
 __all__ = ["RowComputer", "ScorerStats"]
@@ -67,7 +67,9 @@ class RowComputer:
 
     def _count_row(self, row: Sequence[Group], seconds: float) -> None:
         lengths = [length for group in row for length in group.lengths]
-        padded = 0 if self._loaded.packs else max(lengths) * len(lengths) - sum(lengths)
+        num_tokens = sum(group.num_tokens for group in row)
+        packs = self._loaded.packs
+        padded = row_padding(self._loaded, num_tokens) if packs else max(lengths) * len(lengths) - sum(lengths)
         self.on_row()
         with self._stats_lock:
             stats = self.stats
@@ -75,7 +77,7 @@ class RowComputer:
             stats.busy_s += seconds
             stats.rows_of_items[len(lengths)] = stats.rows_of_items.get(len(lengths), 0) + 1
             stats.num_padding_tokens += padded
-            stats.num_computed_tokens += sum(group.num_tokens for group in row) + padded
+            stats.num_computed_tokens += num_tokens + padded
 
 
 def _failure(error: Exception, row: Sequence[Group]) -> SequenceFailed:

@@ -13,7 +13,7 @@ from qserve.reward.scoring.attention import RowLayout, Segment
 from qserve.reward.scoring.pooling import Pooled
 from qserve.reward.scoring.rows import Group
 
-__all__ = ["PooledText", "forward_packed", "forward_padded"]
+__all__ = ["PooledText", "forward_packed", "forward_padded", "row_padding"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,11 @@ class PooledText:
 
     token_ids: Sequence[int]
     pooled: Pooled
+
+
+def row_padding(loaded: LoadedReward, num_tokens: int) -> int:
+    """Tokens that a packed row of `num_tokens` is filled up with: on a CPU each new length costs memory."""
+    return filled_length(num_tokens) - num_tokens if loaded.device.type == "cpu" else 0
 
 
 @torch.inference_mode()
@@ -49,7 +54,7 @@ def forward_packed(loaded: LoadedReward, row: Sequence[Group], texts: Sequence[P
             segments.append(Segment(start, len(ids), begin, begin + group.shared))
             offset = start - group.shared
             wanted[member] = [begin + p if p < group.shared else offset + p for p in text.pooled.positions]
-    if loaded.device.type == "cpu" and (num_padding := filled_length(len(ids)) - len(ids)):
+    if num_padding := row_padding(loaded, len(ids)):
         segments.append(Segment(len(ids), len(ids) + num_padding))
         ids += [0] * num_padding
         positions += range(num_padding)

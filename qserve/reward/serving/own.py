@@ -10,9 +10,10 @@ from qserve.core.hardware import Hardware
 from qserve.detect.packages import Packages
 from qserve.engine import worker_process
 from qserve.engine.heartbeat import Heartbeat, heartbeat_file
-from qserve.engine.process import WorkerSpec, report_phase
+from qserve.engine.process import WorkerSpec, report_note, report_phase
 from qserve.planner.request import PlanRequest
 from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.judges.served import ServedChat
 from qserve.reward.recipe import Recipe, read_recipe
 from qserve.reward.settings import RewardSettings
 
@@ -35,11 +36,13 @@ class _OwnScorer:
     ) -> PlanRequest:
         return request
 
-    async def serve(self, spec: WorkerSpec, settings: RewardSettings) -> None:
+    async def serve(self, spec: WorkerSpec, settings: RewardSettings, served: ServedChat | None) -> None:
         recipe = read_recipe(Path(settings.recipe)) if settings.recipe is not None else None
+        if recipe is not None:
+            report_note(f"a reward is {recipe.told}")
         heartbeat = Heartbeat(heartbeat_file(spec.socket))
         if recipe is not None and recipe.model is None:
-            await _serve_without_model(spec, recipe, heartbeat)
+            await _serve_without_model(spec, recipe, heartbeat, served)
             return
         # Imported here: it takes seconds, and the parent has been told what they are spent on.
         from qserve.reward.recipe.parts import RecipeScorer
@@ -49,7 +52,7 @@ class _OwnScorer:
         scorer = _load(spec, settings)
         scorer.beat_after_rows(heartbeat)
         scorer.start()
-        parts = RecipeScorer(recipe, heartbeat) if recipe is not None else None
+        parts = RecipeScorer(recipe, heartbeat, served) if recipe is not None else None
         if parts is not None:
             parts.start()
         try:
@@ -61,13 +64,15 @@ class _OwnScorer:
                 await parts.close()
 
 
-async def _serve_without_model(spec: WorkerSpec, recipe: Recipe, heartbeat: Heartbeat) -> None:
+async def _serve_without_model(
+    spec: WorkerSpec, recipe: Recipe, heartbeat: Heartbeat, served: ServedChat | None
+) -> None:
     """Rules and judges are all there is: no torch."""
     from qserve.reward.recipe.parts import RecipeScorer
     from qserve.reward.recipe.without_model import NoModel, own_memory
     from qserve.reward.serving.app import build_app
 
-    parts = RecipeScorer(recipe, heartbeat)
+    parts = RecipeScorer(recipe, heartbeat, served)
     parts.start()
     try:
         app = build_app(NoModel(spec.plan.workload.max_model_len), spec.models, spec.key, own_memory, parts)

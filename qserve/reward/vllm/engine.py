@@ -16,6 +16,7 @@ from qserve.planner import make_plan
 from qserve.planner.engine import changed_request
 from qserve.planner.request import PlanRequest
 from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.judges.served import ServedChat
 from qserve.reward.settings import RewardSettings
 from qserve.reward.vllm.suits import why_not
 
@@ -53,7 +54,7 @@ class _VllmReward:
         enough_bytes = tokens * plan.model.kv_bytes_per_token
         return replace(request, kv_cache_memory_bytes=enough_bytes) if plan.kv_cache_tokens > tokens else request
 
-    async def serve(self, spec: WorkerSpec, settings: RewardSettings) -> None:
+    async def serve(self, spec: WorkerSpec, settings: RewardSettings, served: ServedChat | None) -> None:
         """The same app over a vLLM server, which is our child; without it this worker ends, and is started again."""
         from qserve.reward.checkpoints import recognise
         from qserve.reward.serving.app import build_app

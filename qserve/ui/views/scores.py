@@ -39,12 +39,40 @@ def answers_view(
     scale = (0.0, 1.0) if any(row.get("steps") for row in rows) else None
     parts.append(score_bars([names[index] for index in order], [rewards[index] for index in order], 0, scale))
     parts += [_coloured(names[i], texts[i], rows[i]["steps"]) for i in order if rows[i].get("steps")]
+    attributes = list(rows[order[0]].get("attributes") or {})
+    parts.append(_attribute_bars(attributes, [(names[i], rows[i]) for i in order], meta, language))
     head = [say(language, f"score.{name}") for name in ("answer", "reward", "num_tokens")]
-    parts.append(
-        table(head, [(names[i], f"{rewards[i]:.6f}", rows[i].get("num_tokens", "")) for i in order], numbers=(1, 2))
-    )
+    head[2:2] = attributes
+    cells = [
+        (
+            names[i], f"{rewards[i]:.6f}", *(f"{rows[i]['attributes'][name]:.4f}" for name in attributes),
+            rows[i].get("num_tokens", ""),
+        )
+        for i in order
+    ]  # fmt: skip
+    parts.append(table(head, cells, numbers=tuple(range(1, len(head)))))
     told = " · ".join(f"{name} {meta[name]}" for name in ("format", "pooling", "dtype", "quant") if name in meta)
     return f'{"".join(parts)}<p class="qs-small">{html.escape(told)}</p>'
+
+
+def _attribute_bars(
+    attributes: Sequence[str], rows: Sequence[tuple[str, dict[str, Any]]], meta: dict[str, Any], language: str
+) -> str:
+    """For each attribute the answers' values on a scale of its own: a rule says 0 or 1, a head what it was trained on.
+
+    `rows` are names of answers with their rows, the best first; `meta` holds what each attribute counts.
+    """
+    weights = meta.get("weights") or {}
+    sections = []
+    for attribute in attributes:
+        values = [float(row["attributes"][attribute]) for _, row in rows]
+        bars = score_bars([name for name, _ in rows], values, values.index(max(values)))
+        weight = f" × {weights[attribute]:g}" if attribute in weights else ""
+        sections.append(f"<section><h4>{html.escape(attribute)}{weight}</h4>{bars}</section>")
+    if not sections:
+        return ""
+    title = html.escape(say(language, "score.attributes"))
+    return f'<section class="qs-attributes"><h3>{title}</h3>{"".join(sections)}</section>'
 
 
 def _coloured(name: str, steps: Sequence[str], scores: Sequence[float]) -> str:

@@ -2,20 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
 import uvicorn
+from starlette.types import ASGIApp
 
+from qserve.reward.recipe import read_recipe
 from qserve.reward.recipe.parts import RecipeScorer
+from qserve.reward.recipe.without_model import NoModel, own_memory
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.serving.app import build_app
 
 KEY = "internal-key"
 MODEL = "rm"
+# What hangs fails within this time, and not after the patience of a whole run.
+TIMEOUT_S = 30.0
+
+
+class ServedApp:
+    """An ASGI app on a free port of loopback, in a thread of its own. `url` has no path."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        config = uvicorn.Config(
+            app, port=0, log_level="warning", lifespan="off", http="httptools", loop="asyncio",
+            timeout_graceful_shutdown=5,
+        )  # fmt: skip
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread.start()
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not self._server.started:
+            assert time.monotonic() < deadline_s, "the app does not listen"
+            time.sleep(0.01)
+        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
+
+    async def at_end(self) -> None:
+        """Runs in the app's loop when it ends."""
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(TIMEOUT_S)
+        assert not self._thread.is_alive(), "the app does not end"
+
+    async def _serve(self) -> None:
+        await self._server.serve()
+        await self.at_end()
 
 
 class Caller:
@@ -23,7 +60,7 @@ class Caller:
 
     def __init__(self, url: str, scorer: RewardScorer) -> None:
         self.url, self.scorer = url, scorer
-        self.client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=20)
+        self.client = httpx.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=TIMEOUT_S)
 
     def post(self, path: str, **body: Any) -> Any:
         """The answer of a request that must work."""
@@ -33,25 +70,47 @@ class Caller:
 
 
 class Host(Caller):
-    """The app on a free port of loopback."""
+    """The app on a free port of loopback. A scorer may be started and stopped by one host after another."""
 
     def __init__(self, scorer: RewardScorer, parts: RecipeScorer | None = None) -> None:
         scorer.start()
         app = build_app(scorer, (MODEL,), KEY, lambda: {"weights_bytes": scorer.loaded.weights_bytes}, parts)
-        config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off", http="httptools", loop="asyncio")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        super().__init__(f"http://127.0.0.1:{port}", scorer)
+        self._served = ServedApp(app)
+        super().__init__(self._served.url, scorer)
 
     def close(self) -> None:
         self.client.close()
-        self._server.should_exit = True
-        self._thread.join()
         self.scorer.stop()
+        self._served.close()
+
+
+class RecipeHost(ServedApp):
+    """A worker's app over a recipe without a model."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        file = folder / "rewards.yaml"
+        file.write_text(text)
+        self.parts = RecipeScorer(read_recipe(file))
+        super().__init__(build_app(NoModel(1000), (MODEL,), KEY, own_memory, self.parts))
+        headers = {"authorization": f"Bearer {KEY}"}
+        self.client = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT_S)
+
+    async def at_end(self) -> None:
+        await self.parts.close()
+
+    def post(self, path: str, **body: Any) -> Any:
+        """The answer of a request that must work."""
+        reply = self.client.post(path, json=body)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    def ask(self, **body: Any) -> tuple[int, dict[str, Any]]:
+        reply = self.client.post("/v1/reward", json=body)
+        return reply.status_code, reply.json()
+
+    def close(self) -> None:
+        self.client.close()
+        super().close()
 
 
 Case = Callable[[Caller, str, Sequence[str]], list[float]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,21 @@ def reranker(folder: Path) -> Path:
     tok.save_pretrained(folder)
     data = json.loads((folder / "config.json").read_text()) | {"classifier_from_token": ["no", "yes"]}
     (folder / "config.json").write_text(json.dumps(data))
+    return folder
+
+
+def trained_reranker(folder: Path) -> Path:
+    """The demo as a reranker of what it was trained on: query and document are numbers, yes says the first is larger.
+
+    Beside it `larger.jinja`, which asks so.
+    """
+    shutil.copytree(chat_model_path(), folder)
+    data = json.loads((folder / "config.json").read_text()) | {"classifier_from_token": ["No", "Yes"]}
+    (folder / "config.json").write_text(json.dumps(data))
+    asked = [{"role": "user", "content": "Is QUERY larger than DOCUMENT?"}]
+    text = tokenizer().apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    text = text.replace("QUERY", "{{ messages[0].content }}").replace("DOCUMENT", "{{ messages[1].content }}")
+    (folder / "larger.jinja").write_text(text)
     return folder
 
 
@@ -242,4 +258,5 @@ MADE: dict[str, Callable[[Path], Path]] = {
     "openrlhf": openrlhf,
     "multi-attribute": multi_attribute,
     "reranker": reranker,
+    "reranker of the demo": trained_reranker,
 }

@@ -49,7 +49,7 @@ class Plain:
     def _reranker(self) -> Any:
         """log P(yes) - log P(no) of the next token, by the whole language model."""
         model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32).eval()
-        yes, no = self.tokenizer.convert_tokens_to_ids(["yes", "no"])
+        no, yes = self.tokenizer.convert_tokens_to_ids(model.config.classifier_from_token)
 
         def run(ids: torch.Tensor) -> torch.Tensor:
             logprobs = model(ids).logits.log_softmax(-1)

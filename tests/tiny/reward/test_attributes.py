@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from qserve.reward.checkpoints import recognise
 from qserve.reward.settings import RewardSettings
 from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import CASES, Host
+from tests.tiny.reward.plain_transformers import Plain
 
 NAMES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 WEIGHTS = {"helpfulness": 0.65, "correctness": 0.8, "verbosity": -0.4}
@@ -55,6 +57,13 @@ def test_every_protocol_of_one_number_tells_the_weighted_sum(case: str, host: Ho
 def texts(host: Host) -> list[str]:
     turns = [[{"role": "user", "content": PROMPT}, {"role": "assistant", "content": answer}] for answer in ANSWERS]
     return [host.scorer.template.render(one) for one in turns]
+
+
+@pytest.mark.parametrize("case", sorted(LISTS))
+def test_every_protocol_of_a_list_carries_the_labels(case: str, host: Host, values: list[list[float]]) -> None:
+    """verl reads the last of them, text-embeddings-inference tells the largest first."""
+    meant = [max(one) if case.startswith("tei") else one[-1 if case.startswith("verl") else 0] for one in values]
+    assert CASES[case](host, PROMPT, ANSWERS) == pytest.approx(meant, abs=1e-5)
 
 
 def test_attributes_come_by_name(host: Host, values: list[list[float]]) -> None:
@@ -124,6 +133,32 @@ def test_a_reranker_says_the_probability_of_yes(made: Callable[[str], Path], ope
         share = float(torch.stack((logits[no], logits[yes])).log_softmax(0)[1].exp())
         (row,) = one.post("/score", queries="capital of China", documents=["Beijing"])["data"]
         assert row["score"] == pytest.approx(share, abs=1e-5)
+    finally:
+        one.close()
+
+
+def test_a_trained_reranker_over_every_protocol(made: Callable[[str], Path], opened: Opener) -> None:
+    """The demo, which knows larger numbers: as plain transformers to 1e-5, and right."""
+    kind = "reranker of the demo"
+    path = made(kind)
+    one, plain = Host(opened(kind, template=str(path / "larger.jinja"))), Plain(kind, path)
+
+    def meant(query: str, document: str) -> float:
+        turns = [{"role": "user", "content": query}, {"role": "assistant", "content": document}]
+        return float(plain.values(one.scorer.template.encode(turns).token_ids)[-1, 0])
+
+    try:
+        expected = [meant("81", document) for document in ("9", "97")]
+        assert expected[0] > 0 > expected[1]
+        for case in CASES:
+            assert CASES[case](one, "81", ("9", "97")) == pytest.approx(expected, abs=1e-5), case
+        rng = Random(3)
+        asked = {query: rng.sample(range(100), 10) for query in rng.sample(range(100), 10)}
+        for query, documents in asked.items():
+            rows = one.post("/rerank", query=str(query), documents=list(map(str, documents)))["results"]
+            scores = {row["index"]: row["relevance_score"] for row in rows}
+            right = sum((scores[index] > 0.5) == (query > number) for index, number in enumerate(documents))
+            assert right >= 9, (query, documents)
     finally:
         one.close()
 

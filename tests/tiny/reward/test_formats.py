@@ -77,15 +77,19 @@ def test_a_score_does_not_depend_on_its_batch(kind: str, dtype: str, tolerance: 
     assert backwards == pytest.approx(alone, abs=tolerance)
 
 
+def useful_tokens(scorer: RewardScorer) -> int:
+    return scorer.stats.num_computed_tokens - scorer.stats.num_padding_tokens
+
+
 def test_a_shared_prompt_is_computed_once_and_changes_no_score(opened: Opener) -> None:
     scorer = opened("sequence-classification")
     (prompt,) = texts(3, [150])
     answers = [prompt + tail for tail in texts(4, [20, 1, 33, 20, 64, 7])]
     others = texts(5, [40, 80])
     alone = [rewards(scorer, [one])[0] for one in answers + others]
-    before = scorer.stats.num_computed_tokens
+    before = useful_tokens(scorer)
     assert rewards(scorer, answers + others) == pytest.approx(alone, abs=1e-5)
-    assert scorer.stats.num_computed_tokens - before == 150 + (20 + 1 + 33 + 20 + 64 + 7) + 40 + 80
+    assert useful_tokens(scorer) - before == 150 + (20 + 1 + 33 + 20 + 64 + 7) + 40 + 80
 
 
 def test_a_text_that_is_the_beginning_of_another_is_scored_where_it_ends(opened: Opener) -> None:
@@ -100,11 +104,11 @@ def test_rows_are_bounded_and_longer_groups_are_divided(opened: Opener) -> None:
     scorer = opened("sequence-classification")
     (prompt,) = texts(7, [400])
     ids = [prompt + tail for tail in texts(8, [90] * 12)]
-    rows, tokens = scorer.stats.num_rows, scorer.stats.num_computed_tokens
+    rows, tokens = scorer.stats.num_rows, useful_tokens(scorer)
     together = rewards(scorer, ids)
     assert together == pytest.approx([rewards(scorer, [one])[0] for one in ids], abs=1e-5)
     assert scorer.stats.num_rows - rows == 2 + 12
-    assert scorer.stats.num_computed_tokens - tokens == 2 * 400 + 12 * 90 + 12 * 490
+    assert useful_tokens(scorer) - tokens == 2 * 400 + 12 * 90 + 12 * 490
 
 
 @pytest.mark.parametrize("quant", ["bnb-int8", "bnb-nf4"])

@@ -39,7 +39,6 @@ def host(opened: Opener) -> Iterator[Hosting]:
 
     @cache
     def start(kind: str) -> Host:
-        # A setting of its own: this scorer's thread is this module's.
         running.append(Host(opened(kind, truncate="refuse")))
         return running[-1]
 
@@ -237,7 +236,7 @@ def test_what_the_gateway_and_the_supervisor_ask(host: Hosting) -> None:
 
 def test_metrics_tell_batches_padding_and_latency_by_length(host: Hosting) -> None:
     one = host(SIMPLE)
-    before = _metrics(one)
+    before, padded = _metrics(one), one.scorer.stats.num_padding_tokens
     one.post("/v1/reward", token_ids=[[41] * 10, [42] * 100])
     after = _metrics(one)
     grown = {name: after[name] - before.get(name, 0) for name in after}
@@ -245,7 +244,10 @@ def test_metrics_tell_batches_padding_and_latency_by_length(host: Hosting) -> No
     assert grown["qserve_reward_tokens_total"] == 110
     assert grown['qserve_reward_latency_seconds_count{max_tokens="128"}'] == 1
     assert grown['qserve_reward_row_texts_bucket{le="+Inf"}'] >= 1
-    assert after["qserve_reward_padding_ratio"] == 0
+    assert one.scorer.stats.num_padding_tokens - padded == 2, "110 tokens are computed as a row of 112"
+    assert after["qserve_reward_padding_ratio"] == pytest.approx(
+        one.scorer.stats.num_padding_tokens / one.scorer.stats.num_computed_tokens
+    )
 
 
 def _metrics(host: Host) -> dict[str, float]:

@@ -7,15 +7,11 @@ import json
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -27,10 +23,8 @@ from qserve.errors import UsageError
 from qserve.reward.protocols.job import Text
 from qserve.reward.recipe import read_recipe
 from qserve.reward.recipe.parts import RecipeScorer
-from qserve.reward.recipe.without_model import NoModel, own_memory
-from qserve.reward.serving.app import build_app
 from tests.tiny.reward.conftest import Opener
-from tests.tiny.reward.host import CASES, KEY, MODEL, Host
+from tests.tiny.reward.host import CASES, Host, RecipeHost, ServedApp
 
 PROMPT, ANSWERS = "What is 17+25?", ("It is 42.", "I do not know.")
 
@@ -43,16 +37,9 @@ class FakeJudge:
         self.questions: list[str] = []
         self.says: Callable[[str], str] = self.verdict
         app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
-        self._server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}/v1"
-
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
+        self._served = ServedApp(app)
+        self.url = f"{self._served.url}/v1"
+        self.close = self._served.close
 
     async def _answer(self, request: Request) -> JSONResponse:
         body = await request.json()
@@ -77,38 +64,6 @@ def judge() -> Iterator[FakeJudge]:
     one = FakeJudge()
     yield one
     one.close()
-
-
-class RecipeHost:
-    """A worker's app over a recipe without a model."""
-
-    def __init__(self, text: str, folder: Path) -> None:
-        file = folder / "rewards.yaml"
-        file.write_text(text)
-        self.parts = RecipeScorer(read_recipe(file))
-        app = build_app(NoModel(1000), (MODEL,), KEY, own_memory, self.parts)
-        config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        headers = {"authorization": f"Bearer {KEY}"}
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=120)
-
-    async def _serve(self) -> None:
-        await self._server.serve()
-        await self.parts.close()
-
-    def ask(self, **body: Any) -> tuple[int, dict[str, Any]]:
-        reply = self.client.post("/v1/reward", json=body)
-        return reply.status_code, reply.json()
-
-    def close(self) -> None:
-        self.client.close()
-        self._server.should_exit = True
-        self._thread.join()
 
 
 @pytest.fixture
@@ -157,7 +112,7 @@ def test_a_model_and_a_rule_over_every_protocol_that_sends_text(opened: Opener, 
         first, second = CASES["native responses"](alone, PROMPT, ANSWERS)
     finally:
         alone.close()
-    both = Host(opened("sequence-classification", truncate="right"), RecipeScorer(read_recipe(file)))
+    both = Host(opened("sequence-classification", truncate="left"), RecipeScorer(read_recipe(file)))
     try:
         for case in (name for name in CASES if name.startswith(numbers)):
             assert CASES[case](both, PROMPT, ANSWERS) == pytest.approx([first + 0.5, second], abs=1e-5), case

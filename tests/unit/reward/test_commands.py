@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import click
 import pytest
 
 from qserve.cli.reward.eval_reward import command as eval_reward
+from qserve.cli.reward.score import command as score
 from qserve.errors import UsageError
+from tests.unit.evaluation.answering import answering
 
 
 @pytest.mark.parametrize("command", ["score", "reward", "eval-reward"])
@@ -49,3 +52,65 @@ def test_words_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     for flag in bad:
         with pytest.raises(click.BadParameter):
             call(str(tmp_path / "x.jsonl"), *flag)
+
+
+def rewarding(value: Callable[[str], float]) -> Any:
+    """A server whose reward is `value` of the answer, and which has the attributes `same` and `twice` of it."""
+
+    def answer(path: str, body: Any) -> tuple[int, Any]:
+        if path != "/v1/reward":
+            return 404, {"error": {"message": "not here"}}
+        values = [value(one[-1]["content"]) for one in body["conversations"]]
+        rows = [
+            {"index": index, "reward": one, "num_tokens": 5, "attributes": {"same": 1.0, "twice": 2 * one}}
+            for index, one in enumerate(values)
+        ]
+        return 200, {"data": rows}
+
+    return answering(answer)
+
+
+def test_attributes_and_a_second_model_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "pairs.jsonl", tmp_path / "out.json"
+    pairs = [("abc", "a"), ("abcde", "ab"), ("a", "abcd"), ("abcdefg", "abcdef")]
+    file.write_text("".join(json.dumps({"prompt": "p", "chosen": a, "rejected": b}) + "\n" for a, b in pairs))
+    # The second likes short answers, but for the longest.
+    with rewarding(len) as first, rewarding(lambda text: 9.0 if len(text) == 7 else -len(text)) as second:
+        call(str(file), "--url", first, "--against", second, "--json", str(out), "--state-dir", str(tmp_path))
+    document = json.loads(out.read_text())
+    assert {one["name"]: (one["num_right"], one["num_tied"]) for one in document["attributes"]} == {
+        "same": (0, 4), "twice": (3, 0),
+    }  # fmt: skip
+    assert document["attributes"][1]["mean_margin"] == 2 * document["overall"]["mean_margin"]
+    against = document["against"]
+    assert (against["url"], against["decided_alike"], against["accuracy"]) == (second, 0.25, 0.5)
+    assert -1 < against["rank_correlation"] < 0
+    said = capsys.readouterr().out
+    assert "twice: right 75.0 %" in said and "25.0 % of preferences decided alike" in said
+
+
+def test_rules_are_scored_here_without_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, file, out = tmp_path / "rewards.yaml", tmp_path / "pairs.jsonl", tmp_path / "out.jsonl"
+    form = "{name: form, rule: regex, pattern: '[.]$', weight: 0.5}"
+    recipe.write_text(f"parts:\n- {{name: right, rule: exact}}\n- {form}\n")
+    pairs: list[dict[str, Any]] = [
+        {"prompt": "1+1?", "chosen": "2", "rejected": "3.", "reference": "2"},
+        {"prompt": "1+2?", "chosen": "3", "rejected": "4", "reference": "3"},
+    ]
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    call(str(file), "--reward", str(recipe), "--json", str(out), "--state-dir", str(tmp_path))
+    document = json.loads(out.read_text())
+    assert document["overall"]["accuracy"] == 1.0 and document["margins"] == [0.5, 1.0]
+    assert [(one["name"], one["accuracy"], one["num_tied"]) for one in document["attributes"]] == [
+        ("right", 1.0, 0), ("form", 0.0, 1),
+    ]  # fmt: skip
+    file.write_text(file.read_text() + json.dumps({"prompt": "1+3?", "response": "4"}) + "\n")
+    with pytest.raises(SystemExit):
+        score.main([str(file), "--reward", str(recipe), "--output", str(out)], standalone_mode=False)
+    first, _, without = (json.loads(line) for line in out.read_text().splitlines())
+    assert first["margin"] == 0.5 and first["rejected_attributes"] == [{"right": 0.0, "form": 1.0}]
+    assert "compares with a reference" in without["error"]
+    assert "weights {'right': 1.0, 'form': 0.5}" in capsys.readouterr().err
+    for flag, words in (("--max-length=5", "--max-length says how a model is asked"), ("--judge=pointwise", "--judge")):
+        with pytest.raises(UsageError, match=words):
+            score.main([str(file), "--reward", str(recipe), flag], standalone_mode=False)

@@ -142,6 +142,17 @@ def test_refused_with_what_was_found(what: str, tmp_path: Path) -> None:
         found(write_folder(tmp_path, tensors, **config))
 
 
+def test_a_gating_network_is_refused_and_its_attributes_can_be_had(tmp_path: Path) -> None:
+    """ArmoRM's tensors."""
+    gating = {"gating.layers.0.weight": (8, HIDDEN), "regression_layer.weight": (3, HIDDEN)}
+    transform = {"reward_transform_matrix": (3, 3)}
+    path = write_folder(tmp_path, body() | gating | transform, architectures=["LlamaForRewardModelWithGating"])
+    with pytest.raises(BrokenCheckpoint, match=r"gating network.*trust_remote_code.*3 attributes.*--head regression"):
+        found(path)
+    alone = found(path, head="regression_layer", weights="LABEL_0=1")
+    assert (alone.format, alone.weights) == ("multi-attribute", (1.0, 0.0, 0.0))
+
+
 def test_a_head_that_was_asked_for_and_is_not_there(tmp_path: Path) -> None:
     path = write_folder(tmp_path, body() | {"my_head.weight": (1, HIDDEN)})
     assert found(path, head="my_head").head.prefix == "my_head"

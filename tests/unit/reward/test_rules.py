@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from qserve.errors import UsageError
+from qserve.reward.judges.client import JudgeClient
 from qserve.reward.judges.template import BUNDLED, read_template
 from qserve.reward.recipe import JudgePart, is_recipe, read_recipe
 from qserve.reward.rules import make_rule
@@ -58,9 +59,15 @@ WRONG = {
     "a weight": ("parts: [{name: a, rule: exact, weight: much}]", "'weight' is 'much'; it takes a number"),
     "two models": ("parts: [{name: a, model: demo}, {name: b, model: demo}]", "more than one model"),
     "two kinds": ("parts: [{name: a, model: demo, rule: exact}]", "must have one of"),
-    "a judge without url": ("parts: [{name: a, judge: pointwise, model: demo}]", "a judge needs 'url'"),
+    "a judge without url": ("parts: [{name: a, judge: pointwise, model: demo}]", "a judge's 'url' is an address"),
     "an unknown judge": ("parts: [{name: a, judge: nobody, url: 'http://x', model: m}]", "no judge template 'nobody'"),
     "a judge without rubric": ("parts: [{name: a, judge: rubric, url: 'http://x', model: m}]", "asks for a rubric"),
+    "a key for oneself": ("parts: [{name: a, judge: pointwise, url: served, api_key_file: x}]", "needs no key"),
+    "a judge without model": ("parts: [{name: a, judge: pointwise, url: 'http://x'}]", "needs 'model'"),
+    "an unparsable share": (
+        "parts: [{name: a, judge: pointwise, url: served, if_unparsable: 2}]",
+        "'if_unparsable' is 2; it takes a number",
+    ),
     "a judge's typo": ("parts: [{name: a, judge: pointwise, url: 'http://x', model: m, vots: 3}]", "no option 'vots'"),
 }
 
@@ -96,6 +103,8 @@ BROKEN = {
     "no pattern": ({"verdict": "("}, "is no regular expression"),
     "no scale": ({"scale": None}, "needs [lowest, highest]"),
     "pairwise without choices": ({"kind": "pairwise", "prompt": "{{ response_a }}{{ response_b }}"}, "'choices'"),
+    "choices that are no share": ({"scale": None, "choices": {"Yes": 2}}, 'needs {"Yes": 1, "No": 0}'),
+    "a word that YAML reads as true": ({"choices": {True: 1, False: 0}}, "between quotation marks"),
     "a kind": ({"kind": "listwise"}, "takes pointwise or pairwise"),
     "a field": ({"note": 1}, "has no field 'note'"),
 }
@@ -104,10 +113,29 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_judge_template_that_can_t_judge_is_one_sentence(what, tmp_path):
     change, words = BROKEN[what]
-    (tmp_path / "judge.yaml").write_text(json.dumps(TEMPLATE | change))
+    (tmp_path / "judge.yaml").write_text(yaml.safe_dump(TEMPLATE | change))
     with pytest.raises(UsageError) as caught:
         read_template("judge.yaml", "part 1", tmp_path)
     assert words in str(caught.value) and str(caught.value).startswith("part 1")
+
+
+def test_a_pointwise_verdict_may_be_a_word(tmp_path):
+    written = TEMPLATE | {"verdict": r"\b(Yes|No|Partly)\b", "choices": {"Yes": 1, "No": 0}}
+    (tmp_path / "judge.yaml").write_text(yaml.safe_dump(written))
+    template = read_template("judge.yaml", "part 1", tmp_path)
+    said = ("Yes.", "<think>Yes</think>\nNo.", "Yes? No", "Partly", "maybe")
+    assert [template.verdict_of(one) for one in said] == [1.0, 0.0, 0.0, None, None]
+
+
+def test_the_served_chat_model_may_judge_and_an_unread_verdict_may_have_its_price(tmp_path):
+    file = tmp_path / "rewards.yaml"
+    file.write_text("parts: [{name: a, judge: pointwise, url: served, if_unparsable: 0, max_unparsable: 1}]")
+    recipe = read_recipe(file)
+    assert recipe.asks_served and recipe.told == "1 × a"
+    (judge,) = recipe.parts
+    assert isinstance(judge, JudgePart) and (judge.model, judge.if_unparsable) == ("", 0.0)
+    with pytest.raises(UsageError, match="none is served; name one: qserve up --model"):
+        JudgeClient(judge)
 
 
 @pytest.mark.parametrize("name", BUNDLED)

@@ -43,3 +43,17 @@ def test_what_is_written_in_an_answer_stays_text() -> None:
     shown = answers_view(["<b>1</b>"], [["<img src=x onerror=alert(1)>"]], [row(0.5, [0.5])], {"format": "<i>"}, "en")
     assert "<img" not in shown and "<b>1" not in shown and "<i>" not in shown
     assert "&lt;img src=x" in shown
+
+
+def test_attributes_are_columns_and_bars_with_what_each_counts() -> None:
+    rows = [
+        {**row(0.5), "attributes": {"helpful": 0.25, "<b>long</b>": -2.0}},
+        {**row(1.5), "attributes": {"helpful": 0.75, "<b>long</b>": 3.0}},
+    ]
+    meta = {"weights": {"helpful": 0.7, "<b>long</b>": -0.1}}
+    shown = answers_view(["Answer 1", "Answer 2"], ["a", "b"], rows, meta, "en")
+    assert "<h4>helpful × 0.7</h4>" in shown and "<h4>&lt;b&gt;long&lt;/b&gt; × -0.1</h4>" in shown
+    assert "<b>long</b>" not in shown
+    for value in ("0.2500", "0.7500", "-2.0000", "3.0000"):
+        assert shown.count(value) >= 2, "as a bar and in the table"
+    assert "qs-attributes" not in answers_view(["Answer 1"], ["a"], [row(0.5)], {}, "en")

@@ -1,0 +1,41 @@
+"""`--reward CHECKPOINT --judge TEMPLATE`: a model that writes verdicts, served as chat and asked for rewards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from qserve.errors import UsageError
+from qserve.reward.judges.template import BUNDLED
+from qserve.reward.recipe.config import SERVED
+
+if TYPE_CHECKING:
+    from qserve.cli.up.hosting import Wanted
+
+__all__ = ["with_judge"]
+
+
+def with_judge(wanted: Wanted) -> Wanted:
+    """`wanted` with the checkpoint behind --reward as its chat model, and a recipe whose one part asks it.
+
+    Raises UsageError where another chat model is named: a service has one.
+    """
+    template, judge = wanted.settings.judge, wanted.reward
+    if template is None or judge is None:
+        return wanted
+    if wanted.model not in (None, judge):
+        raise UsageError(
+            f"--judge: {judge} would be a second chat model beside {wanted.model}, and a service has one; leave "
+            "--model out, or serve the judge by itself and name its address in a recipe: {judge: pointwise, url: …} "
+            "(docs/reward.md)"
+        )
+    named = template if template in BUNDLED else str(Path(template).expanduser().absolute())
+    recipe = wanted.configs / "judge.yaml"
+    recipe.write_text(yaml.safe_dump({"parts": [{"name": "judge", "judge": named, "url": SERVED}]}))
+    return replace(
+        wanted, model=judge, reward=str(recipe), settings=replace(wanted.settings, judge=None),
+        reward_names=wanted.reward_names or (f"{judge}-judge",),
+    )  # fmt: skip
