@@ -16,6 +16,7 @@ from qserve.engine.own import OwnLaunch
 from qserve.engine.process import WorkerSpec
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
+from qserve.reward.judges.served import ServedChat
 from qserve.reward.settings import RewardSettings
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.screen import Screen
@@ -62,8 +63,13 @@ class Hosted:
                 )
 
 
-def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen) -> SupervisedWorker:
-    """The worker for `hosted`, not started yet. Its socket and its key's file lie in the `private` folder."""
+def supervised(
+    hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerEndpoint | None = None
+) -> SupervisedWorker:
+    """The worker for `hosted`, not started yet. Its socket and its key's file lie in the `private` folder.
+
+    `chat` is the chat model beside it, which a judge among its rewards may ask.
+    """
     socket = private / f"{hosted.role}.sock"
     key = secrets.token_urlsafe(32)
     limits = hosted.plan.workload
@@ -76,9 +82,11 @@ def supervised(hosted: Hosted, private: Path, record: RunRecord, screen: Screen)
     record.plan(hosted.role, hosted.plan, hosted.names)
     if hosted.engine_args or hosted.verify_quant:
         record.teaches_nothing(hosted.role)
-    launch = _launch(hosted, socket, key, private)
+    launch = _launch(hosted, socket, key, private, chat)
     launch.environment = {**launch.environment, **_seen_by(hosted.cards, hosted.plan.on_cpu)}
     worker = SupervisedWorker(endpoint, launch, record.log_file(hosted.role), _teller(record, screen))
+    if hosted.role == "chat" and hosted.load_format != "dummy":
+        worker.vocab_size = endpoint.vocab_size
     endpoint.memory = worker.memory
     return worker
 
@@ -96,13 +104,19 @@ def _api_of(hosted: Hosted) -> Api:
     return Api.OWN if hosted.role == "reward" else engine_launch(hosted.plan.engine).api
 
 
-def _launch(hosted: Hosted, socket: Path, key: str, private: Path) -> Launch:
+def _launch(hosted: Hosted, socket: Path, key: str, private: Path, chat: WorkerEndpoint | None) -> Launch:
     folder, names, plan = hosted.folder.resolve(), hosted.names, hosted.plan
     spec = WorkerSpec(folder, names, plan, socket, key, hosted.load_format, hosted.verify_quant)
     file = private / f"{hosted.role}.json"
     if hosted.role == "reward":
-        return OwnLaunch("qserve.reward", spec, file, reward=hosted.reward.to_json())
+        served = None if chat is None else _judge(chat).to_json()
+        return OwnLaunch("qserve.reward", spec, file, reward=hosted.reward.to_json(), served=served)
     return engine_launch(plan.engine).serving(spec, file, hosted.engine_args)
+
+
+def _judge(chat: WorkerEndpoint) -> ServedChat:
+    assert isinstance(chat.address, UnixAddress), "workers of one service listen at sockets"
+    return ServedChat(str(chat.address.path), chat.key, chat.models[0])
 
 
 def _seen_by(cards: tuple[Device, ...] | None, on_cpu: bool) -> dict[str, str]:

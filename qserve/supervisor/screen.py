@@ -21,7 +21,9 @@ from rich.text import Text
 from qserve.core.quantization import SCHEMES
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import Plan
+from qserve.reward.recipe.config import WITHOUT_MODEL
 from qserve.units import format_bytes
+from qserve.supervisor.sanity import Sanity
 
 __all__ = ["Screen", "ServiceConsole", "Shown", "ready_rows"]
 
@@ -105,12 +107,14 @@ class Screen:
         self.console.print(f"\n[bold green]qserve is ready[/bold green] after {self.seconds:.1f} s")
         for name, text in rows:
             # One line each, however long: a command that is wrapped can't be copied.
-            self.console.print(Text.assemble((f"{name:<7}", "bold"), text), soft_wrap=True)
+            style = "bold yellow" if name == "Warn" else "bold"
+            self.console.print(Text.assemble((f"{name:<7}", style), text), soft_wrap=True)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A worker that is ready: `memory` is what it holds as measured, `phases_s` what its start was spent on."""
+    """A worker that is ready: `memory` is what it holds as measured, `phases_s` what its start was spent on, `sanity`
+    whether its model predicts text, where that was asked."""
 
     role: str
     names: tuple[str, ...]
@@ -118,6 +122,7 @@ class Shown:
     memory: Mapping[str, Any]
     phases_s: Mapping[str, float]
     notes: Sequence[str] = ()
+    sanity: Sanity | None = None
 
 
 def ready_rows(
@@ -149,6 +154,14 @@ def _worker_rows(worker: Shown) -> list[tuple[str, str]]:
     if tokens:
         limit += f" · KV pool of {tokens:,} tokens (planned {plan.kv_cache_tokens:,})"
     start = " · ".join(f"{name} {seconds:.1f} s" for name, seconds in worker.phases_s.items() if seconds >= 0.1)
+    if plan.model.architecture == WITHOUT_MODEL:
+        held = worker.memory.get("resident_bytes")
+        return [
+            ("Reward", f"{', '.join(worker.names)} · rules and judges, no model of its own"),
+            *([("Memory", f"resident now {format_bytes(held)}")] if held else []),
+            ("Start", start),
+            *(("Note", note) for note in worker.notes),
+        ]
     return [
         ("Model" if worker.role == "chat" else worker.role.capitalize(), model),
         ("Limits", limit),
@@ -156,8 +169,13 @@ def _worker_rows(worker: Shown) -> list[tuple[str, str]]:
         *(("", f"{format_bytes(held)} of a card held back as uncertain") for held in _held_back(plan)),
         *(("" if index else "Layers", row) for index, row in enumerate(layout_rows(plan))),
         ("Start", start),
+        *_check(worker.sanity),
         *(("Note", note) for note in worker.notes),
     ]
+
+
+def _check(sanity: Sanity | None) -> list[tuple[str, str]]:
+    return [] if sanity is None else [("Warn" if sanity.is_noise else "Check", sanity.told)]
 
 
 def _held_back(plan: Plan) -> list[int]:

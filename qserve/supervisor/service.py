@@ -27,6 +27,7 @@ from qserve.supervisor.hosted import Hosted, supervised
 from qserve.supervisor.measure import held_by, measure_last, measure_on
 from qserve.supervisor.private import private_folder
 from qserve.supervisor.record import Recording, RunRecord
+from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.screen import Screen, Shown, ready_rows
 from qserve.supervisor.web_ui import hosted_ui
 from qserve.supervisor.worker import SupervisedWorker
@@ -51,6 +52,7 @@ class UpOptions:
         ready_file: written as soon as the service is ready, for programs: url, pid, run_folder.
         traces: what hears of every request's times.
         ui: the web UI at once (True), when `/` is first opened (None), or never (False).
+        strict: a chat model that serves noise ends the service (`sanity.py`).
 
     """
 
@@ -63,6 +65,7 @@ class UpOptions:
     traces: Traces = field(default_factory=NoTraces)
     ui: bool | None = None
     recording: Recording | None = None
+    strict: bool = False
 
 
 @dataclass
@@ -130,7 +133,7 @@ async def _serve(
 ) -> int:  # fmt: skip
     with private_folder() as private:
         async with hosted_ui(options.ui, url, options.gateway, private, record) as ui:
-            workers = [supervised(one, private, record, screen) for one in hosted]
+            workers = _workers(hosted, private, record, screen)
             endpoints = [worker.endpoint for worker in workers]
             in_flight = _InFlight(build_gateway(options.gateway, endpoints, options.traces, ui, record.kept))
             server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)
@@ -149,6 +152,15 @@ async def _serve(
     return status
 
 
+def _workers(hosted: Sequence[Hosted], private: Path, record: RunRecord, screen: Screen) -> list[SupervisedWorker]:
+    """A chat model stands before the rewards that may ask it."""
+    workers: list[SupervisedWorker] = []
+    for one in hosted:
+        chat = next((worker.endpoint for worker in workers if worker.endpoint.name == "chat"), None)
+        workers.append(supervised(one, private, record, screen, chat))
+    return workers
+
+
 async def _live(
     workers: list[SupervisedWorker], url: str, options: UpOptions, record: RunRecord, screen: Screen, stop: _StopSignal
 ) -> int | None:
@@ -158,8 +170,9 @@ async def _live(
     memory = [await held_by(worker) for worker in workers]
     for worker, held in zip(workers, memory, strict=True):
         record.memory(worker.endpoint.name, "ready", held)
+    checks = await asyncio.gather(*(_checked(worker, options, record, screen) for worker in workers))
     has_key = bool(options.gateway.keys)
-    shown = [_shown(worker, held) for worker, held in zip(workers, memory, strict=True)]
+    shown = [_shown(*one) for one in zip(workers, memory, checks, strict=True)]
     has_ui = options.ui is not False
     screen.ready(ready_rows(url, shown, has_key=has_key, has_ui=has_ui, logs=options.run_folder))
     if options.ready_file is not None:
@@ -174,10 +187,26 @@ async def _live(
     return None
 
 
-def _shown(worker: SupervisedWorker, held: dict[str, Any]) -> Shown:
+async def _checked(worker: SupervisedWorker, options: UpOptions, record: RunRecord, screen: Screen) -> Sanity | None:
+    """Whether a chat model predicts text; None for a worker of which that is no question.
+
+    Raises WorkerFailed with `options.strict` for one that does not.
+    """
+    if worker.vocab_size is None:
+        return None
+    screen.phase(f"{worker.endpoint.name}: predicting known texts")
+    found = await worker.sanity()
+    assert found is not None
+    record.event(worker.endpoint.name, "sanity", **found.document())
+    if options.strict:
+        found.refuse_noise(worker.endpoint.name)
+    return found
+
+
+def _shown(worker: SupervisedWorker, held: dict[str, Any], sanity: Sanity | None) -> Shown:
     endpoint, launch = worker.endpoint, worker.launch
     assert launch.plan is not None, "a model is served by a plan"
-    return Shown(endpoint.name, endpoint.models, launch.plan, held, worker.phases_s, launch.notes)
+    return Shown(endpoint.name, endpoint.models, launch.plan, held, worker.phases_s, launch.notes, sanity)
 
 
 def _tell_programs(file: Path, url: str, run_folder: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
 from qserve.runs.private import open_private
 from qserve.supervisor import activity, keys, stacks, stall
+from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
 from qserve.supervisor.start_watch import StartStuck, StartWatch
 
 __all__ = ["SupervisedWorker", "WorkerEvents"]
@@ -64,6 +66,8 @@ class SupervisedWorker:
         self.endpoint = endpoint
         self.launch = launch
         self.phases_s: dict[str, float] = {}
+        self.vocab_size: int | None = None
+        """Of a model that must predict text; None where that is no question (rewards, random weights on purpose)."""
         self._log_file = log_file
         self._tell = tell
         self._process: asyncio.subprocess.Process | None = None
@@ -124,6 +128,12 @@ class SupervisedWorker:
             return {}
         status, body = await self._ask("GET", "/v1/qserve/report", b"")
         return dict(json.loads(body)) if status == 200 else {}
+
+    async def sanity(self) -> Sanity | None:
+        """Whether the model that it serves predicts text; None where that is no question. It must be ready."""
+        if self.vocab_size is None:
+            return None
+        return await check_sanity(partial(self._ask, timeout_s=LIMIT_S), self.endpoint.models[0], self.vocab_size)
 
     async def _start_once(self) -> None:
         await self._spawn()
@@ -314,10 +324,12 @@ class SupervisedWorker:
             await asyncio.wait_for(self._log_task, _LAST_WORDS_S)
         self._event("down", returncode=self._process.returncode if self._process else None)
 
-    async def _ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    async def _ask(
+        self, method: str, path: str, body: bytes, timeout_s: float = _HEALTH_TIMEOUT_S
+    ) -> tuple[int, bytes]:
         try:
             async with (
-                asyncio.timeout(_HEALTH_TIMEOUT_S),
+                asyncio.timeout(timeout_s),
                 self._client.request(method, path, "supervisor", Body(body)) as reply,
             ):
                 return reply.status, await reply.read()

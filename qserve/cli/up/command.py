@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _REWARD_FLAGS = ("served_reward_name", "reward_quant", "reward_engine", *REWARD_FLAGS)
-_CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args", *PlanRequest.__dataclass_fields__)
+_CHAT_FLAGS = (
+    "served_model_name", "load_format", "strict", "verify_quant", "engine_args", *PlanRequest.__dataclass_fields__,
+)  # fmt: skip
 
 
 @click.command("up")
@@ -133,6 +135,9 @@ _CHAT_FLAGS = ("served_model_name", "load_format", "verify_quant", "engine_args"
     show_default=True,
     help="`dummy`: random weights from the config alone, to size a model that is not on disk.",
 )
+@click.option(
+    "--strict", is_flag=True, help="End with status 5 where the chat model serves noise, in place of a warning."
+)
 @click.option("--verify-quant", is_flag=True, help="Measure what quantizing while loading costs (KL, top-1 agreement).")
 @reward_options
 @plan_options
@@ -161,6 +166,7 @@ def command(
     otlp_traces_endpoint: str | None,
     engine_args: str,
     load_format: Literal["auto", "dummy"],
+    strict: bool,
     verify_quant: bool,
     gpu: str | None,
     **values: Any,
@@ -194,7 +200,7 @@ def command(
             "write --gpu none to stay on the CPU"
         )
 
-    _check_roles(model, reward)
+    _check_roles(model or (reward if values["judge"] else None), reward)
     if ui:
         check_installed()
     screen = logs.set_up(log_level, log_format)
@@ -223,7 +229,7 @@ def command(
         ]
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)
-        options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording)
+        options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording, strict)
         sys.exit(uvloop.run(serve(hosted, options, screen)))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
 from qserve.engine.vllm.extra import COMPACT_JSON, merged
-from qserve.engine.vllm.parser import FlagParser
+from qserve.engine.vllm.parser import FlagParser, user_cache
 from qserve.engine.vllm.weights import check_fused
 from qserve.errors import UsageError
 
@@ -132,6 +132,9 @@ def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, st
     ready_timeout = inherited.get("VLLM_ENGINE_READY_TIMEOUT_S") or str(ready_timeout_s(_bytes_to_load(spec.folder)))
     level = inherited.get("VLLM_LOGGING_LEVEL", "INFO").upper()
     return {
+        # In the temporary folder, its default, every boot compiles anew what each first request for a log-probability
+        # waits for.
+        "TORCHINDUCTOR_CACHE_DIR": str(user_cache() / "torchinductor"),
         **{name: value for name, value in inherited.items() if name not in _LEFT_OUT},
         **_SETTINGS,
         "VLLM_ENGINE_READY_TIMEOUT_S": ready_timeout,

@@ -23,7 +23,7 @@ from qserve.engine.vllm.versions import Release, release_of
 from qserve.errors import UsageError, WorkerFailed
 from qserve.packages import install_command
 
-__all__ = ["Argument", "Flag", "FlagParser", "installed_parser"]
+__all__ = ["Argument", "Flag", "FlagParser", "installed_parser", "user_cache"]
 
 _log = logging.getLogger("qserve.engine.vllm")
 _TIMEOUT_S = 300
@@ -118,7 +118,7 @@ def installed_parser(cache_folder: Path | None = None) -> FlagParser:
     if version is None:
         raise UsageError(f"--engine vllm: vLLM is not installed; {install_command('vllm')}, or `make setup`")
     release = release_of(version)
-    file = (cache_folder or _cache_folder()) / f"vllm-flags-{release.version}-{_installation(packages)}.json"
+    file = (cache_folder or user_cache()) / f"vllm-flags-{release.version}-{_installation(packages)}.json"
     try:
         return parser_of(release.version, json.loads(file.read_text()))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -191,7 +191,8 @@ def _keep(file: Path, flags: Mapping[str, Any]) -> None:
         return
 
 
-def _cache_folder() -> Path:
+def user_cache() -> Path:
+    """Where what takes long to find out, or to compile, is kept from start to start."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qserve"
 
 

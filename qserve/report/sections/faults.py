@@ -31,6 +31,10 @@ def faults(report: RunReport) -> Section | None:
         blocks.append(Text(f"The command ended with exit status {run.exit_status}.", is_warning=True))
     if run.num_lost:
         blocks.append(Text(f"{run.num_lost:,} requests could not be kept: full disk or locked store.", is_warning=True))
+    checks = [event for event in report.events if event.event == "sanity"]
+    blocks += [
+        Text(f"{one.worker}: {one.details['told']}", is_warning=True) for one in checks if one.details["is_noise"]
+    ]
     events = _of_faults(report.events)
     if events:
         rows = tuple(

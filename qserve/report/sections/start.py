@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qserve.report.blocks import Column, Figure, Section, Table
+from qserve.report.blocks import Column, Figure, Section, Table, Text
 from qserve.report.charts.specs import Bar, Bars, Segment
 from qserve.report.facts import RunReport
 from qserve.report.figures import duration
@@ -41,4 +41,6 @@ def start(report: RunReport) -> Section | None:
     longest = max(sum(worker.start_phases_s.values()) for worker in started)
     how = "the supervisor's clock, between the lines of each worker's log that name its phases; the first start"
     table = Table("start", "From the command to the first answer", _COLUMNS, tuple(rows), how)
-    return Section("start", "Start", (Figure(Bars(tuple(bars), longest), table),))
+    told = [f"{event.worker}: {event.details['told']}." for event in report.events if event.event == "sanity"]
+    checks = tuple(Text(text) for text in dict.fromkeys(told))
+    return Section("start", "Start", (Figure(Bars(tuple(bars), longest), table), *checks))

@@ -119,3 +119,12 @@ def test_weights_that_are_no_numbers(checkpoint: Path, tmp_path: Path) -> None:
     message = refused(2, "--model", str(checkpoint), folder=tmp_path)
     assert "not a number" in message
     assert "--dtype float32" in message
+
+
+def test_random_weights_serve_noise(checkpoint: Path, tmp_path: Path) -> None:
+    """They load and answer as trained ones do: their loss tells, a failure with --strict."""
+    weights = checkpoint / "model.safetensors"
+    torch.manual_seed(0)
+    save_file({name: 0.02 * torch.randn_like(one) for name, one in load_file(weights).items()}, weights)
+    message = refused(5, "--model", str(checkpoint), "--strict", folder=tmp_path)
+    assert "serves noise" in message and "knowing nothing: 7.15" in message

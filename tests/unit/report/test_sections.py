@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from qserve.report.blocks import Text
 from qserve.report.charts.specs import Bars
 from qserve.report.sections import sections_of
 from qserve.report.sections.bench import bench
@@ -13,6 +14,7 @@ from qserve.report.sections.faults import faults
 from qserve.report.sections.memory import memory, token_error, total_error
 from qserve.report.sections.overview import overview
 from qserve.report.sections.reward_truth import reward_truth
+from qserve.report.sections.start import start
 from qserve.report.sections.traffic import traffic
 from qserve.runs import StoredDocument, StoredEvent
 from tests.unit.report.made_up import BEGAN, a_report, a_run, a_worker
@@ -153,13 +155,15 @@ def test_what_was_found_of_the_rewards_stands_in_the_report():
              "mean_margin": 3.5}  # fmt: skip
     documents = (
         {"kind": "reward check", "file": "the built-in set", "quantizations": {"int8": checked}},
-        {"kind": "reward preferences", "file": "pairs.jsonl", "subsets": [right], "overall": {**right, "name": "all"}},
-    )
+        {"kind": "reward preferences", "file": "pairs.jsonl", "subsets": [right], "overall": {**right, "name": "all"},
+         "attributes": [{**right, "name": "helpful", "accuracy": 0.75}]},
+    )  # fmt: skip
     evals = tuple(StoredDocument(n, "eval", BEGAN, None, "", document) for n, document in enumerate(documents))
     section = reward_truth(a_report(evals=evals))
     assert _rows(section, "reward_check_0")["int8"] == ("int8", 208, 0.26, 0.04, None, 1, 104)
     assert _rows(section, "reward_preferences_1")["sums"] == ("sums", 96, 100, 0.96, 0.9, 0.98, 3.5)
     assert set(_rows(section, "reward_preferences_1")) == {"sums", "all"}
+    assert _rows(section, "reward_attributes_1")["helpful"][3] == 0.75
     assert reward_truth(a_report()) is None
 
 
@@ -178,3 +182,14 @@ def test_a_document_of_another_shape_costs_its_own_section_only():
     sections = {one.key: one for one in sections_of(replace(report, evals=(odd,)))}
     assert sections["evals"].blocks[0].is_warning and "can't be read" in sections["evals"].blocks[0].text
     assert len(sections) == 10
+
+
+def test_a_model_that_serves_noise_is_a_fault_and_one_that_predicts_text_is_told_of_its_start() -> None:
+    def told(is_noise: bool) -> list[str]:
+        details = {"is_noise": is_noise, "told": "it serves noise" if is_noise else "it predicts text"}
+        report = a_report(events=(StoredEvent(BEGAN, "chat", "sanity", details),))
+        sections = [start(report), faults(report)]
+        return [block.text for one in sections if one for block in one.blocks if isinstance(block, Text)]
+
+    assert "chat: it predicts text." in told(False) and not any("noise" in text for text in told(False))
+    assert "chat: it serves noise" in told(True)

@@ -1,0 +1,122 @@
+"""Does a served model predict text at all? Asked once, when its worker is ready: nothing else tells noise.
+
+A checkpoint whose scales or packed weights were misread (vllm#40252) loads, starts and answers; only its words mean
+nothing. Its loss tells: a model that knows nothing of what follows needs ln(vocabulary) nats a token on any text, or
+more where it is sure of something wrong (Jensen's inequality: its mean probability of the true token is 1/vocabulary).
+Random weights were seen within 0.3 nats of that. Trained models of 70 M parameters need less than half of it on plain
+prose; the bundled demo 0.43 of it on numbers in their order, and more than all of it on English, which it never saw. So
+three texts are asked, one of them in no language, and the best counts: noise is what does not save a quarter of
+ln(vocabulary) on any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from qserve.errors import WorkerFailed
+
+__all__ = ["LIMIT_S", "NOISE_SHARE", "TEXTS", "Sanity", "check_sanity"]
+
+TEXTS: Mapping[str, str] = {
+    "English": "There are seven days in a week and twelve months in a year, and the capital of France is Paris.",
+    "Chinese": "一年有十二个月，一个星期有七天，中国的首都是北京。",
+    "numbers": "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20",
+}
+NOISE_SHARE = 0.75
+"""Of ln(vocabulary): a model that needs more on every text is taken for noise."""
+LIMIT_S = 180.0
+"""vLLM compiles its log-probabilities at their first use: half a minute on a slow CPU."""
+
+Ask = Callable[[str, str, bytes], Awaitable[tuple[int, bytes]]]
+
+
+@dataclass(frozen=True)
+class Sanity:
+    """What the check found.
+
+    Attributes:
+        vocab_size: of the model, in tokens.
+        losses: mean nats a token, by text; empty where they could not be asked for.
+        why_not: why they could not; empty where they could.
+    """
+
+    vocab_size: int
+    losses: Mapping[str, float] = field(default_factory=dict)
+    why_not: str = ""
+
+    @property
+    def noise_loss(self) -> float:
+        """What a model that knows nothing needs, in nats a token."""
+        return math.log(self.vocab_size)
+
+    @property
+    def best(self) -> float | None:
+        """The lowest of the losses."""
+        return min(self.losses.values(), default=None)
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether no text is predicted better than by chance, or nearly so."""
+        return self.best is not None and not self.best < NOISE_SHARE * self.noise_loss
+
+    @property
+    def told(self) -> str:
+        """The figures in a line."""
+        if self.best is None:
+            return f"whether it predicts text is not known: {self.why_not}"
+        each = ", ".join(f"{name} {loss:.2f}" for name, loss in self.losses.items())
+        figures = f"nats a token on bundled texts: {each} (knowing nothing: {self.noise_loss:.2f})"
+        if self.is_noise:
+            return f"it serves noise: {figures}. Its checkpoint is damaged, untrained, or its quantization is misread"
+        return f"it predicts text: {figures}"
+
+    def refuse_noise(self, worker: str) -> None:
+        """--strict. Raises WorkerFailed for noise, and where nothing could be asked."""
+        if self.is_noise or self.best is None:
+            raise WorkerFailed(
+                f"--strict: the {worker} worker is ready, but {self.told}. Without --strict it is served with a warning"
+            )
+
+    def document(self) -> dict[str, Any]:
+        """For the record of the run."""
+        return {
+            "is_noise": self.is_noise, "losses": dict(self.losses), "noise_loss": self.noise_loss, "told": self.told,
+        }  # fmt: skip
+
+
+async def check_sanity(ask: Ask, model: str, vocab_size: int) -> Sanity:
+    """Ask a worker for the log-probabilities of the bundled texts; never raises for what it answers."""
+    body = {"model": model, "prompt": list(TEXTS.values()), "echo": True, "logprobs": 1, "max_tokens": 1}
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            status, answer = await ask("POST", "/v1/completions", json.dumps({**body, "temperature": 0}).encode())
+    except TimeoutError:
+        return Sanity(vocab_size, why_not=f"no answer within {LIMIT_S:g} s")
+    if status != 200:
+        return Sanity(vocab_size, why_not=_reason(status, answer))
+    try:
+        choices = sorted(json.loads(answer)["choices"], key=lambda choice: int(choice["index"]))
+        losses = [_loss(choice["logprobs"]["token_logprobs"]) for choice in choices]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return Sanity(vocab_size, why_not="its engine tells no log-probabilities of a prompt")
+    return Sanity(vocab_size, dict(zip(TEXTS, losses, strict=True)))
+
+
+def _loss(logprobs: Sequence[float | None]) -> float:
+    """Mean nats of the prompt's tokens after the first; the last of `logprobs` is that of the answer."""
+    told = [float(one) for one in logprobs[1:-1] if one is not None]
+    if len(told) < len(logprobs) - 2 or not told:
+        raise ValueError("a token without a log-probability")
+    return -math.fsum(told) / len(told)
+
+
+def _reason(status: int, answer: bytes) -> str:
+    try:
+        return f"it answered {status}: {str(json.loads(answer)['error']['message'])[:200]}"
+    except (ValueError, LookupError, TypeError):
+        return f"it answered {status}" if status else "it did not answer"
