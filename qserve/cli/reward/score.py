@@ -85,7 +85,7 @@ def _told(answers: list[Answered], num_chosen: int | None, scale: tuple[float, f
     if len(rewards) > 1:
         ranking = sorted(range(len(rewards)), key=lambda index: -rewards[index])
         return {"rewards": rewards, "ranking": ranking, **({"attributes": attributes} if attributes else {})}
-    own = {name: answers[0][name] for name in ("steps", "attributes") if name in answers[0]}
+    own: dict[str, Any] = {name: answers[0][name] for name in ("steps", "attributes") if name in answers[0]}
     return {"reward": rewards[0], **own, "truncated": answers[0]["truncated"]}
 
 

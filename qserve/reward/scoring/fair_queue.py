@@ -63,6 +63,12 @@ class FairQueue(Generic[T]):
         for one in list(self._waiting.values()):
             self._keep(one, [job for job in one.jobs if not is_dropped(job)])
 
+    def clear(self) -> list[T]:
+        """Forget all of it; what it was."""
+        jobs = list(self._in_order())
+        self.drop(lambda _: True)
+        return jobs
+
     def window(self, max_tokens: int) -> list[T]:
         """The jobs that go next, in fair order, until they hold more than `max_tokens`. They stay in the queue."""
         chosen: list[T] = []

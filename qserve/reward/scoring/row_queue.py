@@ -136,7 +136,7 @@ class RowQueue:
         failed: list[Job] = []
         if self._choosing.acquire(timeout=_LONGEST_ROW_S):  # held while a thread waits for the end of another's row
             try:
-                self._waiting.drop(lambda job: failed.append(job) is None)
+                failed += self._waiting.clear()
             finally:
                 self._choosing.release()
         while True:
