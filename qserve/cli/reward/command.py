@@ -12,9 +12,10 @@ import click
 from qserve.cli.options.given import refuse_given
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.url import ServerUrl
+from qserve.cli.reward.asked import Asked, Rewards
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, loading_options, reward_options, settings_of
-from qserve.cli.reward.source import Asked, Rewards, local_rewards, opened_scorer, served_rewards, with_progress
+from qserve.cli.reward.source import local_rewards, opened_scorer, served_rewards, with_progress
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
 from qserve.reward.recipe import is_recipe

@@ -11,9 +11,10 @@ import click
 
 from qserve.cli.options.given import refuse_given
 from qserve.cli.options.url import ServerUrl
+from qserve.cli.reward.asked import Answered, asked_of
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
-from qserve.cli.reward.source import Answered, asked_of, opened_rewards, served_rewards, with_progress
+from qserve.cli.reward.source import opened_rewards, served_rewards, with_progress
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,31 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qserve.cli.reward.asked import Answered, Asked
 from qserve.errors import UsageError
+from qserve.reward.recipe import Recipe, read_recipe
 
 if TYPE_CHECKING:
-    from qserve.cli.reward.source import Answered, Asked
-    from qserve.reward.recipe import Recipe
     from qserve.reward.scoring.scorer import RewardScorer
 
-__all__ = ["RecipeSource"]
+__all__ = ["RecipeSource", "recipe_to_score"]
 
 
 class RecipeSource:
-    """Called with texts it tells their rewards (`source.Rewards`). `close` ends what its parts run."""
+    """Called with texts it tells their rewards (`asked.Rewards`). `close` ends what its parts run."""
 
-    def __init__(self, file: Path, values: dict[str, Any]) -> None:
-        """Loads the recipe's model, where it has one, by the options `values`. Raises UsageError as `read_recipe`."""
-        from qserve.cli.reward.source import opened_scorer
-        from qserve.reward.recipe import read_recipe
+    def __init__(self, recipe: Recipe, scorer: RewardScorer | None) -> None:
+        """`scorer` is of the recipe's model, where it has one."""
         from qserve.reward.recipe.parts import RecipeScorer
 
-        self._recipe = _checked(read_recipe(file), file, values)
-        self._parts = RecipeScorer(self._recipe)
-        self._scorer = opened_scorer(self._recipe.model.path, values) if self._recipe.model is not None else None
+        self._recipe, self._scorer = recipe, scorer
+        self._parts = RecipeScorer(recipe)
         self._parts.start()
         self._runner = asyncio.Runner()
-        self.meta: dict[str, Any] = {**(self._scorer.meta if self._scorer is not None else {}), **self._parts.meta}
+        self.meta: dict[str, Any] = {**(scorer.meta if scorer is not None else {}), **self._parts.meta}
 
     def __call__(self, asked: Sequence[Asked]) -> list[Answered]:
         return self._runner.run(self._answers(asked))
@@ -72,7 +69,9 @@ class RecipeSource:
         ]  # fmt: skip
 
 
-def _checked(recipe: Recipe, file: Path, values: dict[str, Any]) -> Recipe:
+def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
+    """The recipe in `file`. Raises UsageError as `read_recipe`, and for what only a server can do."""
+    recipe = read_recipe(file)
     if recipe.asks_served:
         raise UsageError(
             f"{file}: a judge in it is the chat model of the same service (url: served), and here is none; start it "

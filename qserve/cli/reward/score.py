@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from qserve.cli.reward.asked import Answered, asked_of
 from qserve.cli.reward.options import loading_options, reward_options
-from qserve.cli.reward.source import Answered, asked_of, opened_rewards, with_progress
+from qserve.cli.reward.source import opened_rewards, with_progress
 
 __all__ = ["command"]
 

@@ -6,71 +6,41 @@ import asyncio
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from qserve.cli.options.planning import hardware_of
+from qserve.cli.reward.asked import Answered, Asked, Rewards
 from qserve.cli.reward.options import settings_of
+from qserve.cli.reward.recipe_source import RecipeSource, recipe_to_score
 from qserve.errors import QserveError, UsageError
 from qserve.planner import PlanRequest
-from qserve.reward.evaluation.records import Content, Record
 from qserve.reward.recipe import is_recipe
 
 if TYPE_CHECKING:
     from qserve.reward.scoring.scorer import RewardScorer
 
-__all__ = [
-    "Answered", "Asked", "Rewards", "asked_of", "local_rewards", "opened_rewards", "opened_scorer", "served_rewards",
-    "with_progress",
-]  # fmt: skip
+__all__ = ["local_rewards", "opened_rewards", "opened_scorer", "served_rewards", "with_progress"]
 
 Item = TypeVar("Item")
 
-Answered = dict[str, Any]
-"""`reward`, `num_tokens`, `truncated`, and where there are some `steps` and `attributes`; or `error`, a sentence."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One text. Those of a `group` are asked together: a pairwise judge compares the answers to one prompt.
-
-    `reference` is what rules and judges compare with.
-    """
-
-    content: Content
-    group: int
-    reference: str | None = None
-
-
-Rewards = Callable[[Sequence[Asked]], list[Answered]]
-
 _AT_ONCE = 256
 _SERVED_AT_ONCE = 32
-
-
-def asked_of(records: Sequence[Record]) -> list[Asked]:
-    """The texts of all records, in order; a record's `reference`, where it has one, goes with each of them."""
-    return [
-        Asked(content, record.line, record.data["reference"] if isinstance(record.data.get("reference"), str) else None)
-        for record in records
-        for content in record.contents
-    ]
 
 
 @contextlib.contextmanager
 def opened_rewards(reward: str, values: dict[str, Any]) -> Iterator[tuple[Rewards, dict[str, Any]]]:
     """What tells the rewards of a model or a recipe in this process, and its meta."""
     if not is_recipe(reward):
-        scorer = opened_scorer(reward, values)
-        yield local_rewards(scorer), scorer.meta
+        own = opened_scorer(reward, values)
+        yield local_rewards(own), own.meta
         return
-    from qserve.cli.reward.recipe_source import RecipeSource
-
-    source = RecipeSource(Path(reward).expanduser().absolute(), values)
+    recipe = recipe_to_score(Path(reward).expanduser().absolute(), values)
+    scorer = opened_scorer(recipe.model.path, values) if recipe.model is not None else None
+    source = RecipeSource(recipe, scorer)
     try:
         yield source, source.meta
     finally:

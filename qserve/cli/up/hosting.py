@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from qserve.cli.up.judging import with_judge
+from qserve.cli.up.wanted import Wanted
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.detect.packages import Packages
 from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
-from qserve.planner.engine import SCORER
 from qserve.planner.share import make_shared_plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.engines import reward_engine
 from qserve.reward.find import find_reward
 from qserve.reward.recipe import read_recipe
 from qserve.reward.recipe.config import SERVED
-from qserve.reward.settings import RewardSettings
 from qserve.supervisor import Hosted
 from qserve.supervisor.choice import check_fits, check_length, choose_engine
 from qserve.supervisor.screen import Screen
@@ -29,20 +27,6 @@ from qserve.supervisor.screen import Screen
 __all__ = ["Wanted", "what_to_host"]
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What the user named. `configs` is a folder for config files of models that are not on disk."""
-
-    model: str | None
-    model_names: tuple[str, ...]
-    reward: str | None
-    reward_names: tuple[str, ...]
-    settings: RewardSettings
-    load_format: Literal["auto", "dummy"]
-    configs: Path
-    reward_engine: str = SCORER
 
 
 def what_to_host(

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
+from qserve.cli.up.wanted import Wanted
 from qserve.errors import UsageError
 from qserve.reward.judges.template import BUNDLED
 from qserve.reward.recipe.config import SERVED
-
-if TYPE_CHECKING:
-    from qserve.cli.up.hosting import Wanted
 
 __all__ = ["with_judge"]
 

@@ -1,0 +1,38 @@
+"""Texts that a command asks rewards of, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qserve.reward.evaluation.records import Content, Record
+
+__all__ = ["Answered", "Asked", "Rewards", "asked_of"]
+
+Answered = dict[str, Any]
+"""`reward`, `num_tokens`, `truncated`, and where there are some `steps` and `attributes`; or `error`, a sentence."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One text. Those of a `group` are asked together: a pairwise judge compares the answers to one prompt.
+
+    `reference` is what rules and judges compare with.
+    """
+
+    content: Content
+    group: int
+    reference: str | None = None
+
+
+Rewards = Callable[[Sequence[Asked]], list[Answered]]
+
+
+def asked_of(records: Sequence[Record]) -> list[Asked]:
+    """The texts of all records, in order; a record's `reference`, where it has one, goes with each of them."""
+    return [
+        Asked(content, record.line, record.data["reference"] if isinstance(record.data.get("reference"), str) else None)
+        for record in records
+        for content in record.contents
+    ]

@@ -1,0 +1,26 @@
+"""What `qserve up` was told to serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from qserve.planner.engine import SCORER
+from qserve.reward.settings import RewardSettings
+
+__all__ = ["Wanted"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user named. `configs` is a folder for config files of models that are not on disk."""
+
+    model: str | None
+    model_names: tuple[str, ...]
+    reward: str | None
+    reward_names: tuple[str, ...]
+    settings: RewardSettings
+    load_format: Literal["auto", "dummy"]
+    configs: Path
+    reward_engine: str = SCORER
