@@ -22,8 +22,8 @@ from qserve.core.quantization import SCHEMES
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import Plan
 from qserve.reward.recipe.config import WITHOUT_MODEL
-from qserve.units import format_bytes
 from qserve.supervisor.sanity import Sanity
+from qserve.units import format_bytes
 
 __all__ = ["Screen", "ServiceConsole", "Shown", "ready_rows"]
 
