@@ -12,10 +12,10 @@ import click
 from qserve.cli.options.given import refuse_given
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.url import ServerUrl
-from qserve.cli.reward.asked import Asked, Rewards
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, loading_options, reward_options, settings_of
 from qserve.cli.reward.source import local_rewards, opened_scorer, served_rewards, with_progress
+from qserve.cli.reward.texts import Rewards, TextToScore
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
 from qserve.reward.recipe import is_recipe
@@ -79,14 +79,14 @@ def check(
         )
     contents, compared = _texts(file)
     if url is not None:
-        served_rewards(url, model, api_key)([Asked(contents[0], 0)])  # before a model is loaded for nothing
+        served_rewards(url, model, api_key)([TextToScore(contents[0], 0)])  # before a model is loaded for nothing
     true, kept = _true_rewards(reward, values, contents)
     pairs = [(kept[i], kept[j]) for i, j in compared if i in kept and j in kept] if compared else None
     asked = [contents[index] for index in kept]
     rows: dict[str, tuple[Agreement, dict[str, Any]]] = {}
     for name in _names(url, quants, values):
         rewards, meta = _source(reward, url, model, api_key, {**values, "quant": name})
-        texts = [Asked(content, number) for number, content in enumerate(asked)]
+        texts = [TextToScore(content, number) for number, content in enumerate(asked)]
         answers = with_progress(rewards, texts, f"scoring with {name}")
         failed = next((answer["error"] for answer in answers if "error" in answer), None)
         if failed is not None:

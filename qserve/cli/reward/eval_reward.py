@@ -11,10 +11,10 @@ import click
 
 from qserve.cli.options.given import refuse_given
 from qserve.cli.options.url import ServerUrl
-from qserve.cli.reward.asked import Answered, asked_of
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
 from qserve.cli.reward.source import opened_rewards, served_rewards, with_progress
+from qserve.cli.reward.texts import Answered, texts_of
 from qserve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def command(
 
     records = read_records(file)
     shape_of(records)  # before a model is loaded for nothing
-    asked = asked_of(records)
+    asked = texts_of(records)
     if against is not None:
         served_rewards(against, None, None)(asked[:1])
     if url is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qserve.cli.reward.asked import Answered, Asked
+from qserve.cli.reward.texts import Answered, TextToScore
 from qserve.errors import UsageError
 from qserve.reward.recipe import Recipe, read_recipe
 
@@ -18,7 +18,7 @@ __all__ = ["RecipeSource", "recipe_to_score"]
 
 
 class RecipeSource:
-    """Called with texts it tells their rewards (`asked.Rewards`). `close` ends what its parts run."""
+    """Called with texts it tells their rewards (`texts.Rewards`). `close` ends what its parts run."""
 
     def __init__(self, recipe: Recipe, scorer: RewardScorer | None) -> None:
         """`scorer` is of the recipe's model, where it has one."""
@@ -30,7 +30,7 @@ class RecipeSource:
         self._runner = asyncio.Runner()
         self.meta: dict[str, Any] = {**(scorer.meta if scorer is not None else {}), **self._parts.meta}
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Answered]:
+    def __call__(self, asked: Sequence[TextToScore]) -> list[Answered]:
         return self._runner.run(self._answers(asked))
 
     def close(self) -> None:
@@ -38,7 +38,7 @@ class RecipeSource:
         self._runner.run(self._parts.close())
         self._runner.close()
 
-    async def _answers(self, asked: Sequence[Asked]) -> list[Answered]:
+    async def _answers(self, asked: Sequence[TextToScore]) -> list[Answered]:
         """What fails for one of several is told with the others of its line."""
         from qserve.wire.errors import ApiError
 
@@ -51,7 +51,7 @@ class RecipeSource:
             parts = [await self._answers([one for one in asked if one.group == group]) for group in groups]
             return [answer for part in parts for answer in part]
 
-    async def _scored(self, asked: Sequence[Asked]) -> list[Answered]:
+    async def _scored(self, asked: Sequence[TextToScore]) -> list[Answered]:
         from qserve.reward.protocols.job import Text
 
         texts = [
@@ -86,7 +86,7 @@ def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
     return recipe
 
 
-def _scores(scorer: RewardScorer, asked: Sequence[Asked]) -> list[Any]:
+def _scores(scorer: RewardScorer, asked: Sequence[TextToScore]) -> list[Any]:
     from qserve.model.failures import SequenceFailed
     from qserve.reward.items import ScoreItem
     from qserve.wire.errors import ApiError

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from qserve.cli.reward.asked import Answered, asked_of
 from qserve.cli.reward.options import loading_options, reward_options
 from qserve.cli.reward.source import opened_rewards, with_progress
+from qserve.cli.reward.texts import Answered, texts_of
 
 __all__ = ["command"]
 
@@ -38,7 +38,7 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
     from qserve.reward.evaluation.records import Record, read_records
 
     records = read_records(file)
-    asked = asked_of(records)
+    asked = texts_of(records)
     with opened_rewards(reward, values) as (rewards, meta):
         scale = _scale(meta, normalize)
         began_s = time.monotonic()

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from qserve.cli.options.planning import hardware_of
-from qserve.cli.reward.asked import Answered, Asked, Rewards
 from qserve.cli.reward.options import settings_of
 from qserve.cli.reward.recipe_source import RecipeSource, recipe_to_score
+from qserve.cli.reward.texts import Answered, Rewards, TextToScore
 from qserve.errors import QserveError, UsageError
 from qserve.planner import PlanRequest
 from qserve.reward.recipe import is_recipe
@@ -67,7 +67,7 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
 
     labels = scorer.loaded.checkpoint.labels
 
-    def items(texts: Sequence[Asked]) -> Iterator[ScoreItem | str]:
+    def items(texts: Sequence[TextToScore]) -> Iterator[ScoreItem | str]:
         for one in texts:
             try:
                 encoded = scorer.template.encode(one.content)
@@ -77,7 +77,7 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
             except ApiError as error:
                 yield error.message
 
-    def rewards(texts: Sequence[Asked]) -> list[Answered]:
+    def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
         asked = list(items(texts))
         outcomes = iter(scorer.score_now([item for item in asked if not isinstance(item, str)]))
         answers: list[Answered] = []
@@ -98,13 +98,13 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
 def served_rewards(url: str, model: str | None, api_key: str | None) -> Rewards:
     """Of a server that answers POST /v1/reward. Raises UsageError when it does not."""
 
-    def rewards(texts: Sequence[Asked]) -> list[Answered]:
+    def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
         return asyncio.run(_ask(url, model, api_key or os.environ.get("QSERVE_API_KEY"), texts))
 
     return rewards
 
 
-async def _ask(url: str, model: str | None, api_key: str | None, texts: Sequence[Asked]) -> list[Answered]:
+async def _ask(url: str, model: str | None, api_key: str | None, texts: Sequence[TextToScore]) -> list[Answered]:
     import aiohttp
 
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -158,7 +158,7 @@ def _together(items: Sequence[Item], groups: Sequence[int], at_once: int) -> lis
     return [part for part in parts if part]
 
 
-def with_progress(rewards: Rewards, texts: Sequence[Asked], what: str) -> list[Answered]:
+def with_progress(rewards: Rewards, texts: Sequence[TextToScore], what: str) -> list[Answered]:
     """All answers; a terminal is shown how far it is."""
     from rich.console import Console
     from rich.progress import track

@@ -8,14 +8,14 @@ from typing import Any
 
 from qserve.reward.evaluation.records import Content, Record
 
-__all__ = ["Answered", "Asked", "Rewards", "asked_of"]
+__all__ = ["Answered", "Rewards", "TextToScore", "texts_of"]
 
 Answered = dict[str, Any]
 """`reward`, `num_tokens`, `truncated`, and where there are some `steps` and `attributes`; or `error`, a sentence."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class TextToScore:
     """One text. Those of a `group` are asked together: a pairwise judge compares the answers to one prompt.
 
     `reference` is what rules and judges compare with.
@@ -26,13 +26,15 @@ class Asked:
     reference: str | None = None
 
 
-Rewards = Callable[[Sequence[Asked]], list[Answered]]
+Rewards = Callable[[Sequence[TextToScore]], list[Answered]]
 
 
-def asked_of(records: Sequence[Record]) -> list[Asked]:
+def texts_of(records: Sequence[Record]) -> list[TextToScore]:
     """The texts of all records, in order; a record's `reference`, where it has one, goes with each of them."""
     return [
-        Asked(content, record.line, record.data["reference"] if isinstance(record.data.get("reference"), str) else None)
+        TextToScore(
+            content, record.line, record.data["reference"] if isinstance(record.data.get("reference"), str) else None
+        )
         for record in records
         for content in record.contents
     ]
