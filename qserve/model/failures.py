@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["NOT_A_NUMBER", "EngineError", "PromptRefused", "SequenceFailed"]
+__all__ = ["NOT_A_NUMBER", "EngineError", "PromptRefused", "SequenceFailed", "WorkerStopping"]
 
 NOT_A_NUMBER = "the model's output is not a number; the checkpoint or its dtype is broken, try --dtype float32"
 
@@ -22,6 +22,15 @@ class EngineError(Exception):
 
 class SequenceFailed(EngineError):
     """One sequence failed in the engine, for example for want of memory. Others continue."""
+
+
+class WorkerStopping(SequenceFailed):
+    """It waited when the worker stopped, or came later: nothing computes it any more."""
+
+    code = "worker_stopping"
+
+    def __init__(self) -> None:
+        super().__init__("the worker is stopping; ask again when it is ready")
 
 
 class PromptRefused(EngineError):

@@ -37,7 +37,7 @@ _ANTHROPIC_TYPE_OF_STATUS = {
 }
 _TEI_TYPE_OF_STATUS = {429: "overloaded", 503: "unhealthy"}
 # Of what a worker's engine says by code alone (`qserve.model.failures`): all else is a failure of the worker.
-_STATUS_OF_FAILURE = {"out_of_memory": 503, "context_length_exceeded": 400, "empty_prompt": 400}
+_STATUS_OF_FAILURE = {"out_of_memory": 503, "context_length_exceeded": 400, "empty_prompt": 400, "worker_stopping": 503}
 _CODE_OF_STATUS = {404: "not_found", 422: "unprocessable", 501: "not_implemented"}
 
 

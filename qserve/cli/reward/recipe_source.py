@@ -89,11 +89,11 @@ def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
 def _scores(scorer: RewardScorer, asked: Sequence[TextToScore]) -> list[Any]:
     from qserve.model.failures import SequenceFailed
     from qserve.reward.items import ScoreItem
-    from qserve.wire.errors import ApiError
+    from qserve.wire.errors import from_failure
 
     encoded = [scorer.template.encode(one.content) for one in asked]
     outcomes = scorer.score_now([ScoreItem(one.token_ids, truncated=one.truncated) for one in encoded])
     failed = next((one for one in outcomes if isinstance(one, SequenceFailed)), None)
     if failed is not None:
-        raise ApiError(failed.status, str(failed), failed.code)
+        raise from_failure(failed.code, str(failed))
     return outcomes

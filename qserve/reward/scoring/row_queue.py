@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from qserve.model.failures import SequenceFailed
+from qserve.model.failures import WorkerStopping
 from qserve.reward.scoring.compute import Output, RowComputer
 from qserve.reward.scoring.fair_queue import FairQueue, Flow
 from qserve.reward.scoring.forward import PooledText
@@ -145,7 +145,7 @@ class RowQueue:
             except queue.Empty:
                 break
         for job in failed:
-            job.deliver(SequenceFailed("the worker is stopping; ask again when it is ready"))
+            job.deliver(WorkerStopping())
 
     def _arrive(self) -> None:
         """Takes in what has come; blocks while nothing waits, and a moment longer when nobody is at work."""

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from qserve.detect import detect
 from qserve.errors import BrokenCheckpoint
-from qserve.model.failures import SequenceFailed
+from qserve.model.failures import SequenceFailed, WorkerStopping
 from qserve.planner import PlanRequest
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.open import open_scorer
@@ -71,7 +71,7 @@ async def test_what_waits_when_a_scorer_stops_and_comes_later_fails(scorer: Rewa
         waiting = asyncio.create_task(scorer.score([ScoreItem(ids) for ids in texts(4, [1000] * 20)]))
         await asyncio.sleep(0.05)
     for late in (waiting, scorer.score([ScoreItem([1, 2, 3])])):
-        with pytest.raises(ApiError, match="stopping"):
+        with pytest.raises(WorkerStopping):
             await asyncio.wait_for(late, 20)
 
 
