@@ -28,8 +28,6 @@ from qserve.wire.prompt_size import ContextLimits
 
 __all__ = ["ReaderSettings", "main"]
 
-# Beside the interpreter and the tokenizer: the largest body that is allowed takes some 700 MB as JSON.
-_ADDRESS_SPACE_BYTES = 3 * 1024**3
 # A body that took more than this ends the process: the allocator would keep most of it.
 _MAX_TAKEN_KIB = 256 * 1024
 
@@ -42,6 +40,7 @@ class ReaderSettings:
         tokenizer: the worker's own, as `Tokenizer.save` writes it.
         template: the chat template, with the special tokens that it finds; None: the model has none.
         limits: ContextLimits as JSON.
+        address_space_bytes: of the whole process; the largest body that is allowed takes some 700 MB as JSON.
     """
 
     tokenizer: str
@@ -49,6 +48,7 @@ class ReaderSettings:
     special_tokens: dict[str, Any]
     limits: dict[str, int | None]
     vocab_size: int
+    address_space_bytes: int = 3 * 1024**3
 
 
 class _TooSlow(Exception):
@@ -58,7 +58,7 @@ class _TooSlow(Exception):
 def main(settings: ReaderSettings, cpu_s: float, source: BinaryIO, sink: BinaryIO) -> None:
     """A frame in, a frame out, until there are no more, or until a body took too much."""
     reader = _reader(settings)
-    resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, _ADDRESS_SPACE_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (settings.address_space_bytes, settings.address_space_bytes))
     signal.signal(signal.SIGVTALRM, _raise_too_slow)
     most_kib = _peak_kib() + _MAX_TAKEN_KIB
     for head, body in frames(source):
@@ -100,7 +100,7 @@ def _bounded(
     return {"error": refusal.fields}, [], is_spent
 
 
-_TOO_LARGE = "the chat template and the tokenizer need more memory for this request than one may have (3 GiB)"
+_TOO_LARGE = "the chat template and the tokenizer need more memory for this request than one may have"
 
 
 def _too_slow(cpu_s: float) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -22,6 +23,7 @@ from qserve.engine.prompts.process import ReaderSettings
 from qserve.engine.prompts.special_tokens import HiddenTokens
 from qserve.engine.prompts.template import ChatTemplate
 from qserve.engine.prompts.tokenize import PromptTokenizer
+from qserve.units import GIB
 from qserve.wire.errors import ApiError
 from qserve.wire.prompt_size import ContextLimits
 
@@ -106,14 +108,23 @@ def test_a_tokenizer_that_drops_text_has_no_bound(change: dict[str, Any]) -> Non
 
 
 @asynccontextmanager
-async def lanes(tmp_path: Path, source: str = QWEN, max_model_len: int = 2048) -> AsyncIterator[PromptLanes]:
+async def lanes(
+    tmp_path: Path, source: str = QWEN, max_model_len: int = 2048, address_space_bytes: int = 3 * GIB
+) -> AsyncIterator[PromptLanes]:
     limits = ContextLimits(max_model_len, (PER_TOKEN or 0) * max_model_len)
-    told = ReaderSettings(str(FILE), source, {}, asdict(limits), TOKENIZER.get_vocab_size())
+    told = ReaderSettings(str(FILE), source, {}, asdict(limits), TOKENIZER.get_vocab_size(), address_space_bytes)
     opened = PromptLanes(told, tmp_path / "reader.json")
     try:
         yield opened
     finally:
         await opened.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[PromptLanes]:
+    """For bodies that leave nothing behind: starting the processes is most of what such a test takes."""
+    async with lanes(tmp_path_factory.mktemp("shared")) as reader:
+        yield reader
 
 
 def chat(content: str, **fields: Any) -> bytes:
@@ -144,10 +155,10 @@ async def test_a_chat_body_becomes_ids_and_a_short_request(tmp_path: Path) -> No
         {"return_assistant_tokens_mask": True},
     ],
 )  # fmt: skip
-async def test_template_arguments_reach_the_template_alone(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    async with lanes(tmp_path) as reader:
-        plain = await reader.read("chat", chat("hello"))
-        assert (await reader.read("chat", chat("hello", chat_template_kwargs=arguments))).prompts == plain.prompts
+@pytest.mark.asyncio(loop_scope="module")
+async def test_template_arguments_reach_the_template_alone(shared: PromptLanes, arguments: dict[str, Any]) -> None:
+    plain = await shared.read("chat", chat("hello"))
+    assert (await shared.read("chat", chat("hello", chat_template_kwargs=arguments))).prompts == plain.prompts
 
 
 BOMBS = {
@@ -159,9 +170,12 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-async def test_a_template_without_end_is_refused_and_the_next_request_is_read(tmp_path: Path, bomb: str) -> None:
+async def test_a_template_without_end_is_refused_and_the_next_request_is_read(
+    tmp_path: Path, bomb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qserve.engine.prompts.lanes._SMALL_CPU_S", 0.5)
     source = "{% if messages[0].content == 'bomb' %}" + BOMBS[bomb] + "{% endif %}" + QWEN
-    async with lanes(tmp_path, source) as reader:
+    async with lanes(tmp_path, source, address_space_bytes=GIB) as reader:
         with pytest.raises(ApiError) as caught:
             await reader.read("chat", chat("bomb"))
         assert caught.value.status == 400
@@ -180,16 +194,16 @@ async def test_a_template_without_end_is_refused_and_the_next_request_is_read(tm
     ],
     ids=["words", "spaces", "letters", "ids", "prompts", "spaces as a prompt"],
 )
-async def test_the_largest_bodies_are_refused_and_small_ones_do_not_wait(tmp_path: Path, body: bytes) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_largest_bodies_are_refused_and_small_ones_do_not_wait(shared: PromptLanes, body: bytes) -> None:
     assert len(body) > SMALL_BYTES
     kind = "chat" if b"messages" in body[:100] else "completion"
-    async with lanes(tmp_path) as reader:
-        large = asyncio.create_task(reader.read(kind, body))  # type: ignore[arg-type]
-        for _ in range(3):
-            assert (await reader.read("chat", chat("hello"))).prompts
-        with pytest.raises(ApiError) as caught:
-            await large
-        assert caught.value.status == 400
+    large = asyncio.create_task(shared.read(kind, body))  # type: ignore[arg-type]
+    for _ in range(3):
+        assert (await shared.read("chat", chat("hello"))).prompts
+    with pytest.raises(ApiError) as caught:
+        await large
+    assert caught.value.status == 400
 
 
 async def test_a_process_that_is_killed_is_started_again(tmp_path: Path) -> None:
