@@ -37,6 +37,7 @@ _SETTINGS = {
 _LEFT_OUT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_CONFIG_PATH")
 # VLLM_ENGINE_READY_TIMEOUT_S of vLLM 0.32's envs.py; 65 GB from a disk of 50 MB/s take 1300 s before anything compiles.
 _READY_TIMEOUT_S, _COMPILING_S, _SLOWEST_DISK_BYTES_PER_S = 600, 600, 50_000_000
+_STRICT_TOOLS = "--tool-strict-level"
 # Anything quieter would hide what `log` reads.
 _LOG_LEVELS = ("DEBUG", "INFO")
 
@@ -79,7 +80,7 @@ def command(
         *_scheduling(spec),
         "--disable-uvicorn-access-log",  # the gateway logs requests
     )
-    words = merged(own, _defaults(chat_format_of(spec.folder)), _split(extra), parser)
+    words = merged(own, _defaults(chat_format_of(spec.folder), parser), _split(extra), parser)
     return VllmCommand((python, "-m", _SERVER, *words), _environment(spec, inherited))
 
 
@@ -98,7 +99,7 @@ def _scheduling(spec: WorkerSpec) -> tuple[str, ...]:
     return ("--enable-chunked-prefill",) if limits.max_num_batched_tokens < limits.max_model_len else ()
 
 
-def _defaults(chat: ChatFormat) -> tuple[str, ...]:
+def _defaults(chat: ChatFormat, parser: FlagParser) -> tuple[str, ...]:
     """What the user's own flags may replace.
 
     Left alone on purpose: --generation-config (auto: the model's own sampling defaults, as the transformers worker
@@ -106,6 +107,9 @@ def _defaults(chat: ChatFormat) -> tuple[str, ...]:
     --enable-request-id-headers (the gateway's id is the one that counts), --logprobs-mode (raw, as lm-eval wants).
     """
     tools = ("--enable-auto-tool-choice", "--tool-call-parser", chat.tool_parser) if chat.tool_parser else ()
+    if tools and _STRICT_TOOLS in parser.flags:
+        # Else arguments are bound to their schema only where a client says `strict`, and most don't.
+        tools = (*tools, _STRICT_TOOLS, "parameter")
     thoughts = ("--reasoning-parser", chat.reasoning_parser) if chat.reasoning_parser else ()
     # The parser for thoughts does not see that the template closed them: it would take the answer for thoughts.
     silent = () if chat.thinks_unasked else ("--default-chat-template-kwargs", '{"enable_thinking": false}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,12 @@ def test_tool_calls_are_parsed_as_the_template_writes_them(parser):
     assert flags["--tool-call-parser"] == "hermes"
     assert "--enable-auto-tool-choice" in flags
     assert "--reasoning-parser" not in flags  # the demo model does not think aloud
+
+
+def test_arguments_of_tools_follow_their_schema_where_the_release_can_bind_them(parser):
+    assert pairs(demo_command(parser).argv)["--tool-strict-level"] == "parameter"
+    older = replace(parser, flags={name: flag for name, flag in parser.flags.items() if name != "--tool-strict-level"})
+    assert "--tool-strict-level" not in demo_command(older).argv
 
 
 def test_a_large_checkpoint_has_time_to_come_from_a_slow_disk(parser, tmp_path):
