@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import socket
 import struct
 import subprocess
@@ -124,43 +123,78 @@ FOLDERS = {
 }
 
 
-def limited():
-    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+# Imports what the commands need once, and calls each in a child of its own; an answer is an exit status.
+SERVER = """
+import json, os, resource, signal, sys
+from qserve.cli.main import cli, main
+for module in ("plan.command", "up.command"):
+    __import__("qserve.cli." + module)
+import qserve.hub.resolve, qserve.planner, qserve.reward.find, qserve.up.choice, rich.table, yaml
+limit_s, limit_bytes = int(sys.argv[1]), int(sys.argv[2])
+for line in sys.stdin:
+    arguments, said = json.loads(line)
+    child = os.fork()
+    if not child:
+        signal.alarm(limit_s)
+        resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.argv = ["qserve", *arguments]
+        try:
+            main()
+        except SystemExit as stop:
+            os._exit(stop.code or 0)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        os._exit(70)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
-def called(tmp_path, *arguments):
-    command = [sys.executable, "-m", "qserve", *arguments]
-    environment = {**os.environ, "QSERVE_STATE_DIR": str(tmp_path / "state"), "XDG_STATE_HOME": str(tmp_path / "state")}
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=LIMIT_S, preexec_fn=limited, env=environment
-    )
+@pytest.fixture(scope="module")
+def called(tmp_path_factory):
+    """`called(*arguments)`: status and standard error of a `qserve` with bounds of time and memory."""
+    folder = tmp_path_factory.mktemp("called")
+    environment = {**os.environ, "QSERVE_STATE_DIR": str(folder / "state"), "XDG_STATE_HOME": str(folder / "state")}
+    command = [sys.executable, "-c", SERVER, str(LIMIT_S), str(LIMIT_BYTES)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server:
+
+        def call(*arguments):
+            said = folder / "stderr"
+            server.stdin.write(json.dumps([arguments, str(said)]) + "\n")
+            server.stdin.flush()
+            return int(server.stdout.readline()), said.read_text()
+
+        yield call
+        server.stdin.close()
 
 
 @pytest.mark.parametrize("make", FOLDERS, ids=lambda make: make.__name__)
-def test_plan_refuses_it_in_one_sentence(make, tmp_path):
+def test_plan_refuses_it_in_one_sentence(make, tmp_path, called):
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     make(folder)
-    done = called(tmp_path, "plan", "--model", str(folder), "--gpu", "rtx-4090")
-    assert FOLDERS[make] in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 2
+    status, said = called("plan", "--model", str(folder), "--gpu", "rtx-4090")
+    assert FOLDERS[make] in " ".join(said.split())
+    assert "Traceback" not in said
+    assert status == 2
 
 
 @pytest.mark.parametrize(
     "command", [("up",), ("up", "--model", "demo", "--reward"), ("plan", "--model", "demo", "--reward")]
 )
 @pytest.mark.parametrize("make", [pipe, index_elsewhere, nested_config], ids=lambda make: make.__name__)
-def test_up_and_rewards_have_the_same_bounds(make, command, tmp_path):
+def test_up_and_rewards_have_the_same_bounds(make, command, tmp_path, called):
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     make(folder)
     last = command if command[-1] == "--reward" else (*command, "--model")
-    done = called(tmp_path, *last, str(folder))
-    said = " ".join(done.stderr.split())
-    assert FOLDERS[make] in said or "holds no weights (*.safetensors" in said  # of files with a pipe among them
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 2
+    status, said = called(*last, str(folder))
+    told = " ".join(said.split())
+    assert FOLDERS[make] in told or "holds no weights (*.safetensors" in told  # of files with a pipe among them
+    assert "Traceback" not in said
+    assert status == 2
 
 
 def test_links_of_the_hub_cache_are_followed(tmp_path):

@@ -13,7 +13,7 @@ QUESTION = [{"role": "user", "content": "What is 17 + 25?"}]
 ADD = {
     "type": "function",
     "function": {
-        "name": "add", "description": "The sum of two numbers", "strict": True,
+        "name": "add", "description": "The sum of two numbers",
         "parameters": {
             "type": "object", "properties": {"a": {"enum": [17, 25]}, "b": {"enum": [17, 25]}}, "required": ["a", "b"],
             "additionalProperties": False,
