@@ -107,16 +107,15 @@ def _defaults(chat: ChatFormat, parser: FlagParser) -> tuple[str, ...]:
     --enable-request-id-headers (the gateway's id is the one that counts), --logprobs-mode (raw, as lm-eval wants).
     """
     tools = ("--enable-auto-tool-choice", "--tool-call-parser", chat.tool_parser) if chat.tool_parser else ()
-    if tools and _STRICT_TOOLS in parser.flags:
-        # Else arguments are bound to their schema only where a client says `strict`, and most don't.
-        tools = (*tools, _STRICT_TOOLS, "parameter")
+    # Else arguments are bound to their schema only where a client says `strict`, and most don't.
+    strict = (_STRICT_TOOLS, "parameter") if tools and _STRICT_TOOLS in parser.flags else ()
     thoughts = ("--reasoning-parser", chat.reasoning_parser) if chat.reasoning_parser else ()
     # The parser for thoughts does not see that the template closed them: it would take the answer for thoughts.
     silent = () if chat.thinks_unasked else ("--default-chat-template-kwargs", '{"enable_thinking": false}')
     # 20 is what OpenAI's schema allows; `echo` with `logprobs` on completions needs no flag of its own.
     # Blanks are allowed anywhere between the tokens of JSON, and a small model writes them to its limit.
     compact = ("--structured-outputs-config", json.dumps(COMPACT_JSON))
-    return (*tools, *thoughts, *silent, *compact, "--max-logprobs", "20")
+    return (*tools, *strict, *thoughts, *silent, *compact, "--max-logprobs", "20")
 
 
 def _split(extra: str) -> list[str]:
