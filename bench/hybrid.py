@@ -26,7 +26,7 @@ from random_checkpoint import SHAPES, write_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from qserve.engine.transformers.batching.batcher import Batcher, Sequence
+from qserve.engine.transformers.batching.batcher import Batcher, BatchLimits, Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.row_batcher import RowBatcher
 from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
@@ -92,12 +92,12 @@ async def measure(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Medians by 'model, batcher, streams': prefill and decode in tokens a second, and new tokens a second in all."""
     folder = args.checkpoint or Path(tempfile.gettempdir()) / f"qserve-bench-{args.shape}"
     loop = asyncio.get_running_loop()
-    sizes = {"kv_cache_tokens": 64 * 256, "max_num_seqs": 64, "max_num_batched_tokens": 1024}
+    limits = BatchLimits(kv_cache_tokens=64 * 256, max_num_seqs=64, max_num_batched_tokens=1024)
     shared = ordinary(args.shape, folder)
     batchers: dict[str, Batcher] = {
-        "ordinary, pages": PagedBatcher(shared, loop, **sizes),
-        "ordinary, rows": RowBatcher(shared, loop, **sizes),
-        "hybrid, rows": RowBatcher(hybrid(args.shape), loop, **sizes),
+        "ordinary, pages": PagedBatcher(shared, loop, limits),
+        "ordinary, rows": RowBatcher(shared, loop, limits),
+        "hybrid, rows": RowBatcher(hybrid(args.shape), loop, limits),
     }
     for batcher in batchers.values():
         batcher.start(on_death=lambda error: sys.exit(f"a batcher died: {error}"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from qserve.engine.transformers.batching.batcher import Batcher, Sequence
+from qserve.engine.transformers.batching.batcher import Batcher, BatchLimits, Sequence
 from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, TokenChoice
 from qserve.model.failures import SequenceFailed
 
@@ -68,7 +68,7 @@ async def running(kind: type[Any], model: Any, **limits: int) -> AsyncIterator[A
     """A batcher of `kind` over `model`; it must not die."""
     died = threading.Event()
     sizes = {"kv_cache_tokens": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 256, **limits}
-    batcher = kind(model, asyncio.get_running_loop(), **sizes)
+    batcher = kind(model, asyncio.get_running_loop(), BatchLimits(**sizes))
     batcher.start(on_death=lambda _: died.set())
     try:
         yield batcher

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.batching.batcher import BatchLimits, Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore
 from qserve.engine.transformers.batching.row_batcher import RowBatcher
@@ -42,7 +42,7 @@ def has_poison(batcher: Any, stage: str) -> bool:
         else:
             rows = batcher._rows or [*prefilling, *batcher._waiting]
         return any(POISON in row.sequence.prompt_ids for row in rows)
-    processor = batcher._manager.batch_processor
+    processor = batcher._library.manager.batch_processor
     scheduler = processor.scheduler
     if stage in PREPARING:
         states = [*scheduler.active_requests.values(), *scheduler.waiting_requests.values()]
@@ -93,7 +93,7 @@ ROW_STAGES = [
 
 
 def inject(batcher: Any, stage: str, is_due: Callable[[], bool], *, before: bool) -> None:
-    owner = batcher if isinstance(batcher, RowBatcher) else batcher._manager.batch_processor
+    owner = batcher if isinstance(batcher, RowBatcher) else batcher._library.manager.batch_processor
     *path, name = stage.split(".")
     for part in path:
         owner = getattr(owner, part)
@@ -203,7 +203,7 @@ async def test_a_card_that_reports_an_error_ends_the_batcher(kind: type[Any]) ->
     """Its context is of no use any more: the worker must end and be started again."""
     died: list[BaseException] = []
     model = build("qwen3")
-    batcher = kind(model, asyncio.get_running_loop(), kv_cache_tokens=512, max_num_seqs=4, max_num_batched_tokens=64)
+    batcher = kind(model, asyncio.get_running_loop(), BatchLimits(512, 4, 64))
     batcher.start(on_death=died.append)
 
     def report(*_: Any) -> None:

@@ -86,7 +86,7 @@ async def test_a_sequence_may_be_cancelled_at_any_moment(batching: Callable[...,
             batcher.cancel(one)
             await idle(batcher)
             assert one.sampler.num_drawn < 2000, "it ran to its end"
-            assert not batcher._guard._known, "what nobody receives is not kept"
+            assert not batcher._stages._known, "what nobody receives is not kept"
 
 
 async def test_exclusive_holds_the_batch_and_lets_it_go_on(model: Any, batching: Callable[..., Any]) -> None:

@@ -13,6 +13,7 @@ from transformers.generation.continuous_batching import cache, input_outputs
 
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention import packed as attention
+from qserve.engine.transformers.batching.batcher import BatchLimits
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from tests.tiny.engine.running import generated, prompts, sequence, tokens_of
 
@@ -50,9 +51,7 @@ async def test_flash_attn_gets_pages_that_it_can_read(
 ) -> None:
     monkeypatch.setattr(attention, "prefers_flash", lambda model: is_flash)
     model = MagicMock()
-    batcher = PagedBatcher(
-        model, asyncio.get_running_loop(), kv_cache_tokens=1000, max_num_seqs=4, max_num_batched_tokens=64
-    )
+    batcher = PagedBatcher(model, asyncio.get_running_loop(), BatchLimits(1000, 4, 64))
     config = model.init_continuous_batching.call_args.kwargs["continuous_batching_config"]
     assert config.page_size == page_size
     assert batcher.kv_cache_tokens == config.num_blocks * page_size <= 1000

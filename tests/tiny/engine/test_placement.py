@@ -141,7 +141,7 @@ async def test_two_cards_with_each_layers_cache_on_its_own(plain: Any, last_laye
     await assert_same_tokens(model, plain)
     model.set_attn_implementation("sdpa")  # as it was loaded
     async with running(PagedBatcher, model) as batcher:
-        (allocator,) = batcher._manager.batch_processor.cache.cache_allocators.values()
+        (allocator,) = batcher._library.manager.batch_processor.cache.cache_allocators.values()
         memory = [allocator._kv_token_views[i][0].untyped_storage() for i in range(len(devices))]
         # One piece of memory for each card, as large as its share of the layers; nothing else is held.
         assert len({piece.data_ptr() for piece in memory}) == 2

@@ -59,7 +59,7 @@ def guard(monkeypatch: pytest.MonkeyPatch, batcher: Any, cards: Cards) -> None:
         monkeypatch.setattr(batcher, "_decode_forward", inside(batcher._decode_forward))
         monkeypatch.setattr(batcher, "_prefill_chunk", inside(batcher._prefill_chunk))
         return
-    processor = batcher._manager.batch_processor
+    processor = batcher._library.manager.batch_processor
     (allocator,) = processor.cache.cache_allocators.values()
     for layer, device in enumerate(layer_devices(batcher._model)):
         cards.put(allocator._kv_token_views[layer][0], device)

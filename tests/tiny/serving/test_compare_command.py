@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import qserve
 from qserve.evaluation.comparison.diff import compare
 from qserve.evaluation.results import EvalResult
 from qserve.runs import RunStore
@@ -101,7 +102,13 @@ def test_killed_and_given_again_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_reward_model_at_two_quantizations(tmp_path: Path) -> None:
+    """Through the library; the command then finds all of it done, and shows the same."""
+    kept = {"out": tmp_path / "out", "state_dir": str(tmp_path / "state")}
+    first, second = qserve.compare(reward="demo", quants=("bf16", "4bit"), limit=60, **kept)
+    assert (first.quant, second.quant) == ("bf16", "4bit") and first.accuracy > 0.9
+    assert second.held_bytes < 0.5 * first.held_bytes
     output = finished(tmp_path, "--reward", "demo", "--quants", "bf16,4bit", "--limit", "60")
+    assert "bf16: measured before" in output and "4bit: measured before" in output
     assert "4bit against bf16, preferences: acc" in output and "flipped" in output
     document = json.loads((tmp_path / "out" / "comparison.json").read_text())
     bf16, int4 = document["candidates"]

@@ -1,4 +1,4 @@
-"""An engine that lies in a package of its own is served, measured and benched; no file of qserve knows it."""
+"""An engine in a package of its own is served, measured, benched and evaluated: qserve knows nothing of it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,23 @@ from typing import Any
 import httpx
 import pytest
 
+import qserve
+
 ECHO = Path(__file__).parents[2] / "echo_engine"
 ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ECHO)}
 COMMAND = [sys.executable, "-m", "qserve"]
+TASK = """
+task: shouts
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {file}}}}}
+output_type: generate_until
+test_split: test
+num_fewshot: 0
+doc_to_text: "{{{{question}}}}"
+doc_to_target: "{{{{answer}}}}"
+generation_kwargs: {{until: ["###"], do_sample: false, max_gen_toks: 8}}
+metric_list: [{{metric: exact_match, aggregation: mean, higher_is_better: true}}]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +84,17 @@ def test_it_is_benched(url: str) -> None:
     command = [*COMMAND, *flags, "--num-warmups", "0"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_is_evaluated(url: str, tmp_path: Path) -> None:
+    """By lm-eval, through the library: an answer in capitals is right where the task wants capitals."""
+    items = [{"question": f"say word{index}", "answer": f"SAY WORD{index}"} for index in range(5)]
+    items.append({"question": "say nothing", "answer": "silence"})
+    (tmp_path / "items.jsonl").write_text("\n".join(map(json.dumps, items)))
+    (tmp_path / "shouts.yaml").write_text(TASK.format(file=tmp_path / "items.jsonl"))
+    result = qserve.evaluate(
+        url=url, tasks=[str(tmp_path / "shouts.yaml")], chat=True, limit=6, state_dir=str(tmp_path / "state")
+    )
+    (score,) = result.scores()
+    assert score.value == pytest.approx(5 / 6)
+    assert len(result.samples("shouts")) == 6

@@ -17,6 +17,7 @@ from qserve.engine.transformers.sampling.sampler import SequenceSampler, TokenCh
 from qserve.model.failures import SequenceFailed
 
 __all__ = [
+    "BatchLimits",
     "Batcher",
     "BatcherLoad",
     "Deliveries",
@@ -97,6 +98,21 @@ class BatcherLoad:
     num_running: int
     num_waiting: int
     kv_cache_usage: float
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """What a batcher may hold and compute at once.
+
+    Attributes:
+        kv_cache_tokens: size of the KV pool; floored to whole pages.
+        max_num_seqs: sequences that share a step.
+        max_num_batched_tokens: tokens of prompts in a step; longer prompts are split.
+    """
+
+    kv_cache_tokens: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
 
 
 class Batcher(Protocol):

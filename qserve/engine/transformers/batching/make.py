@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from qserve.engine.transformers.batching.batcher import Batcher
+from qserve.engine.transformers.batching.batcher import Batcher, BatchLimits
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
 
@@ -21,19 +21,19 @@ _ROW_LAYERS = {"full_attention", "linear_attention"}
 def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: Plan) -> Batcher:
     """The batcher for `model`, with the plan's pool and limits. Raises UsageError for layers that none can serve."""
     layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
-    sizes = {
-        "kv_cache_tokens": plan.kv_cache_tokens,
-        "max_num_seqs": plan.workload.max_num_seqs,
-        "max_num_batched_tokens": plan.workload.max_num_batched_tokens,
-    }
+    limits = BatchLimits(
+        kv_cache_tokens=plan.kv_cache_tokens,
+        max_num_seqs=plan.workload.max_num_seqs,
+        max_num_batched_tokens=plan.workload.max_num_batched_tokens,
+    )
     if layers <= _PAGED_LAYERS and (_has_pages() or not layers <= _ROW_LAYERS):
         from qserve.engine.transformers.batching.paged import PagedBatcher  # imports the library's continuous batching
 
-        return PagedBatcher(model, loop, **sizes)
+        return PagedBatcher(model, loop, limits)
     if layers <= _ROW_LAYERS:
         from qserve.engine.transformers.batching.row_batcher import RowBatcher
 
-        return RowBatcher(model, loop, **sizes)
+        return RowBatcher(model, loop, limits)
     paged, rows = " and ".join(sorted(_PAGED_LAYERS)), " and ".join(sorted(_ROW_LAYERS))
     raise UsageError(
         f"{plan.model.id} ({plan.model.architecture}) has layers of type {', '.join(sorted(layers))}, and the "

@@ -26,9 +26,17 @@ from transformers import DynamicCache
 
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention import packed as attention
-from qserve.engine.transformers.batching.batcher import BatcherLoad, Deliveries, Sequence, failure_of, undelivered_of
+from qserve.engine.transformers.batching.batcher import (
+    BatcherLoad,
+    BatchLimits,
+    Deliveries,
+    Sequence,
+    failure_of,
+    undelivered_of,
+)
 from qserve.engine.transformers.batching.inbox import Arrivals, Inbox
 from qserve.engine.transformers.batching.isolation import Isolation
+from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.row_cache import Pages, RowCache
 from qserve.engine.transformers.sampling.choosing import choose_tokens
 from qserve.engine.transformers.sampling.sampler import TokenChoice
@@ -76,37 +84,21 @@ class _Row:
 class RowBatcher:
     """See `Batcher`. One thread generates; the event loop submits and receives."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        kv_cache_tokens: int,
-        max_num_seqs: int,
-        max_num_batched_tokens: int,
-    ) -> None:
-        """Prepare; nothing is allocated before `start`.
+    def __init__(self, model: PreTrainedModel, loop: asyncio.AbstractEventLoop, limits: BatchLimits) -> None:
+        """Prepare; nothing is allocated before `start`. Each of `limits.max_num_seqs` rows has its states.
 
-        Args:
-            model: the loaded model; its attention is switched to ours.
-            loop: where outboxes are filled.
-            kv_cache_tokens: size of the KV pool; floored to whole pages.
-            max_num_seqs: rows, each with its states.
-            max_num_batched_tokens: tokens of prompts in a step.
-
+        `model`'s attention is switched to ours; outboxes are filled on `loop`.
         """
         self._model = model
-        self._loop = loop
+        self._deliver = Outboxes(loop).deliver
         self._device = torch.device("cpu") if model.device.type == "meta" else model.device
-        self._pages = Pages(max(1, kv_cache_tokens // PAGE_TOKENS))
+        self._pages = Pages(max(1, limits.kv_cache_tokens // PAGE_TOKENS))
         self.kv_cache_tokens = self._pages.num_pages * PAGE_TOKENS
         self.kv_cache_bytes = 0
         self.attention = "sdpa"
-        self._max_num_seqs = max_num_seqs
-        self._budget = max_num_batched_tokens
-        self._chunk = max(
-            1, max_num_batched_tokens - max_num_batched_tokens % _CHUNK_MULTIPLE or max_num_batched_tokens
-        )
+        self._max_num_seqs = limits.max_num_seqs
+        self._budget = limits.max_num_batched_tokens
+        self._chunk = max(1, self._budget - self._budget % _CHUNK_MULTIPLE or self._budget)
         self._rows: list[_Row] = []
         self._prefilling: _Row | None = None
         self._waiting: deque[_Row] = deque()
@@ -345,12 +337,6 @@ class RowBatcher:
             if isinstance(item, SequenceFailed) or row.take(item):
                 self._release(row)
 
-    def _deliver(self, deliveries: Deliveries) -> None:
-        """One wake-up of the loop for the whole step."""
-        for sequence, _ in deliveries:
-            sequence.undelivered = None
-        self._loop.call_soon_threadsafe(_fill_outboxes, deliveries)
-
     # Rows and pages.
 
     def _admit(self) -> _Row | None:
@@ -410,8 +396,3 @@ class RowBatcher:
         del self._rows[last]
         if self._prefilling is not None:
             self._cache.move(last + 1, last)
-
-
-def _fill_outboxes(deliveries: Deliveries) -> None:
-    for sequence, item in deliveries:
-        sequence.outbox.put_nowait(item)

@@ -1,0 +1,186 @@
+"""What happens where a step of the library's loop fails: the sequence at fault fails, the others are prefilled again.
+
+An exception in a step would end the library's thread, and with it everybody's request. So its three stages are wrapped:
+where memory runs out the sequence that asked for most of it fails, with any other error the one whose it is
+(`isolation`), and the others are prefilled again from their tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of, undelivered_of
+from qserve.engine.transformers.batching.continuous import LibraryLoop, OriginalStages
+from qserve.engine.transformers.batching.isolation import Isolation
+from qserve.model.failures import SequenceFailed
+from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_broken_device, is_out_of_memory
+
+__all__ = ["FaultTolerantStages", "SequenceInbox"]
+
+_log = logging.getLogger("qserve.worker")
+_LEAST_STEP_TOKENS = 64
+
+
+class SequenceInbox:
+    """What the event loop asks of the generating thread, which takes it in before each step."""
+
+    def __init__(self) -> None:
+        self.submitted: deque[Sequence] = deque()
+        self.cancelled: deque[str] = deque()
+        self.is_closed = False
+
+
+class FaultTolerantStages:
+    """The three stages of the library's loop, none of which raises (`continuous.Stages`)."""
+
+    def __init__(
+        self,
+        library: LibraryLoop,
+        original: OriginalStages,
+        arrivals: SequenceInbox,
+        deliver: Callable[[Deliveries], None],
+    ) -> None:
+        self._library = library
+        self._original = original
+        self._arrivals = arrivals
+        self._deliver = deliver
+        self._isolation = Isolation()
+        self._known: dict[str, Sequence] = {}  # taken in, and not ended
+
+    @property
+    def num_held_back(self) -> int:
+        """Sequences that wait until it is known which of them makes steps fail."""
+        return len(self._isolation)
+
+    def prepare(self) -> bool:
+        """Whether there is a step to take."""
+        failure: Exception | None = None
+        try:
+            self._take_in()
+            if self._isolation.is_active and not self._library.has_requests:
+                self._run_next_alone()
+            is_available = bool(self._original.prepare())
+            if is_available:
+                return True
+        except Exception as error:
+            failure, is_available = error.with_traceback(None), False
+        if failure is not None:
+            self._recover(failure, self._library.scheduled())
+        if failure is not None or self._isolation.is_active:
+            self._library.wake()
+        return is_available
+
+    def step(self, model: Any) -> None:
+        """Forward and sampling."""
+        try:
+            self._original.step(model)
+            return
+        except Exception as error:
+            failure = error.with_traceback(None)  # the traceback holds the step's tensors
+        free_what_failed()
+        if is_out_of_memory(failure) and not self._isolation.is_active:
+            self._give_up_largest(failure)
+        else:
+            self._recover(failure, self._in_step())
+
+    def update(self) -> None:
+        """The library's own notes on the step, and the ends of sequences."""
+        involved = self._in_step()
+        failure: Exception | None = None
+        try:
+            self._original.update()
+        except Exception as error:
+            failure = error.with_traceback(None)
+        for one in involved:
+            if one.is_complete:
+                self._known.pop(one.request_id, None)
+            if one.has_failed:  # by its own sampler, of which the library knows nothing
+                self._library.cancel(one.request_id)
+        if failure is not None:
+            self._recover(failure, involved)
+        elif self._isolation.has_passed:
+            self._run_next_alone()
+
+    def _take_in(self) -> None:
+        cancelled = {self._arrivals.cancelled.popleft() for _ in range(len(self._arrivals.cancelled))}
+        while self._arrivals.submitted:
+            sequence = self._arrivals.submitted.popleft()
+            self._known[sequence.request_id] = sequence
+            if self._isolation.is_active:
+                self._isolation.hold(sequence)
+            else:
+                self._library.add(sequence)
+        if cancelled:  # may name a sequence that was submitted just now
+            self._isolation.forget(cancelled)
+            for request_id in cancelled:
+                if self._known.pop(request_id, None) is not None:
+                    self._library.cancel(request_id)
+
+    def _in_step(self) -> list[Sequence]:
+        return [entry.sequence for entry in self._library.in_step()]
+
+    def _recover(self, error: Exception, involved: list[Sequence]) -> None:
+        """The library forgets all requests. The sequence at fault fails, the others are prefilled again.
+
+        Raises the error where nothing can run any more.
+        """
+        if is_broken_device(error):
+            raise error
+        self._deliver(undelivered_of(involved))
+        known = [one for one in involved if one.request_id in self._known and not one.is_complete]
+        is_all, involved = bool(known) and known == involved, known or list(self._known.values())
+        others = [one for one in self._known.values() if one not in involved and not self._isolation.holds(one)]
+        self._library.clear()
+        for one in self._isolation.failed(involved, others, is_all=is_all):
+            del self._known[one.request_id]
+            self._deliver([(one, self._as_failure(one, error))])
+        if self._isolation.is_active:
+            _log.warning("a step of %d sequences failed (%s); running them one by one", len(involved), error)
+        self._run_next_alone()
+
+    @staticmethod
+    def _as_failure(sequence: Sequence, error: Exception) -> SequenceFailed:
+        if is_out_of_memory(error):
+            return OutOfMemory.while_doing(f"running {sequence.num_tokens} tokens alone", error)
+        return failure_of(sequence, error)
+
+    def _run_next_alone(self) -> None:
+        """The next suspect; everybody, when there is none left."""
+        self._library.finish_running()
+        self._isolation.passed()
+        following = self._isolation.next()
+        for sequence in self._isolation.release() if following is None else [following]:
+            if sequence.request_id in self._known:
+                self._library.add(sequence)
+
+    def _give_up_largest(self, error: Exception) -> None:
+        """The sequence with most tokens in the step (then, the longest) fails; the others are prefilled again."""
+        entries = self._library.in_step()
+        largest = max(entries, key=lambda entry: (entry.num_tokens, entry.num_cached))
+        failed = largest.sequence
+        others = [one for one in self._known.values() if one is not failed]
+        self._library.clear()
+        for one in others:
+            self._library.add(one)
+        self._known.pop(failed.request_id, None)
+        self._ask_for_less(sum(entry.num_tokens for entry in entries), len(entries))
+        what = "decoding" if largest.num_tokens == 1 else f"prefilling {largest.num_tokens} tokens of its prompt"
+        if len(entries) > 1:
+            what += f" beside {len(entries) - 1} other sequences"
+        self._deliver([(failed, OutOfMemory.while_doing(what, error))])
+
+    def _ask_for_less(self, num_tokens: int, num_sequences: int) -> None:
+        """The others are prefilled all at once, which would be too much once more: later steps take half as much."""
+        library = self._library
+        least = max(_LEAST_STEP_TOKENS, library.max_num_seqs)
+        if num_tokens > num_sequences and library.max_step_tokens > least:
+            library.max_step_tokens = max(least, min(library.max_step_tokens, num_tokens) // 2)
+            _log.warning(
+                "no memory for a step of %d tokens; from now on a step has at most %d. Serve with a lower "
+                "--max-num-batched-tokens",
+                num_tokens,
+                library.max_step_tokens,
+            )
