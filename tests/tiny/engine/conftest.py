@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,23 @@ from qserve.engine.transformers.batching.paged import PagedBatcher
 from tests.tiny.engine.running import running
 
 
+@pytest.fixture(scope="session", autouse=True)
+def as_in_a_worker() -> Iterator[None]:
+    """One thread: the models are so small that more would only wait for each other, and for whatever else runs here.
+
+    And what importing left is no garbage, as in the worker after loading: each failure collects what it held, which
+    would walk a million objects.
+    """
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random weights in float32."""
-    torch.set_num_threads(1)
     return write_checkpoint(tmp_path_factory.mktemp("tiny"), "tiny", dtype="float32")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -27,6 +28,21 @@ NUM_TOKENS = 12
 
 def prompts(num: int, length: int) -> list[list[int]]:
     return [[token % POISON for token in prompt] for prompt in engine.prompts(num, length)]
+
+
+@cache
+def _reference() -> Any:
+    return build("qwen3")
+
+
+@cache
+def _alone(prompt: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(generated(_reference(), list(prompt), NUM_TOKENS))
+
+
+def alone(prompt: list[int]) -> list[int]:
+    """What plain transformers makes of `prompt`: asked once, since every stage is tried with the same prompts."""
+    return list(_alone(tuple(prompt)))
 
 
 class Fault(Exception):
@@ -119,7 +135,7 @@ async def test_the_request_at_fault_fails_and_no_other(
     kind: type[Any], stage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The fault shows from the third step on in which the sequence takes part, and whenever it does after that."""
-    reference, model = build("qwen3"), build("qwen3")
+    model = build("qwen3")
     asked = prompts(4, 20)
     poisoned = sequence("poisoned", [*prompts(1, 40)[0], POISON], NUM_TOKENS)
     async with running(kind, model, max_num_batched_tokens=128) as batcher:
@@ -136,15 +152,15 @@ async def test_the_request_at_fault_fails_and_no_other(
             else:
                 said = await company(batcher, poisoned, asked)
                 assert "request poisoned failed" in caplog.text
-        assert said == [generated(reference, prompt, NUM_TOKENS) for prompt in asked]
+        assert said == [alone(prompt) for prompt in asked]
         await idle(batcher)
         after = await company(batcher, None, asked[:1])
-        assert after == [generated(reference, asked[0], NUM_TOKENS)]
+        assert after == [alone(asked[0])]
 
 
 @pytest.mark.parametrize(("kind", "stage"), CASES, ids=[f"{kind.__name__}-{stage}" for kind, stage in CASES])
 async def test_a_fault_that_does_not_come_back_fails_nobody_among_several(kind: type[Any], stage: str) -> None:
-    reference, model = build("qwen3"), build("qwen3")
+    model = build("qwen3")
     asked = prompts(4, 20)
     left = [1]
 
@@ -159,7 +175,7 @@ async def test_a_fault_that_does_not_come_back_fails_nobody_among_several(kind: 
             [asyncio.create_task(tokens_of(batcher, sequence(f"r{i}", p, NUM_TOKENS))) for i, p in enumerate(asked)]
         ):
             try:
-                assert await task == generated(reference, asked[index], NUM_TOKENS)
+                assert await task == alone(asked[index])
             except SequenceFailed:
                 failed.append(index)
         assert not left, "the fault was not injected"
@@ -170,7 +186,7 @@ async def test_a_fault_that_does_not_come_back_fails_nobody_among_several(kind: 
 @pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])
 async def test_a_sampler_that_fails_fails_alone(kind: type[Any]) -> None:
     """And is not run on: nobody waits for it."""
-    reference, model = build("qwen3"), build("qwen3")
+    model = build("qwen3")
     asked = prompts(3, 20)
 
     class Broken(SequenceSampler):
@@ -180,13 +196,13 @@ async def test_a_sampler_that_fails_fails_alone(kind: type[Any]) -> None:
     broken = sequence("poisoned", prompts(1, 30)[0], 500)
     broken.sampler = Broken(SamplingParams(temperature=1.0), broken.prompt_ids, CPU)
     async with running(kind, model) as batcher:
-        assert await company(batcher, broken, asked) == [generated(reference, p, NUM_TOKENS) for p in asked]
+        assert await company(batcher, broken, asked) == [alone(p) for p in asked]
         await idle(batcher)
 
 
 @pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])
 async def test_what_always_fails_fails_every_request_and_the_thread_lives(kind: type[Any]) -> None:
-    reference, model = build("qwen3"), build("qwen3")
+    model = build("qwen3")
     asked = prompts(3, 20)
     async with running(kind, model) as batcher:
         broken = model.model.layers[-1].register_forward_pre_hook(lambda *_: 1 / 0)
@@ -195,7 +211,7 @@ async def test_what_always_fails_fails_every_request_and_the_thread_lives(kind: 
         )
         assert all(isinstance(one, SequenceFailed) and "ZeroDivisionError" in str(one) for one in results)
         broken.remove()
-        assert await company(batcher, None, asked) == [generated(reference, p, NUM_TOKENS) for p in asked]
+        assert await company(batcher, None, asked) == [alone(p) for p in asked]
 
 
 @pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])

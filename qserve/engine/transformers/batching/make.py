@@ -12,8 +12,10 @@ from qserve.planner.plan import Plan
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["make_batcher"]
+__all__ = ["PAGED_FIELDS", "make_batcher"]
 
+PAGED_FIELDS = frozenset({"page_size", "auto_switch_to_flash"})
+"""Of the library's configuration: where one is missing, it is another library inside."""
 _PAGED_LAYERS = {"full_attention", "sliding_attention"}
 _ROW_LAYERS = {"full_attention", "linear_attention"}
 
@@ -43,7 +45,7 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
 
 def _has_pages() -> bool:
     """Whether the library's continuous batching is the one that the paged batcher drives: before transformers 5.19 it
-    kept other books, and the row batcher serves full attention as well."""
+    was built otherwise, and the row batcher serves full attention as well."""
     from transformers import ContinuousBatchingConfig
 
-    return {"page_size", "auto_switch_to_flash"} <= set(ContinuousBatchingConfig.__dataclass_fields__)
+    return set(ContinuousBatchingConfig.__dataclass_fields__) >= PAGED_FIELDS
