@@ -9,7 +9,7 @@ import yaml
 
 from qserve.cli.up.wanted import Wanted
 from qserve.errors import UsageError
-from qserve.reward.judges.template import BUNDLED
+from qserve.reward.judges.template import BUNDLED, read_template
 from qserve.reward.recipe.config import SERVED
 
 __all__ = ["with_judge"]
@@ -28,6 +28,11 @@ def with_judge(wanted: Wanted) -> Wanted:
             f"--judge: {judge} would be a second chat model beside {wanted.model}, and a service has one; leave "
             "--model out, or serve the judge by itself and name its address in a recipe: {judge: pointwise, url: …} "
             "(docs/reward.md)"
+        )
+    if read_template(template, f"--judge {template}", Path.cwd()).needs_rubric:
+        raise UsageError(
+            f"--judge {template}: the template asks for a rubric, which stands in a recipe: {{judge: {template}, url: "
+            "served, rubric: …} (docs/reward.md)"
         )
     named = template if template in BUNDLED else str(Path(template).expanduser().absolute())
     recipe = wanted.configs / "judge.yaml"

@@ -117,7 +117,7 @@ def trained_reranker(folder: Path) -> Path:
     asked = [{"role": "user", "content": "Is QUERY larger than DOCUMENT?"}]
     text = tokenizer().apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     text = text.replace("QUERY", "{{ messages[0].content }}").replace("DOCUMENT", "{{ messages[1].content }}")
-    (folder / "larger.jinja").write_text(text)
+    (folder / "larger.jinja").write_text(f"{text}\n")  # Jinja takes the last line break for the file's own
     return folder
 
 

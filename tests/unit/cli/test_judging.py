@@ -1,0 +1,59 @@
+"""`--judge`: a checkpoint that writes verdicts is hosted twice over, as chat and as rewards that ask it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from qserve.cli.options.planning import hardware_of
+from qserve.cli.up.hosting import what_to_host
+from qserve.cli.up.wanted import Wanted
+from qserve.errors import BrokenCheckpoint, UsageError
+from qserve.planner import plan_request
+from qserve.reward.find import find_reward
+from qserve.reward.recipe import read_recipe
+from qserve.reward.settings import RewardSettings
+from qserve.supervisor import Hosted
+from qserve.supervisor.screen import Screen
+
+
+def hosted(folder: Path, model: str | None, reward: str, **settings: Any) -> list[Hosted]:
+    wanted = Wanted(model, (), reward, (), RewardSettings(**settings), "auto", folder)
+    screen = Screen(Console(file=io.StringIO()))
+    return what_to_host(wanted, hardware_of("none"), plan_request(engine="transformers"), "auto", screen)
+
+
+@pytest.mark.parametrize("model", [None, "demo"])
+def test_a_judge_is_served_as_chat_and_asked_for_rewards(model: str | None, tmp_path: Path) -> None:
+    chat, rewards = hosted(tmp_path, model, "demo", judge="pairwise")
+    assert (chat.role, chat.names) == ("chat", ("demo",))
+    assert (rewards.role, rewards.names) == ("reward", ("demo-judge",))
+    assert rewards.reward.recipe is not None and rewards.reward.judge is None
+    recipe = read_recipe(Path(rewards.reward.recipe))
+    assert recipe.asks_served and [part.name for part in recipe.parts] == ["judge"]
+
+
+def test_what_can_t_judge_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"second chat model beside demo.*leave --model out"):
+        hosted(tmp_path, "demo", "Qwen/Qwen3-0.6B", judge="pointwise")
+    with pytest.raises(UsageError, match="^--judge nobody: there is no judge template 'nobody'"):
+        hosted(tmp_path, None, "demo", judge="nobody")
+    with pytest.raises(UsageError, match="^--judge rubric: the template asks for a rubric"):
+        hosted(tmp_path, None, "demo", judge="rubric")
+    recipe = tmp_path / "rewards.yaml"
+    recipe.write_text("parts: [{name: a, judge: pointwise, url: served}]")
+    with pytest.raises(UsageError, match=r"is the chat model of the same service.*add --model"):
+        hosted(tmp_path, None, str(recipe))
+    with pytest.raises(UsageError, match=r"qserve up --reward demo --judge pointwise, and ask it by --url"):
+        find_reward("demo", RewardSettings(judge="pointwise"))
+
+
+def test_a_causal_model_as_a_reward_is_told_of_judges(tmp_path: Path) -> None:
+    from qserve.demo import chat_model_path
+
+    with pytest.raises(BrokenCheckpoint, match=r"has no reward head.*--judge pointwise.*--answer-tokens yes,no"):
+        hosted(tmp_path, None, str(chat_model_path()))
