@@ -35,7 +35,8 @@ class LmEvalLog(logging.Handler):
         _, found, refusal = text.partition("Response text: ")
         if found:
             self.last_refusal = refusal.removesuffix(". Retrying...")[:500]
-        self.warnings[" ".join(text.split())[:_MOST_CHARACTERS]] += 1
+        if not record.name.startswith("transformers"):
+            self.warnings[" ".join(text.split())[:_MOST_CHARACTERS]] += 1
         self.write(f"{record.levelname} {record.name}: {text}\n")
 
     def write(self, text: str) -> None:
@@ -66,6 +67,9 @@ def lm_eval_surroundings(api_key: str, log: LmEvalLog) -> Iterator[None]:
     told = {"OPENAI_API_KEY": api_key or "none", "TOKENIZERS_PARALLELISM": "false"}
     before = {name: os.environ.get(name) for name in told}
     logger, ask_git = logging.getLogger("lm_eval"), evaluator.get_git_commit_hash
+    # The tokenizer warns of each text that is longer than a request: they are cut into windows.
+    theirs = logging.getLogger("transformers")
+    handlers, theirs.handlers = theirs.handlers, [log]
     os.environ.update(told)
     evaluator.get_git_commit_hash = lambda: None
     try:
@@ -75,6 +79,7 @@ def lm_eval_surroundings(api_key: str, log: LmEvalLog) -> Iterator[None]:
             yield
     finally:
         logger.removeHandler(log)
+        theirs.handlers = handlers
         evaluator.get_git_commit_hash = ask_git
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})

@@ -64,7 +64,7 @@ class JudgeClient:
         part = self._part
         body = {
             "model": self._model, "messages": [{"role": "user", "content": question}], "seed": vote,
-            "temperature": part.temperature, "max_tokens": part.max_tokens,
+            "temperature": part.temperature, **({"max_tokens": part.max_tokens} if part.max_tokens else {}),
         }  # fmt: skip
         async with self._at_once:
             self.num_asked += 1

@@ -67,7 +67,7 @@ class JudgePart:
         max_unparsable: share of a request's verdicts that may say no number before the request fails.
         if_unparsable: what an answer gets of which no verdict can be read, 0 to 1; None: the request fails.
         temperature: 0 with one vote, else 1, unless it is given.
-        max_tokens: of a verdict.
+        max_tokens: of a verdict, with what a judge says or thinks before it; None: up to the end of its context.
         rubric: text for the template's slot of that name.
         at_once: questions on their way at the same time.
     """
@@ -82,7 +82,7 @@ class JudgePart:
     max_unparsable: float = 0.1
     if_unparsable: float | None = None
     temperature: float = 0.0
-    max_tokens: int = 1024
+    max_tokens: int | None = None
     rubric: str = ""
     at_once: int = 16
 
@@ -190,7 +190,7 @@ def _judge(name: str, weight: float, template: str, options: dict[str, Any], whe
         _number(options.get("max_unparsable", 0.1), "max_unparsable", where, 0, 1),
         _number(options["if_unparsable"], "if_unparsable", where, 0, 1) if "if_unparsable" in options else None,
         _number(options.get("temperature", 0.0 if votes == 1 else 1.0), "temperature", where, 0, 2),
-        int(_number(options.get("max_tokens", 1024), "max_tokens", where, 1, 1 << 20)),
+        int(_number(options["max_tokens"], "max_tokens", where, 1, 1 << 20)) if "max_tokens" in options else None,
         rubric, int(_number(options.get("at_once", 16), "at_once", where, 1, 1024)),
     )  # fmt: skip
 
