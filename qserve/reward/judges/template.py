@@ -85,7 +85,7 @@ def read_template(name: str, where: str, folder: Path) -> JudgeTemplate:
         ) from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise UsageError(f"{where}: {path} is no YAML: {' '.join(str(error).split())[:200]}") from None
-    return _template(document, name, f"{where}: the judge template {path.name}")
+    return _template(document, Path(name).name, f"{where}: the judge template {path.name}")
 
 
 def _template(document: Any, name: str, where: str) -> JudgeTemplate:
