@@ -8,7 +8,7 @@ from typing import Any
 
 from qserve.hub.bundled import bundled_config, known_ids
 
-__all__ = ["named_config"]
+__all__ = ["base_of", "foreign_format", "named_config"]
 
 # What quantizers leave in 16 bits: routers, linear attention, the image encoder, the MTP head, lm_head. Source: the
 # `ignore` lists of RedHatAI's and NVIDIA's recipes, of which the weights in public start-up logs are the proof.
@@ -25,18 +25,31 @@ def _compressed(bits: int, kind: str, **weights: Any) -> dict[str, Any]:
 # Endings of names, the most particular first; in any case.
 _PACKINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     (r"-NVFP4(A16)?", _compressed(4, "float", group_size=16)),
-    (r"-FP8-dynamic", _compressed(8, "float", strategy="channel")),
+    (r"-FP8-(dynamic|static)", _compressed(8, "float", strategy="channel")),
     (r"-FP8(-block)?", {"quant_method": "fp8", "weight_block_size": [128, 128]}),
     (r"-AWQ(-(INT4|4bit))?", {"quant_method": "awq", "bits": 4, "group_size": 128}),
     (r"-GPTQ-Int8", {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": True}),
-    (r"-(GPTQ(-Int4)?|AutoRound(-INT4)?|int4-AutoRound)", {"quant_method": "gptq", "bits": 4, "group_size": 128}),
-    (r"[-.](quantized\.)?w4a16", _compressed(4, "int", group_size=128)),
+    (r"-(int8|8bit)", {"quant_method": "gptq", "bits": 8, "group_size": 128, "sym": True}),
+    (
+        r"-(GPTQ(-Int4)?|AutoRound(-INT4)?|int4(-AutoRound)?|4bit)",
+        {"quant_method": "gptq", "bits": 4, "group_size": 128},
+    ),
+    (r"[-.](quantized\.)?w4a16(-G128)?", _compressed(4, "int", group_size=128)),
     (r"[-.](quantized\.)?w8a8", _compressed(8, "int")),
     (
         r"-(unsloth-)?bnb-4bit",
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
     ),
 )
+
+# Formats that neither engine reads, and what does.
+_FOREIGN = {
+    "GGUF": "llama.cpp and Ollama",
+    "exl2": "ExLlama",
+    "exl3": "ExLlama",
+    "MLX": "Apple's MLX",
+    "ov": "OpenVINO",
+}
 
 
 def named_config(model_id: str) -> tuple[str, Mapping[str, Any]] | None:
@@ -51,6 +64,31 @@ def named_config(model_id: str) -> tuple[str, Mapping[str, Any]] | None:
         if base is not None:
             return base, {**(bundled_config(base) or {}), "quantization_config": packing}
     return None
+
+
+def foreign_format(model_id: str) -> tuple[str, str, str] | None:
+    """(the format, what reads it, the base's hub id) of a known model in a format that neither engine reads."""
+    organisation, _, name = model_id.partition("/")
+    endings = {"MLX": ".*"} if organisation == "mlx-community" else {kind: rf".*-{kind}([-.].*)?" for kind in _FOREIGN}
+    base = _longest_known(name)
+    kind = next((kind for kind, ending in endings.items() if re.fullmatch(ending, name, re.IGNORECASE)), None)
+    return None if base is None or kind is None else (kind, _FOREIGN[kind], base)
+
+
+def base_of(model_id: str) -> str | None:
+    """The known model that somebody else's `organisation/KnownModel-anything` is made from, as far as its name tells.
+
+    None for the model's own organisation: there an unknown name is a mistake.
+    """
+    organisation, _, name = model_id.partition("/")
+    base = _longest_known(name)
+    return None if base is None or base.partition("/")[0] == organisation else base
+
+
+def _longest_known(name: str) -> str | None:
+    """The known model whose name and a dash begin `name`; the longest of several."""
+    begun = [known for known in known_ids() if name.lower().startswith(f"{known.partition('/')[2].lower()}-")]
+    return max(begun, key=len, default=None)
 
 
 def _known(name: str) -> str | None:

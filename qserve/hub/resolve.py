@@ -15,7 +15,7 @@ from qserve.core.tensors import Tensor
 from qserve.errors import BrokenCheckpoint, ModelNotFound
 from qserve.hub import cache, folder
 from qserve.hub.bundled import alias_of, bundled_config, known_ids
-from qserve.hub.named import named_config
+from qserve.hub.named import base_of, foreign_format, named_config
 
 __all__ = ["resolve"]
 
@@ -73,11 +73,25 @@ def _from_hub(model_id: str, messages: tuple[str, ...]) -> Checkpoint:
     if bundled:
         note = f"{model_id} is not on this machine: planned from its bundled dimensions"
         return _from_dimensions(model_id, bundled, (*messages, note))
+    foreign = foreign_format(model_id)
+    if foreign:
+        kind, reader, base = foreign
+        raise ModelNotFound(
+            f"{model_id!r} is {base} for {reader} ({kind}), which neither engine reads; take {base}, or a checkpoint "
+            "of it in AWQ, GPTQ, FP8, NVFP4 or bitsandbytes' 4 bit"
+        )
     named = named_config(model_id)
     if named:
         base, config = named
         note = f"{model_id} can't be looked at: planned from the dimensions of {base}, packed as its name says"
         return _from_dimensions(model_id, config, (*messages, note))
+    maker_base = base_of(model_id)
+    if maker_base:
+        note = (
+            f"{model_id} can't be looked at: planned as {maker_base} in 16 bit, which its name says it is made from; "
+            "if it is quantized, it needs less"
+        )
+        return _from_dimensions(model_id, bundled_config(maker_base) or {}, (*messages, note))
     raise ModelNotFound(_not_found(model_id))
 
 

@@ -22,6 +22,10 @@ from qserve.hub.named import named_config
         ("RedHatAI/Qwen3-14B-quantized.w4a16", "Qwen/Qwen3-14B", "w4a16"),
         ("cyankiwi/Qwen3.5-9B-AWQ-4bit", "Qwen/Qwen3.5-9B", "awq"),
         ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "Qwen/Qwen3-8B", "bnb-nf4"),
+        ("syv-ai/Qwen3.8-27B-int4", "Qwen/Qwen3.8-27B", "gptq-int4"),
+        ("someone/Qwen3.8-27B-4bit", "Qwen/Qwen3.8-27B", "gptq-int4"),
+        ("someone/Qwen3.8-27B-W4A16-G128", "Qwen/Qwen3.8-27B", "w4a16"),
+        ("someone/Qwen3.8-27B-FP8-Static", "Qwen/Qwen3.8-27B", "fp8"),
     ],
 )
 def test_model_and_packing_by_name(model: str, base: str, scheme: str) -> None:
@@ -44,6 +48,40 @@ def test_it_is_planned_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "planned from the dimensions of Qwen/Qwen3.6-35B-A3B, packed as its name says" in found.messages[-1]
     with pytest.raises(ModelNotFound):
         resolve("someone/Llama-8B-NVFP4")
+
+
+@pytest.mark.parametrize(
+    "model", ["someone/Qwen3.8-27B-abliterated", "org/Qwen3.8-27B-MXFP4", "cyankiwi/Qwen3.8-27B-AWQ-BF16-INT8"]
+)
+def test_an_unknown_make_of_a_known_model_is_planned_from_it_in_16_bit(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = resolve(model)
+    assert found.parameters == resolve("Qwen/Qwen3.8-27B").parameters
+    assert found.spec.quantization is None
+    assert "planned as Qwen/Qwen3.8-27B in 16 bit" in found.messages[-1]
+
+
+def test_an_unknown_name_of_the_makers_own_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelNotFound, match="Close to it"):
+        resolve("Qwen/Qwen3-8B-Instrct")
+
+
+@pytest.mark.parametrize(
+    ("model", "reader"),
+    [
+        ("unsloth/Qwen3.6-35B-A3B-MTP-GGUF", r"llama\.cpp and Ollama \(GGUF\)"),
+        ("turboderp/Qwen3.8-27B-exl3", r"ExLlama \(exl3\)"),
+        ("mlx-community/Qwen3.8-27B-8bit", "Apple's MLX"),
+        ("OpenVINO/Qwen3.5-9B-int8-ov", "OpenVINO"),
+    ],
+)
+def test_a_format_that_neither_engine_reads_is_named(monkeypatch: pytest.MonkeyPatch, model: str, reader: str) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelNotFound, match=f"for {reader}.*, which neither engine reads; take Qwen/"):
+        resolve(model)
 
 
 def test_models_that_were_missing() -> None:
