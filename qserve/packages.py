@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import importlib.util
 
-__all__ = ["REQUIREMENTS", "SERVE_PACKAGES", "install_command", "missing_to_serve", "needed_with", "package_of"]
+__all__ = [
+    "REQUIREMENTS",
+    "SERVE_PACKAGES",
+    "install_command",
+    "missing_to_serve",
+    "needed_with",
+    "package_of",
+    "why_no_server",
+]
 
 REQUIREMENTS = {
     "accelerate": "accelerate>=1.15",
@@ -59,6 +67,16 @@ def needed_with(package: str) -> tuple[str, ...]:
 def missing_to_serve() -> tuple[str, ...]:
     """What serving needs and is not installed. Imports nothing."""
     return tuple(one for one in SERVE_PACKAGES if not _is_installed(one.replace("-", "_")))
+
+
+def why_no_server() -> str | None:
+    """What is missing of qserve itself, where it came as the light wheel alone: a sentence without its subject."""
+    if _is_installed("qserve.gateway"):
+        return None
+    return (
+        "needs the part of qserve that serves, which has a wheel of its own: qserve_llm_server, which comes beside "
+        "qserve's or from a clone (pip install ./server) and brings the packages that it needs"
+    )
 
 
 def _is_installed(module: str) -> bool:

@@ -11,7 +11,7 @@ import click
 
 from qserve.cli.mistakes import sentence_of, sentence_of_os_error, shortened
 from qserve.errors import MissingExtra, QserveError, UsageError
-from qserve.packages import needed_with, package_of
+from qserve.packages import needed_with, package_of, why_no_server
 from qserve.version import __version__
 
 __all__ = ["cli", "main"]
@@ -75,7 +75,10 @@ def main() -> NoReturn:
         _say(shortened(str(error), _LONGEST) if isinstance(error, UsageError) else str(error))
         sys.exit(error.exit_status)
     except ModuleNotFoundError as error:
-        package = package_of(error.name)
+        package, server = package_of(error.name), why_no_server()
+        if server is not None and (error.name or "").startswith("qserve."):
+            _say(f"`{_called()}` {server}")
+            sys.exit(UsageError.exit_status)
         if package is None:  # a mistake of ours, with its traceback
             raise
         first, *others = needed_with(package)

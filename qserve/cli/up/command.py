@@ -22,7 +22,7 @@ from qserve.cli.state import state_folder
 from qserve.cli.up.recording import recording_of
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.errors import MissingExtra, UsageError
-from qserve.packages import missing_to_serve
+from qserve.packages import missing_to_serve, why_no_server
 from qserve.planner.engine import SCORER, reward_engine_names
 from qserve.planner.request import PlanRequest
 from qserve.units import MIB
@@ -235,6 +235,9 @@ def command(
 
 def _check_installed() -> None:
     """The light installation plans and measures; what serving needs beside it is named before anything starts."""
+    server = why_no_server()
+    if server:
+        raise UsageError(f"`qserve up` {server}")
     missing = missing_to_serve()
     if missing:
         raise MissingExtra(missing[0], "`qserve up`", *missing[1:])

@@ -1,4 +1,4 @@
-"""The wheels, in environments that hold what they declare and nothing else: light without torch, whole with the models.
+"""The wheels, in environments that hold what they declare and nothing else: light without torch, whole with the others.
 
 An environment is a venv without pip; what a wheel declares is linked into it from the packages of this one, so that no
 network is needed and nothing undeclared can be imported.
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
@@ -24,7 +25,7 @@ from qserve.core import facts
 ROOT = Path(__file__).parents[3]
 SITE = Path(sysconfig.get_paths()["purelib"])
 DEMO = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-LARGEST_BYTES = 1_200_000  # code and tables; the models have 10 MB
+LARGEST_BYTES = 1_000_000  # code and tables; what serves has a wheel of its own, and so have the models (10 MB)
 HEAVY = {"torch", "transformers", "accelerate", "tokenizers", "numpy", "huggingface-hub", "starlette", "uvicorn"}
 
 
@@ -42,6 +43,11 @@ def core(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    return build(ROOT / "server", tmp_path_factory.mktemp("server"))
+
+
+@pytest.fixture(scope="module")
 def models(tmp_path_factory):
     return build(ROOT / "demo", tmp_path_factory.mktemp("models"))
 
@@ -52,13 +58,7 @@ def names_of(wheel):
 
 def declared(wheel):
     """Names of what the wheel needs without extras, and of what that needs."""
-    with zipfile.ZipFile(wheel) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        lines = archive.read(metadata).decode().splitlines()
-    found, waiting = (
-        set(),
-        [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")],
-    )
+    found, waiting = set(), requirement_of(wheel)
     while waiting:
         requirement = Requirement(waiting.pop())
         name = canonicalize_name(requirement.name)
@@ -67,6 +67,13 @@ def declared(wheel):
         found.add(name)
         waiting += distribution(name).requires or []
     return found
+
+
+def requirement_of(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+    return [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
 
 
 def linked(packages, site):
@@ -113,6 +120,21 @@ def test_the_core_holds_its_tables_and_no_model(core):
     assert facts.load("gpus")
 
 
+def test_core_and_server_are_the_whole_of_qserve_and_share_no_file(core, server):
+    light, serving = (
+        {name for name in names_of(one) if name.endswith(".py") and name.split("/")[1] not in ("_configs", "_evals")}
+        for one in (core, server)
+    )
+    assert not light & serving
+    left_out = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "exclude"
+    ]
+    trains = {name for pattern in left_out if "demo" in pattern for name in map(str, ROOT.glob(pattern))}
+    whole = {str(path.relative_to(ROOT)) for path in (ROOT / "qserve").rglob("*.py") if str(path) not in trains}
+    assert light | serving == whole
+    assert requirement_of(server) == [f"qserve-llm[serve]=={core.name.split('-')[1]}"]
+
+
 def test_the_models_have_a_wheel_of_their_own(models):
     names = names_of(models)
     assert {f"qserve_demo/{kind}/{name}" for kind in ("chat", "reward") for name in DEMO} <= names
@@ -146,8 +168,8 @@ def test_doctor_says_what_is_missing(bare):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("up", "--model", "demo"), "`qserve up` needs the packages accelerate, "),
-        (("score", "pairs.jsonl", "--reward", "demo"), "`qserve score` needs the package"),
+        (("up", "--model", "demo"), "`qserve up` needs the part of qserve that serves"),
+        (("score", "pairs.jsonl", "--reward", "demo"), "`qserve score` needs the part of qserve that serves"),
         (("eval", "--tasks", "gsm8k"), "`qserve eval` needs the package lm-eval"),
         (("plan", "--model", "demo"), "the demo models are not installed"),
         (("bench", "--url", "http://127.0.0.1:9"), "http://127.0.0.1:9"),
@@ -177,3 +199,14 @@ def test_with_the_models_the_demo_is_planned(bare, models, tmp_path):
     zipfile.ZipFile(models).extractall(bare[1])
     done = called(bare, "plan", "--model", "demo", "--gpu", "rtx-4090")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("up", "--model", "demo"), ("score", "pairs.jsonl", "--reward", "demo")])
+def test_with_the_server_alone_its_packages_are_named(bare, models, server, arguments):
+    for wheel in (models, server):
+        zipfile.ZipFile(wheel).extractall(bare[1])
+    (bare[1].parent / "pairs.jsonl").write_text('{"prompt": "a", "response": "b"}\n')
+    done = called(bare, *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"qserve: `qserve {arguments[0]}` needs the packages "), done.stderr
+    assert "accelerate" in done.stderr and done.stderr.count("\n") == 1
