@@ -35,6 +35,7 @@ check: setup ## lint, formatting, types, layers between packages, docs that quot
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/docs.py --check
+	$(BIN)/python scripts/gpu_readiness.py --check
 
 bench: setup ## what the gateway costs and what the worker yields, a few minutes; needs the machine to itself
 	@$(BIN)/python bench/gateway_cost.py; gateway=$$?; $(BIN)/python bench/throughput.py && exit $$gateway

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 from click.testing import CliRunner  # noqa: E402  # after the path
 
 from qserve.cli.main import cli  # noqa: E402
-from qserve.packages import ENGINE_PACKAGES, install_command  # noqa: E402  # after the path
+from qserve.packages import SERVE_PACKAGES, install_command  # noqa: E402  # after the path
 
 # Speeds are planned elsewhere, and of these cards nobody measured any.
 _SPEED = re.compile(r"Speed, |TTFT |TPOT |E2E |rate |· no kernels of|band\)$")
@@ -140,7 +140,7 @@ def _rows(plan: dict[str, Any]) -> str:
 
 
 def _installed(engine: str, scheme: str) -> str:
-    packages = ["vllm"] if engine == "vllm" else list(ENGINE_PACKAGES)
+    packages = ["vllm"] if engine == "vllm" else list(SERVE_PACKAGES)
     if scheme.startswith("bnb"):
         packages += ["vllm-bnb-plugin", "bitsandbytes"] if engine == "vllm" else ["bitsandbytes"]
     return install_command(*packages)

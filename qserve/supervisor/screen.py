@@ -166,7 +166,7 @@ def _worker_rows(worker: Shown) -> list[tuple[str, str]]:
         ("Model" if worker.role == "chat" else worker.role.capitalize(), model),
         ("Limits", limit),
         ("Memory", _memory(worker)),
-        *(("", f"{format_bytes(held)} of a card held back as uncertain") for held in _held_back(plan)),
+        *(("", row) for row in _held_back_rows(plan)),
         *(("" if index else "Layers", row) for index, row in enumerate(layout_rows(plan))),
         ("Start", start),
         *_check(worker.sanity),
@@ -178,10 +178,13 @@ def _check(sanity: Sanity | None) -> list[tuple[str, str]]:
     return [] if sanity is None else [("Warn" if sanity.is_noise else "Check", sanity.told)]
 
 
-def _held_back(plan: Plan) -> list[int]:
-    """What the plan did not give to the cache because its terms were off by that much elsewhere."""
-    held = [term.num_bytes for device in plan.devices for term in device.terms if term.name == "held back"]
-    return [max(held)] if held else []
+def _held_back_rows(plan: Plan) -> list[str]:
+    """What the plan did not give to the cache because terms are uncertain by that much, and which; at most one row."""
+    held = [term for device in plan.devices for term in device.terms if term.name == "held back" and term.num_bytes]
+    if not held:
+        return []
+    most = max(held, key=lambda term: term.num_bytes)
+    return [f"{format_bytes(most.num_bytes)} of a card held back: {most.formula.partition(':')[0]}"]
 
 
 def _memory(worker: Shown) -> str:

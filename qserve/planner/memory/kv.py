@@ -82,8 +82,15 @@ class KvLayout:
         return max(0, blocks) * self.block_tokens
 
 
-def kv_element_bytes(kv_cache_dtype: str, dtype: str) -> int:
-    """Bytes of one K or V element; `auto` is the model's dtype."""
+# Four bits, and a scale of a byte for each sixteen elements of a head. Source: vllm 0.32 utils/torch_utils.py,
+# nvfp4_kv_cache_full_dim, which FlashInferBackend.customize_spec makes the size of a page.
+_NVFP4_BYTES = 9 / 16
+
+
+def kv_element_bytes(kv_cache_dtype: str, dtype: str) -> float:
+    """Bytes of one K or V element, with the scales of its block; `auto` is the model's dtype."""
+    if kv_cache_dtype == "nvfp4":
+        return _NVFP4_BYTES
     return dtype_bytes(dtype if kv_cache_dtype == "auto" else kv_cache_dtype)
 
 
@@ -92,7 +99,9 @@ def kv_scale_bytes(kv_cache_dtype: str) -> int:
     return 4 if kv_cache_dtype.endswith("_per_token_head") else 0
 
 
-def kv_bytes_per_token(spec: ModelSpec, element_bytes: int, tensor_parallel_size: int = 1, scale_bytes: int = 0) -> int:
+def kv_bytes_per_token(
+    spec: ModelSpec, element_bytes: float, tensor_parallel_size: int = 1, scale_bytes: int = 0
+) -> int:
     """Bytes of one token on one rank: 2 · layers · kv_heads · head_dim · bytes, over layers with a cache.
 
     KV heads split over tensor-parallel ranks, and replicate where there are fewer heads than ranks.
@@ -117,7 +126,7 @@ def state_bytes(
 
 def kv_layout(
     spec: ModelSpec,
-    element_bytes: int,
+    element_bytes: float,
     options: StateOptions,
     tensor_parallel_size: int = 1,
     block_size: int | None = None,
@@ -148,6 +157,6 @@ def kv_layout(
     return KvLayout(block_tokens, group_layers * block_tokens * token_bytes, state_groups * states, state_groups + 1)
 
 
-def _layer_token_bytes(spec: ModelSpec, element_bytes: int, tensor_parallel_size: int, scale_bytes: int) -> int:
+def _layer_token_bytes(spec: ModelSpec, element_bytes: float, tensor_parallel_size: int, scale_bytes: int) -> int:
     heads = max(1, spec.num_key_value_heads // tensor_parallel_size)
-    return 2 * heads * (spec.head_dim * element_bytes + scale_bytes)
+    return 2 * heads * (int(spec.head_dim * element_bytes) + scale_bytes)

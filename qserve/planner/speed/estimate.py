@@ -164,7 +164,7 @@ def _uncorrected(plan: Plan, spec: ModelSpec, device: Device, measured: Measured
     costs = engine_costs(plan.engine, plan.engine_version)
     ranks, stages = plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size
     network = rank_network(spec, weight_format(plan.quant.scheme, device.formats, card.is_hopper), ranks)
-    cache = "fp8" if plan.kv_cache_dtype.startswith("fp8") else "bf16"
+    cache = "fp8" if plan.kv_cache_dtype.startswith(("fp8", "nvfp4")) else "bf16"
     return Replica(StepTimes(card, network, costs, cache, stages), limits, card, plan.engine)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +12,11 @@ import pytest
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
+from qserve.planner.engines.vllm.candidates import candidates
+from qserve.planner.engines.vllm.sizing import Sizing
+from qserve.planner.engines.vllm.terms.uncertain import HeldBack
+from qserve.planner.term import TermKind
+from qserve.supervisor.screen import Shown, ready_rows
 from qserve.units import GIB
 
 
@@ -50,6 +58,72 @@ def test_where_logs_held_more_the_lower_band_is_started() -> None:
     assert "--gpu-memory-utilization takes them" in note
 
 
-def test_nothing_is_held_back_where_logs_agree() -> None:
-    assert held_back(plan_of("rtx-4090", "Qwen/Qwen3-32B", quant="4bit")) == 0
+def test_nothing_is_held_back_where_bands_are_narrow_beside_the_cache() -> None:
+    assert held_back(plan_of("rtx-4090", "Qwen/Qwen3-8B")) == 0
     assert held_back(plan_of("h100-sxm:2", "Qwen/Qwen3-32B")) == 0
+
+
+class _Term(TermKind[Any]):
+    """A term of so many bytes, whose band is `width` wide and reaches half of that above."""
+
+    name, column = "a term", "runtime"
+
+    def __init__(self, num_bytes: int, width: int) -> None:
+        self._num_bytes, self._width = num_bytes, width
+
+    def num_bytes(self, sizes: Any, stage: int) -> int:
+        return self._num_bytes
+
+    def formula(self, sizes: Any, stage: int) -> str:
+        return ""
+
+    def source(self, sizes: Any) -> str:
+        return ""
+
+    def band(self, sizes: Any, num_bytes: int) -> tuple[int, int]:
+        return num_bytes - self._width // 2, num_bytes + self._width // 2
+
+
+def sized(gpu: str, **fixed: Any) -> Sizing:
+    machine = Hardware(parse_gpu(gpu), 512 * GIB, 500 * GIB, 64)
+    setup = next(candidates(resolve("Qwen/Qwen3-8B"), machine, plan_request(engine="vllm", **fixed)))
+    return Sizing(setup, (10 * GIB,), 16, 2048, 0.9, 4096)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "width_gib", "held_gib"),
+    [
+        ("memory=24GiB", 2.0, 0.0),  # 21.6 GiB, less 10 of weights and 1 of the term: a cache of 10.6
+        ("memory=24GiB", 2.2, 1.1),
+        ("memory=13GiB", 0.2, 0.1),
+        ("memory=80GiB", 1.9, 0.0),
+        ("memory=80GiB", 2.1, 1.05),  # no fifth of the cache, but more than the share leaves free
+    ],
+)
+def test_what_is_wide_beside_the_cache_is_started_at_its_high_end(gpu: str, width_gib: float, held_gib: float) -> None:
+    held = HeldBack((_Term(GIB, int(width_gib * GIB)),))
+    sizes = sized(gpu)
+    assert held.num_bytes(sizes, 0) / GIB == pytest.approx(held_gib, abs=0.001)
+    assert held.num_bytes(replace(sizes, holds_back=False), 0) == 0
+    assert held.num_bytes(replace(sized(gpu, gpu_memory_utilization=0.9)), 0) == 0
+
+
+def test_a_model_that_fits_only_with_the_expected_terms_is_planned_so_and_says_it() -> None:
+    tight = plan_of("rtx-4090", "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B")
+    assert tight.fits and held_back(tight) == 0
+    (note,) = [note for note in tight.notes if "held back" in note]
+    assert note.startswith("nothing is held back for uncertain terms (activations up to ")
+    assert "--max-model-len" in note
+
+
+def test_the_ready_screen_says_what_is_held_back_and_why() -> None:
+    plan = plan_of("rtx-5090", "RedHatAI/Qwen3.6-35B-A3B-NVFP4", max_num_seqs=4)
+    (row,) = [row for _, row in ready_rows("http://127.0.0.1:1", [shown(plan)], has_key=False, logs=Path("/logs"))
+              if "held back" in row]  # fmt: skip
+    assert re.fullmatch(r"[\d.]+ GiB of a card held back: .*non-torch up to [\d.]+ GiB.* more than expected", row), row
+    sure = ready_rows("u", [shown(plan_of("h100-sxm", "Qwen/Qwen3-8B"))], has_key=False, logs=Path("/logs"))
+    assert not [row for _, row in sure if "held back" in row]
+
+
+def shown(plan: Plan) -> Shown:
+    return Shown("chat", ("a",), plan, {"weights_bytes": GIB}, {})

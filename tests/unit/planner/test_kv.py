@@ -6,7 +6,14 @@ import pytest
 
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
-from qserve.planner.memory.kv import KvLayout, StateOptions, kv_bytes_per_token, kv_layout, state_bytes
+from qserve.planner.memory.kv import (
+    KvLayout,
+    StateOptions,
+    kv_bytes_per_token,
+    kv_element_bytes,
+    kv_layout,
+    state_bytes,
+)
 from qserve.units import GIB
 
 
@@ -97,3 +104,9 @@ def test_dense_blocks_floor() -> None:
     assert layout.num_blocks(250) == 2
     assert layout.blocks_per_sequence(17) == 2
     assert layout.max_tokens_of_one_sequence(250) == 32
+
+
+def test_a_cache_in_nvfp4_has_four_bits_and_a_byte_of_scale_for_sixteen_elements() -> None:
+    """vLLM's `nvfp4_kv_cache_full_dim`: head_size // 2 + head_size // 16."""
+    spec = spec_of("Qwen/Qwen3-32B")  # 64 layers, 8 KV heads of 128
+    assert kv_bytes_per_token(spec, kv_element_bytes("nvfp4", "bfloat16")) == 2 * 64 * 8 * (128 // 2 + 128 // 16)

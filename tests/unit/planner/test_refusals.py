@@ -80,6 +80,21 @@ def test_a_cache_in_fp8_needs_an_engine_and_a_card_that_read_it() -> None:
     assert plan_of("Qwen/Qwen3-0.6B", "a10", kv_cache_dtype="fp8").fits
 
 
+def test_a_cache_in_nvfp4_needs_a_card_and_heads_that_its_kernels_read() -> None:
+    fp8, fp4 = (plan_of("Qwen/Qwen3-8B", "rtx-5090", kv_cache_dtype=name) for name in ("fp8", "nvfp4"))
+    assert fp4.kv_cache_tokens == pytest.approx(16 / 9 * fp8.kv_cache_tokens, rel=0.001)
+    assert "nvfp4" in fp4.engine_args
+    with pytest.raises(UsageError, match="Tesla T4 has no attention kernel for it, which"):
+        plan_of("Qwen/Qwen3-0.6B", "t4", kv_cache_dtype="nvfp4")
+    with pytest.raises(UsageError, match="misread heads of 64"):
+        plan_of("Qwen/Qwen2.5-0.5B", "rtx-5090", kv_cache_dtype="nvfp4")
+
+
+def test_a_cache_format_without_counted_bytes_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="'turboquant_4bit_nc' is unknown; it takes auto or one of"):
+        plan_of("Qwen/Qwen3-8B", "rtx-5090", kv_cache_dtype="turboquant_4bit_nc")
+
+
 def test_blocks_are_multiples_of_16() -> None:
     with pytest.raises(UsageError, match="multiples of 16"):
         plan_of("Qwen/Qwen3-8B", "rtx-4090", block_size=7)

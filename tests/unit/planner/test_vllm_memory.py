@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 
 from qserve.core.dimensions import tensors_of
-from qserve.core.hardware import known_gpus
+from qserve.core.hardware import Hardware, known_gpus, parse_gpu
+from qserve.planner import make_plan, plan_request
 from qserve.planner.engines.vllm import constants
 from qserve.planner.engines.vllm.defaults import default_max_num_batched_tokens, default_max_num_seqs
+from qserve.planner.engines.vllm.memory.activations import sampler_bytes
 from qserve.planner.engines.vllm.memory.encoder import encoder_peak
 from qserve.planner.engines.vllm.memory.graphs import Captures, cuda_graph_bytes
 from qserve.planner.engines.vllm.versions import VllmVersion
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.plan import Plan
 from qserve.units import GIB, MIB
-from tests.unit.planner.test_make_plan import plan_of
+from tests.unit.planner.test_make_plan import checkpoint_of, plan_of
 from tests.unit.planner.test_weights import VLLM, spec_of
 
 NEWEST = VllmVersion.parse("0.32.0")
@@ -94,3 +96,33 @@ def test_a_kept_compile_cache_leaves_the_copy_of_the_embedding_to_the_kv_cache()
     cold, warm = (plan_of("Qwen/Qwen3-8B", "rtx-4090", warm_compile_cache=kept, **fixed) for kept in (False, True))
     gained = warm.devices[0].kv_cache_bytes - cold.devices[0].kv_cache_bytes
     assert gained / GIB == pytest.approx(0.98, abs=0.05)  # logged: 35,792 and 43,040 tokens of 144 KiB, 0.995 GiB
+
+
+@pytest.mark.parametrize(
+    ("release", "has_flashinfer", "logit_bytes"),
+    [
+        ("0.8.0", True, 38),
+        ("0.10.1", False, 38),
+        ("0.10.1", True, 14),
+        ("0.11.0", True, 38),
+        ("0.19.0", True, 14),
+    ],
+)
+def test_what_samples_decides_the_bytes_of_a_logit(release: str, has_flashinfer: bool, logit_bytes: int) -> None:
+    """0.10.1 on an A100 with FlashInfer left 1.0 GiB more for the cache than sorted logits would have."""
+    version = replace(VllmVersion.parse(release), has_flashinfer=has_flashinfer)
+    assert sampler_bytes(spec_of("Qwen/Qwen3-8B"), version) == logit_bytes
+
+
+@pytest.mark.parametrize(("gpu", "saved"), [("a100-80gb", True), ("t4", False)])
+def test_flashinfer_counts_where_it_is_installed_and_has_kernels(gpu: str, saved: bool) -> None:
+    plans = [
+        make_plan(
+            checkpoint_of("Qwen/Qwen3-0.6B"),
+            Hardware(parse_gpu(gpu), 64 * GIB, 64 * GIB, 8, packages=frozenset(packages)),
+            plan_request(engine="vllm", engine_version="0.10.1", max_num_seqs=256),
+        )
+        for packages in ((), ("flashinfer-python",))
+    ]
+    without, beside = (plan.devices[0].activations_bytes for plan in plans)
+    assert without - beside == (24 * 256 * 151936 if saved else 0)

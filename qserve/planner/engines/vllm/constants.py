@@ -13,6 +13,11 @@ __all__ = [
     "ACTIVATION_MLP_BASE",
     "ADAPTER_GRAPHS",
     "CUDA_CONTEXT_MULTI",
+    "FP4_EXPERT_BYTES",
+    "FP4_GRAPHS_FIRST_BYTES",
+    "FP4_GRAPHS_MOST_BYTES",
+    "FP4_GRAPH_BYTES",
+    "FP4_KERNELS_BYTES",
     "GRAPH_BYTES_FIRST",
     "GRAPH_BYTES_PER_LAYER",
     "GRAPH_BYTES_PER_LAYER_HYBRID",
@@ -22,6 +27,7 @@ __all__ = [
     "NON_TORCH_INTEGRATED",
     "PYTHON_VLLM_CPU",
     "SAMPLER_BYTES_BONUS",
+    "SAMPLER_BYTES_FLASHINFER",
     "SAMPLER_BYTES_GREEDY",
     "SAMPLER_BYTES_REJECTION",
     "SAMPLER_BYTES_SORT",
@@ -37,6 +43,7 @@ __all__ = [
 # Bytes per sequence and vocabulary entry at the sampler's peak (bf16 logits, fp32 copy, and what top-k/top-p needs).
 SAMPLER_BYTES_TRITON = 14  # vLLM 0.17 to 0.19, H100, 45 dense runs (llm-d-planner PR 205)
 SAMPLER_BYTES_SORT = 38  # vLLM 0.10 to 0.16, H100 and H200: sorted logits, int64 indices, softmax, cumulative sum
+SAMPLER_BYTES_FLASHINFER = 14  # logits in 16 bit, fp32 copy, scores, probabilities: 0.10, A100 with FlashInfer
 SAMPLER_BYTES_GREEDY = 2  # second model runner: 16-bit logits, "may skip top_k, top_p, and logprobs" (model_runner.py)
 
 # The first runner's rejection sampler, for a drafted and a bonus token of each sequence: the pair's logits, the bonus'
@@ -64,6 +71,14 @@ GRAPH_BYTES_PER_LAYER_HYBRID_RICH = Constant(200_000, 100_000, 390_000, "vLLM 0.
 GRAPH_BYTES_PER_LAYER_V2 = Constant(
     132_000, 90_000, 200_000, "vLLM 0.29, L40S, second model runner: 129 to 138 kB (Qwen3-14B, bf16 and AWQ)"
 )
+
+# NVFP4: how far start-ups were above what is counted. They widen bands and move no figure: no source that can be read
+# without a card says what it is (docs/results/LOG.md). Source: the seventh hold-out, docs/results/planner.md.
+FP4_KERNELS_BYTES = 973 * MIB  # four starts of a 35B-A3B, RTX 5090 under WSL2, vLLM 0.19 and 0.20: 0.8 to 1.4 GiB
+FP4_EXPERT_BYTES = 4  # a token, expert and column: GB10 with steps of 65536 tokens, 4.2 GiB
+FP4_GRAPHS_FIRST_BYTES = 360 * MIB  # 2 to 6 graphs: 0.39 to 0.47 GiB, 0.11 to 0.14 planned
+FP4_GRAPH_BYTES = 50 * MIB  # 18 graphs: 1.21 GiB
+FP4_GRAPHS_MOST_BYTES = 1024 * MIB
 
 # A graph with adapters beside one without: shrink and expand kernels of every adapted layer.
 ADAPTER_GRAPHS = 2.1  # vllm#25914: 1.62 GiB of graphs with adapters, 0.76 GiB more for those without

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from qserve.core.workload import Workload
 from qserve.planner.engines.vllm.defaults import default_max_num_batched_tokens, default_max_num_seqs
@@ -62,8 +63,12 @@ def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
 
 
 def _first_that_fits(setup: Setup, need: int) -> tuple[VllmEstimate, bool]:
-    """Of one share the last sizing needs least: where it does not fit, none of that share does."""
-    for sizings in _ladders(setup, need):
+    """Of one share the last sizing needs least: where it does not fit, none of that share does.
+
+    Where nothing fits with what is held back for uncertain terms, the expected figures decide.
+    """
+    ladders = list(_ladders(setup, need))
+    for sizings in [*ladders, *([replace(one, holds_back=False) for one in sizings] for sizings in ladders)]:
         last = VllmEstimate(sizings[-1])
         if _fits(last, need):
             estimates = map(VllmEstimate, sizings)

@@ -29,14 +29,20 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
 
 
 def _about_what_is_held_back(plan: Plan) -> Iterator[str]:
-    held = max(
-        (term.num_bytes for device in plan.devices for term in device.terms if term.name == HELD_BACK), default=0
-    )
-    if held and plan.fits:
+    terms = [term for device in plan.devices for term in device.terms if term.name == HELD_BACK]
+    if not terms or not plan.fits:
+        return
+    widest = max(terms, key=lambda term: term.high_bytes)
+    what = widest.formula.partition(" more than expected")[0]
+    if widest.num_bytes:
         yield (
-            f"{format_bytes(held)} of a card are held back: start-up logs of this kind held that much more than is "
-            "counted, and a plan that promises too much ends in the middle of a request; --gpu-memory-utilization "
-            "takes them"
+            f"{format_bytes(widest.num_bytes)} of a card are held back, since terms are uncertain by that much ({what} "
+            "more): a plan that promises too much ends in the middle of a request; --gpu-memory-utilization takes them"
+        )
+    else:
+        yield (
+            f"nothing is held back for uncertain terms ({what} more): with it no sequence of this length would fit; a "
+            "lower --max-model-len or --max-num-seqs makes it safe"
         )
 
 

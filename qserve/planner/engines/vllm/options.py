@@ -22,7 +22,7 @@ __all__ = ["VllmOptions"]
 
 # Those of vLLM's that the planner has bytes for. Source: vllm 0.32 config/cache.py, CacheDType.
 _CACHE_DTYPES = (
-    "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head",
+    "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "int8_per_token_head", "nvfp4",
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ class VllmOptions(EngineOptions):
     gpu_memory_utilization: float | None = option(
         "share", "Share of the whole card (not of what is free) that vLLM may take."
     )
-    kv_cache_dtype: str = option("text", "auto, bfloat16, fp8, fp8_e5m2, …", "auto")
+    kv_cache_dtype: str = option("text", "auto, bfloat16, fp8, fp8_e5m2, nvfp4, …", "auto")
     tensor_parallel_size: int | None = option("count", "Cards that share every layer.", harmless=(1,))
     pipeline_parallel_size: int | None = option("count", "Stages of layers, one after the other.", harmless=(1,))
     enforce_eager: bool = option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
+from qserve.core.model_spec import ModelSpec
 from qserve.errors import UsageError
 from qserve.planner.engines.vllm.adapters import refuse_adapters
 from qserve.planner.engines.vllm.options import VllmOptions
@@ -24,7 +25,7 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
             f"--max-num-batched-tokens {batched} is less than --max-num-seqs {seqs}: a step of vLLM holds a token of "
             "every sequence; raise the first or lower the second"
         )
-    _refuse_what_no_attention_reads(options, (hardware.devices or (hardware.cpu_device,))[0])
+    _refuse_what_no_attention_reads(options, checkpoint.spec, (hardware.devices or (hardware.cpu_device,))[0])
     if options.adapters is not None:
         version = VllmVersion.parse(release)
         refuse_adapters(checkpoint.spec, options.adapters, version, options.tensor_parallel_size or 1)
@@ -36,8 +37,24 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
     check_knows(checkpoint.spec.architecture, release)
 
 
-def _refuse_what_no_attention_reads(options: VllmOptions, device: Device) -> None:
-    """Source: vllm 0.32, FlashInfer from 8.0 on and Triton from 8.9 on read a cache in fp8."""
-    capability = device.compute_capability
-    if options.kv_cache_dtype.startswith("fp8") and capability is not None and capability < (8, 0):
-        raise UsageError(f"--kv-cache-dtype {options.kv_cache_dtype}: {device.name} has no attention kernel for it")
+def _refuse_what_no_attention_reads(options: VllmOptions, spec: ModelSpec, device: Device) -> None:
+    """Source: vllm 0.32, FlashInfer from 8.0 on and Triton from 8.9 on read a cache in fp8.
+
+    In NVFP4 FlashInfer alone does: FlashAttention 2's kernels on 8.x, 9.x and 12.x, where heads of 64 are misread, and
+    TensorRT-LLM's on 10.x. Source: v1/attention/backends/flashinfer.py, supports_kv_cache_dtype, supports_combination.
+    """
+    asked, capability = options.kv_cache_dtype, device.compute_capability
+    if asked.startswith("fp8") and capability is not None and capability < (8, 0):
+        raise UsageError(f"--kv-cache-dtype {asked}: {device.name} has no attention kernel for it")
+    if asked != "nvfp4":
+        return
+    if device.kind == "cpu" or capability is None or capability < (8, 0):
+        raise UsageError(
+            f"--kv-cache-dtype nvfp4: {device.name} has no attention kernel for it, which are for compute capability "
+            "8.0 and later; leave it out, or give fp8 where the card reads it"
+        )
+    if spec.head_dim == 64 and capability[0] != 10:
+        raise UsageError(
+            f"--kv-cache-dtype nvfp4: vLLM's kernels for {device.name} misread heads of 64, and {spec.id} has them; "
+            "give fp8"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from qserve.core.hardware import Device
@@ -44,7 +44,8 @@ def fuses_all_reduce(setup: Setup) -> bool:
 class Sizing:
     """One setup at one max_num_seqs, max_num_batched_tokens, share of the card and max_model_len.
 
-    `stage_weights` are the loaded bytes of one rank of each pipeline stage, the same at all sizes.
+    `stage_weights` are the loaded bytes of one rank of each pipeline stage, the same at all sizes. `holds_back`: what
+    uncertain terms may take beyond the expected is left free.
     """
 
     setup: Setup
@@ -53,6 +54,7 @@ class Sizing:
     max_num_batched_tokens: int
     gpu_memory_utilization: float
     max_model_len: int
+    holds_back: bool = True
 
     @property
     def spec(self) -> ModelSpec:
@@ -69,7 +71,9 @@ class Sizing:
 
     @cached_property
     def version(self) -> VllmVersion:
-        return VllmVersion.parse(self.setup.engine_version)
+        is_able = (self.device.compute_capability or (0, 0)) >= (8, 0)
+        has_flashinfer = is_able and "flashinfer-python" in (self.setup.hardware.packages or ())
+        return replace(VllmVersion.parse(self.setup.engine_version), has_flashinfer=has_flashinfer)
 
     @cached_property
     def layout(self) -> KvLayout:
@@ -127,9 +131,10 @@ class Sizing:
 
     @property
     def captures(self) -> Captures:
-        """Off data-centre cards FlashInfer serves an fp8 cache, and captures no step of several drafted tokens."""
+        """Off data-centre cards FlashInfer serves a cache in 8 or 4 bit, and captures no step of several drafts."""
+        is_small = self.setup.kv_cache_dtype.startswith(("fp8", "nvfp4"))
         drafts, largest = self.options.num_speculative_tokens, self.options.max_cudagraph_capture_size
-        only = drafts > 0 and self.setup.kv_cache_dtype.startswith("fp8") and not fuses_all_reduce(self.setup)
+        only = drafts > 0 and is_small and not fuses_all_reduce(self.setup)
         return Captures(self.max_num_seqs, self.max_num_batched_tokens, drafts, only, largest)
 
     @cached_property
@@ -146,6 +151,15 @@ class Sizing:
     def quantization(self) -> CheckpointQuantization | None:
         """How the linear layers are held: as stored, or as made while loading."""
         return self.spec.quantization or self.setup.in_flight
+
+    @property
+    def has_fp4_experts(self) -> bool:
+        """NVFP4 experts: their kernels' buffers and modules are read in no source, only in logs."""
+        return self.has_fp4_kernels and self.spec.moe is not None
+
+    @property
+    def has_fp4_kernels(self) -> bool:
+        return self.quantization is not None and self.quantization.scheme == "nvfp4"
 
     @property
     def is_packed(self) -> bool:

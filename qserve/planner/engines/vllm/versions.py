@@ -37,9 +37,13 @@ def check_knows(architecture: str, engine_version: str) -> None:
 
 @dataclass(frozen=True)
 class VllmVersion:
-    """One release. Each property names the first release that behaves so; sources stand beside the constants."""
+    """One release. Each property names the first release that behaves so; sources stand beside the constants.
+
+    `has_flashinfer`: the package is installed beside it, and the card is one that it has kernels for.
+    """
 
     release: tuple[int, int, int]
+    has_flashinfer: bool = False
 
     @classmethod
     def parse(cls, text: str) -> VllmVersion:
@@ -68,6 +72,15 @@ class VllmVersion:
     def samples_with_triton(self) -> bool:
         """Top-k/top-p without sorting the vocabulary: 14 instead of 38 bytes per sequence and token."""
         return self.release >= (0, 17)
+
+    @property
+    def samples_with_flashinfer(self) -> bool:
+        """Top-k/top-p by FlashInfer, which sorts nothing either: the first engine core's default where it is installed.
+
+        Source: vllm 0.8.5 to 0.10 v1/sample/ops/topk_topp_sampler.py (VLLM_USE_FLASHINFER_SAMPLER unset means yes);
+        from 0.11 on it must be asked for.
+        """
+        return self.has_flashinfer and (0, 8, 5) <= self.release < (0, 11)
 
     @property
     def holds_single_scales(self) -> bool:

@@ -39,8 +39,9 @@ def activation_peak(
 ) -> int:
     """Peak of vLLM's profile run on one rank: sampler, widest layer, compiler or vision encoder, whichever is more.
 
-    sampler: 14·S·V + `sampler_buffer` + 2·T·H + base (38·S·V before 0.17, without the buffer; 2·S·V in the second model
-    runner, which profiles greedy requests; 26·S·V or 46·S·V where the first runner verifies `drafts`)
+    sampler: 14·S·V + `sampler_buffer` + 2·T·H + base (before 0.17 without the buffer, and 38·S·V unless FlashInfer
+    samples; 2·S·V in the second model runner, which profiles greedy requests; 26·S·V or 46·S·V where the first runner
+    verifies `drafts`)
     layer: 2·T·(3I/tp + `layer_streams`) + base + `unpacked_bytes`; fused experts keep two buffers beside it.
     compiler: `compile_peak`, where the engine `compiles` (not with --enforce-eager).
     encoder: `encoder_peak` of the `encoder_tokens` that it is profiled with.
@@ -71,6 +72,8 @@ def sampler_bytes(spec: ModelSpec, version: VllmVersion, drafts: bool = False) -
     """Bytes of the profiled sampler per sequence and vocabulary entry; `drafts`: with the rejection sampler."""
     if version.runs_model_runner_v2(spec):
         return constants.SAMPLER_BYTES_GREEDY
+    if version.samples_with_flashinfer and not drafts:
+        return constants.SAMPLER_BYTES_FLASHINFER
     if not version.samples_with_triton:
         return constants.SAMPLER_BYTES_SORT + (constants.SAMPLER_BYTES_BONUS if drafts else 0)
     return constants.SAMPLER_BYTES_REJECTION if drafts else constants.SAMPLER_BYTES_TRITON

@@ -16,17 +16,20 @@ from qserve.planner.term import TermKind
 
 __all__ = ["CARD_TERMS", "CPU_TERMS", "terms_of"]
 
-CARD_TERMS: tuple[TermKind[Sizing], ...] = (
-    Weights(),
-    AdapterBuffers(),
-    KvCache(),
+_BESIDE_THE_CACHE: tuple[TermKind[Sizing], ...] = (
     Activations(),
     CudaGraphs(),
     NonTorch(),
     Penalties(),
     KeptBuffers(),
     PinnedSegment(),
-    HeldBack(),
+)
+CARD_TERMS: tuple[TermKind[Sizing], ...] = (
+    Weights(),
+    AdapterBuffers(),
+    KvCache(),
+    *_BESIDE_THE_CACHE,
+    HeldBack(_BESIDE_THE_CACHE),
     CudaContext(),
 )
 CPU_TERMS: tuple[TermKind[Sizing], ...] = (

@@ -49,10 +49,18 @@ class Activations(TermKind[Sizing]):
         return "vLLM's profile run; start-up logs of 0.10 to 0.31"
 
     def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
-        return int(num_bytes * 0.93), int(num_bytes * 1.15)
+        return int(num_bytes * 0.93), int(num_bytes * 1.15) + _fp4_experts(sizes)
 
     def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
         return True
+
+
+def _fp4_experts(sizes: Sizing) -> int:
+    moe = sizes.spec.moe
+    if moe is None or not sizes.has_fp4_experts:
+        return 0
+    columns = sizes.max_num_batched_tokens * moe.num_experts_per_tok * sizes.spec.hidden_size
+    return columns * constants.FP4_EXPERT_BYTES
 
 
 def step_extra_bytes(sizes: Sizing) -> int:

@@ -46,6 +46,9 @@ class CudaGraphs(TermKind[Sizing]):
         return graph_bytes_per_layer(sizes.spec, sizes.version).source
 
     def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
+        if sizes.has_fp4_experts and num_bytes:
+            each = min(sizes.captures.num_graphs * constants.FP4_GRAPH_BYTES, constants.FP4_GRAPHS_MOST_BYTES)
+            return num_bytes // 2, num_bytes + constants.FP4_GRAPHS_FIRST_BYTES + each
         return num_bytes // 2, num_bytes * 3 // 2
 
     def is_charged(self, sizes: Sizing) -> bool:

@@ -47,7 +47,8 @@ def _constant(sizes: Sizing) -> Constant:
     else:
         ranks, capability = sizes.setup.num_ranks, card.compute_capability
         base = constants.non_torch(sizes.version.release, ranks, fuses, spec.is_hybrid, capability)
-    return Constant(base.num_bytes + kept, base.low_bytes + kept, base.high_bytes + kept, base.source)
+    loaded = constants.FP4_KERNELS_BYTES if sizes.has_fp4_kernels else 0
+    return Constant(base.num_bytes + kept, base.low_bytes + kept, base.high_bytes + kept + loaded, base.source)
 
 
 class CudaContext(MeasuredKind[Sizing]):

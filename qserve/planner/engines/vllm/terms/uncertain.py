@@ -1,61 +1,68 @@
-"""What is held back where start-up logs showed more on the card than the other terms count: the lower band decides."""
+"""What is held back where other terms are uncertain: the safe side of their bands decides what is started."""
 
 from __future__ import annotations
 
 from qserve.planner.engines.vllm.sizing import Sizing
 from qserve.planner.term import TermKind
-from qserve.units import GIB, MIB, format_bytes
+from qserve.units import GIB, format_bytes
 
-__all__ = ["HELD_BACK", "HeldBack"]
+__all__ = ["HELD_BACK", "WIDE_BYTES", "WIDE_SHARE", "HeldBack"]
 
 HELD_BACK = "held back"
 
-# Four starts of a 35B-A3B in NVFP4 on an RTX 5090 under WSL2, vLLM 0.19 and 0.20: 0.8 to 1.4 GiB more than counted.
-_FP4_KERNELS_BYTES = int(0.95 * GIB)
-# The same on a GB10 with steps of 65536 tokens: 4.2 GiB, so that experts take about 4 B a token, expert and column.
-_FP4_EXPERT_BYTES = 4
-_FP4_GRAPH_BYTES, _FP4_GRAPHS_MOST = 50 * MIB, 1 * GIB
-# Of a GB10's 120 GiB, which the CPU shares, the engine's processes held 0.8 to 5.7 GiB, and 2.0 are counted.
-_INTEGRATED_SHARE = 0.03
+WIDE_SHARE = 0.2
+WIDE_BYTES = 2 * GIB
+"""A term whose band is wider than this share of the KV cache, or than what the share of the card leaves free for such
+things, is started at its high end. A plan that promises too much ends in the middle of a request; one that promises too
+little has that much less cache, until a run has been measured (then the band is gone)."""
 
 
 class HeldBack(TermKind[Sizing]):
-    """Nothing where --gpu-memory-utilization or --kv-cache-memory-bytes says how much is to be taken."""
+    """The distance of uncertain terms from their high ends.
+
+    Nothing where --gpu-memory-utilization or --kv-cache-memory-bytes says how much is to be taken, where earlier runs
+    were measured, and (`Sizing.holds_back`) where a model fits only if the terms come out as expected.
+    """
 
     name, column = HELD_BACK, "runtime"
 
+    def __init__(self, counted: tuple[TermKind[Sizing], ...]) -> None:
+        """`counted`: the kinds whose bands are looked at."""
+        self._counted = counted
+
     def num_bytes(self, sizes: Sizing, stage: int) -> int:
-        is_fixed = sizes.options.gpu_memory_utilization or sizes.setup.request.kv_cache_memory_bytes is not None
-        if is_fixed or sizes.setup.request.learned:
-            return 0
-        return _fp4(sizes) + _shared(sizes)
+        return sum(self._uncertain(sizes, stage).values()) if sizes.holds_back else 0
 
     def formula(self, sizes: Sizing, stage: int) -> str:
-        what = []
-        if _fp4(sizes):
-            what.append(f"{format_bytes(_fp4(sizes))} that NVFP4 kernels, their experts and graphs may take beyond")
-        if _shared(sizes):
-            what.append(f"{format_bytes(_shared(sizes))} that the engine's own processes may take of shared memory")
-        return f"{', '.join(what)} what is counted; --gpu-memory-utilization takes it"
+        more = [f"{name} up to {format_bytes(num_bytes)}" for name, num_bytes in self._uncertain(sizes, stage).items()]
+        end = (
+            f"each is uncertain by more than {WIDE_SHARE:.0%} of the cache, or by more than {format_bytes(WIDE_BYTES)}"
+        )
+        if not sizes.holds_back:
+            return f"{', '.join(more)} more than expected: {end}; nothing is held back, since it would not fit then"
+        return f"{', '.join(more)} more than expected: {end}; --gpu-memory-utilization takes it"
 
     def source(self, sizes: Sizing) -> str:
-        return "start-up logs that were off by up to this: docs/results/planner.md"
+        return "the bands of the other terms; docs/results/planner.md has the start-up logs behind them"
 
     def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
-        return 0, num_bytes
+        return 0, num_bytes or sum(self._uncertain(sizes, 0).values())
 
+    def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
+        return num_bytes > 0 or bool(self._uncertain(sizes, 0))
 
-def _fp4(sizes: Sizing) -> int:
-    found, moe = sizes.quantization, sizes.spec.moe
-    if found is None or found.scheme != "nvfp4":
-        return 0
-    experts = graphs = 0
-    if moe is not None:
-        experts = sizes.max_num_batched_tokens * moe.num_experts_per_tok * sizes.spec.hidden_size * _FP4_EXPERT_BYTES
-        if not sizes.options.enforce_eager:
-            graphs = min(sizes.captures.num_graphs * _FP4_GRAPH_BYTES, _FP4_GRAPHS_MOST)
-    return _FP4_KERNELS_BYTES + experts + graphs
-
-
-def _shared(sizes: Sizing) -> int:
-    return int(_INTEGRATED_SHARE * sizes.device.total_bytes) if sizes.device.is_integrated else 0
+    def _uncertain(self, sizes: Sizing, stage: int) -> dict[str, int]:
+        """By the name of each wide term, its high end less what is expected."""
+        request = sizes.setup.request
+        is_fixed = sizes.options.gpu_memory_utilization or request.kv_cache_memory_bytes is not None
+        if is_fixed or request.learned:
+            return {}
+        charged = [(kind, kind.num_bytes(sizes, stage)) for kind in self._counted if kind.is_charged(sizes)]
+        held = sizes.stage_weights[stage] + sum(size for _, size in charged)
+        most = min(WIDE_BYTES, WIDE_SHARE * max(0, sizes.device.total_bytes * sizes.gpu_memory_utilization - held))
+        found = {}
+        for kind, num_bytes in charged:
+            low, high = kind.band(sizes, num_bytes)
+            if num_bytes < high and high - low > most:
+                found[kind.name] = high - num_bytes
+        return found
