@@ -1,4 +1,6 @@
-"""How often a plan comes back to each file: `python scripts/plan_walk.py --model Qwen/Qwen3-8B --gpu rtx-4090 --quant bf16`.
+"""How often a plan comes back to each file; the arguments are those of `qserve plan`.
+
+    python scripts/plan_walk.py --model Qwen/Qwen3-8B --gpu rtx-4090 --quant bf16 --engine vllm
 
 A visit is a call from another file of qserve. Files that call no other file are leaves (sizes, versions, formulas): a
 reader looks them up. Of the others, two counts: visits at run time, where a search asks the same file again for each

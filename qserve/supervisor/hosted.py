@@ -12,7 +12,7 @@ from typing import Any, Literal
 from qserve.core.hardware import Device
 from qserve.engine.base import Api, UnixAddress, WorkerEndpoint
 from qserve.engine.launch import Launch, engine_launch
-from qserve.engine.own import OwnLaunch
+from qserve.engine.own_launch import OwnLaunch
 from qserve.engine.process import WorkerSpec
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
-from qserve.engine.own import OwnProcess
+from qserve.engine.own_launch import OwnProcess
 from qserve.errors import MissingExtra, QserveError
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.web import UiEndpoint

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
-from qserve.engine.vllm.extra import COMPACT_JSON, merged
 from qserve.engine.vllm.parser import FlagParser, user_cache
+from qserve.engine.vllm.user_flags import COMPACT_JSON, merged
 from qserve.engine.vllm.weights import check_fused
 from qserve.errors import UsageError
 

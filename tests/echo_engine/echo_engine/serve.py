@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from qserve.engine.base import Api
 from qserve.engine.launch import Launch
-from qserve.engine.own import OwnLaunch
+from qserve.engine.own_launch import OwnLaunch
 from qserve.engine.process import WorkerSpec
 
 __all__ = ["EchoLaunch"]

@@ -14,7 +14,7 @@ from qserve.core.kv_pages import PAGE_TOKENS, whole_pages
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.row_batcher import RowBatcher
-from qserve.engine.transformers.sampling.choosing import choose_tokens
+from qserve.engine.transformers.sampling.batch import choose_tokens
 from qserve.engine.transformers.sampling.sampler import TokenChoice
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.families import build

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from qserve.engine.base import WorkerState
-from qserve.engine.own import OwnProcess
+from qserve.engine.own_launch import OwnProcess
 from qserve.errors import MissingExtra
 from qserve.gateway.settings import GatewaySettings
 from qserve.supervisor import web_ui

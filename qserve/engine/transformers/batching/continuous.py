@@ -21,7 +21,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 from transformers.generation.continuous_batching.requests import RequestState
 
 from qserve.engine.transformers.batching.batcher import BatcherLoad, Deliveries, Sequence, failure_of
-from qserve.engine.transformers.sampling.choosing import choose_tokens
+from qserve.engine.transformers.sampling.batch import choose_tokens
 from qserve.engine.transformers.sampling.sampler import TokenChoice
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from qserve.engine.transformers.batching.inbox import Arrivals, Inbox
 from qserve.engine.transformers.batching.isolation import Isolation
 from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.row_cache import Pages, RowCache
-from qserve.engine.transformers.sampling.choosing import choose_tokens
+from qserve.engine.transformers.sampling.batch import choose_tokens
 from qserve.engine.transformers.sampling.sampler import TokenChoice
 from qserve.model import reference_kernels
 from qserve.model.failures import SequenceFailed

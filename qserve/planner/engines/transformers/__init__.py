@@ -10,7 +10,7 @@ __all__ = ["ENGINE"]
 ENGINE = Engine(
     "transformers",
     TransformersPlanner(),
-    launch="qserve.engine.own:TransformersLaunch",
+    launch="qserve.engine.own_launch:TransformersLaunch",
     checks="qserve.detect.engines.transformers:TransformersChecks",
     reward="qserve.reward.serving.own:ENGINE",
 )
