@@ -74,6 +74,7 @@ class WorkerEndpoint:
         request_fields: what the engine's requests may hold; None until it was asked, and for `Api.OWN`.
         plan: what was planned for it, shown beside the measured memory.
         memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
+        latency: tells its requests' planned latency beside the measured one; None where nothing is planned.
         start_phases_s: what the last start was spent on, in seconds.
         num_restarts: how often it had to be started again.
         tells_report: it has a GET /v1/qserve/report of its own.
@@ -99,6 +100,7 @@ class WorkerEndpoint:
     request_fields: EngineFields | None = field(default=None, repr=False)
     plan: Mapping[str, Any] | None = field(default=None, repr=False)
     memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
+    latency: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
     start_phases_s: Mapping[str, float] = field(default_factory=dict, repr=False)
     num_restarts: int = 0
     tells_report: bool = False

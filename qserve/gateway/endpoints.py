@@ -198,8 +198,7 @@ class Endpoints:
         await send_json(send, 200, {**about, "data": entries})
 
     async def report_page(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = await asyncio.gather(*(self._work_of(upstream) for upstream in self._upstreams))
-        told = {upstream.name: one for upstream, one in zip(self._upstreams, work, strict=True) if one is not None}
+        told = {upstream.name: await self._told_by(upstream) for upstream in self._upstreams}
         page = await self._reports.page(scope.get("path_params", {}).get("run"), told)
         headers = [(b"content-security-policy", POLICY), (b"cache-control", b"no-store")]
         await send_body(send, 200, page, HTML, headers)
@@ -246,8 +245,15 @@ class Endpoints:
             "start_phases_s": dict(endpoint.start_phases_s),
             "num_restarts": endpoint.num_restarts,
         }
+        if latency := await _latency_of(upstream):
+            entry["latency"] = latency
         work = await self._work_of(upstream)
         return entry if work is None else {**entry, "work": work}
+
+    async def _told_by(self, upstream: Upstream) -> dict[str, Any]:
+        """What is known of a worker now, beside the store."""
+        found = {"work": await self._work_of(upstream), "latency": await _latency_of(upstream)}
+        return {name: value for name, value in found.items() if value}
 
     async def _work_of(self, upstream: Upstream) -> Any:
         """What the worker tells of its own work; None where it tells nothing, or can't now."""
@@ -269,6 +275,12 @@ class Endpoints:
             "parent": endpoint.models[0] if is_adapter else None,
             "max_model_len": endpoint.max_model_len,
         }
+
+
+async def _latency_of(upstream: Upstream) -> dict[str, Any]:
+    """Planned and measured latency of its requests; empty where nothing was planned or asked."""
+    latency = upstream.endpoint.latency
+    return dict(await latency()) if latency is not None else {}
 
 
 def _tokenizer_files(folder: Path) -> dict[str, str]:

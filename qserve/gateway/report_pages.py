@@ -28,8 +28,9 @@ class ReportPages:
         self._alone = asyncio.Lock()
         self._last: tuple[str, float, bytes] = ("", 0.0, b"")
 
-    async def page(self, run: str | None, work: Mapping[str, Any]) -> bytes:
-        """The page of this run, by its id or the beginning of one; None: of the run that answers, with its `work` now.
+    async def page(self, run: str | None, told: Mapping[str, Any]) -> bytes:
+        """The page of this run, by its id or the beginning of one; None: of the run that answers, with what its
+        workers tell now.
 
         Raises ApiError where there is none.
         """
@@ -39,18 +40,18 @@ class ReportPages:
         async with self._alone:
             shown, made_s, page = self._last
             if shown != name or time.monotonic() - made_s > _SHOWN_FOR_S:
-                page = await _made(str(self._runs.store.path), name, {} if run else work)
+                page = await _made(str(self._runs.store.path), name, {} if run else told)
                 self._last = name, time.monotonic(), page
         return page
 
 
-async def _made(store: str, run: str, work: Mapping[str, Any]) -> bytes:
+async def _made(store: str, run: str, told: Mapping[str, Any]) -> bytes:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "qserve.report", store,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        page, said = await process.communicate(json.dumps({"run": run, "work": work}).encode())
+        page, said = await process.communicate(json.dumps({"run": run, "told": told}).encode())
     except asyncio.CancelledError:  # the client has left
         process.kill()
         await process.wait()

@@ -1,8 +1,8 @@
 """`python -m qserve.report STORE < ASKED`: a page on standard output. The gateway starts it, so that a sweep over a
 million requests takes no turn from those that are being answered.
 
-ASKED is `{"run": id or beginning of one, "work": {worker: what it tells of its work now}}`. Exit status 2 where there
-is no such run, 1 where the store can't be read; the sentence is on standard error.
+ASKED is `{"run": id or beginning of one, "told": {worker: {"work", "latency"} as they are now}}`. Exit status 2 where
+there is no such run, 1 where the store can't be read; the sentence is on standard error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> int:
     os.nice(_NICE)
     store, asked = RunStore(Path(sys.argv[1])), json.load(sys.stdin)
     try:
-        page = to_html(read_report(store, store.run(asked["run"]), asked["work"]))
+        page = to_html(read_report(store, store.run(asked["run"]), asked["told"]))
     except QserveError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_status

@@ -24,6 +24,8 @@ _MOST_POINTS = 120
 _BUCKETS_S = (5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400)
 _MOST_RESULTS = 8
 _MARK = "activations_bytes"
+_TOLD = ("work", "latency")
+"""Events of which the last one counts: what workers tell of themselves."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class RunReport:
 
     Attributes:
         work: what workers told of their own work (GET /v1/qserve/report of a reward model), by worker.
+        latency: of its requests the planned beside the measured latency, by worker.
         evals, benches, comparisons: oldest first. A comparison starts servers of its own, so it is here for its model.
         made_unix_s: when these facts were read.
     """
@@ -41,6 +44,7 @@ class RunReport:
     events: tuple[StoredEvent, ...] = ()
     traffic: Traffic = field(default_factory=lambda: Traffic((), ()))
     work: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    latency: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     evals: tuple[StoredDocument, ...] = ()
     benches: tuple[StoredDocument, ...] = ()
     comparisons: tuple[StoredDocument, ...] = ()
@@ -68,19 +72,21 @@ class RunReport:
         return sources
 
 
-def read_report(store: RunStore, run: StoredRun, work: Mapping[str, Mapping[str, Any]] | None = None) -> RunReport:
-    """The facts of `run`. `work` is what its workers tell now; without it, what they told last.
+def read_report(store: RunStore, run: StoredRun, told: Mapping[str, Mapping[str, Any]] | None = None) -> RunReport:
+    """The facts of `run`. `told` is by worker its `work` and `latency` as they are now, in place of what was kept last.
 
     A million requests take about three seconds. Raises StoreUnusable.
     """
     events = store.events(run)
-    told = {event.worker: event.details for event in events if event.event == "work"}
+    last = {kind: {one.worker: one.details for one in events if one.event == kind} for kind in _TOLD}
+    now = {kind: {name: of[kind] for name, of in (told or {}).items() if of.get(kind)} for kind in _TOLD}
     return RunReport(
         run,
         store.memory(run),
-        tuple(event for event in events if event.event != "work"),
+        tuple(event for event in events if event.event not in _TOLD),
         store.traffic(run, bucket_s=_bucket_s(run.duration_s)),
-        work or told,
+        {**last["work"], **now["work"]},
+        {**last["latency"], **now["latency"]},
         store.evals(run)[-_MOST_RESULTS:],
         store.benches(run)[-_MOST_RESULTS:],
         _comparisons(store, run)[-_MOST_RESULTS:],

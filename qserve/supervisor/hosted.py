@@ -16,8 +16,10 @@ from qserve.engine.own_launch import OwnLaunch
 from qserve.engine.process import WorkerSpec
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
+from qserve.planner.speed.estimate import Replica, replicas_of
 from qserve.reward.judges.served import ServedChat
 from qserve.reward.settings import RewardSettings
+from qserve.supervisor.latency import LatencyWatch
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.screen import Screen
 from qserve.supervisor.worker import SupervisedWorker, WorkerEvents
@@ -39,6 +41,7 @@ class Hosted:
         verify_quant: measure what quantizing while loading costs.
         reward: how a reward model is asked.
         cards: what the worker may see of this machine's; None: all.
+        speed: its steps as planned; None where nothing is planned of its speed.
         tokenizer: folder with the tokenizer's files, where that is not `folder`.
     """
 
@@ -52,6 +55,7 @@ class Hosted:
     reward: RewardSettings = field(default_factory=RewardSettings)
     cards: tuple[Device, ...] | None = None
     tokenizer: Path | None = None
+    speed: Replica | None = None
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -72,9 +76,9 @@ def supervised(
     """
     socket = private / f"{hosted.role}.sock"
     key = secrets.token_urlsafe(32)
-    limits = hosted.plan.workload
+    limits, replicas = hosted.plan.workload, replicas_of(hosted.plan)
     endpoint = WorkerEndpoint(
-        hosted.role, hosted.names, UnixAddress(socket), key, limits.max_num_seqs, limits.max_model_len,
+        hosted.role, hosted.names, UnixAddress(socket), key, replicas * limits.max_num_seqs, limits.max_model_len,
         api=_api_of(hosted), engine=hosted.plan.engine, plan=hosted.plan.to_json(),
         tells_report=hosted.role == "reward", tokenizer=hosted.tokenizer or hosted.folder,
         vocab_size=_vocab_size(hosted.folder),
@@ -88,6 +92,8 @@ def supervised(
     if hosted.role == "chat" and hosted.load_format != "dummy":
         worker.vocab_size = endpoint.vocab_size
     endpoint.memory = worker.memory
+    if hosted.speed is not None and replicas == 1:  # requests of several are not told apart
+        endpoint.latency = LatencyWatch(hosted.speed, record.kept, endpoint)
     return worker
 
 

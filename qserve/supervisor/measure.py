@@ -41,7 +41,7 @@ async def measure_on(workers: Sequence[SupervisedWorker], record: RunRecord) -> 
         for worker in workers:
             if worker.endpoint.state is WorkerState.READY:
                 record.memory(worker.endpoint.name, "serving", await held_by(worker))
-                await _keep_work(worker, record)
+                await _keep_told(worker, record)
 
 
 async def measure_last(workers: Sequence[SupervisedWorker], record: RunRecord) -> None:
@@ -52,10 +52,12 @@ async def measure_last(workers: Sequence[SupervisedWorker], record: RunRecord) -
             held = await asyncio.gather(*(held_by(worker) for worker in alive))
             for worker, document in zip(alive, held, strict=True):
                 record.memory(worker.endpoint.name, "end", document)
-            await asyncio.gather(*(_keep_work(worker, record) for worker in alive))
+            await asyncio.gather(*(_keep_told(worker, record) for worker in alive))
 
 
-async def _keep_work(worker: SupervisedWorker, record: RunRecord) -> None:
-    """What a reward model tells of its work since its start; the last one counts."""
+async def _keep_told(worker: SupervisedWorker, record: RunRecord) -> None:
+    """What a reward model tells of its work since its start, and planned beside measured latency; the last counts."""
     if told := await worker.work():
         record.event(worker.endpoint.name, "work", **told)
+    if worker.endpoint.latency is not None and (latency := await worker.endpoint.latency()):
+        record.event(worker.endpoint.name, "latency", **latency)

@@ -147,6 +147,14 @@ STRINGS: dict[str, tuple[str, str]] = {
     "memory.latency": ("Latency", "延迟"),
     "memory.no_requests": ("No requests yet.", "尚无请求。"),
     "memory.ttft": ("Time to first token", "首词元时间"),
+    "memory.tpot": ("Time per output token", "每词元时间"),
+    "memory.planned_band": ("planned mean (80 % band)", "计划平均（80 % 区间）"),
+    "memory.measured_mean": ("measured mean", "实测平均"),
+    "memory.measured_p50": ("measured p50", "实测 p50"),
+    "memory.planned_latency": (
+        "The last streamed answers beside what the plan says of the same requests:",
+        "最近的流式回答与计划对同样请求的预测：",
+    ),
     "memory.itl": ("Time between tokens", "词元间隔"),
     "memory.e2e": ("Whole request", "整个请求"),
     "memory.queue": ("Time in the queue", "排队时间"),
@@ -210,6 +218,9 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.command": ("Command line", "命令行"),
     "plan.term": ("Term", "项目"),
     "plan.formula": ("Formula", "公式"),
+    "plan.layouts": ("Layouts for this load", "此负载下的部署方案"),
+    "plan.layout": ("Layout", "方案"),
+    "plan.cards": ("Cards", "显卡数"),
     "plan.needs_model": ("Name a model.", "请填写模型。"),
     # Failures
     "field.no_number": (

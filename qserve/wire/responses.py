@@ -100,12 +100,16 @@ class MemoryList(BaseModel):
 
 
 class WorkerReport(WorkerMemory):
-    """`work` is what a reward model's worker tells of its scoring: latency by length, rates, batch sizes, padding."""
+    """`work` is what a reward model's worker tells of its scoring: latency by length, rates, batch sizes, padding.
+
+    `latency` holds of a chat model TTFT and TPOT as planned for the requests that came, beside what they took.
+    """
 
     models: list[str]
     start_phases_s: dict[str, float]
     num_restarts: int
     work: JsonValue = None
+    latency: JsonValue = None
 
 
 class ReportList(BaseModel):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from qserve.core.hardware import Device, known_gpus
 from qserve.core.model_spec import ModelSpec
@@ -98,8 +99,8 @@ class Comparison:
         return "saturated" if self.case.is_saturated else "throughput"
 
 
-def cases(path: Path = ROWS) -> Iterator[Case]:
-    """The judged rows, by run."""
+def cases(path: Path = ROWS, every: bool = False) -> Iterator[Case]:
+    """The judged rows, by run; `every`: also those that are left out and can be planned."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     keys = (
         "source", "model", "quant", "engine", "engine_version", "gpu", "n_gpu", "tp", "pp", "dp",
@@ -107,7 +108,7 @@ def cases(path: Path = ROWS) -> Iterator[Case]:
     )  # fmt: skip
     with path.open() as file:
         for row in csv.DictReader(file):
-            if not row["not_judged"]:
+            if every or not row["not_judged"]:
                 lengths = (row["input_tokens"], row["output_tokens"])
                 groups.setdefault((*(row[key] for key in keys), *lengths), []).append(row)
     for rows in groups.values():
@@ -121,14 +122,21 @@ def _case(rows: list[dict[str, str]]) -> Case | None:
     ranks = int(row["tp"] or row["n_gpu"] or 1) * int(row["pp"] or 1)
     note = re.search(r"TP=(\d)", row["notes"])
     load = _load(row)
-    if load is None or row["gpu"] not in _CARDS:
+    if load is None or row["gpu"] not in _CARDS or _config(row["model"]) is None:
         return None
     return Case(
-        row["source"], row["model"], _QUANTS.get(row["quant"], row["quant"]), _ENGINES[row["engine"]],
+        row["source"], row["model"], _quant(row), _ENGINES[row["engine"]],
         row["engine_version"] or _RELEASES.get(row["source"].split("/")[2], ""), _CARDS[row["gpu"]],
         int(note[1]) if note else max(ranks, 1), load,
         _is_saturated(row), tuple((one["id"], one["metric"], _value(one)) for one in rows),
     )  # fmt: skip
+
+
+def _quant(row: dict[str, str]) -> str:
+    """The scheme; fp8 of a 16-bit checkpoint has a scale for each tensor (ModelOpt), of Qwen's one for each block."""
+    if row["quant"] == "fp8" and "gemm=fp8 moe=fp8;" in row["notes"] and "FP8" not in row["model"]:
+        return "fp8_per_tensor"
+    return _QUANTS.get(row["quant"], row["quant"])
 
 
 def _is_saturated(row: dict[str, str]) -> bool:
@@ -165,10 +173,13 @@ def _jitter(row: dict[str, str]) -> float:
 
 @cache
 def spec_of(model: str) -> ModelSpec:
-    model = _NAMED_AS.get(model, model)
-    config = bundled_config(model) or (_QWEN35_397B if "397B" in model else None)
+    config = _config(model)
     assert config is not None, model
-    return ModelSpec.from_config(config, model)
+    return ModelSpec.from_config(config, _NAMED_AS.get(model, model))
+
+
+def _config(model: str) -> dict[str, Any] | None:
+    return bundled_config(_NAMED_AS.get(model, model)) or (_QWEN35_397B if "397B" in model else None)
 
 
 @cache

@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING
 import click
 
 from qserve.core.checkpoint import Checkpoint
-from qserve.core.hardware import Device, Hardware
+from qserve.core.hardware import Hardware
 from qserve.errors import QserveError, UsageError
 from qserve.planner.plan import Plan
-from qserve.planner.speed.estimate import key_of, replica_of
-from qserve.planner.speed.learned import Measured, ServedRequest, SpeedResidual, residual_of
+from qserve.planner.speed.estimate import device_of, key_of, replica_of
+from qserve.planner.speed.learned import Measured, ResidualKey, SpeedResidual, residual_of
 from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates
 from qserve.planner.speed.terms.engine_costs import has_speed
 
 if TYPE_CHECKING:
     from qserve.runs import RunStore
-    from qserve.runs.records import StoredRun
 
 __all__ = ["measure_cpu", "measured_speed"]
 
 _CPU_FILE = "cpu_rates.json"
-_MOST_RUNS, _MOST_REQUESTS = 20, 400
+_MOST_RUNS, _MOST_REQUESTS = 20, 240
 _MOST_SECONDS = 120
 
 
@@ -78,33 +77,21 @@ def _cpu_rates(state: Path, hardware: Hardware) -> CpuRates:
 def _residuals(
     store: RunStore, checkpoint: Checkpoint, hardware: Hardware, known: Measured
 ) -> Iterator[SpeedResidual]:  # fmt: skip
-    """Oldest first, as far as the last runs go."""
-    for run in reversed(store.runs(_MOST_RUNS)):
+    """Of each kind of server the newest run that teaches anything, as far as the last runs go."""
+    from qserve.runs.served import served_requests
+
+    found: set[ResidualKey] = set()
+    for run in store.runs(_MOST_RUNS):
         for worker in run.workers:
             if not worker.plan.get("placement"):
                 continue
             plan = Plan.from_json(dict(worker.plan))
-            device = _device(plan, hardware)
-            if plan.model.id != checkpoint.id or device is None or not has_speed(plan.engine):
+            device = device_of(plan, hardware)
+            if plan.model.id != checkpoint.id or device is None or not has_speed(plan.engine) or key_of(plan) in found:
                 continue
-            served = _served(store, run, worker.name)
+            served = served_requests(store, run, worker.name, _MOST_REQUESTS)
             replica = replica_of(plan, checkpoint.spec, device, known)
             factors = residual_of(replica.steps, replica.limits, served)
             if factors is not None:
-                yield SpeedResidual(key_of(plan), *factors, len(served), run.id)
-
-
-def _device(plan: Plan, hardware: Hardware) -> Device | None:
-    if plan.on_cpu:
-        return hardware.cpu_device
-    name = plan.devices[0].name if plan.devices else ""
-    return next((device for device in hardware.devices if device.name == name), None)
-
-
-def _served(store: RunStore, run: StoredRun, worker: str) -> list[ServedRequest]:
-    """Answers that were streamed whole to their end."""
-    return [
-        ServedRequest(one.began_unix_s, one.prompt_tokens, one.completion_tokens, one.ttft_ms / 1000, one.e2e_ms / 1000)
-        for one in store.requests(run, limit=_MOST_REQUESTS, worker=worker)
-        if one.ttft_ms and one.prompt_tokens and one.completion_tokens and not one.error_code and not one.client_left
-    ]
+                found.add(key_of(plan))
+                yield SpeedResidual(key_of(plan), factors, len(served), run.id)

@@ -14,8 +14,8 @@ import click
 from qserve.cli.doctor.measured import measured_speed
 from qserve.cli.learning import with_learned
 from qserve.cli.options.deployment import config_option, deployment_of
+from qserve.cli.options.load import load_options, price_options, speed_request_of
 from qserve.cli.options.planning import hardware_of, plan_options, request_of
-from qserve.cli.plan.load_options import load_options, speed_request_of
 from qserve.cli.state import state_folder
 from qserve.core.hardware import Hardware
 from qserve.engine.vllm.counted_flags import with_counted_flags
@@ -49,6 +49,7 @@ class _WithTraining(click.Group):
 @click.option("--reward", help="A reward model that shares the cards with --model.")
 @plan_options
 @load_options
+@price_options
 @click.option("--engine-args", default="", help="As for `qserve up`: adapters and images among them are counted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 @click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")

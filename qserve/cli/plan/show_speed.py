@@ -122,7 +122,9 @@ def _alternatives(rows: list[dict[str, Any]], monthly: bool, with_targets: bool)
     names = ("cards", "TTFT ms", "TPOT ms", "tokens/s", "in time", "$ a month" if monthly else "$/h")
     for name in names:
         table.add_column(name, justify="right")
-    for row in rows[:_MOST_ROWS]:
+    # The chosen one, then what nothing beats, then by time to a whole answer.
+    ordered = sorted(rows, key=lambda row: (not row["chosen"], not row["pareto"]))
+    for row in ordered[:_MOST_ROWS]:
         price = row["price_per_month"] if monthly else row["price_per_hour"]
         table.add_row(
             row["layout"] + (" ·" if row["pareto"] else ""),

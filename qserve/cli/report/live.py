@@ -66,6 +66,8 @@ def _show(console: Console, worker: dict[str, Any]) -> None:
     if worker.get("error"):
         console.print(f"  {worker['error']}", markup=False)
     _show_memory(console, planned, memory)
+    if worker.get("latency"):
+        _show_latency(console, worker["latency"])
     start = " · ".join(
         f"{name} {seconds:.1f} s" for name, seconds in worker["start_phases_s"].items() if seconds >= 0.1
     )
@@ -98,6 +100,18 @@ def _show_memory(console: Console, planned: dict[str, Any], memory: dict[str, An
     if memory.get("resident_bytes"):
         table.add_row("resident", "", format_bytes(memory["resident_bytes"]), "", sources.get("resident_bytes", ""))
     console.print(table)
+
+
+def _show_latency(console: Console, told: dict[str, Any]) -> None:
+    table = _table("latency, ms", "planned mean", "80 % band", "measured mean", "p50", "difference")
+    for name, key in (("first token", "ttft_ms"), ("per output token", "tpot_ms")):
+        one = told[key]
+        table.add_row(
+            name, f"{one['planned_mean']:.1f}", f"{one['low']:.1f} to {one['high']:.1f}", f"{one['measured_mean']:.1f}",
+            f"{one['measured_p50']:.1f}", f"{100 * one['difference']:+.1f} %",
+        )  # fmt: skip
+    console.print(table)
+    console.print(f"  {told['num_requests']:,} requests: {told['source']}", markup=False)
 
 
 def _table(first: str, *figures: str) -> Table:

@@ -7,14 +7,17 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from qserve.cli.doctor.measured import measured_speed
 from qserve.cli.learning import with_learned
 from qserve.cli.options.deployment import config_option, deployment_of
 from qserve.cli.options.given import refuse_given
+from qserve.cli.options.load import LOAD_FLAGS, load_options, speed_request_of
 from qserve.cli.options.numbers import Count, FiniteRange
 from qserve.cli.options.planning import hardware_of, plan_options, request_of
 from qserve.cli.reward.options import REWARD_FLAGS, reward_options, settings_of
@@ -35,7 +38,8 @@ __all__ = ["command"]
 
 _REWARD_FLAGS = ("served_reward_name", "reward_quant", "reward_engine", *REWARD_FLAGS)
 _CHAT_FLAGS = (
-    "served_model_name", "load_format", "strict", "verify_quant", "engine_args", *PlanRequest.__dataclass_fields__,
+    "served_model_name", "load_format", "strict", "verify_quant", "engine_args", *LOAD_FLAGS,
+    *PlanRequest.__dataclass_fields__,
 )  # fmt: skip
 
 
@@ -141,6 +145,7 @@ _CHAT_FLAGS = (
 @click.option("--verify-quant", is_flag=True, help="Measure what quantizing while loading costs (KL, top-1 agreement).")
 @reward_options
 @plan_options
+@load_options
 def command(
     model: str | None,
     reward: str | None,
@@ -178,6 +183,7 @@ def command(
     qserve up --model ./my-checkpoint --quant 4bit --max-model-len 8192 --port 9000
     qserve up --model Qwen/Qwen3-8B --reward ./my-reward-model
     qserve up --model demo --engine vllm --engine-args "--seed 7"
+    qserve up --model Qwen/Qwen3-32B --users 30 --ttft 2s --tpot 50ms
     qserve up --config qwen3-32b-1x24gb
     qserve up --model Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key-file ~/.qserve-key
 
@@ -219,13 +225,16 @@ def command(
     settings = settings_of(values)
     request = with_counted_flags(request_of(values), engine_args)
     request = with_learned(request, run_folder.parent.parent, model, gpu, is_off=values["no_learn"])
+    known = partial(
+        measured_speed, run_folder.parent.parent, hardware=hardware, gpu=gpu, is_off=values["no_learn"]
+    )  # fmt: skip
     with logs.failures_told(log_format), tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
         wanted = Wanted(
             model, served_model_name, reward, served_reward_name, settings, load_format, Path(configs), reward_engine
         )
         hosted = [
             replace(one, engine_args=engine_args, verify_quant=verify_quant) if one.role == "chat" else one
-            for one in what_to_host(wanted, hardware, request, reward_quant, screen)
+            for one in what_to_host(wanted, hardware, request, reward_quant, screen, known, speed_request_of(values))
         ]
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)
@@ -247,6 +256,8 @@ def _check_roles(model: str | None, reward: str | None) -> None:
     """Refuse flags of a model that is not named."""
     if reward is None and model is not None:
         refuse_given(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
+    if model is not None and reward is not None:
+        refuse_given(LOAD_FLAGS, "of a load, which layouts are chosen for where one model has the cards; leave it out")
     if model is None and reward is not None:
         why = "for a chat model, and none is named; add --model, or leave it out"
         refuse_given(_CHAT_FLAGS, f"{why} (a reward model takes --reward-quant, --reward-engine, --max-length, …)")

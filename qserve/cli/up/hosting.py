@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,11 @@ from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.planner.share import make_shared_plan
+from qserve.planner.speed.estimate import device_of, replica_of
+from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
+from qserve.planner.speed.plan import plan_for_load, with_one_stream
+from qserve.planner.speed.request import NO_LOAD, SpeedRequest
+from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.engines import reward_engine
 from qserve.reward.find import find_reward
@@ -30,9 +36,13 @@ _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
 def what_to_host(
-    wanted: Wanted, hardware: Hardware, request: PlanRequest, reward_quant: str, screen: Screen
-) -> list[Hosted]:
-    """The chat model, the reward model, or both on one budget.
+    wanted: Wanted, hardware: Hardware, request: PlanRequest, reward_quant: str, screen: Screen,
+    measured: Callable[[Checkpoint], Measured] = lambda checkpoint: NOTHING_MEASURED,
+    speed: SpeedRequest = NO_LOAD,
+) -> list[Hosted]:  # fmt: skip
+    """The chat model, the reward model, or both on one budget. `measured`: what is known of the machine's speed.
+
+    A load in `speed` decides the layout of a chat model that has the cards for itself.
 
     Raises UsageError, ModelNotFound, BrokenCheckpoint or DoesNotFit, each with what would work.
     """
@@ -55,7 +65,7 @@ def what_to_host(
         screen.note(message)
     request, why = choose_engine(chat, hardware, request, Packages.installed())
     if reward is None:
-        plan = check_fits(make_plan(chat, hardware, request))
+        plan = check_fits(_planned(chat, hardware, request, speed, measured))
         hosted = [_chat(wanted, chat, plan, screen)]
     else:
         shared = make_shared_plan(chat, reward.planned(), hardware, request, reward_request)
@@ -66,6 +76,7 @@ def what_to_host(
             replace(_chat(wanted, chat, shared.chat, screen), cards=shared.chat_cards),
             replace(_reward(wanted, reward, shared.reward), cards=shared.reward_cards),
         ]
+    hosted[0] = _with_speed(hosted[0], chat, hardware, measured(chat))
     plan = hosted[0].plan
     screen.note(f"engine: {plan.engine} {plan.engine_version} ({why})")
     screen.note(f"weights: {plan.quant.scheme} ({plan.quant.reason})")
@@ -83,6 +94,24 @@ def _check_judges(wanted: Wanted, reward: RewardCheckpoint | None) -> None:
             f"{wanted.reward}: a judge in it is the chat model of the same service (url: {SERVED}), and none is "
             "named; add --model"
         )
+
+
+def _planned(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, speed: SpeedRequest,
+    measured: Callable[[Checkpoint], Measured],
+) -> Plan:  # fmt: skip
+    if speed.load is None and not speed.replicas:
+        return make_plan(checkpoint, hardware, request)
+    return plan_for_load(checkpoint, hardware, request, replace(speed, measured=measured(checkpoint)))
+
+
+def _with_speed(hosted: Hosted, checkpoint: Checkpoint, hardware: Hardware, measured: Measured) -> Hosted:
+    """With what is planned of its latency, which the measured one is held against."""
+    device = device_of(hosted.plan, hardware)
+    if device is None or not has_speed(hosted.plan.engine):
+        return hosted
+    plan = hosted.plan if hosted.plan.speed else with_one_stream(hosted.plan, checkpoint, hardware, measured)
+    return replace(hosted, plan=plan, speed=replica_of(plan, checkpoint.spec, device, measured))
 
 
 def _refuse_classifier(wanted: Wanted, checkpoint: Checkpoint) -> None:

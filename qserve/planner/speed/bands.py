@@ -27,12 +27,15 @@ class Band:
 EXACT = Band(1.0, 1.0)
 
 
-def band_of(metric: Metric, engine: str, is_borrowed: bool, is_learned: bool = False) -> Band:
-    """`is_borrowed`: the card's kernels were measured on another; `is_learned`: a run on this card corrected it."""
+def band_of(metric: Metric, rows: str, is_borrowed: bool, is_learned: bool = False) -> Band:
+    """`rows` names a table of configs/speed.toml, [bands]; what it lacks is taken of all engines together.
+
+    `is_borrowed`: the card's kernels were measured on another; `is_learned`: a run on this card corrected it.
+    """
     table = load("speed")["bands"]
     if is_learned:
         low, high = table["learned"][metric]
         return Band(low, high)
-    low, high = table.get(engine, table["other"])[metric]
+    low, high = table.get(rows, {}).get(metric) or table["other"][metric]
     wider = table["borrowed"] if is_borrowed else 1.0
     return Band(low / wider, high * wider)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
-from qserve.core.hardware import Device
+from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.plan import Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
@@ -27,7 +27,17 @@ from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import rank_network
 from qserve.planner.speed.transformers_steps import TransformersSteps
 
-__all__ = ["ONE_STREAM", "Replica", "SpeedEstimate", "estimate_speed", "is_launch_bound", "key_of", "replica_of"]
+__all__ = [
+    "ONE_STREAM",
+    "Replica",
+    "SpeedEstimate",
+    "device_of",
+    "estimate_speed",
+    "is_launch_bound",
+    "key_of",
+    "replica_of",
+    "replicas_of",
+]
 
 ONE_STREAM = Load(1000, 300)
 """What is planned where no load is named."""
@@ -46,6 +56,12 @@ class Replica:
     def run(self, load: Load, replicas: int = 1) -> Figures:
         """The load on `replicas` of these."""
         return figures_of(simulate(self.steps, load.shared_by(replicas), self.limits), load, replicas)
+
+    def band(self, metric: Metric) -> Band:
+        """Around a figure of the kind."""
+        is_cpu = self.card.interconnect == "memory"
+        rows = "cpu" if is_cpu else self.engine if self.steps.costs.is_fitted else "unfitted"
+        return band_of(metric, rows, bool(self.card.like), self.learned is not None)
 
 
 @dataclass(frozen=True)
@@ -103,22 +119,17 @@ def estimate_speed(
     replica = replica_of(plan, spec, device, measured)
     named, load = load is not None, load or ONE_STREAM
     figures = replica.run(load, replicas)
-    is_borrowed = bool(replica.card.like)
-
-    def band(metric: Metric) -> Band:
-        return band_of(metric, replica.engine, is_borrowed, replica.learned is not None)
-
     is_saturated = load.burst is not None or figures.peak_running >= replica.limits.max_num_seqs > 1
-    saturated = band("saturated")
+    saturated = replica.band("saturated")
     # An open load that is kept up with has the rate of its arrivals: a band is of what the machine decides.
     keeps_up = load.rps is not None and figures.requests_per_s > 0.9 * load.rps
-    rate = Band(0.97, 1.03) if keeps_up else saturated if is_saturated else band("throughput")
+    rate = Band(0.97, 1.03) if keeps_up else saturated if is_saturated else replica.band("throughput")
     return SpeedEstimate(
         load=load,
         figures=figures,
         replicas=replicas,
-        latency=band("tpot"),
-        ttft=band("ttft_one" if load.streams == 1 else "ttft"),
+        latency=replica.band("tpot"),
+        ttft=replica.band("ttft_one" if load.streams == 1 else "ttft"),
         throughput=rate,
         is_named=named,
         notes=_notes(replica, figures, load),
@@ -133,7 +144,20 @@ def replica_of(plan: Plan, spec: ModelSpec, device: Device, measured: Measured =
     learned = measured.residual_for(key_of(plan))
     if learned is None:
         return found
-    return replace(found, steps=CorrectedSteps(found.steps, learned.decode, learned.prefill), learned=learned)
+    return replace(found, steps=CorrectedSteps(found.steps, learned.factors), learned=learned)
+
+
+def device_of(plan: Plan, hardware: Hardware) -> Device | None:
+    """What of this machine the plan computes on; None where that is not there."""
+    if plan.on_cpu:
+        return hardware.cpu_device
+    name = plan.devices[0].name if plan.devices else ""
+    return next((device for device in hardware.devices if device.name == name), None)
+
+
+def replicas_of(plan: Plan) -> int:
+    """Servers side by side that a plan for a load starts; 1 of any other."""
+    return int((plan.speed or {}).get("replicas", 1))
 
 
 def is_launch_bound(plan: Plan) -> bool:
@@ -179,10 +203,8 @@ def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
     notes = []
     if replica.learned is not None:
         one = replica.learned
-        notes.append(
-            f"learned from {one.num_requests} requests of {one.run}: decode steps × {one.decode:.2f}, "
-            f"steps with prompts × {one.prefill:.2f} (--no-learn plans without)"
-        )
+        shares = ", ".join(f"{name} × {value:.2f}" for name, value in asdict(one.factors).items())
+        notes.append(f"learned from {one.num_requests} requests of {one.run}: {shares} (--no-learn plans without)")
     elif replica.card.interconnect == "memory" and replica.card.like:
         notes.append("this CPU was not measured: a server's rates are assumed (qserve doctor --measure takes seconds)")
     elif replica.card.like:

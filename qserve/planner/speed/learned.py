@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from qserve.planner.speed.figures import percentile
-from qserve.planner.speed.load import Arrival, Load
-from qserve.planner.speed.simulate import Finished, Limits, Steps, simulate
+from qserve.planner.speed.served import ServedRequest, replayed
+from qserve.planner.speed.simulate import Finished, Limits, Steps
 from qserve.planner.speed.terms.cpu import CpuRates
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 
@@ -17,31 +18,32 @@ __all__ = [
     "CorrectedSteps",
     "Measured",
     "ResidualKey",
-    "ServedRequest",
     "SpeedResidual",
+    "StepFactors",
     "residual_of",
-    "served_of",
 ]
 
 _LEAST_REQUESTS = 3
-_ROUNDS = 16
+_ROUNDS = 4
 _MOST_FACTOR = 6.0
 """A machine further off than this did something else meanwhile: nothing is learned from it."""
+_NUDGE = 0.1
+_MOST_MOVE = 0.7
+# How firmly, in the logarithm, a factor stays where nothing is known: at 1, and `growth` at `decode`. One load says
+# nothing of what further streams add, and one length of prompts does not tell what a prompt's steps take from what lies
+# before them.
+_PULL = {"decode": 0.01, "growth": 0.05, "prefill": 0.02, "intake": 0.15}
 
 
 @dataclass(frozen=True)
-class ServedRequest:
-    """One answered request of a run: when it came, its lengths, and what it took."""
+class StepFactors:
+    """Measured over planned: of a decode step of one sequence, of what further sequences add to it (`growth`), of
+    steps with prompts, and of the time before the first step (HTTP, tokenizer)."""
 
-    at_s: float
-    input_tokens: int
-    output_tokens: int
-    ttft_s: float
-    e2e_s: float
-
-    @property
-    def tpot_s(self) -> float:
-        return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
+    decode: float = 1.0
+    growth: float = 1.0
+    prefill: float = 1.0
+    intake: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,89 +60,127 @@ class ResidualKey:
 
 @dataclass(frozen=True)
 class SpeedResidual:
-    """Measured over simulated, of decode steps and of steps with prompts, in the `run` with `num_requests`."""
+    """What the `run` with `num_requests` teaches."""
 
     key: ResidualKey
-    decode: float
-    prefill: float
+    factors: StepFactors
     num_requests: int
     run: str
 
 
 @dataclass(frozen=True)
 class CorrectedSteps:
-    """Steps of an engine with factors on them: `decode` on those without a prompt, `prefill` on the others."""
+    """Steps of an engine with factors on them."""
 
     steps: Steps
-    decode: float = 1.0
-    prefill: float = 1.0
+    factors: StepFactors
 
     @property
     def costs(self) -> EngineCosts:
-        return self.steps.costs
+        costs, intake = self.steps.costs, self.factors.intake
+        return replace(costs, intake_ms=costs.intake_ms * intake, intake_ms_per_1k=costs.intake_ms_per_1k * intake)
 
     def decode_s(self, batch: int, context: float) -> float:
         """Seconds, corrected."""
-        return self.decode * self.steps.decode_s(batch, context)
+        one, whole = self.steps.decode_s(1, context), self.steps.decode_s(batch, context)
+        return self.factors.decode * one + self.factors.growth * (whole - one)
 
     def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
         """Seconds, corrected."""
-        return self.prefill * self.steps.mixed_s(batch, context, chunks)
+        return self.factors.prefill * self.steps.mixed_s(batch, context, chunks)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known of this machine: its CPU's rates and the residuals of earlier runs, oldest first."""
+    """What is known of this machine: its CPU's rates and the residuals of earlier runs, one for each key."""
 
     cpu: CpuRates | None = None
     residuals: tuple[SpeedResidual, ...] = ()
 
     def residual_for(self, key: ResidualKey) -> SpeedResidual | None:
-        """The last run that holds for such a server; None where there is none."""
-        return next((one for one in reversed(self.residuals) if one.key == key), None)
+        """Of the last run that holds for such a server; None where there is none."""
+        return next((one for one in self.residuals if one.key == key), None)
 
 
 NOTHING_MEASURED = Measured()
 
 
-def residual_of(steps: Steps, limits: Limits, served: Sequence[ServedRequest]) -> tuple[float, float] | None:
-    """(decode, prefill) factors with which the simulation of the same requests takes what they took.
+def residual_of(steps: Steps, limits: Limits, served: Iterable[ServedRequest]) -> StepFactors | None:
+    """Factors with which the simulation of the same requests takes what they took.
 
-    None for too few requests and for factors beyond belief.
+    Requests are grouped by how many were answered at a time; of each group the medians of measured over simulated TPOT
+    and TTFT are brought to 1 (Gauss-Newton in the logarithm, `_PULL` as a prior). None for too few requests and for
+    factors beyond belief.
     """
     served = [one for one in served if one.output_tokens > 1 and one.ttft_s > 0]
     if len(served) < _LEAST_REQUESTS:
         return None
-    start = min(one.at_s for one in served)
-    arrivals = tuple(
-        sorted((Arrival(one.at_s - start, one.input_tokens, one.output_tokens) for one in served), key=lambda a: a.at_s)
-    )
-    load = Load(trace=arrivals)
-    tpot, ttft = _median(one.tpot_s for one in served), _median(one.ttft_s for one in served)
-    decode = prefill = 1.0
-    best, least = (1.0, 1.0), math.inf
+    levels = {id(one): level for one, level in zip(served, _levels(served), strict=True)}
+
+    def missed(logs: Sequence[float]) -> list[float]:
+        factors = StepFactors(*map(math.exp, logs))
+        return _missed(replayed(CorrectedSteps(steps, factors), limits, served), levels) + _held_back(logs)
+
+    found = [0.0] * len(_PULL)
     for _ in range(_ROUNDS):
-        finished = simulate(CorrectedSteps(steps, decode, prefill), load, limits).finished
-        if not finished:
+        now = missed(found)
+        if len(now) == len(_PULL):  # nothing was answered
             return None
-        ratios = (tpot / _median(one.tpot_s for one in finished), ttft / _median(one.ttft_s for one in finished))
-        missed = sum(abs(math.log(ratio)) for ratio in ratios)
-        if missed < least:
-            best, least = (decode, prefill), missed
-        # Prompts hold decodes up, and decodes queue prompts: half a step at a time finds both.
-        decode, prefill = decode * ratios[0] ** 0.5, prefill * ratios[1] ** 0.5
-    decode, prefill = best
-    if not all(1 / _MOST_FACTOR < factor < _MOST_FACTOR for factor in (decode, prefill)):
+        slopes = [_slope(missed, found, place, now) for place in range(len(found))]
+        found = [
+            one + min(max(step, -_MOST_MOVE), _MOST_MOVE) for one, step in zip(found, _step(slopes, now), strict=True)
+        ]
+    if not all(abs(one) < math.log(_MOST_FACTOR) for one in found):
         return None
-    return decode, prefill
+    return StepFactors(*map(math.exp, found))
 
 
-def _median(values: Iterable[float]) -> float:
-    return percentile(sorted(values), 0.5)
+def _levels(served: Sequence[ServedRequest]) -> list[int]:
+    """Of each request the power of two nearest to how many were answered in the middle of it."""
+    middles = [one.at_s + one.ttft_s + (one.e2e_s - one.ttft_s) / 2 for one in served]
+    counts = [sum(other.at_s <= middle < other.ends_s for other in served) for middle in middles]
+    return [round(math.log2(max(1, count))) for count in counts]
 
 
-def served_of(finished: Iterable[Finished]) -> list[ServedRequest]:
-    """Simulated answers as if a server had given them: for tests and for what-if."""
-    return [
-        ServedRequest(one.arrival_s, one.input_tokens, one.output_tokens, one.ttft_s, one.e2e_s) for one in finished
+def _missed(pairs: Iterable[tuple[ServedRequest, Finished]], levels: dict[int, int]) -> list[float]:
+    """Of each level the logarithm of measured over simulated: TPOT, TTFT."""
+    ratios: dict[int, list[tuple[float, float]]] = {}
+    for one, planned in pairs:
+        if planned.output_tokens > 1 and planned.ttft_s > 0:
+            ratios.setdefault(levels[id(one)], []).append((one.tpot_s / planned.tpot_s, one.ttft_s / planned.ttft_s))
+    found = []
+    for level in sorted(ratios):
+        for values in zip(*ratios[level], strict=True):
+            weight = min(1.0, len(values) / _LEAST_REQUESTS) ** 0.5
+            found.append(weight * math.log(max(percentile(sorted(values), 0.5), 1e-9)))
+    return found
+
+
+def _held_back(logs: Sequence[float]) -> list[float]:
+    values = dict(zip(_PULL, logs, strict=True))
+    towards = {"growth": values["decode"]}
+    return [-weight * (values[name] - towards.get(name, 0.0)) for name, weight in _PULL.items()]
+
+
+def _slope(missed: Any, at: list[float], place: int, now: list[float]) -> list[float]:
+    nudged = [one + _NUDGE * (index == place) for index, one in enumerate(at)]
+    there = missed(nudged)
+    return [(b - a) / _NUDGE for a, b in zip(now, there, strict=True)] if len(there) == len(now) else [0.0] * len(now)
+
+
+def _step(slopes: list[list[float]], now: list[float]) -> list[float]:
+    """The least-squares step: (J J^T) x = -J r, by elimination."""
+    size = len(slopes)
+    rows = [
+        [sum(a * b for a, b in zip(one, other, strict=True)) + 1e-9 * (i == j) for j, other in enumerate(slopes)]
+        + [-sum(a * b for a, b in zip(one, now, strict=True))]
+        for i, one in enumerate(slopes)
     ]
+    for pivot in range(size):
+        best = max(range(pivot, size), key=lambda row: abs(rows[row][pivot]))
+        rows[pivot], rows[best] = rows[best], rows[pivot]
+        for row in range(size):
+            if row != pivot:
+                share = rows[row][pivot] / rows[pivot][pivot]
+                rows[row] = [a - share * b for a, b in zip(rows[row], rows[pivot], strict=True)]
+    return [rows[index][size] / rows[index][index] for index in range(size)]

@@ -20,11 +20,15 @@ _MOST_PROMPTS = 2500
 
 @dataclass(frozen=True)
 class Arrival:
-    """One request: `at_s` after the start, and its lengths in tokens."""
+    """One request: `at_s` after the start, and its lengths in tokens.
+
+    `after` is the place in the trace of the request whose answer it waits for; `at_s` is the pause from there on.
+    """
 
     at_s: float
     input_tokens: int
     output_tokens: int
+    after: int | None = None
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,15 @@ from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import estimate_speed, is_launch_bound
 from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.learned import Measured
 from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.planner.speed.request import SpeedRequest
-from qserve.planner.speed.search import Layout, choose_layout, layouts_for, pareto, tuned, with_rate
+from qserve.planner.speed.search import Layout, choose_layout, layouts_for, pareto, with_rate
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.planner.speed.ways_out import ways_out
 
-__all__ = ["cheapest_cards", "plan_for_load"]
+__all__ = ["cheapest_cards", "plan_for_load", "with_one_stream"]
 
 _MOST_ALTERNATIVES = 12
 _COUNTS = (1, 2, 4, 8)
@@ -30,14 +31,13 @@ _COUNTS = (1, 2, 4, 8)
 def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
     """The plan with its `speed`. Where nothing fits, the plan that says so, without."""
     if wanted.load is None and not wanted.replicas:
-        return _with_one_stream(make_plan(checkpoint, hardware, request), checkpoint, hardware, wanted)
-    layouts = layouts_for(checkpoint, hardware, request, wanted)
+        return with_one_stream(make_plan(checkpoint, hardware, request), checkpoint, hardware, wanted.measured)
+    layouts = layouts_for(checkpoint, hardware, request, wanted, tunes=bool(wanted.targets))
     if not layouts:
         return _refused(checkpoint, hardware, request, wanted)
     chosen = choose_layout(layouts, wanted.targets)
     device = hardware.cpu_device if chosen.plan.on_cpu or not hardware.devices else hardware.devices[0]
-    better = tuned(chosen, checkpoint.spec, device, wanted, request)
-    better = with_rate(better, checkpoint.spec, device, wanted)
+    better = with_rate(chosen, checkpoint.spec, device, wanted)
     final = _planned(better, checkpoint, hardware, request)
     layouts = [better if one is chosen else one for one in layouts]
     notes = (*_choice(better, layouts, wanted.targets, len(hardware.devices)), *_compared(better, layouts))
@@ -46,7 +46,7 @@ def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
     front = pareto(layouts)
     speed = {
         **better.speed.to_json(),
-        "alternatives": [one.to_json(better, id(one) in front) for one in _shown(better, layouts)],
+        "alternatives": [one.to_json(better, id(one) in front) for one in _shown(better, layouts, front)],
         "targets": {"ttft_ms": wanted.targets.ttft_ms, "tpot_ms": wanted.targets.tpot_ms,
                     "kept_share": round(better.kept, 3), "met": better.kept >= KEPT_SHARE} if wanted.targets else None,
         "suggestions": [vars(one) for one in found],
@@ -93,11 +93,12 @@ def _keeps_up(layout: Layout) -> bool:
     return load.rps is None or figures.requests_per_s > 0.9 * load.rps
 
 
-def _with_one_stream(plan: Plan, checkpoint: Checkpoint, hardware: Hardware, wanted: SpeedRequest) -> Plan:
+def with_one_stream(plan: Plan, checkpoint: Checkpoint, hardware: Hardware, measured: Measured) -> Plan:
+    """The plan with the `speed` of a single stream; as it is where it does not fit, or its engine is not known."""
     if not plan.fits or not has_speed(plan.engine):
         return plan
     device = hardware.cpu_device if plan.on_cpu or not hardware.devices else hardware.devices[0]
-    speed = estimate_speed(plan, checkpoint.spec, device, None, measured=wanted.measured)
+    speed = estimate_speed(plan, checkpoint.spec, device, None, measured=measured)
     return replace(plan, speed={**speed.to_json(), "alternatives": []})
 
 
@@ -121,6 +122,7 @@ def _planned(layout: Layout, checkpoint: Checkpoint, hardware: Hardware, request
         quant=plan.quant.scheme if checkpoint.spec.quantization is None else request.quant,
         tensor_parallel_size=plan.placement.tensor_parallel_size if takes_ranks else None,
         max_num_batched_tokens=workload.max_num_batched_tokens if takes_ranks else None,
+        **{name: getattr(workload, name) for name in layout.tuned},
     )
     try:
         again = make_plan(checkpoint, hardware, fixed)
@@ -134,15 +136,19 @@ def _planned(layout: Layout, checkpoint: Checkpoint, hardware: Hardware, request
     return replace(again, devices=devices, engine_args=arguments)
 
 
-def _shown(chosen: Layout, layouts: list[Layout]) -> list[Layout]:
-    """The chosen one first, then by time to a whole answer."""
+def _shown(chosen: Layout, layouts: list[Layout], front: set[int]) -> list[Layout]:
+    """The chosen one first, then by time to a whole answer; of the front none is left out."""
     rest = sorted((one for one in layouts if one is not chosen), key=lambda one: one.e2e_ms)
-    return [chosen, *rest[: _MOST_ALTERNATIVES - 1]]
+    kept = {id(one) for one in rest[: _MOST_ALTERNATIVES - 1]} | front
+    return [chosen, *(one for one in rest if id(one) in kept)]
 
 
 def _choice(chosen: Layout, layouts: list[Layout], targets: Targets, have: int) -> Iterator[str]:
     """Why this layout, in a sentence."""
     name = chosen.name
+    for limit in dict.fromkeys(chosen.tuned):
+        value = getattr(chosen.plan.workload, limit)
+        yield f"--{limit.replace('_', '-')} {value}: with more, fewer requests keep the targets"
     idle = have - chosen.cards
     free = f"; {idle} of {have} cards stay free" if idle > 0 else ""
     if targets:

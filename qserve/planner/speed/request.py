@@ -9,7 +9,7 @@ from qserve.planner.speed.figures import NO_TARGETS, Targets
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.planner.speed.load import Load
 
-__all__ = ["SpeedRequest"]
+__all__ = ["NO_LOAD", "SpeedRequest"]
 
 
 @dataclass(frozen=True)
@@ -29,3 +29,6 @@ class SpeedRequest:
     def named_load(self) -> Load:
         """The load, or one stream for every replica."""
         return self.load or Load(concurrency=self.replicas or 1)
+
+
+NO_LOAD = SpeedRequest()

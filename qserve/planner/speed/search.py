@@ -17,12 +17,23 @@ from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import SpeedEstimate, estimate_speed, is_launch_bound, replica_of
 from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import Price, price_of
 from qserve.planner.speed.rate import KEPT_SHARE, highest_rate
 from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.terms.engine_costs import has_speed, launch_bound_engines
 
-__all__ = ["Layout", "choose_layout", "layouts_for", "with_rate"]
+__all__ = [
+    "Layout",
+    "choose_layout",
+    "device_for",
+    "layouts_for",
+    "pareto",
+    "recounted",
+    "shortened",
+    "tuned",
+    "with_rate",
+]
 
 _REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16)
 _COMPARED = ("fp8", "awq", "gptq-int4")
@@ -30,6 +41,10 @@ _COMPARED = ("fp8", "awq", "gptq-int4")
 _NEARLY = 1.05
 """A layout that is slower by less than this and takes fewer cards is preferred."""
 _CHUNKS = (4096, 2048, 1024)
+_GAIN = 0.01
+_FEWEST_PROMPTS = 60
+_WORTH = 0.1
+"""So many more of the requests must keep the targets for limits that make the others wait."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,7 @@ class Layout:
     """One way to serve the load: `replicas` servers of `plan`, with what they reach.
 
     `kept` is the share of requests that keep the targets, `kept_surely` that which would even at the slow end of the
-    band; both are 1 without targets.
+    band; both are 1 without targets. `tuned` names limits that the targets made smaller than the plan had them.
     """
 
     plan: Plan
@@ -46,6 +61,7 @@ class Layout:
     kept: float
     kept_surely: float
     price: Price
+    tuned: tuple[str, ...] = ()
 
     @property
     def cards(self) -> int:
@@ -67,6 +83,16 @@ class Layout:
     def e2e_ms(self) -> float:
         return self.speed.figures.e2e_ms.mean or float("inf")
 
+    @property
+    def per_user(self) -> float:
+        """Tokens a second that one answer grows by."""
+        return 1000 / self.speed.figures.tpot_ms.mean if self.speed.figures.tpot_ms.mean else 0.0
+
+    @property
+    def per_card(self) -> float:
+        """Tokens a second that one card writes, for all users."""
+        return self.speed.figures.output_tokens_per_s / self.cards
+
     def to_json(self, chosen: Layout, is_pareto: bool) -> dict[str, Any]:
         """A row of "alternatives"."""
         figures, workload = self.speed.figures, self.plan.workload
@@ -82,6 +108,8 @@ class Layout:
             "ttft_ms": round(figures.ttft_ms.mean, 2),
             "tpot_ms": round(figures.tpot_ms.mean, 3),
             "output_tokens_per_s": round(figures.output_tokens_per_s, 2),
+            "tokens_per_s_per_user": round(self.per_user, 2),
+            "tokens_per_s_per_card": round(self.per_card, 2),
             "requests_per_s": round(figures.requests_per_s, 4),
             "max_rps": None if self.speed.max_rps is None else round(self.speed.max_rps, 3),
             "kept_share": round(self.kept, 3),
@@ -92,16 +120,22 @@ class Layout:
         }
 
 
-def layouts_for(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> list[Layout]:
-    """Every layout that fits, the ones that the flags fix first among them; empty where nothing fits."""
+def layouts_for(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, tunes: bool = False
+) -> list[Layout]:
+    """Every layout that fits, the ones that the flags fix first among them; empty where nothing fits.
+
+    `tunes`: limits follow the targets where a layout misses them.
+    """
     found = []
     for plan, spec in _plans(checkpoint, hardware, request):
-        device = _device(hardware, plan)
+        device = device_for(hardware, plan)
         ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
         most = max(1, len(hardware.devices) // ranks) if not plan.on_cpu and not is_launch_bound(plan) else 1
         counts = [wanted.replicas] if wanted.replicas else sorted({n for n in _REPLICAS if n <= most} | {most})
         counts = [count for count in counts if count <= most]
-        found += [_layout(plan, spec, device, wanted, count) for count in counts]
+        each = (_layout(plan, spec, device, wanted, count) for count in counts)
+        found += [tuned(one, spec, device, wanted, request) if tunes else one for one in each]
     return found
 
 
@@ -123,6 +157,11 @@ def choose_layout(layouts: list[Layout], targets: Targets) -> Layout:
     return min((one for one in able if one.e2e_ms <= _NEARLY * shortest), key=lambda one: (one.cards, one.e2e_ms))
 
 
+def recounted(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequest) -> Layout:
+    """The same servers under another load."""
+    return replace(_layout(layout.plan, spec, device, wanted, layout.replicas), tuned=layout.tuned)
+
+
 def with_rate(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequest) -> Layout:
     """The layout with the highest rate that it keeps the targets at (without targets: that it keeps up with)."""
     replica = replica_of(layout.plan, spec, device, wanted.measured)
@@ -131,36 +170,63 @@ def with_rate(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequ
 
 
 def tuned(layout: Layout, spec: ModelSpec, device: Device, wanted: SpeedRequest, request: PlanRequest) -> Layout:
-    """Smaller steps where they keep the targets for more requests: a prompt then holds decodes up for less long."""
-    workload = layout.plan.workload
-    if not wanted.targets or request.max_num_batched_tokens or is_launch_bound(layout.plan):
+    """With fewer sequences at once, and smaller steps, where these keep the targets for more requests.
+
+    Fewer sequences bound the time per token, and let requests wait; a smaller step holds decodes up for less long.
+    Where the time per token is kept already, nothing is gained by either.
+    """
+    if layout.kept_surely >= KEPT_SHARE or _keeps_tpot(layout, wanted.targets) or is_launch_bound(layout.plan):
         return layout
-    best = layout
-    for tokens in _CHUNKS:
-        if workload.max_num_seqs <= tokens < workload.max_num_batched_tokens:
-            plan = replace(layout.plan, workload=replace(workload, max_num_batched_tokens=tokens))
-            tried = _layout(plan, spec, device, wanted, layout.replicas)
-            if tried.kept_surely > best.kept_surely + 0.01:
-                best = replace(tried, price=layout.price)
-    return best
+    short = replace(wanted, load=shortened(wanted.named_load))
+    best = _layout(layout.plan, spec, device, short, layout.replicas)
+    for limit, values in (("max_num_seqs", _sequences(layout)), ("max_num_batched_tokens", _CHUNKS)):
+        if option_value(request, limit):  # the user's
+            continue
+        for value in values:
+            workload = best.plan.workload
+            if value >= getattr(workload, limit) or (limit != "max_num_seqs" and value < workload.max_num_seqs):
+                continue
+            plan = replace(best.plan, workload=replace(workload, **{limit: value}))
+            tried = _layout(plan, spec, device, short, layout.replicas)
+            if tried.kept_surely > best.kept_surely + _GAIN:
+                best = replace(tried, tuned=(*best.tuned, limit))
+            elif best.tuned:
+                break
+    if not best.tuned:
+        return layout
+    found = recounted(best, spec, device, wanted)
+    return found if found.kept >= KEPT_SHARE or found.kept_surely > layout.kept_surely + _WORTH else layout
+
+
+def _keeps_tpot(layout: Layout, targets: Targets) -> bool:
+    only = Targets(tpot_ms=targets.tpot_ms)
+    return not only or layout.speed.figures.kept_share(only, 1.0, layout.speed.latency.high) >= KEPT_SHARE
+
+
+def shortened(load: Load) -> Load:
+    """Enough requests to tell whether targets are kept: two for each stream."""
+    if load.trace or load.burst:
+        return load
+    return replace(load, num_prompts=min(load.total_prompts, max(2 * (load.streams or 0), _FEWEST_PROMPTS)))
+
+
+def _sequences(layout: Layout) -> Iterator[int]:
+    """Powers of two below what ran at once, down to an eighth of it."""
+    peak = layout.speed.figures.peak_running
+    most = 1 << max(0, peak - 1).bit_length() - 1 if peak > 1 else 0
+    for share in (1, 2, 4, 8):
+        if most // share >= 1:
+            yield most // share
 
 
 def pareto(layouts: list[Layout]) -> set[int]:
-    """Ids of layouts that no other beats in tokens/s and in time per token at no more cards."""
-    front = set()
-    for one in layouts:
-        mine = one.speed.figures
-        beaten = any(
-            other.speed.figures.output_tokens_per_s >= mine.output_tokens_per_s
-            and other.speed.figures.tpot_ms.mean <= mine.tpot_ms.mean
-            and other.cards <= one.cards
-            and other is not one
-            and (other.speed.figures, other.cards) != (mine, one.cards)
-            for other in layouts
-        )
-        if not beaten:
-            front.add(id(one))
-    return front
+    """Ids of layouts that no other beats in tokens/s of one user and of one card at once."""
+    return {id(one) for one in layouts if not any(_beats(other, one) for other in layouts)}
+
+
+def _beats(other: Layout, one: Layout) -> bool:
+    theirs, mine = (other.per_user, other.per_card), (one.per_user, one.per_card)
+    return theirs != mine and theirs[0] >= mine[0] and theirs[1] >= mine[1]
 
 
 def _layout(plan: Plan, spec: ModelSpec, device: Device, wanted: SpeedRequest, replicas: int) -> Layout:
@@ -204,5 +270,5 @@ def _ranks(hardware: Hardware, request: PlanRequest) -> list[int | None]:
     return [ranks for ranks in (1, 2, 4, 8, 16) if ranks <= count] or [None]
 
 
-def _device(hardware: Hardware, plan: Plan) -> Device:
+def device_for(hardware: Hardware, plan: Plan) -> Device:
     return hardware.cpu_device if plan.on_cpu or not hardware.devices else hardware.devices[0]

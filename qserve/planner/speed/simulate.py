@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from qserve.planner.speed.load import Load
+from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 
 __all__ = ["Finished", "Limits", "SimulatedRun", "Steps", "simulate"]
@@ -44,13 +44,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class Finished:
-    """One answered request: seconds from its arrival to the first token and to the last one."""
+    """One answered request: seconds from its arrival to the first token and to the last one.
+
+    `place` counts requests in the order of the trace, else as they were issued.
+    """
 
     arrival_s: float
     ttft_s: float
     e2e_s: float
     input_tokens: int
     output_tokens: int
+    place: int = -1
 
     @property
     def tpot_s(self) -> float:
@@ -75,6 +79,7 @@ class _Request:
     arrival_s: float
     input_tokens: int
     output_tokens: int
+    place: int
     prefilled: int = 0
     generated: int = 0
     first_token_s: float = -1.0
@@ -104,10 +109,19 @@ class _Scheduler:
         self.ends: list[tuple[int, int]] = []
         self.now = self.prefill_s = 0.0
         self.step = self.held_tokens = self.preemptions = self.rejected = self.count = self.issued = self.peak = 0
+        self.promised = 0
+        """Tokens of admitted prompts that are not in the cache yet."""
+        self.is_closed, self.total_prompts = not load.is_open, load.total_prompts
         self.done: list[Finished] = []
-        self.intake_s = steps.costs.intake_ms / 1000
-        for arrival in load.arrivals(self.draw):
-            self._issue(arrival.at_s, arrival.input_tokens, arrival.output_tokens)
+        costs = steps.costs
+        self.intake_s, self.intake_s_per_token = costs.intake_ms / 1000, costs.intake_ms_per_1k / 1e6
+        self.mixes = costs.mixes_prefill
+        self.followers: dict[int, list[tuple[int, Arrival]]] = {}
+        for place, arrival in enumerate(load.arrivals(self.draw)):
+            if arrival.after is None:
+                self._issue(arrival.at_s, arrival.input_tokens, arrival.output_tokens, place)
+            else:
+                self.followers.setdefault(arrival.after, []).append((place, arrival))
 
     def run(self) -> SimulatedRun:
         while self.future or self.waiting or self.prefilling or self.running:
@@ -123,10 +137,10 @@ class _Scheduler:
             tuple(self.done), self.now, self.prefill_s, self.preemptions, self.rejected, self.peak
         )  # fmt: skip
 
-    def _issue(self, at_s: float, input_tokens: int, output_tokens: int) -> None:
+    def _issue(self, at_s: float, input_tokens: int, output_tokens: int, place: int) -> None:
         self.issued += 1
-        request = _Request(at_s, input_tokens, output_tokens)
-        ready = at_s + self.intake_s + self.steps.costs.intake_ms_per_1k * input_tokens / 1e6
+        request = _Request(at_s, input_tokens, output_tokens, place)
+        ready = at_s + self.intake_s + self.intake_s_per_token * input_tokens
         heapq.heappush(self.future, (ready, self.issued, request))
 
     def _admit(self) -> None:
@@ -139,17 +153,18 @@ class _Scheduler:
             if request.input_tokens + request.output_tokens > limits.kv_cache_tokens:
                 self.waiting.popleft()
                 self.rejected += 1
-                self._next_of_stream()
+                self._next_of_stream(request)
                 continue
-            promised = sum(other.to_prefill - other.prefilled for other in self.prefilling)
+            promised = self.promised
             if self.held_tokens + promised + request.to_prefill + watermark > limits.kv_cache_tokens:
                 break
             self.prefilling.append(self.waiting.popleft())
+            self.promised += request.to_prefill - request.prefilled
             if promised > limits.max_num_batched_tokens:
                 break
 
     def _prefill_step(self) -> None:
-        mixes, batch = self.steps.costs.mixes_prefill, len(self.running)
+        mixes, batch = self.mixes, len(self.running)
         budget = self.limits.max_num_batched_tokens - (batch if mixes else 0)
         chunks, completed = [], []
         while self.prefilling and budget > 0:
@@ -158,6 +173,7 @@ class _Scheduler:
             chunks.append((new, request.prefilled))
             request.prefilled += new
             self.held_tokens += new
+            self.promised -= new
             budget -= new
             if request.prefilled < request.to_prefill:
                 break
@@ -218,8 +234,10 @@ class _Scheduler:
                 continue
             self.held_tokens -= self._tokens_of(request)
             ttft, e2e = request.first_token_s - request.arrival_s, self.now - request.arrival_s
-            self.done.append(Finished(request.arrival_s, ttft, e2e, request.input_tokens, request.output_tokens))
-            self._next_of_stream()
+            self.done.append(
+                Finished(request.arrival_s, ttft, e2e, request.input_tokens, request.output_tokens, request.place)
+            )
+            self._next_of_stream(request)
 
     def _tokens_of(self, request: _Request) -> int:
         """Tokens in the cache: the prefilled ones, and one for each decode step since."""
@@ -236,10 +254,13 @@ class _Scheduler:
         self.waiting.appendleft(request)
         self.preemptions += 1
 
-    def _next_of_stream(self) -> None:
-        if not self.load.is_open and self.issued < self.load.total_prompts:
+    def _next_of_stream(self, ended: _Request) -> None:
+        if self.followers:
+            for place, arrival in self.followers.pop(ended.place, ()):
+                self._issue(self.now + arrival.at_s, arrival.input_tokens, arrival.output_tokens, place)
+        if self.is_closed and self.issued < self.total_prompts:
             pause = self.draw.expovariate(1 / self.load.think_s) if self.load.users else 0.0
-            self._issue(self.now + pause, *self.load.lengths(self.draw))
+            self._issue(self.now + pause, *self.load.lengths(self.draw), self.issued)
 
 
 def simulate(steps: Steps, load: Load, limits: Limits) -> SimulatedRun:

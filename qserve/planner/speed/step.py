@@ -50,14 +50,24 @@ class StepTimes:
     costs: EngineCosts
     cache: str = "bf16"
     stages: int = 1
-    _by_tokens: dict[int, Terms] = field(default_factory=dict)
+    _by_tokens: dict[int, tuple[Terms, float]] = field(default_factory=dict)
+    """By tokens of a step: the terms, and the kernels' sum of them."""
+    _heads_us: dict[int, float] = field(default_factory=dict)
+    _dispatch_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        costs, network = self.costs, self.network
+        self._dispatch_us = (
+            costs.dispatch_layer_us * network.num_layers
+            + costs.dispatch_moe_us * network.moe_layers
+            + costs.dispatch_state_us * network.state_layers
+        )
 
     def decode_s(self, batch: int, context: float) -> float:
         """Seconds of a step that takes one token of `batch` sequences of `context` tokens in the mean."""
         network = self.network
         batch = -(-batch // self.stages)
-        fixed = self._of_tokens(batch)
-        kernel = fixed.kernels + self._head_us(batch) + self._decode_attention_us(batch, context)
+        kernel = self._of_tokens(batch)[1] + self._head_us(batch) + self._decode_attention_us(batch, context)
         if network.state_layers:
             kernel += network.state_layers * kernels.state_decode_us(self.card, network.value_heads, batch)
         return (kernel + self.engine_us(batch)) / 1e6
@@ -65,16 +75,11 @@ class StepTimes:
     def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
         """Seconds of a step with prompts in it: (new tokens, tokens before them) of each, and `batch` decodes."""
         new = sum(count for count, _ in chunks)
-        fixed, costs, network = self._of_tokens(batch + new), self.costs, self.network
-        kernel = fixed.kernels + self._head_us(batch + len(chunks)) + self._prefill_us(chunks)
+        costs, network = self.costs, self.network
+        kernel = self._of_tokens(batch + new)[1] + self._head_us(batch + len(chunks)) + self._prefill_us(chunks)
         if batch:
             kernel += self._decode_attention_us(batch, context)
-        dispatch = (
-            costs.dispatch_layer_us * network.num_layers
-            + costs.dispatch_moe_us * network.moe_layers
-            + costs.dispatch_state_us * network.state_layers
-        )
-        busy = max(kernel * costs.prefill_factor + costs.layer_us * network.num_layers, dispatch)
+        busy = max(kernel * costs.prefill_factor + costs.layer_us * network.num_layers, self._dispatch_us)
         fixed_us = costs.step_us + costs.request_us * (batch + len(chunks))
         return (busy + fixed_us) / 1e6
 
@@ -83,7 +88,7 @@ class StepTimes:
         network = self.network
         states = network.state_layers * kernels.state_decode_us(self.card, network.value_heads, batch)
         return replace(
-            self._of_tokens(batch),
+            self._of_tokens(batch)[0],
             attention=self._decode_attention_us(batch, context),
             states=states if network.state_layers else 0.0,
             lm_head=self._head_us(batch),
@@ -101,12 +106,13 @@ class StepTimes:
             + costs.state_layer_us * network.state_layers
         )
 
-    def _of_tokens(self, tokens: int) -> Terms:
+    def _of_tokens(self, tokens: int) -> tuple[Terms, float]:
         """What depends on the tokens of a step alone; above 512 they are rounded to 32."""
         tokens = tokens if tokens <= 512 else -(-tokens // 32) * 32
         found = self._by_tokens.get(tokens)
         if found is None:
-            found = self._by_tokens[tokens] = self._count(tokens)
+            terms = self._count(tokens)
+            found = self._by_tokens[tokens] = terms, terms.kernels
         return found
 
     def _count(self, tokens: int) -> Terms:
@@ -130,7 +136,10 @@ class StepTimes:
         return kernels.gemm_us(self.card, gemm.weights, tokens, gemm.rows, gemm.columns)
 
     def _head_us(self, sequences: int) -> float:
-        return self._gemm_us(self.network.lm_head, max(1, sequences))
+        found = self._heads_us.get(sequences)
+        if found is None:
+            found = self._heads_us[sequences] = self._gemm_us(self.network.lm_head, max(1, sequences))
+        return found
 
     def _decode_attention_us(self, batch: int, context: float) -> float:
         network = self.network

@@ -15,7 +15,7 @@ from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import gpu_key
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.planner.speed.request import SpeedRequest
-from qserve.planner.speed.search import Layout, choose_layout, layouts_for
+from qserve.planner.speed.search import Layout, choose_layout, device_for, layouts_for, recounted, shortened
 
 __all__ = ["ways_out"]
 
@@ -41,10 +41,13 @@ def ways_out(
 
 def _that_keep(kind: Iterator[Change], checkpoint: Checkpoint, wanted: SpeedRequest) -> Iterator[Suggestion]:
     for change, flags, hardware, request, load in kind:
-        layouts = layouts_for(checkpoint, hardware, request, replace(wanted, load=load))
+        layouts = layouts_for(checkpoint, hardware, request, replace(wanted, load=shortened(load)))
         if not layouts:
             continue
         best = choose_layout(layouts, wanted.targets)
+        if best.kept >= KEPT_SHARE:  # of few requests; now of all
+            device = device_for(hardware, best.plan)
+            best = recounted(best, checkpoint.spec, device, replace(wanted, load=load))
         if best.kept >= KEPT_SHARE:
             figures = best.speed.figures
             cost = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Bar", "Bars", "Chart", "Histogram", "HistogramSeries", "Interval", "Intervals", "Line", "Lines", "Point",
-           "Points", "Segment"]  # fmt: skip
+__all__ = ["Bar", "Bars", "Chart", "Histogram", "HistogramSeries", "Interval", "Intervals", "LayoutPoint",
+           "Layouts", "Line", "Lines", "Point", "Points", "Segment"]  # fmt: skip
 
 Colour = Literal["1", "2", "3", "4", "5", "6", "7", "8", "free"]
 """A place in the page's palette."""
@@ -120,4 +120,24 @@ class Points:
     y_title: str
 
 
-Chart = Bars | Lines | Histogram | Intervals | Points
+@dataclass(frozen=True)
+class LayoutPoint:
+    """One way to serve a load: tokens a second of one user and of one card. `is_front`: none is better in both."""
+
+    name: str
+    per_user: float
+    per_card: float
+    is_front: bool
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """What each layout gives a user, and what it makes of a card."""
+
+    points: tuple[LayoutPoint, ...]
+    x_title: str = "tokens/s of one user"
+    y_title: str = "tokens/s of one card"
+
+
+Chart = Bars | Lines | Histogram | Intervals | Points | Layouts

@@ -10,6 +10,8 @@ from qserve.report.sections.bench import bench
 from qserve.report.sections.comparison import comparison
 from qserve.report.sections.evals import evals
 from qserve.report.sections.faults import faults
+from qserve.report.sections.latency import latency
+from qserve.report.sections.layouts import layouts
 from qserve.report.sections.memory import memory
 from qserve.report.sections.overview import overview
 from qserve.report.sections.reproduce import reproduce
@@ -22,7 +24,8 @@ from qserve.version import __version__
 __all__ = ["sections_of"]
 
 _ORDER: tuple[Callable[[RunReport], Section | None], ...] = (
-    overview, memory, start, traffic, reward, reward_truth, evals, comparison, bench, faults, reproduce,
+    overview, memory, latency, layouts, start, traffic, reward, reward_truth, evals, comparison, bench, faults,
+    reproduce,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from qserve.report.blocks import Block, Column, Section, Table, Tile, Tiles
 from qserve.report.facts import RunReport
+from qserve.report.sections.latency import latency_errors
 from qserve.report.sections.memory import token_error, total_error, total_terms
 from qserve.runs import StoredWorker
 
@@ -80,6 +81,8 @@ def _tiles(report: RunReport) -> list[Tile]:
             tiles.append(Tile(f"{worker.name} memory", error, "change", remark))
         if (error := token_error(report, worker)) is not None:
             tiles.append(Tile(f"{worker.name} KV tokens", error, "change", "measured against planned"))
+        for name, error in latency_errors(report, worker.name).items():
+            tiles.append(Tile(f"{worker.name} {name}", error, "change", "measured mean against planned"))
     return tiles
 
 

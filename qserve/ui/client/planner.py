@@ -15,7 +15,7 @@ __all__ = ["PlanQuestion", "PlanRefused", "ask_planner"]
 _DOES_NOT_FIT = 3
 _LONGEST_S = 60
 # They read files of the server's machine by name, or change what is written.
-_NOT_HERE = frozenset({"config", "state-dir", "device-map", "json", "explain", "help"})
+_NOT_HERE = frozenset({"config", "state-dir", "device-map", "prices", "trace", "json", "explain", "help"})
 _SAID_BY = "qserve: "
 
 

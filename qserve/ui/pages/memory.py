@@ -12,7 +12,15 @@ from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.exposition import Sample, read
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, say
-from qserve.ui.views.memory import comparisons_view, evals_view, latency_view, live_view, memory_view, runs_view
+from qserve.ui.views.memory import (
+    comparisons_view,
+    evals_view,
+    latency_view,
+    live_view,
+    memory_view,
+    planned_latency_view,
+    runs_view,
+)
 
 __all__ = ["MemoryPage"]
 
@@ -77,7 +85,7 @@ class MemoryPage:
             **update,
             **self._live_update(samples, before, language),
             self._views["memory"]: memory_view(report["data"], language),
-            self._views["latency"]: latency_view(samples, language),
+            self._views["latency"]: planned_latency_view(report["data"], language) + latency_view(samples, language),
             self._views["runs"]: await self._runs(language),
         }
 

@@ -13,6 +13,8 @@ import gradio as gr
 from qserve.core.hardware import known_gpus
 from qserve.hub.bundled import known_ids
 from qserve.planner.engine import engine_names
+from qserve.report.charts.layouts import draw_layouts, layout_points
+from qserve.report.charts.specs import Layouts
 from qserve.ui.client.planner import PlanQuestion, PlanRefused, ask_planner
 from qserve.ui.pages.fields import number_field, whole_number_of
 from qserve.ui.pages.shared import PRIVATE, Shared
@@ -166,12 +168,33 @@ def _plan_view(plan: Mapping[str, Any], language: str) -> str:
             ]
         ),
     ]
+    if (plan.get("speed") or {}).get("alternatives"):
+        parts.append(_layouts(plan["speed"], language))
     if plan.get("suggestions"):
         parts.append(f"<h3>{say(language, 'plan.suggestions')}</h3>{_suggestions(plan['suggestions'], language)}")
     if plan.get("notes"):
         items = "".join(f"<li>{html.escape(str(note))}</li>" for note in plan["notes"])
         parts.append(f'<h3>{say(language, "plan.notes")}</h3><ul class="qs-notes">{items}</ul>')
     return f'<section class="qs-plan">{"".join(parts)}{_terms(plan, language)}</section>'
+
+
+def _layouts(speed: Mapping[str, Any], language: str) -> str:
+    """What the load was planned for, the picture of all layouts, and their figures."""
+    rows = [
+        (
+            f"{row['layout']}{' ✓' if row['chosen'] else ''}", row["cards"], f"{row['ttft_ms']:.0f}",
+            f"{row['tpot_ms']:.1f}", f"{row['output_tokens_per_s']:.0f}",
+            "–" if row.get("price_per_hour") is None else f"{row['price_per_hour']:.2f}",
+        )
+        for row in speed["alternatives"]
+    ]  # fmt: skip
+    head = [say(language, f"plan.{key}") for key in ("layout", "cards")]
+    chart = draw_layouts(Layouts(layout_points(speed["alternatives"])))
+    drawn = (
+        f'<div class="qs-table" tabindex="0" role="region" aria-label="{say(language, "plan.layouts")}">{chart}</div>'
+    )
+    told = table([*head, "TTFT ms", "TPOT ms", say(language, "memory.tokens_per_s"), "$/h"], rows, (1, 2, 3, 4, 5))
+    return f"<h3>{say(language, 'plan.layouts')}</h3>{drawn}{told}"
 
 
 def _suggestions(suggestions: list[Mapping[str, Any]], language: str) -> str:

@@ -21,6 +21,7 @@ __all__ = [
     "live_view",
     "memory_view",
     "plan_bars",
+    "planned_latency_view",
     "runs_view",
 ]
 
@@ -102,6 +103,29 @@ def latency_view(samples: Sequence[Sample], language: str) -> str:
         say(language, "memory.mean"),
     ]
     return f'<div class="qs-grid">{"".join(pictures)}</div>{table(head, rows, numbers=(1, 2, 3, 4, 5))}'
+
+
+def planned_latency_view(workers: Sequence[Mapping[str, Any]], language: str) -> str:
+    """Of each worker whose latency was planned: planned mean with its band, measured mean and median."""
+    told = [(worker, worker["latency"]) for worker in workers if worker.get("latency")]
+    rows = [
+        (
+            f"{say(language, f'memory.{key}')} · {', '.join(worker.get('models') or ())}",
+            f"{latency['num_requests']:,}",
+            f"{_ms(one['planned_mean'])} ({_ms(one['low'])} – {_ms(one['high'])})",
+            _ms(one["measured_mean"]),
+            _ms(one["measured_p50"]),
+            f"{100 * one['difference']:+.1f} %",
+        )
+        for worker, latency in told
+        for key, one in (("ttft", latency["ttft_ms"]), ("tpot", latency["tpot_ms"]))
+    ]
+    if not rows:
+        return ""
+    keys = ("latency", "count", "planned_band", "measured_mean", "measured_p50", "difference")
+    source = html.escape(say(language, "memory.planned_latency"))
+    head = [say(language, f"memory.{key}") for key in keys]
+    return f'<p class="qs-small">{source}</p>{table(head, rows, numbers=(1, 2, 3, 4, 5))}'
 
 
 def runs_view(runs: Sequence[Mapping[str, Any]], language: str) -> str:
@@ -253,6 +277,10 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _ms(milliseconds: float) -> str:
+    return _duration(milliseconds / 1000)
 
 
 def _size(num_bytes: float) -> str:

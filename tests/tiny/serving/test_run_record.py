@@ -6,11 +6,17 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 
 from qserve.runs import RunStore
 from tests.tiny.serving.served import QSERVE, START_LIMIT_S, Service, until
+
+
+def chat_report(client: httpx.Client) -> dict[str, Any]:
+    told: dict[str, Any] = client.get("/v1/qserve/report").json()["data"][0]
+    return told
 
 
 def test_what_was_served_is_known_after_kill_9_and_the_next_plan_learns_it(start: Callable[..., Service]) -> None:
@@ -19,18 +25,28 @@ def test_what_was_served_is_known_after_kill_9_and_the_next_plan_learns_it(start
     body = {"model": "demo", "messages": [{"role": "user", "content": "What is 12+30?"}], "max_tokens": 8}
     with httpx.Client(base_url=service.url, headers=headers, timeout=120) as client:
         told = client.get("/v1/qserve/report").json()
-        answers = [client.post("/v1/chat/completions", json={**body, "stream": n == 0}) for n in range(3)]
+        assert "latency" not in told["data"][0], "nothing was asked yet"
+        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        answers = [client.post("/v1/chat/completions", json=each) for each in (streamed, body, body)]
         answered = [answer.json()["usage"]["completion_tokens"] for answer in answers[1:]]
         assert client.post("/v1/chat/completions", json={**body, "model": "nobody"}).status_code == 404
         httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=30)  # without the key: not kept
         state = service.state / "qserve"
         store = RunStore.open(state)
         until(lambda: store.run().num_requests == 4, START_LIMIT_S, lambda: str(store.run()))
+        until(lambda: "latency" in chat_report(client), START_LIMIT_S, lambda: str(chat_report(client)))
+        latency = chat_report(client)["latency"]
         shown = client.get(f"/v1/qserve/runs/{told['run']}").json()
         assert client.get("/v1/qserve/runs").json()["data"][0]["id"] == told["run"]
         assert client.get("/v1/qserve/runs/nothing").json()["error"]["code"] == "run_not_found"
     assert httpx.get(f"{service.url}/v1/qserve/runs", timeout=30).status_code == 401
     assert shown["state"] == "running"
+    assert latency["num_requests"] == 1, "the one that was streamed"
+    for name in ("ttft_ms", "tpot_ms"):
+        one = latency[name]
+        assert 0 < one["low"] < one["planned_mean"] < one["high"]
+        assert one["measured_mean"] > 0
+        assert abs(one["measured_mean"] / one["planned_mean"] - 1 - one["difference"]) < 0.01
     assert shown["requests"]["workers"], "percentiles of what was answered"
 
     service.process.kill()

@@ -116,6 +116,15 @@ WORK = {
 }  # fmt: skip
 
 
+LATENCY = {
+    "ttft_ms": {"planned_mean": 20.0, "planned_p50": 19.0, "low": 15.0, "high": 28.0, "measured_mean": 25.0,
+                "measured_p50": 23.5, "difference": 0.25},
+    "tpot_ms": {"planned_mean": 5.0, "planned_p50": 5.1, "low": 4.5, "high": 6.0, "measured_mean": 4.75,
+                "measured_p50": 4.7, "difference": -0.05},
+    "num_requests": 14, "learned_from": None, "source": "the last streamed answers",
+}  # fmt: skip
+
+
 def a_report(model="demo", **changes):
     """Every section has something to say."""
     chat, reward = a_worker("chat", model), a_worker("reward", f"{model}-reward")
@@ -131,6 +140,7 @@ def a_report(model="demo", **changes):
         ),
         "traffic": Traffic((chat_group, reward_group), (of_chat, of_reward)),
         "work": {"reward": WORK},
+        "latency": {"chat": LATENCY},
         "evals": (StoredDocument(1, "eval", BEGAN + 300, "x", "offline", scores()),),
         "benches": (StoredDocument(2, "bench", BEGAN + 400, "x", "8 at once", bench()),),
         "comparisons": (StoredDocument(3, "comparison", BEGAN + 500, None, "bf16, int8, nf4", comparison()),),

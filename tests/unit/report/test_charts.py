@@ -15,6 +15,8 @@ from qserve.report.charts.specs import (
     HistogramSeries,
     Interval,
     Intervals,
+    LayoutPoint,
+    Layouts,
     Line,
     Lines,
     Point,
@@ -101,3 +103,16 @@ def test_durations_and_marks():
     assert [duration(one) for one in (3.21, 61, 3700, 90000)] == ["3.2 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]
     assert [mark_of(one, "ms") for one in (0.0, 20.0, 2.5)] == ["0", "20 ms", "2.50 ms"]
     assert mark_of(10.0, "rate") == "10/s"
+
+
+def test_layouts_that_nothing_beats_are_joined_and_named_and_the_chosen_has_a_ring():
+    points = (
+        LayoutPoint("fast <b>", 100.0, 500.0, True, False), LayoutPoint("frugal", 25.0, 1500.0, True, False),
+        LayoutPoint("taken", 60.0, 400.0, False, True), LayoutPoint("beaten", 50.0, 300.0, False, False),
+    )  # fmt: skip
+    drawn = str(draw(Layouts(points)))
+    (joined,) = re.findall(r'points="([^"]+)"', drawn)
+    assert len(joined.split()) == 2, "the front alone"
+    assert "fast &lt;b&gt;</text>" in drawn and "<b>" not in drawn
+    assert "beaten</text>" not in drawn and "beaten:" in drawn, "who points at it reads its name"
+    assert drawn.count('r="8"') == 1

@@ -95,7 +95,7 @@ def test_what_a_worker_told_last_of_its_work_counts_and_what_it_tells_now_counts
     report = read_report(store, store.run())
     assert report.work["reward"]["texts"] == 9
     assert not [event for event in report.events if event.event == "work"]
-    assert read_report(store, store.run(), {"reward": {"texts": 11}}).work["reward"]["texts"] == 11
+    assert read_report(store, store.run(), {"reward": {"work": {"texts": 11}}}).work["reward"]["texts"] == 11
 
 
 def _qserve(tmp_path, *arguments):

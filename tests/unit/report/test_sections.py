@@ -11,6 +11,8 @@ from qserve.report.charts.specs import Bars
 from qserve.report.sections import sections_of
 from qserve.report.sections.bench import bench
 from qserve.report.sections.faults import faults
+from qserve.report.sections.latency import latency
+from qserve.report.sections.layouts import layouts
 from qserve.report.sections.memory import memory, token_error, total_error
 from qserve.report.sections.overview import overview
 from qserve.report.sections.reward_truth import reward_truth
@@ -40,6 +42,28 @@ def test_the_error_of_the_plan_is_told_for_each_term_and_for_all():
     assert total_error(report, chat) == pytest.approx(device["weights_bytes"] / planned)
     assert rows["terms with both"][3] == total_error(report, chat)
     assert token_error(report, chat) == -0.5
+
+
+def test_latency_stands_beside_what_was_planned_for_the_same_requests():
+    report = a_report()
+    rows = _rows(latency(report), "latency_planned_chat")
+    assert rows["time to first token"][1:] == (20.0, 15.0, 28.0, 19.0, 25.0, 23.5, 0.25)
+    tiles = {tile.label: tile.value for tile in overview(report).blocks[0].tiles}
+    assert tiles["chat time per output token"] == -0.05
+    assert latency(replace(report, latency={})) is None
+
+
+def test_layouts_of_the_load_stand_in_the_report_of_a_run_that_was_planned_for_one():
+    row = {"layout": "bf16, 1 × TP 2", "cards": 2, "max_num_seqs": 64, "ttft_ms": 90.0, "tpot_ms": 12.0,
+           "output_tokens_per_s": 800.0, "kept_share": 1.0, "price_per_hour": None, "chosen": True, "pareto": True,
+           "tokens_per_s_per_user": 83.3, "tokens_per_s_per_card": 400.0}  # fmt: skip
+    report = a_report()
+    assert layouts(report) is None
+    chat = report.run.workers[0]
+    speed = {"load": {"input": 1000, "rps": 2, "assumed": False}, "alternatives": [row], "notes": []}
+    planned = replace(chat, plan={**chat.plan, "speed": speed})
+    section = layouts(replace(report, run=replace(report.run, workers=(planned,))))
+    assert _rows(section, "layouts_chat")["bf16, 1 × TP 2"][-2:] == (None, "yes")
 
 
 def test_the_last_account_of_the_memory_counts():
@@ -181,7 +205,7 @@ def test_a_document_of_another_shape_costs_its_own_section_only():
     odd = replace(report.evals[0], document={"lm_eval": {"results": {"t": 7}}})
     sections = {one.key: one for one in sections_of(replace(report, evals=(odd,)))}
     assert sections["evals"].blocks[0].is_warning and "can't be read" in sections["evals"].blocks[0].text
-    assert len(sections) == 10
+    assert len(sections) == 11
 
 
 def test_a_model_that_serves_noise_is_a_fault_and_one_that_predicts_text_is_told_of_its_start() -> None:

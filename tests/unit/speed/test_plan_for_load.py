@@ -60,9 +60,31 @@ def test_eight_cards_and_a_rate_take_the_fewest_that_surely_keep_the_targets() -
     assert speed["max_rps"]["value"] > 12
 
 
+def test_fewer_sequences_at_once_where_more_would_miss_the_time_per_token() -> None:
+    arguments = ["--gpu", "h100-sxm:2", "--quant", "fp8", "--concurrency", "128", "--ttft", "60s", "--tpot", "25ms"]
+    found = plan("--model", "Qwen/Qwen3-32B", *arguments)
+    seqs = found["workload"]["max_num_seqs"]
+    assert found["speed"]["targets"]["met"]
+    assert seqs < 128
+    assert found["engine_args"][found["engine_args"].index("--max-num-seqs") + 1] == str(seqs)
+    assert any(f"--max-num-seqs {seqs}" in note for note in found["notes"])
+    fixed = plan("--model", "Qwen/Qwen3-32B", *arguments, "--max-num-seqs", "256")
+    assert fixed["workload"]["max_num_seqs"] == 256
+    assert not fixed["speed"]["targets"]["met"]
+
+
 def test_without_targets_more_cards_serve_a_load_faster() -> None:
     one, eight = (qwen("--gpu", f"h100-sxm:{count}", "--concurrency", "32") for count in (1, 8))
     assert eight["tpot_ms"]["mean"] < one["tpot_ms"]["mean"] / 2
+
+
+def test_the_front_is_what_no_other_beats_for_a_user_and_for_a_card_at_once() -> None:
+    rows = qwen("--gpu", "h100-sxm:4", "--concurrency", "16")["alternatives"]
+    axes = [(row["tokens_per_s_per_user"], row["tokens_per_s_per_card"]) for row in rows]
+    for row, mine in zip(rows, axes, strict=True):
+        beaten = any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in axes)
+        assert row["pareto"] is not beaten
+    assert 2 <= sum(row["pareto"] for row in rows) < len(rows)
 
 
 def test_flags_fix_the_layout() -> None:

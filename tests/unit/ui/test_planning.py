@@ -44,6 +44,8 @@ def test_a_way_out_fills_the_form() -> None:
         ("disk", "after no flag"),
         ("--config /etc/shadow", "--config"),
         ("--device-map=x", "--device-map"),
+        ("--trace /etc/shadow", "--trace"),
+        ("--prices=/etc/shadow", "--prices"),
         ("'", "read"),
     ],
 )

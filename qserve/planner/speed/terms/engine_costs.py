@@ -22,6 +22,7 @@ class EngineCosts:
     `intake_ms` lies between the client's request and the first schedule, and between token and client: HTTP,
     tokenizer, streaming. `kept_cores` of a CPU are the server's own.
     `mixes_prefill`: prompts and decodes share a step; else a prompt's step makes decodes wait.
+    `is_fitted`: to published runs of the release; else what is known of its engine stands, with a wider band.
     """
 
     era: str
@@ -39,6 +40,7 @@ class EngineCosts:
     max_num_batched_tokens: int = 8192
     prefill_factor: float = 1.0
     kept_cores: int = 0
+    is_fitted: bool = True
 
 
 def era_of(engine: str, version: str) -> str:

@@ -16,8 +16,13 @@ from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.load import THINK_S, Load, read_trace
 from qserve.planner.speed.request import SpeedRequest
 
-__all__ = ["load_options", "speed_request_of"]
+__all__ = ["LOAD_FLAGS", "load_options", "price_options", "speed_request_of"]
 
+LOAD_FLAGS = (
+    "input_tokens", "output_tokens", "concurrency", "burst", "rps", "users", "think_time", "trace", "num_prompts",
+    "prefix_share", "ttft", "tpot", "replicas",
+)  # fmt: skip
+"""Their names among a command's keyword arguments."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 _POSITIVE = Count(min=1)
 _RATE = FiniteRange(0, min_open=True)
@@ -64,6 +69,8 @@ _OPTIONS = (
         type=_POSITIVE,
         help="Servers side by side, each on tensor-parallel-size cards.",
     ),
+)
+_PRICE_OPTIONS = (
     click.option(
         "--prices",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -74,8 +81,15 @@ _OPTIONS = (
 
 
 def load_options(function: Function) -> Function:
-    """Adds every flag of a load."""
+    """Adds every flag of a load, and of what it shall keep."""
     for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def price_options(function: Function) -> Function:
+    """Adds the flags of what cards cost."""
+    for option in reversed(_PRICE_OPTIONS):
         function = option(function)
     return function
 

@@ -1,0 +1,85 @@
+"""Requests that a server answered, and the same requests on simulated steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from qserve.planner.speed.load import Arrival, Load
+from qserve.planner.speed.simulate import Finished, Limits, Steps, simulate
+
+__all__ = ["ServedRequest", "replayed", "served_of"]
+
+_SAME_STREAM_S = 0.05
+"""A request that comes so soon after an answer's end is taken for the next one of a closed loop."""
+_IDLE_S = 1.0
+"""After so long without a request what comes next is a load of its own."""
+
+
+@dataclass(frozen=True)
+class ServedRequest:
+    """One answered request of a run: when it came, its lengths, and what it took."""
+
+    at_s: float
+    input_tokens: int
+    output_tokens: int
+    ttft_s: float
+    e2e_s: float
+
+    @property
+    def tpot_s(self) -> float:
+        return (self.e2e_s - self.ttft_s) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
+
+    @property
+    def ends_s(self) -> float:
+        return self.at_s + self.e2e_s
+
+
+def replayed(
+    steps: Steps, limits: Limits, served: Iterable[ServedRequest]
+) -> Iterator[tuple[ServedRequest, Finished]]:  # fmt: skip
+    """Each request beside what it takes on `steps`, as they came: closed loops as closed loops, the rest by the clock.
+
+    A request that followed an answer at once follows its simulated end, so that a machine that is slower or faster than
+    its plan meets as many requests at a time as the plan does. Requests that never fit the cache are left out.
+    """
+    for part in _loads(sorted(served, key=lambda one: one.at_s)):
+        run = simulate(steps, Load(trace=tuple(_arrivals(part))), limits)
+        for one in run.finished:
+            yield part[one.place], one
+
+
+def served_of(finished: Iterable[Finished]) -> list[ServedRequest]:
+    """Simulated answers as if a server had given them: for tests and for what-if."""
+    return [
+        ServedRequest(one.arrival_s, one.input_tokens, one.output_tokens, one.ttft_s, one.e2e_s) for one in finished
+    ]
+
+
+def _loads(served: Sequence[ServedRequest]) -> Iterator[list[ServedRequest]]:
+    """Parts between which nothing was asked for a while."""
+    part: list[ServedRequest] = []
+    until_s = 0.0
+    for one in served:
+        if part and one.at_s > until_s + _IDLE_S:
+            yield part
+            part = []
+        part.append(one)
+        until_s = max(until_s, one.ends_s)
+    if part:
+        yield part
+
+
+def _arrivals(served: Sequence[ServedRequest]) -> Iterator[Arrival]:
+    """In the order of arrival; a request takes up the stream of the last answer that ended just before it."""
+    start = served[0].at_s
+    free: set[int] = set()
+    for place, one in enumerate(served):
+        ended = [other for other in free if 0 <= one.at_s - served[other].ends_s <= _SAME_STREAM_S]
+        free.add(place)
+        if ended:
+            before = max(ended, key=lambda other: served[other].ends_s)
+            free.remove(before)
+            yield Arrival(one.at_s - served[before].ends_s, one.input_tokens, one.output_tokens, before)
+        else:
+            yield Arrival(one.at_s - start, one.input_tokens, one.output_tokens)

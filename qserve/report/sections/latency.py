@@ -1,0 +1,55 @@
+"""Planned latency against measured, by worker: the requests that came, as the plan's simulation has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qserve.report.blocks import Block, Column, Section, Table, Text, Value
+from qserve.report.facts import RunReport
+
+__all__ = ["latency", "latency_errors"]
+
+_NAMES = {"ttft_ms": "time to first token", "tpot_ms": "time per output token"}
+_COLUMNS = (
+    Column("figure", "latency"),
+    Column("planned_ms", "planned mean", "ms"),
+    Column("low_ms", "band from", "ms"),
+    Column("high_ms", "to", "ms"),
+    Column("planned_p50_ms", "planned p50", "ms"),
+    Column("measured_ms", "measured mean", "ms"),
+    Column("measured_p50_ms", "measured p50", "ms"),
+    Column("difference", "difference", "change"),
+)
+_LEARNS = (
+    "The next plan of this model on this machine learns from these requests (qserve plan; --no-learn plans without). "
+    "Bands: 80 of 100 measured values of the kind lie inside."
+)
+
+
+def latency(report: RunReport) -> Section | None:
+    """A table for each worker whose latency was planned."""
+    blocks: list[Block] = [
+        _table(worker.name, report.latency[worker.name])
+        for worker in report.run.workers if worker.name in report.latency
+    ]  # fmt: skip
+    return Section("latency", "Latency: planned against measured", (*blocks, Text(_LEARNS))) if blocks else None
+
+
+def latency_errors(report: RunReport, worker: str) -> dict[str, float]:
+    """Measured over planned, less one, of the means: by the figures' names for people."""
+    told = report.latency.get(worker, {})
+    return {title: told[name]["difference"] for name, title in _NAMES.items() if name in told}
+
+
+def _table(name: str, told: Mapping[str, Any]) -> Table:
+    rows: tuple[tuple[Value, ...], ...] = tuple(
+        (
+            title, told[key]["planned_mean"], told[key]["low"], told[key]["high"], told[key]["planned_p50"],
+            told[key]["measured_mean"], told[key]["measured_p50"], told[key]["difference"],
+        )
+        for key, title in _NAMES.items()
+    )  # fmt: skip
+    learned = f"; planned with what {told['learned_from']} measured" if told.get("learned_from") else ""
+    how = f"{told['num_requests']:,} requests: {told['source']}{learned}"
+    return Table(f"latency_planned_{name}", f"{name}: latency", _COLUMNS, rows, how)

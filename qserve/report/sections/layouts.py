@@ -1,0 +1,49 @@
+"""Layouts that were counted for the load that `qserve up` was started for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qserve.report.blocks import Block, Column, Figure, Section, Table, Text, Value
+from qserve.report.charts.layouts import layout_points
+from qserve.report.charts.specs import Layouts
+from qserve.report.facts import RunReport
+
+__all__ = ["layouts"]
+
+_COLUMNS = (
+    Column("layout", "layout"),
+    Column("cards", "cards", "count"),
+    Column("max_num_seqs", "at once", "count"),
+    Column("ttft_ms", "TTFT", "ms"),
+    Column("tpot_ms", "TPOT", "ms"),
+    Column("output_tokens_per_s", "tokens/s", "number"),
+    Column("kept_share", "in time", "share"),
+    Column("price_per_hour", "$ an hour", "number"),
+    Column("chosen", "chosen"),
+)
+
+
+def layouts(report: RunReport) -> Section | None:
+    """The picture and the figures; None where no load was named."""
+    blocks: list[Block] = []
+    for worker in report.run.workers:
+        speed = worker.plan.get("speed") or {}
+        if speed.get("alternatives"):
+            blocks += _worker(worker.name, speed)
+    return Section("layouts", "Layouts for the load", tuple(blocks)) if blocks else None
+
+
+def _worker(name: str, speed: dict[str, Any]) -> list[Block]:
+    rows: tuple[tuple[Value, ...], ...] = tuple(
+        tuple("yes" if value is True else "" if value is False else value for value in map(row.get, _keys()))
+        for row in speed["alternatives"]
+    )
+    load = ", ".join(f"{key} {value}" for key, value in speed["load"].items() if key != "assumed")
+    table = Table(f"layouts_{name}", f"{name}: layouts", _COLUMNS, rows, f"planned before the start for {load}")
+    figure = Figure(Layouts(layout_points(speed["alternatives"])), table)
+    return [figure, *(Text(note) for note in speed.get("notes", ()))]
+
+
+def _keys() -> tuple[str, ...]:
+    return tuple(column.key for column in _COLUMNS)

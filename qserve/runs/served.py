@@ -1,0 +1,18 @@
+"""Answers of a run whose times and lengths are known: what is compared with the plan and learned from."""
+
+from __future__ import annotations
+
+from qserve.planner.speed.served import ServedRequest
+from qserve.runs.records import StoredRun
+from qserve.runs.store import RunStore
+
+__all__ = ["served_requests"]
+
+
+def served_requests(store: RunStore, run: StoredRun, worker: str, most: int) -> list[ServedRequest]:
+    """The last ones that were streamed to their end, and whose worker told the tokens (`include_usage`)."""
+    return [
+        ServedRequest(one.began_unix_s, one.prompt_tokens, one.completion_tokens, one.ttft_ms / 1000, one.e2e_ms / 1000)
+        for one in store.requests(run, limit=most, worker=worker)
+        if one.ttft_ms and one.prompt_tokens and one.completion_tokens and not one.error_code and not one.client_left
+    ]

@@ -1,0 +1,53 @@
+"""Latency as it was planned for the requests that came, beside what they took."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qserve.engine.base import WorkerEndpoint
+from qserve.errors import QserveError
+from qserve.gateway.kept_runs import KeptRuns
+from qserve.planner.speed.compared import compared
+from qserve.planner.speed.estimate import Replica
+from qserve.runs.served import served_requests
+
+__all__ = ["LatencyWatch"]
+
+_MOST_REQUESTS = 200
+_HOLDS_FOR_S = 2.0
+
+
+@dataclass
+class LatencyWatch:
+    """Compares on demand, in a thread; an answer holds for some seconds, so that nobody can keep it busy."""
+
+    replica: Replica
+    kept: KeptRuns
+    endpoint: WorkerEndpoint
+    _told: dict[str, Any] = field(default_factory=dict)
+    _told_at_s: float = float("-inf")
+    _alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def __call__(self) -> dict[str, Any]:
+        """`LatencyComparison.to_json()`; empty where no such request was kept, or the store can't be read."""
+        async with self._alone:
+            if time.monotonic() - self._told_at_s > _HOLDS_FOR_S:
+                self._told = await asyncio.to_thread(self._now)
+                self._told_at_s = time.monotonic()
+        return self._told
+
+    def _now(self) -> dict[str, Any]:
+        store, name = self.kept.store, self.kept.run_id
+        if store is None or name is None:
+            return {}
+        try:
+            served = served_requests(store, store.run(name), self.endpoint.name, _MOST_REQUESTS)
+        except QserveError:
+            return {}
+        # A start that was refused is tried once more with less.
+        limits = replace(self.replica.limits, max_num_seqs=self.endpoint.max_num_seqs)
+        found = compared(replace(self.replica, limits=limits), served)
+        return {} if found is None else found.to_json()

@@ -1,0 +1,64 @@
+"""Planned latency beside measured: the same requests, simulated as they came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from qserve.planner.speed.compared import compared
+from qserve.planner.speed.estimate import Replica
+from qserve.planner.speed.learned import CorrectedSteps, StepFactors
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.served import ServedRequest, served_of
+from qserve.planner.speed.simulate import Limits, simulate
+from qserve.planner.speed.terms.card import CardSpeed
+from qserve.planner.speed.terms.engine_costs import EngineCosts
+
+LIMITS = Limits(8, 2048, 100_000)
+CARD = CardSpeed("a card", 1e12, {"bf16": 1e14}, {}, like="", links={1: (0.0, 1.0)})
+
+COSTS = EngineCosts("test", 0, 0, 0, 0, intake_ms=1.0)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """10 ms a step, half a millisecond a token of a prompt."""
+
+    costs: EngineCosts = COSTS
+
+    def decode_s(self, batch: int, context: float) -> float:
+        return 0.010
+
+    def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
+        return 0.0005 * sum(new for new, _ in chunks)
+
+
+REPLICA = Replica(Steps(), LIMITS, CARD, "vllm")
+
+
+def served(load: Load, factor: float = 1.0) -> list[ServedRequest]:
+    return served_of(simulate(CorrectedSteps(Steps(), StepFactors(*[factor] * 4)), load, LIMITS).finished)
+
+
+def test_a_server_that_keeps_its_plan_differs_by_nothing() -> None:
+    found = compared(REPLICA, served(Load(100, 20, concurrency=4, num_prompts=12)))
+    assert found is not None
+    assert found.num_requests == 12
+    assert found.ttft_ms.difference == pytest.approx(0, abs=0.02)
+    assert found.tpot_ms.difference == pytest.approx(0, abs=0.02)
+    assert found.tpot_ms.low < found.tpot_ms.planned_mean < found.tpot_ms.high
+
+
+def test_a_server_of_half_the_speed_differs_by_its_double() -> None:
+    found = compared(REPLICA, served(Load(100, 20, concurrency=1, num_prompts=5), factor=2.0))
+    assert found is not None
+    assert (found.ttft_ms.difference, found.tpot_ms.difference) == pytest.approx((1.0, 1.0), abs=0.05)
+    told = found.to_json()
+    assert told["tpot_ms"]["measured_mean"] == pytest.approx(20.0, rel=0.02)
+    assert told["learned_from"] is None
+
+
+def test_answers_of_one_token_and_none_tell_nothing() -> None:
+    assert compared(REPLICA, []) is None
+    assert compared(REPLICA, [ServedRequest(0.0, 100, 1, 0.05, 0.05)]) is None
