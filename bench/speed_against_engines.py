@@ -1,7 +1,7 @@
 """Planned speed against real engines on this CPU: written down before, measured after, learned from, measured again.
 
     python bench/speed_against_engines.py                      # both engines, 0.6B and 1.7B shapes: about 15 minutes
-    python bench/speed_against_engines.py --quick              # fewer tokens: 8 minutes on two quiet cores
+    python bench/speed_against_engines.py --quick              # fewer tokens, and vLLM without compiling: 8 minutes
     python bench/speed_against_engines.py --shapes qwen3-0.6b --engines transformers --streams 1 4
 
 Random weights in real shapes, served by `qserve up`, loaded by `qserve bench` in closed loops. The rates of the CPU are
@@ -62,6 +62,7 @@ class Subject:
     shape: str
     folder: Path
     state: Path
+    is_eager: bool = False
 
     @property
     def flags(self) -> list[str]:
@@ -69,6 +70,7 @@ class Subject:
         return [
             "--model", str(self.folder), "--engine", self.engine, "--gpu", "none", "--quant", "bf16",
             "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_NUM_SEQS), "--state-dir", str(self.state),
+            *(["--enforce-eager"] if self.is_eager and self.engine == "vllm" else []),
         ]  # fmt: skip
 
     def server(self) -> Server:
@@ -232,7 +234,8 @@ def main() -> None:
     parser.add_argument("--output-len", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--waves", type=int, default=2, help="requests a stream")
-    parser.add_argument("--quick", action="store_true", help="16 tokens an answer, one round")
+    parser.add_argument("--quick", action="store_true", help="16 tokens an answer, one round, --eager")
+    parser.add_argument("--eager", action="store_true", help="vLLM without compiling, which takes minutes on a CPU")
     parser.add_argument("--most-others", type=float, default=0.06, help="of the machine, in a round that counts")
     parser.add_argument("--most-minutes", type=float, default=20.0, help="until when rounds are taken again")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 10**6)
@@ -259,7 +262,7 @@ def main() -> None:
             for engine in arguments.engines:
                 state = Path(states) / f"{engine}-{shape}"
                 shutil.copytree(rates, state)
-                session.run(Subject(engine, shape, folder, state))
+                session.run(Subject(engine, shape, folder, state, arguments.quick or arguments.eager))
     off = [row for row in session.rows if abs(row.error) > (BEFORE if row.phase == "before" else LEARNED)]
     print(
         f"\nThe CPU: {machine['found']}\n{len(off)} of {len(session.rows)} figures are further off than {BEFORE:.0%} "
