@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import groupby
 
 from rich.console import Console, Group, RenderableType
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, ways_out
 from qserve.cli.terminal import console_of
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import DevicePlan, Plan
-from qserve.units import GIB, format_bytes
+from qserve.units import format_bytes
 
 __all__ = ["show_plan"]
 
@@ -24,7 +24,6 @@ _TERMS = (
     ("runtime", "runtime_bytes", "cyan"),
     ("others", "used_by_others_bytes", "bright_black"),
 )
-_BAR_WIDTH = 60
 
 
 def show_plan(plan: Plan, explain: bool = False, console: Console | None = None) -> None:
@@ -46,50 +45,23 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
     for note in plan.notes:
         console.print(Text(f"· {note}", style="dim"))
     if plan.suggestions and not plan.fits:
-        console.print(_ways_out(plan))
+        console.print(ways_out("What would fit:", plan.suggestions))
 
 
 def _headline(plan: Plan) -> RenderableType:
-    verdict, style = (" fits ", "bold white on green") if plan.fits else (" does not fit ", "bold white on red")
     size = f"{plan.model.parameters / 1e9:.2f}B"
-    facts = f" {plan.model.id} · {size} · {plan.quant.scheme} · {plan.engine} {plan.engine_version}"
-    lines: list[RenderableType] = [Text.assemble((verdict, style), (facts, "bold"))]
-    if plan.quant.checkpoint != plan.model.id or plan.quant.in_flight:
-        lines.append(Text(f"  loads {plan.quant.checkpoint}: {plan.quant.reason}", style="dim"))
-    if plan.why_not:
-        lines.append(Text(f"  {plan.why_not}", style="red"))
-    return Group(*lines)
+    facts = f"{plan.model.id} · {size} · {plan.quant.scheme} · {plan.engine} {plan.engine_version}"
+    is_changed = plan.quant.checkpoint != plan.model.id or plan.quant.in_flight
+    notes = [f"loads {plan.quant.checkpoint}: {plan.quant.reason}"] if is_changed else []
+    return headline(plan.fits, facts, notes, plan.why_not)
 
 
 def _device(device: DevicePlan, count: int) -> RenderableType:
     """One panel for cards that are alike: the ranks of a stage."""
-    free = device.free_bytes
-    left = f"{format_bytes(free)} left" if free >= 0 else f"{format_bytes(-free)} too much"
     name = f"{count} × {device.name}, each" if count > 1 else device.name
-    title = f"{name} · {format_bytes(device.total_bytes)} · {left}"
-    content = Group(_bar(device), _legend(device))
-    return Panel(content, title=title, title_align="left", width=_BAR_WIDTH + 18, border_style="dim")
-
-
-def _bar(device: DevicePlan) -> Text:
-    whole = max(device.total_bytes, device.total_bytes - device.free_bytes, 1)
-    bar = Text()
-    for _, field, colour in _TERMS:
-        bar.append("█" * round(getattr(device, field) * _BAR_WIDTH / whole), style=colour)
-    return bar.append("░" * max(0, _BAR_WIDTH - len(bar)), style="dim")
-
-
-def _legend(device: DevicePlan) -> Table:
-    """Three terms a row, so that a name is never parted from its figure."""
-    grid = Table.grid(padding=(0, 3))
-    cells = [
-        Text.assemble(("■ ", colour), f"{name} {format_bytes(getattr(device, field))}")
-        for name, field, colour in _TERMS
-        if getattr(device, field)
-    ]
-    for start in range(0, len(cells), 3):
-        grid.add_row(*cells[start : start + 3])
-    return grid
+    title = f"{name} · {format_bytes(device.total_bytes)} · {left_of(device.free_bytes)}"
+    parts = [Part(term, getattr(device, field), colour) for term, field, colour in _TERMS]
+    return bar_panel(title, parts, max(device.total_bytes, device.total_bytes - device.free_bytes), parts_a_row=3)
 
 
 def _limits(plan: Plan) -> RenderableType:
@@ -124,21 +96,6 @@ def _describe_map(plan: Plan) -> str:
 
 
 def _terms(device: DevicePlan, count: int) -> RenderableType:
-    """The account of one device, or of `count` that are alike."""
+    """The terms of one device, or of `count` that are alike."""
     name = f"each of {count} × {device.name}" if count > 1 else device.name
-    lines: list[RenderableType] = [Text(f"How {name} is counted:", style="bold")]
-    for term in device.terms:
-        band = f"  ({term.low_bytes / GIB:.2f} to {term.high_bytes / GIB:.2f} GiB)"
-        lines.append(Text.assemble((f"{term.name}: {format_bytes(term.num_bytes)}", "bold"), (band, "dim")))
-        lines.append(Text(f"  = {term.formula}"))
-        lines.append(Text(f"  source: {term.source}", style="dim"))
-    return Group(*lines)
-
-
-def _ways_out(plan: Plan) -> RenderableType:
-    lines: list[RenderableType] = [Text("What would fit:", style="bold")]
-    for number, suggestion in enumerate(plan.suggestions, 1):
-        lines.append(Text(f"{number}. {suggestion.change}", style="green"))
-        lines.append(Text(f"   {suggestion.cost}"))
-        lines.append(Text(f"   {suggestion.command}", style="cyan"))
-    return Group(*lines)
+    return Group(Text(f"How {name} is counted:", style="bold"), *map(explained, device.terms))

@@ -1,0 +1,89 @@
+"""What serving plans and training plans are drawn with: a bar of terms in a panel, a term explained, ways out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from qserve.planner.plan import Suggestion, Term
+from qserve.units import GIB, format_bytes
+
+__all__ = ["Part", "bar_panel", "explained", "headline", "left_of", "ways_out"]
+
+_BAR_WIDTH = 60
+
+
+class Part(NamedTuple):
+    """A part of a bar, and its entry in the legend."""
+
+    name: str
+    num_bytes: int
+    colour: str
+
+
+def headline(fits: bool, facts: str, notes: Iterable[str], why_not: str | None) -> RenderableType:
+    """The verdict and what it is about; below it what is loaded, and why it does not fit."""
+    verdict, style = (" fits ", "bold white on green") if fits else (" does not fit ", "bold white on red")
+    lines: list[RenderableType] = [Text.assemble((verdict, style), (f" {facts}", "bold"))]
+    lines += [Text(f"  {note}", style="dim") for note in notes]
+    if why_not:
+        lines.append(Text(f"  {why_not}", style="red"))
+    return Group(*lines)
+
+
+def left_of(free_bytes: int) -> str:
+    """What a card has left, or lacks."""
+    return f"{format_bytes(free_bytes)} left" if free_bytes >= 0 else f"{format_bytes(-free_bytes)} too much"
+
+
+def bar_panel(
+    title: str, parts: Sequence[Part], whole_bytes: int, parts_a_row: int, below: RenderableType | None = None
+) -> Panel:
+    """The parts as one bar of `whole_bytes`, in order, with a legend of those that are not empty."""
+    content = [_bar(parts, max(whole_bytes, 1)), _legend(parts, parts_a_row), *([] if below is None else [below])]
+    return Panel(Group(*content), title=title, title_align="left", width=_BAR_WIDTH + 18, border_style="dim")
+
+
+def _bar(parts: Sequence[Part], whole_bytes: int) -> Text:
+    bar = Text()
+    for part in parts:
+        bar.append("█" * round(part.num_bytes * _BAR_WIDTH / whole_bytes), style=part.colour)
+    return bar.append("░" * max(0, _BAR_WIDTH - len(bar)), style="dim")
+
+
+def _legend(parts: Sequence[Part], parts_a_row: int) -> Table:
+    """So many a row that a name is never parted from its figure."""
+    grid = Table.grid(padding=(0, 3))
+    cells = [
+        Text.assemble(("■ ", part.colour), f"{part.name} {format_bytes(part.num_bytes)}")
+        for part in parts
+        if part.num_bytes
+    ]
+    for start in range(0, len(cells), parts_a_row):
+        grid.add_row(*cells[start : start + parts_a_row])
+    return grid
+
+
+def explained(term: Term) -> RenderableType:
+    """A term with its band, formula and source."""
+    band = f"  ({term.low_bytes / GIB:.2f} to {term.high_bytes / GIB:.2f} GiB)"
+    return Group(
+        Text.assemble((f"{term.name}: {format_bytes(term.num_bytes)}", "bold"), (band, "dim")),
+        Text(f"  = {term.formula}"),
+        Text(f"  source: {term.source}", style="dim"),
+    )
+
+
+def ways_out(heading: str, suggestions: Iterable[Suggestion]) -> RenderableType:
+    """Changes, what each costs, and its command."""
+    lines: list[RenderableType] = [Text(heading, style="bold")]
+    for number, suggestion in enumerate(suggestions, 1):
+        lines.append(Text(f"{number}. {suggestion.change}", style="green"))
+        lines.append(Text(f"   {suggestion.cost}"))
+        lines.append(Text(f"   {suggestion.command}", style="cyan"))
+    return Group(*lines)
