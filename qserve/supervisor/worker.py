@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
 import logging
-import os
-import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +18,8 @@ from qserve.engine.process_tree import tree_of
 from qserve.errors import QserveError, WorkerFailed
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
-from qserve.runs.private import open_private
-from qserve.supervisor import activity, keys, stacks, stall
+from qserve.supervisor import activity, stacks, stall
+from qserve.supervisor.child import Child
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
 from qserve.supervisor.start_watch import StartStuck, StartWatch
 
@@ -37,14 +33,8 @@ _WELL_AFTER_S = 60.0
 _MAX_FAILED_STARTS = 10
 _READY_INTERVAL_S = 0.1
 _HEALTH_INTERVAL_S = 2.0
-_END_INTERVAL_S = 0.5
 _HEALTH_TIMEOUT_S = 30.0
 _MISSED_HEALTH_CHECKS = 3
-_TERM_GRACE_S = 2.0
-# The guard (engine/guard.py) ends on it what the engine started, and its shared memory; other workers are killed.
-_END_FAMILY = signal.SIGUSR1
-_FAMILY_GRACE_S = 10.0
-_LAST_WORDS_S = 2.0
 
 WorkerEvents = Callable[[str, str, dict[str, Any]], None]
 """`tell(worker, event, details)`: `phase`, `ready`, `down`, `restart`, `retry`; for the screen and the run's record."""
@@ -70,13 +60,13 @@ class SupervisedWorker:
         """Of a model that must predict text; None where that is no question (rewards, random weights on purpose)."""
         self._log_file = log_file
         self._tell = tell
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: Child | None = None
         self._client = WorkerClient(endpoint.address, endpoint.key, connect_timeout_s=5.0)
 
     @property
     def pid(self) -> int | None:
         """The child's process id while there is one."""
-        return None if self._process is None else self._process.pid
+        return None if self._child is None else self._child.pid
 
     async def start(self) -> None:
         """Start the worker and return when it is ready. Raises with the worker's own reason if it ends before that.
@@ -109,12 +99,8 @@ class SupervisedWorker:
 
     async def stop(self) -> None:
         """End the worker: politely, then not."""
-        process = self._process
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-            await self._ended(process)
-        self._kill_group()
+        if self._child is not None:
+            await self._child.end()
         self._client.close()
 
     async def memory(self) -> dict[str, Any]:
@@ -141,9 +127,8 @@ class SupervisedWorker:
             await self._until_ready()
             await self.launch.introduce(self._ask, self.endpoint)
         except QserveError:
-            assert self._process is not None
-            if self._process.returncode is None:
-                await self._end_now(self._process)
+            if self._running.returncode is None:
+                await self._end_now()
             raise
         self.endpoint.start_phases_s = dict(self.phases_s)
         self._set(WorkerState.READY, "")
@@ -173,37 +158,18 @@ class SupervisedWorker:
         self.phases_s = {}
         self._num_lines = 0
         self._phase, self._phase_began = "starting the process", time.monotonic()
-        self._process = await asyncio.create_subprocess_exec(
-            *self.launch.command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            # A session of its own: Ctrl-C in the terminal reaches us alone, and we drain.
-            start_new_session=True,
-            env=_environment(self.launch.environment),
-            limit=1024 * 1024,
-        )
-        self._log_task = asyncio.create_task(self._capture(self._process))
+        self._child = await Child.start(self.launch.command, self.launch.environment, self._log_file, self._hear)
 
-    async def _capture(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        with self._opened_log() as log:
-            while line := await _line(process.stdout):
-                self._num_lines += 1
-                # A full disk loses log lines and nothing else.
-                with contextlib.suppress(OSError):
-                    log.write(line)
-                phase = self.launch.hear(line.decode(errors="replace").strip())
-                if phase is not None and self.endpoint.state is not WorkerState.READY:
-                    self._enter(phase)
+    @property
+    def _running(self) -> Child:
+        assert self._child is not None, "it was started"
+        return self._child
 
-    def _opened_log(self) -> io.FileIO:
-        """Unbuffered: what a full disk did not take must not be tried again when the file is closed."""
-        try:
-            return io.FileIO(self._log_file, "a", opener=open_private)
-        except OSError as error:
-            _log.warning("%s can't be written (%s); serving goes on", self._log_file, error)
-            return io.FileIO(os.devnull, "a")
+    def _hear(self, line: str) -> None:
+        self._num_lines += 1
+        phase = self.launch.hear(line)
+        if phase is not None and self.endpoint.state is not WorkerState.READY:
+            self._enter(phase)
 
     def _enter(self, phase: str) -> None:
         if phase == self._phase:
@@ -214,51 +180,45 @@ class SupervisedWorker:
         self._event("phase", name=phase)
 
     async def _until_ready(self) -> None:
-        process = self._process
-        assert process is not None
+        child = self._running
         watch = StartWatch()
-        while process.returncode is None:
+        while child.returncode is None:
             if await self.launch.is_ready(self._ask):
                 self._enter("ready")
                 return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _READY_INTERVAL_S)
-            stuck = watch.see(self._phase, self._num_lines, lambda: self._read_bytes(process.pid))
+            await child.wait(_READY_INTERVAL_S)
+            stuck = watch.see(self._phase, self._num_lines, lambda: activity.read_bytes_of(tree_of(child.pid)))
             if stuck is not None:
-                await self._end_stuck(process)
+                await self._end_stuck()
                 raise StartStuck(stuck, self._log_file)
-        await self._buried()
-        raise self.launch.failure(process.returncode)
-
-    def _read_bytes(self, pid: int) -> int:
-        return activity.read_bytes_of(tree_of(pid))
+        await self._reap()
+        raise self.launch.failure(child.returncode)
 
     async def _until_down(self) -> str:
         """The reason, once the worker has ended, or was ended because it hung or said that it is not well."""
-        process = self._process
-        assert process is not None
-        sick, hung = (asyncio.create_task(one) for one in (self._until_sick(), self._until_hung(process.pid)))
-        tasks = (asyncio.create_task(_until_ended(process)), sick, hung)
+        child = self._running
+        sick, hung = (asyncio.create_task(one) for one in (self._until_sick(), self._until_hung(child.pid)))
+        tasks = (asyncio.create_task(child.ended()), sick, hung)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if process.returncode is not None:
+        if child.returncode is not None:
             self._set(WorkerState.RESTARTING, "the worker ended")
-            await self._buried()
-            return death_of(process.returncode)
-        return await self._give_up(process, sick if hung.cancelled() else hung, has_stacks=not hung.cancelled())
+            await self._reap()
+            return death_of(child.returncode)
+        return await self._give_up(sick if hung.cancelled() else hung, has_stacks=not hung.cancelled())
 
-    async def _give_up(self, process: asyncio.subprocess.Process, said: asyncio.Task[str], *, has_stacks: bool) -> str:
+    async def _give_up(self, said: asyncio.Task[str], *, has_stacks: bool) -> str:
         """End a worker that still runs; the reason with what became of it."""
         reason = said.result()
         self._set(WorkerState.RESTARTING, f"the worker {reason}")
         if has_stacks:
-            await self._end_stuck(process)
+            await self._end_stuck()
             return f"the worker {reason} and was ended; where its threads were stands in {self._log_file}"
-        await self._end_now(process)
+        await self._end_now()
         return f"the worker {reason} and was ended"
 
     async def _until_sick(self) -> str:
@@ -289,40 +249,22 @@ class SupervisedWorker:
             if reason is not None:
                 return reason
 
-    async def _end_stuck(self, process: asyncio.subprocess.Process) -> None:
+    async def _end_stuck(self) -> None:
         """End it in a way that says where it was."""
-        pids = await asyncio.to_thread(self.launch.computing, process.pid)
-        states = await asyncio.to_thread(stacks.states_of, tree_of(process.pid))
+        child = self._running
+        pids = await asyncio.to_thread(self.launch.computing, child.pid)
+        states = await asyncio.to_thread(stacks.states_of, tree_of(child.pid))
         self._event("stuck", processes=states)
-        stacks.end_with_stacks(pids)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _LAST_WORDS_S)
-        await self._end_now(process)
+        await child.end_with_stacks(pids)
+        await self._reap()
 
-    async def _end_now(self, process: asyncio.subprocess.Process) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await self._ended(process)
-        await self._buried()
+    async def _end_now(self) -> None:
+        await self._running.end()
+        await self._reap()
 
-    async def _ended(self, process: asyncio.subprocess.Process) -> None:
-        """Returns once it has ended, which it was asked to do; if it doesn't, it is made to."""
-        for wait_s, more in ((_TERM_GRACE_S, _END_FAMILY), (_FAMILY_GRACE_S, signal.SIGKILL)):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), wait_s)
-                return
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(more)
-        self._kill_group()
-        await process.wait()
-
-    async def _buried(self) -> None:
-        """What it started itself must not outlive it; then its last words can be read."""
-        self._kill_group()
-        # Something in a session of its own may still hold the pipe; the next start does not wait for it.
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._log_task, _LAST_WORDS_S)
-        self._event("down", returncode=self._process.returncode if self._process else None)
+    async def _reap(self) -> None:
+        await self._running.reap()
+        self._event("down", returncode=self._running.returncode)
 
     async def _ask(
         self, method: str, path: str, body: bytes, timeout_s: float = _HEALTH_TIMEOUT_S
@@ -342,27 +284,3 @@ class SupervisedWorker:
     def _set(self, state: WorkerState, detail: str) -> None:
         self.endpoint.detail = detail
         self.endpoint.state = state
-
-    def _kill_group(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-
-
-def _environment(wanted: Mapping[str, str]) -> dict[str, str]:
-    """The worker's: it has an internal key of its own, and never learns the service's."""
-    return {**{name: value for name, value in wanted.items() if name != keys.VARIABLE}, **stacks.ENVIRONMENT}
-
-
-async def _until_ended(process: asyncio.subprocess.Process) -> None:
-    """`process.wait` alone waits for the pipe as well, which something that it started may still hold."""
-    while process.returncode is None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _END_INTERVAL_S)
-
-
-async def _line(stream: asyncio.StreamReader) -> bytes:
-    """The next line; empty at the end. One longer than the stream's limit is left out, and the next ones are heard."""
-    while True:
-        with contextlib.suppress(ValueError):
-            return await stream.readline()

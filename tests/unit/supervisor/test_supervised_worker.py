@@ -16,7 +16,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-import qserve.supervisor.worker
+import qserve.supervisor.child
 from qserve.cli.options.planning import hardware_of
 from qserve.core.hardware import parse_gpu
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
@@ -172,7 +172,7 @@ async def test_one_that_does_not_heed_sigterm_may_end_its_family_before_it_is_ki
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So does the guard of vLLM (engine/guard.py)."""
-    monkeypatch.setattr(qserve.supervisor.worker, "_TERM_GRACE_S", 0.1)
+    monkeypatch.setattr(qserve.supervisor.child, "_TERM_GRACE_S", 0.1)
     tidied = tmp_path / "tidied"
     code = (
         "import os, pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "

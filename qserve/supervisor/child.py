@@ -1,0 +1,135 @@
+"""A worker's process: started in a session of its own, heard line by line, ended politely and then not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from qserve.runs.private import open_private
+from qserve.supervisor import keys, stacks
+
+__all__ = ["Child"]
+
+_log = logging.getLogger("qserve.supervisor")
+_END_INTERVAL_S = 0.5
+_TERM_GRACE_S = 2.0
+# The guard (engine/guard.py) ends on it what the engine started, and its shared memory; other workers are killed.
+_END_FAMILY = signal.SIGUSR1
+_FAMILY_GRACE_S = 10.0
+_LAST_WORDS_S = 2.0
+
+
+class Child:
+    """One process, from `start` to `reap`. Whatever it started itself in its process group does not outlive it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log_file: Path, hear: Callable[[str], None]) -> None:
+        """Use `start`. `hear` gets each line that it writes, without its end."""
+        self._process = process
+        self._log_file = log_file
+        self._hear = hear
+        self._log_task = asyncio.create_task(self._capture())
+
+    @classmethod
+    async def start(
+        cls, command: tuple[str, ...], environment: Mapping[str, str], log_file: Path, hear: Callable[[str], None]
+    ) -> Child:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            # A session of its own: Ctrl-C in the terminal reaches us alone, and we drain.
+            start_new_session=True,
+            env=_environment(environment),
+            limit=1024 * 1024,
+        )
+        return cls(process, log_file, hear)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs."""
+        return self._process.returncode
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until it has ended, or for so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), timeout_s)
+
+    async def ended(self) -> None:
+        """`Process.wait` alone waits for the pipe as well, which something that it started may still hold."""
+        while self._process.returncode is None:
+            await self.wait(_END_INTERVAL_S)
+
+    async def end(self) -> None:
+        """Returns once it has ended, which it is asked to do; if it doesn't, it is made to."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+            await self._end_if_asked()
+        self._kill_group()
+
+    async def end_with_stacks(self, pids: list[int]) -> None:
+        """End it in a way that leaves in its log where the threads of `pids` were."""
+        stacks.end_with_stacks(pids)
+        await self.wait(_LAST_WORDS_S)
+        await self.end()
+
+    async def reap(self) -> None:
+        """What it started itself must not outlive it; then its last words can be read."""
+        self._kill_group()
+        # Something in a session of its own may still hold the pipe; the next start does not wait for it.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._log_task, _LAST_WORDS_S)
+
+    async def _end_if_asked(self) -> None:
+        for wait_s, more in ((_TERM_GRACE_S, _END_FAMILY), (_FAMILY_GRACE_S, signal.SIGKILL)):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), wait_s)
+                return
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(more)
+        self._kill_group()
+        await self._process.wait()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _capture(self) -> None:
+        assert self._process.stdout is not None, "it is a pipe"
+        with self._opened_log() as log:
+            while line := await _line(self._process.stdout):
+                # A full disk loses log lines and nothing else.
+                with contextlib.suppress(OSError):
+                    log.write(line)
+                self._hear(line.decode(errors="replace").strip())
+
+    def _opened_log(self) -> io.FileIO:
+        """Unbuffered: what a full disk did not take must not be tried again when the file is closed."""
+        try:
+            return io.FileIO(self._log_file, "a", opener=open_private)
+        except OSError as error:
+            _log.warning("%s can't be written (%s); serving goes on", self._log_file, error)
+            return io.FileIO(os.devnull, "a")
+
+
+def _environment(wanted: Mapping[str, str]) -> dict[str, str]:
+    """The worker's: it has an internal key of its own, and never learns the service's."""
+    return {**{name: value for name, value in wanted.items() if name != keys.VARIABLE}, **stacks.ENVIRONMENT}
+
+
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    """The next line; empty at the end. One longer than the stream's limit is left out, and the next ones are heard."""
+    while True:
+        with contextlib.suppress(ValueError):
+            return await stream.readline()
