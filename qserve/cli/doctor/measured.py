@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,8 @@ __all__ = ["measure_cpu", "measured_speed"]
 
 _CPU_FILE = "cpu_rates.json"
 _MOST_RUNS, _MOST_REQUESTS = 20, 240
+_MOST_TRIED = 3
+"""Runs of one kind of server that are looked at for something to learn: each takes a fifth of a second."""
 _MOST_SECONDS = 120
 
 
@@ -80,18 +83,22 @@ def _residuals(
     """Of each kind of server the newest run that teaches anything, as far as the last runs go."""
     from qserve.runs.served import served_requests
 
-    found: set[ResidualKey] = set()
+    tried: Counter[ResidualKey] = Counter()
     for run in store.runs(_MOST_RUNS):
         for worker in run.workers:
             if not worker.plan.get("placement"):
                 continue
             plan = Plan.from_json(dict(worker.plan))
             device = device_of(plan, hardware)
-            if plan.model.id != checkpoint.id or device is None or not has_speed(plan.engine) or key_of(plan) in found:
+            if plan.model.id != checkpoint.id or device is None or not has_speed(plan.engine):
+                continue
+            key = key_of(plan)
+            if tried[key] >= _MOST_TRIED:
                 continue
             served = served_requests(store, run, worker.name, _MOST_REQUESTS)
             replica = replica_of(plan, checkpoint.spec, device, known)
             factors = residual_of(replica.steps, replica.limits, served)
+            tried[key] += len(served) > 0
             if factors is not None:
-                found.add(key_of(plan))
-                yield SpeedResidual(key_of(plan), factors, len(served), run.id)
+                tried[key] = _MOST_TRIED
+                yield SpeedResidual(key, factors, len(served), run.id)

@@ -32,7 +32,7 @@ _MOST_MOVE = 0.7
 # How firmly, in the logarithm, a factor stays where nothing is known: at 1, and `growth` at `decode`. One load says
 # nothing of what further streams add, and one length of prompts does not tell what a prompt's steps take from what lies
 # before them.
-_PULL = {"decode": 0.01, "growth": 0.05, "prefill": 0.02, "intake": 0.15}
+_PULL = {"decode": 0.01, "growth": 0.05, "prefill": 0.08, "intake": 0.15}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def residual_of(steps: Steps, limits: Limits, served: Iterable[ServedRequest]) -
 
     Requests are grouped by how many were answered at a time; of each group the medians of measured over simulated TPOT
     and TTFT are brought to 1 (Gauss-Newton in the logarithm, `_PULL` as a prior). None for too few requests and for
-    factors beyond belief.
+    decode steps that are off beyond belief; the other factors are bounded.
     """
     served = [one for one in served if one.output_tokens > 1 and one.ttft_s > 0]
     if len(served) < _LEAST_REQUESTS:
@@ -130,9 +130,10 @@ def residual_of(steps: Steps, limits: Limits, served: Iterable[ServedRequest]) -
         found = [
             one + min(max(step, -_MOST_MOVE), _MOST_MOVE) for one, step in zip(found, _step(slopes, now), strict=True)
         ]
-    if not all(abs(one) < math.log(_MOST_FACTOR) for one in found):
+    most = math.log(_MOST_FACTOR)
+    if abs(found[0]) >= most:
         return None
-    return StepFactors(*map(math.exp, found))
+    return StepFactors(*(math.exp(min(max(one, -most), most)) for one in found))
 
 
 def _levels(served: Sequence[ServedRequest]) -> list[int]:

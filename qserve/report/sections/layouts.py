@@ -41,8 +41,8 @@ def _worker(name: str, speed: dict[str, Any]) -> list[Block]:
     )
     load = ", ".join(f"{key} {value}" for key, value in speed["load"].items() if key != "assumed")
     table = Table(f"layouts_{name}", f"{name}: layouts", _COLUMNS, rows, f"planned before the start for {load}")
-    figure = Figure(Layouts(layout_points(speed["alternatives"])), table)
-    return [figure, *(Text(note) for note in speed.get("notes", ()))]
+    shown = Figure(Layouts(layout_points(speed["alternatives"])), table) if len(rows) > 1 else table
+    return [shown, *(Text(note) for note in speed.get("notes", ()))]
 
 
 def _keys() -> tuple[str, ...]:

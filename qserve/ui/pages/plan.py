@@ -189,10 +189,10 @@ def _layouts(speed: Mapping[str, Any], language: str) -> str:
         for row in speed["alternatives"]
     ]  # fmt: skip
     head = [say(language, f"plan.{key}") for key in ("layout", "cards")]
-    chart = draw_layouts(Layouts(layout_points(speed["alternatives"])))
-    drawn = (
-        f'<div class="qs-table" tabindex="0" role="region" aria-label="{say(language, "plan.layouts")}">{chart}</div>'
-    )
+    drawn = ""
+    if len(rows) > 1:
+        chart, label = draw_layouts(Layouts(layout_points(speed["alternatives"]))), say(language, "plan.layouts")
+        drawn = f'<div class="qs-table" tabindex="0" role="region" aria-label="{label}">{chart}</div>'
     told = table([*head, "TTFT ms", "TPOT ms", say(language, "memory.tokens_per_s"), "$/h"], rows, (1, 2, 3, 4, 5))
     return f"<h3>{say(language, 'plan.layouts')}</h3>{drawn}{told}"
 
