@@ -113,9 +113,8 @@ def hardware_of(gpu: str | None) -> Hardware:
     from qserve.core.hardware import parse_gpu
     from qserve.detect import detect
 
-    machine = detect()
     if gpu is None:
-        return machine
+        return detect()
     if gpu == "none":
-        return replace(machine, devices=(), notes=())
-    return replace(machine, devices=parse_gpu(gpu), notes=(), packages=None)
+        return replace(detect(), devices=(), notes=())
+    return replace(detect(is_described=True), devices=parse_gpu(gpu), notes=(), packages=None)

@@ -84,7 +84,7 @@ def machine() -> Iterator[None]:
     """No network, no cache, nothing learned, and always the same RAM, CPU and disk."""
     with tempfile.TemporaryDirectory() as folder:
         variables = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": folder, "QSERVE_NO_LEARN": "1", "COLUMNS": "100"}
-        with mock.patch.dict(os.environ, variables), mock.patch("qserve.detect.detect", lambda: replace(_MACHINE)):
+        with mock.patch.dict(os.environ, variables), mock.patch("qserve.detect.detect", lambda **_: replace(_MACHINE)):
             os.environ.pop("QSERVE_CONFIGS", None)
             yield
 

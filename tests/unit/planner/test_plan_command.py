@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_status_3_and_its_ways_out_work(
 ) -> None:
     # RAM that nobody else takes or gives back between the refusal and its ways out.
     machine = Hardware((), 64 * GIB, 40 * GIB, 16, disk_free_bytes=500 * GIB)
-    monkeypatch.setattr("qserve.detect.detect", lambda: machine)
+    monkeypatch.setattr("qserve.detect.detect", lambda **_: machine)
     command = "qserve plan --model Qwen/Qwen32B --quant 4bit --gpu rtx-3060 --json"
     status, out, _ = run(command, monkeypatch, capsys)
     plan = json.loads(out)

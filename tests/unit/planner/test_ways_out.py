@@ -22,7 +22,7 @@ from tests.unit.planner.test_weights import spec_of
 def machine(monkeypatch):
     """RAM that nobody else takes or gives back between a refusal and its ways out."""
     here = Hardware((), 64 * GIB, 40 * GIB, 16, disk_free_bytes=500 * GIB)
-    monkeypatch.setattr("qserve.detect.detect", lambda: here)
+    monkeypatch.setattr("qserve.detect.detect", lambda **_: here)
 
 
 def ways_out(line):

@@ -10,6 +10,7 @@ from qserve.planner.corrections import Corrections, corrections_for
 from qserve.planner.engines.vllm.memory import cpu
 from qserve.planner.engines.vllm.sizing import Sizing, cuda_context
 from qserve.planner.engines.vllm.terms import terms_of
+from qserve.planner.engines.vllm.terms.uncertain import HELD_BACK
 from qserve.planner.learned import Correction
 from qserve.planner.plan import DevicePlan
 from qserve.planner.term import Column, Term, TermKind
@@ -54,6 +55,12 @@ class VllmEstimate:
         """What of it the engine takes from the budget of the KV cache."""
         sizes = zip(self.terms, self._stage_bytes[stage], strict=True)
         return sum(num_bytes for kind, num_bytes in sizes if kind.is_charged(self.sizing))
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether a stage leaves something free for uncertain terms."""
+        held = [index for index, kind in enumerate(self.terms) if kind.name == HELD_BACK]
+        return any(stage[index] for stage in self._stage_bytes for index in held)
 
     def column_bytes(self, column: Column, stage: int = 0) -> int:
         """Bytes of the terms of a column, the KV cache apart."""

@@ -63,17 +63,23 @@ def _plan(estimate: VllmEstimate, need: int, fits: bool) -> Plan:
 
 
 def _first_that_fits(setup: Setup, need: int) -> tuple[VllmEstimate, bool]:
-    """Of one share the last sizing needs least: where it does not fit, none of that share does.
-
-    Where nothing fits with what is held back for uncertain terms, the expected figures decide.
-    """
+    """With what is held back for uncertain terms; where nothing fits so, by the expected figures."""
     ladders = list(_ladders(setup, need))
-    for sizings in [*ladders, *([replace(one, holds_back=False) for one in sizings] for sizings in ladders)]:
-        last = VllmEstimate(sizings[-1])
-        if _fits(last, need):
-            estimates = map(VllmEstimate, sizings)
-            return next(estimate for estimate in estimates if _fits(estimate, need)), True
-    return last, False
+    least = [VllmEstimate(sizings[-1]) for sizings in ladders]
+    for estimate, sizings in zip(least, ladders, strict=True):
+        if _fits(estimate, need):
+            return _largest(sizings, need), True
+    for index, sizings in enumerate(ladders):
+        if least[index].is_held_back:
+            least[index] = VllmEstimate(replace(sizings[-1], holds_back=False))
+            if _fits(least[index], need):
+                return _largest([replace(one, holds_back=False) for one in sizings], need), True
+    return least[-1], False
+
+
+def _largest(sizings: list[Sizing], need: int) -> VllmEstimate:
+    """The first of a ladder that fits. Its last one needs least: where that does not fit, none of it does."""
+    return next(estimate for estimate in map(VllmEstimate, sizings) if _fits(estimate, need))
 
 
 def _fits(estimate: VllmEstimate, need: int) -> bool:
