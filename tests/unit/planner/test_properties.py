@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,8 +37,10 @@ def machine(total_bytes: int, cards: int = 1) -> Hardware:
 
 
 def plan_of(model: str, total_bytes: int, **fixed: object) -> Plan:
+    """Without ways out: they are most of a refused plan's time, and have tests of their own (test_ways_out.py)."""
     request = plan_request(quant="bf16", **fixed)  # type: ignore[arg-type]
-    return make_plan(checkpoint_of(model), machine(total_bytes), request)
+    with mock.patch("qserve.planner.make.suggestions", return_value=()):
+        return make_plan(checkpoint_of(model), machine(total_bytes), request)
 
 
 @few
