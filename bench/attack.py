@@ -344,6 +344,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.stream:
         asyncio.run(_stream_for_ever(*args.stream))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the service would outlive `timeout`
     results = []
     print(
         "| attack | rounds | gap calm s | gap s | worst s | broken | honest |\n|---|---|---|---|---|---|---|",
