@@ -35,6 +35,12 @@ _ERRORS_OF_RELAYED = {
     "502": "the worker died or answered nonsense",
     "503": "the worker is not ready, or the server drains; Retry-After tells when to come back",
 }
+# Their clients send a name of their own, which nobody looks at.
+_UNNAMED = {
+    service.reader.schema
+    for route in ROUTES if isinstance(route, RelayedRoute) and not route.names_model
+    for service in route.services if isinstance(service.reader, BySchema)
+}  # fmt: skip
 _QUEUE_FULL = {"429": "the queue is full; Retry-After tells when to come back"}
 
 
@@ -108,7 +114,8 @@ def _own_schemas(workers: tuple[DocumentedWorker, ...]) -> dict[str, Any]:
         _allow_nulls(schema)
     for request, answering in takers.items():
         schema = own[request.__name__]
-        _name_models(schema["properties"]["model"], tuple(name for one in answering for name in one.names))
+        if request not in _UNNAMED:
+            _name_models(schema["properties"]["model"], tuple(name for one in answering for name in one.names))
         if answering:
             bound_ids(schema, max(one.vocab_size or MAX_TOKEN_ID + 1 for one in answering))
             if answering[0].role == "chat":
@@ -179,8 +186,9 @@ def _success(route: Route) -> dict[str, Any]:
         content = {"application/json": {"schema": {"type": "object"}}}
     elif route.path in responses.OF_ROUTE:
         content = {"application/json": _ref(responses.OF_ROUTE[route.path].__name__)}
-    else:
-        content = {"application/json": {"schema": {"type": "object"}}}  # as the engine's own document says
+    else:  # as the engine's own document says
+        kind: Any = ["object", "array"] if route.path in responses.LISTS else "object"
+        content = {"application/json": {"schema": {"type": kind}}}
     if isinstance(route, RelayedRoute) and route.streams:
         content["text/event-stream"] = {}  # data: {a chunk}, …, data: [DONE]
     return {"description": "the answer", "content": content}

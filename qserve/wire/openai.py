@@ -9,12 +9,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, from_json, to_json
 
 from qserve.wire.errors import from_validation
-from qserve.wire.schema_rules import absent, needs, one_of_these
+from qserve.wire.schema_rules import needs, one_of_these
 
 __all__ = [
     "MAX_PROMPTS",
@@ -67,25 +76,29 @@ _ZERO_TOKENS_NEED_ECHO = {
         {"required": ["echo"], "properties": {"echo": {"const": True}}},
     ]
 }
-_BEST_OF_IS_N = {
-    "anyOf": [
-        absent("best_of"),
-        {"properties": {"n": {"type": "null"}, "best_of": {"const": 1}}},
-        *({"properties": {"best_of": {"const": n}, "n": {"const": n}}, "required": ["n"]} for n in range(1, MAX_N + 1)),
-    ]
-}
-_COMPLETION_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _ZERO_TOKENS_NEED_ECHO, _BEST_OF_IS_N]}
+_COMPLETION_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _ZERO_TOKENS_NEED_ECHO]}
 _MESSAGE_SCHEMA: dict[str, Any] = {
     "allOf": [{"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}}}]
 }
 _TOKENIZE_SCHEMA = one_of_these(prompt="string", messages="array")
 _TOKEN_IDS_AS_NAMES: dict[str, Any] = {"propertyNames": {"pattern": "^[0-9]+$"}}
 
+
+def _check_bool(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise PydanticCustomError("bool_type", "Input should be a valid boolean")
+    return value
+
+
 # Lists stop at their first wrong item: an error for each of a million items took minutes and gigabytes.
 # The engine says of an empty one that it has no tokens.
 PromptText = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
 NonEmptyString = Annotated[str, Field(min_length=1)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+# A Literal would take true for 1, and 0 for false.
+OnlyOne = Annotated[int, Field(ge=1, le=1)]
+OnlyZero = Annotated[int, Field(ge=0, le=0)]
+OnlyFalse = Annotated[Literal[False], BeforeValidator(_check_bool)]
 MAX_TOKEN_ID = 2**31 - 1
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
@@ -251,7 +264,7 @@ class ChatCompletionRequest(SamplingFields):
     split_special_tokens: bool = Field(
         True, description="special tokens in messages are text; false: they are control tokens, as the template's own"
     )
-    store: SkipJsonSchema[Literal[False] | None] = None
+    store: SkipJsonSchema[OnlyFalse | None] = None
 
     @model_validator(mode="after")
     def _check_chat(self) -> Self:
@@ -276,7 +289,7 @@ class CompletionRequest(SamplingFields):
     max_tokens: int | None = Field(None, ge=0, le=INT64_MAX, description="16 where absent; 0 only with echo")
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    best_of: int | None = Field(None, ge=1, le=MAX_N)
+    best_of: OnlyOne | None = Field(None, description="only 1: ask for n and choose")
 
     @property
     def num_sequences(self) -> int:
@@ -291,8 +304,6 @@ class CompletionRequest(SamplingFields):
                 "too_many_sequences", "'n' answers to each prompt are more than {most}; send several requests",
                 {"most": MAX_PROMPTS},
             )  # fmt: skip
-        if self.best_of not in (None, self.n):
-            raise PydanticCustomError("best_of", "'best_of' other than n is not supported; ask for n and choose")
         if self.max_tokens == 0 and not self.echo:
             raise PydanticCustomError(
                 "max_tokens", "'max_tokens': 0 generates nothing; it is only allowed with echo: true"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, JsonValue
 
-__all__ = ["OF_ROUTE", "AnthropicErrorBody", "ErrorBody", "TeiErrorBody"]
+__all__ = ["LISTS", "OF_ROUTE", "AnthropicErrorBody", "ErrorBody", "TeiErrorBody"]
 
 
 class ErrorDetail(BaseModel):
@@ -202,3 +202,6 @@ OF_ROUTE: dict[str, type[BaseModel]] = {
     "/tokenize": Tokenized,
     "/detokenize": Detokenized,
 }
+
+LISTS = frozenset({"/classify", "/predict", "/rerank", "/v1/rerank", "/v2/rerank"})
+"""Routes that answer a list to SGLang's and text-embeddings-inference's requests, an object to others."""

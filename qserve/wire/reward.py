@@ -13,7 +13,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from qserve.wire.openai import ChatMessage, NonEmptyString, TextFormat, TokenIds, Wire
+from qserve.wire.openai import (
+    ChatMessage,
+    NonEmptyString,
+    OnlyFalse,
+    OnlyOne,
+    OnlyZero,
+    TextFormat,
+    TokenIds,
+    Wire,
+)
 from qserve.wire.reward_rules import (
     CLASSIFY_SCHEMA,
     PAIR_SCHEMA,
@@ -165,7 +174,7 @@ class _VllmFields(_RewardFields):
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
     truncation_side: Cut | None = None
     add_special_tokens: bool | None = Field(None, description="harmless: the text's own BOS is never doubled")
-    priority: Literal[0] | None = None
+    priority: OnlyZero | None = None
 
     @model_validator(mode="after")
     def _same_activation(self) -> Self:
@@ -186,7 +195,7 @@ class ClassifyRequest(_VllmFields):
 
     input: Input | None = None
     messages: Conversation | None = None
-    add_generation_prompt: Literal[False] | None = None
+    add_generation_prompt: OnlyFalse | None = None
     text: ScoredTexts | None = None
     input_ids: TokenIds | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)] | None = None
     rid: str | Strings | None = Field(None, description="SGLang's name of the request; comes back in meta_info")
@@ -215,7 +224,7 @@ class PoolingRequest(_VllmFields):
 
     input: Input | None = None
     messages: Conversation | None = None
-    add_generation_prompt: Literal[False] | None = None
+    add_generation_prompt: OnlyFalse | None = None
     task: Literal["classify", "token_classify"] | None = None
     encoding_format: Literal["float"] | None = None
 
@@ -233,7 +242,7 @@ class EmbeddingRequest(_RewardFields):
 
     input: Input
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Literal[1] | None = None
+    dimensions: OnlyOne | None = None
 
     def num_texts(self) -> int:
         return num_texts(self.input)
@@ -366,8 +375,8 @@ class ChatRequest(_RewardFields):
 
     model: NonEmptyString
     messages: Conversation
-    stream: Literal[False] = False
-    n: Literal[1] = 1
+    stream: OnlyFalse = False
+    n: OnlyOne = 1
     max_tokens: int | None = Field(None, description="harmless: nothing is generated")
     max_completion_tokens: int | None = Field(None, description="harmless: nothing is generated")
     temperature: float | None = Field(None, description="harmless: nothing is generated")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer
 from qserve.bench.connection import Address
 from qserve.bench.counting import counter_of
 from tests.dashboard import METRICS, samples_of
+from tests.tiny.gateway.fuzz import fuzzed
 from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import CASES, MODEL, Caller
 from tests.tiny.reward.plain_transformers import Plain
@@ -116,3 +118,9 @@ def test_the_report_of_what_runs_is_a_page(service: Service, caller: Caller) -> 
 def test_the_document_of_the_api_has_the_routes_of_both(service: Service) -> None:
     paths = httpx.get(f"{service.url}/openapi.json", timeout=30).json()["paths"]
     assert {"/v1/reward", "/get_reward", "/v1/score/evaluation", "/v1/completions"} <= set(paths)
+
+
+def test_the_engines_take_what_the_document_allows_and_answer_as_it_says(service: Service, tmp_path: Path) -> None:
+    fuzzed(service.url, tmp_path)
+    served = httpx.get(f"{service.url}/metrics").text
+    assert not re.findall(r'requests_total\{.*status="5\d\d".*', served)

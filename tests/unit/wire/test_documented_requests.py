@@ -26,7 +26,7 @@ _BODIES: list[tuple[str, dict[str, Any]]] = [
         {}, {"max_tokens": 0}, {"max_tokens": 0, "echo": True}, {"max_tokens": None}, {"prompt": ["x"] * 2049},
         {"stream_options": {}, "stream": False}, {"prompt": [5.0, 7]}, {"prompt": [5.5]}, {"prompt": [[1, 2.0]]},
         {"n": 2.0}, {"n": 2.5}, {"n": True}, {"n": "2"}, {"max_tokens": 1e300},
-        {"best_of": 1}, {"best_of": 2}, {"best_of": 2, "n": 2}, {"best_of": 2, "n": 3}, {"best_of": 1, "n": None},
+        {"best_of": 1}, {"best_of": 2}, {"best_of": 2, "n": 2}, {"best_of": True}, {"best_of": 1.0},
     )),
     *(("TokenizeRequest", fields) for fields in (
         {}, {"prompt": "x"}, {"messages": [_USER]}, {"prompt": "x", "messages": None}, {"prompt": None},
@@ -39,9 +39,14 @@ _BODIES: list[tuple[str, dict[str, Any]]] = [
         {"pairs": [{"prompt": "x", "chosen": "a", "rejected": "b"}]}, {"pairs": [{"chosen": "a", "rejected": "b"}]},
         {"pairs": [{"chosen": [_USER], "rejected": [_USER]}]}, {"pairs": [{"chosen": [_USER], "rejected": "b"}]},
     )),
+    *(("EmbeddingRequest", {"input": "x", "dimensions": dimensions}) for dimensions in (1, True, 2)),
+    *(("ChatRequest", {"model": "r", "messages": [_USER], **fields}) for fields in (
+        {"stream": False}, {"stream": 0}, {"stream": True}, {"n": 1}, {"n": True}, {"n": 2},
+    )),
     *(("ClassifyRequest", fields) for fields in (
         {}, {"input": "x"}, {"input": "x", "text": "y"}, {"text": "x", "rid": "1"}, {"input": "x", "rid": "1"},
         {"text": "x", "use_activation": True}, {"input": "x", "use_activation": True, "activation": True},
+        {"input": "x", "priority": 0}, {"input": "x", "priority": False}, {"input": "x", "add_generation_prompt": 0},
         {"input": "x", "use_activation": True, "activation": False}, {"messages": [_USER], "activation": False},
         {"input_ids": [1], "truncate_prompt_tokens": 3}, {"input": [1], "truncate_prompt_tokens": 3.0},
     )),

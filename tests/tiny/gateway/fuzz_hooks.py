@@ -1,0 +1,59 @@
+"""Loaded by schemathesis: brings what it makes up within the rules that JSON Schema can't tell (docs/api.md has them).
+
+Only bodies that it takes for valid are touched; what it means to be refused goes out as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import schemathesis
+
+_ANSWER = {"role": "assistant", "content": "x"}
+# A prompt and its answer share the context, and a test has seconds.
+_MOST_TOKENS, _MOST_CHARS, _MOST_ITEMS = 8, 40, 4
+_COUNTS = ("max_tokens", "max_completion_tokens", "min_tokens", "n")
+
+
+@schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    """See the module."""
+    mode = case.meta.generation.mode if case.meta is not None else None
+    if isinstance(case.body, dict) and mode is not None and mode.is_positive:
+        case.body = _within_rules(_short(case.body), case.operation.path)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_MOST_CHARS]
+    if isinstance(value, list):
+        return [_short(one) for one in value[:_MOST_ITEMS]]
+    if isinstance(value, dict):
+        return {name: one if name == "model" else _short(one) for name, one in value.items()}
+    return value
+
+
+def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
+    for name in _COUNTS:
+        if isinstance(body.get(name), int | float):
+            body[name] = min(body[name], 2 if name == "n" else _MOST_TOKENS)
+    if body.get("model") != "demo" and path not in ("/tokenize", "/v1/score/evaluation"):
+        _end_with_answers(body)
+    for name in ("queries", "text_1", "data_1"):  # as many as documents, or one
+        if isinstance(body.get(name), list):
+            body[name] = body[name][:1]
+    if isinstance(body.get("responses"), list):  # steps are for process reward models
+        body["responses"] = [one if isinstance(one, str) else one[0] for one in body["responses"]]
+    if isinstance(body.get("max_length"), int | float):  # what is longer is refused
+        body["max_length"] = max(body["max_length"], 256)
+    body.pop("references", None)  # for rules and judges
+    return body
+
+
+def _end_with_answers(body: dict[str, Any]) -> None:
+    """What is scored of a conversation is the assistant's last message."""
+    pairs = [one for one in body.get("pairs") or () if isinstance(one, dict)]
+    sides = [pair[side] for pair in pairs for side in ("chosen", "rejected")]
+    for conversation in (body.get("messages"), *(body.get("conversations") or ()), *sides):
+        if isinstance(conversation, list):
+            conversation.append(dict(_ANSWER))
