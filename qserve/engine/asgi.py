@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.wire.errors import ApiError, Dialect
 
-__all__ = ["CLIENT_CLOSED", "KeyGuard", "to_response", "unless_client_leaves"]
+__all__ = ["CLIENT_CLOSED", "KeyGuard", "body_of", "to_response", "unless_client_leaves"]
 
 _Answer = TypeVar("_Answer")
 CLIENT_CLOSED = 499
@@ -40,6 +40,11 @@ class KeyGuard:
 def to_response(error: ApiError, dialect: Dialect = Dialect.OPENAI) -> Response:
     """The error as an answer."""
     return Response(error.body(dialect), error.status, error.headers, media_type="application/json")
+
+
+async def body_of(request: Request) -> bytes:
+    """The whole body. `request.body()` would keep it as long as the request lives, and an answer may take minutes."""
+    return b"".join([part async for part in request.stream()])
 
 
 async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, _Answer]) -> _Answer | None:

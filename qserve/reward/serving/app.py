@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from qserve.engine.asgi import CLIENT_CLOSED, unless_client_leaves
+from qserve.engine.asgi import CLIENT_CLOSED, body_of, unless_client_leaves
 from qserve.engine.worker_app import worker_app
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.protocols.job import About, Scored, ScoreJob, Text
@@ -104,7 +104,7 @@ class _Host:
 
     def endpoint(self, protocol: Protocol) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            body = await request.body()
+            body = await body_of(request)
             began_s = time.perf_counter()
             answer = await unless_client_leaves(request, self._answer(protocol, body, began_s))
             return Response(status_code=CLIENT_CLOSED) if answer is None else answer

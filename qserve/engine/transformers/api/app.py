@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from qserve.engine.asgi import CLIENT_CLOSED, unless_client_leaves
+from qserve.engine.asgi import CLIENT_CLOSED, body_of, unless_client_leaves
 from qserve.engine.prompts.lanes import PromptLanes
 from qserve.engine.transformers.api.answer import Answer
 from qserve.engine.transformers.api.chat import ChatAnswer
@@ -39,12 +39,12 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
     """
 
     async def chat(request: Request) -> Response:
-        body = await prompts.read("chat", await request.body())
+        body = await prompts.read("chat", await body_of(request))
         fields = ChatCompletionRequest.model_validate_json(body.request)
         return await _answer(request, fields, ChatAnswer(engine, fields, body.prompts[0].tolist()))
 
     async def completions(request: Request) -> Response:
-        body = await prompts.read("completion", await request.body())
+        body = await prompts.read("completion", await body_of(request))
         fields = CompletionRequest.model_validate_json(body.request)
         ids: list[list[int]] = []
         for prompt in body.prompts:
@@ -53,11 +53,11 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
         return await _answer(request, fields, CompletionAnswer(engine, fields, ids))
 
     async def tokenize(request: Request) -> Response:
-        body = await prompts.read("tokenize", await request.body())
+        body = await prompts.read("tokenize", await body_of(request))
         return Response(body.answer, media_type="application/json")
 
     async def detokenize(request: Request) -> Response:
-        body = await prompts.read("detokenize", await request.body())
+        body = await prompts.read("detokenize", await body_of(request))
         return Response(body.answer, media_type="application/json")
 
     async def limits(request: Request) -> Response:
