@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from array import array
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ _SMALL_CPU_S, _LARGE_CPU_S = 3.0, 15.0
 # A process that does not answer by then is in one long call of C; a loaded machine gets this much patience.
 _WALL_FACTOR = 6
 _IDLE_S = 60.0
+_LAST_MOMENTS_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class _Lane:
             message = f"the chat template and the tokenizer did not end within {self._wall_s:g} s for this request"
             raise ApiError(400, message, "prompt_too_slow") from None
         except (OSError, EOFError):
+            # Where the whole worker is being ended its children may go first, and this request is not to blame.
+            await asyncio.sleep(_LAST_MOMENTS_S)
             message = "the process that reads prompts ended on this request; its template needs too much memory"
             raise ApiError(400, message, "prompt_too_large") from None
         return head, data
