@@ -47,6 +47,8 @@ def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
     if isinstance(body.get("max_length"), int | float):  # what is longer is refused
         body["max_length"] = max(body["max_length"], 256)
     body.pop("references", None)  # for rules and judges
+    if body.get("normalize") is True:  # for checkpoints that record mean and deviation
+        body["normalize"] = False
     return body
 
 
