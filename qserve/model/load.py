@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.folder import read_config
 from qserve.model.checkpoint_errors import check_files, explain
+from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
@@ -72,6 +73,7 @@ def load(
     when a file is missing or does not hold what config.json says, MissingExtra or UsageError when a package is missing
     that the format needs, DoesNotFit when memory or disk run out. Remote code never runs.
     """
+    bound_kernels()
     meter = LoadMeter()
     if load_format == "dummy":
         model, tokenizer = _dummy(folder, plan, on_progress)
@@ -86,6 +88,7 @@ def load(
     if pack_linears(model, files) or plan.quant.in_flight:
         # What is left in the files would keep them mapped.
         files.detach(model)
+    fill_rows(model)
     gc.collect()
     trim_heap()
     notes += left_in_16_bit(model, plan)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qserve.model.cpu.few_shapes import in_few_shapes
 from qserve.model.mapped import MappedFiles
 
 __all__ = ["MappedEmbedding", "PackedLinear", "pack_linears"]
@@ -41,6 +42,9 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x` [..., in_features] to [..., out_features]."""
+        return in_few_shapes(self._product, x)
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
         return result
 

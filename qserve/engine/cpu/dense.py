@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from qserve.core.kernel_shapes import filled_length
 from qserve.engine.cpu import kernels
 from qserve.engine.cpu.build import library, why_none
-from qserve.engine.cpu.shapes import MOST_EXACT_ROWS, filled_length
 
 __all__ = ["Attend", "DenseBody"]
 
@@ -56,17 +56,17 @@ class DenseBody:
     ) -> torch.Tensor:
         """Last hidden states [tokens, hidden size] of `ids` [tokens].
 
-        Where `wanted` has places in the row, only of those, and the last layer goes on with them alone. Long rows are
-        filled up to one of a few lengths (`shapes.py`) for the products; `attend` sees the tokens alone.
+        Where `wanted` has places in the row, only of those, and the last layer goes on with them alone. Rows are
+        filled up to one of a few counts (`core/kernel_shapes.py`) for the products; `attend` sees the tokens alone.
         """
         num_tokens = len(ids)
-        if num_tokens > MOST_EXACT_ROWS:
-            num_more = filled_length(num_tokens) - num_tokens
+        if num_more := filled_length(num_tokens) - num_tokens:
             ids, positions = (torch.nn.functional.pad(part, (0, num_more)) for part in (ids, positions))
         states = self.body.embed_tokens(ids)
         cos, sin = (angles[0].contiguous() for angles in self.body.rotary_emb(states[None], positions[None]))
         delta: torch.Tensor | None = None
         for layer in self.body.layers:
+            _tell_begin(layer)
             normed = _normed(layer.input_layernorm, states, delta)
             mixed = _attention(layer.self_attn, normed, cos, sin, attend, num_tokens)
             if wanted is not None and layer is self.body.layers[-1]:
@@ -86,6 +86,12 @@ def _suits(body: Any) -> bool:
         return False
     on_cpu = all(state.device.type == "cpu" for state in (*body.parameters(), *body.buffers()))
     return on_cpu and all(layer.input_layernorm.weight.dtype == torch.bfloat16 for layer in layers)
+
+
+def _tell_begin(layer: Any) -> None:
+    """What calling the layer itself would do first: signs of progress are such hooks (`batching/progress.py`)."""
+    for hook in layer._forward_pre_hooks.values():
+        hook(layer, ())
 
 
 def _attention(

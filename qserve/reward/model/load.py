@@ -18,6 +18,7 @@ from qserve.core.quantization import SCHEMES
 from qserve.errors import BrokenCheckpoint
 from qserve.model import reference_kernels
 from qserve.model.checkpoint_errors import explain
+from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
@@ -109,6 +110,7 @@ def load_reward_model(
     another shape or not a number, DoesNotFit when memory runs out, MissingExtra when peft or bitsandbytes are needed.
     Remote code never runs.
     """
+    bound_kernels()
     meter = LoadMeter()
     tokenizer = load_tokenizer(checkpoint.tokenizer)
     quiet_bitsandbytes()
@@ -119,6 +121,7 @@ def load_reward_model(
     files = MappedFiles.of(_folder(checkpoint))
     if pack_linears(body, files) or plan.quant.in_flight:
         files.detach(body)
+    fill_rows(body)
     head = _head(checkpoint, body)
     packs = _packs(body)
     if packs:

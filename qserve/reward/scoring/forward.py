@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from qserve.engine.cpu.shapes import filled_length
+from qserve.core.kernel_shapes import filled_length
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.attention import RowLayout, Segment
 from qserve.reward.scoring.pooling import Pooled

@@ -77,9 +77,11 @@ class RewardScorer:
             "quant": loaded.quant,
         }
 
-    def beat_after_rows(self, heartbeat: Heartbeat) -> None:
-        """Let the supervisor see that rows are computed."""
+    def beat_on_the_way(self, heartbeat: Heartbeat) -> None:
+        """Let the supervisor see that rows are computed, and within a long one its layers."""
         self._computer.on_row = heartbeat.beat
+        for layer in getattr(self.loaded.body, "layers", ()):
+            layer.register_forward_pre_hook(lambda *_: heartbeat.beat())
 
     def start(self) -> None:
         """Start the threads, also after a `stop`. Raises RuntimeError while they run."""

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qserve.engine.cpu.shapes import filled_length
 from qserve.reward.evaluation.calibration import calibration
 from qserve.reward.evaluation.length_bias import length_bias
 
@@ -61,11 +60,3 @@ def test_equal_lengths_say_nothing():
     found = length_bias([[1.0, 0.0]], [[5, 5]], [1])
     assert math.isnan(found.correlation)
     assert (found.num_longer, found.num_shorter, found.accuracy_longer) == (0, 0, None)
-
-
-def test_rows_have_few_lengths():
-    """oneDNN keeps a kernel for each: their number is what memory under mixed load hangs on."""
-    lengths = {filled_length(length) for length in range(1, 8193)}
-    assert len(lengths) <= 60
-    for length in range(1, 8193):
-        assert length <= filled_length(length) < length + max(16, length // 4 + 1, 64 if length > 64 else 16)

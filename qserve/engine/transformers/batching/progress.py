@@ -10,6 +10,6 @@ __all__ = ["beat_with_layers"]
 
 
 def beat_with_layers(model: Any, heartbeat: Heartbeat) -> None:
-    """Beat before each decoder layer, whoever runs the model. A compiled body beats once a step (`Engine`)."""
+    """Beat before each decoder layer, whoever runs the model: the library, or a compiled body (`cpu/dense.py`)."""
     for layer in model.get_decoder().layers:
         layer.register_forward_pre_hook(lambda *_: heartbeat.beat())

@@ -1,7 +1,7 @@
 """Log-probabilities of the tokens of a prompt: what `echo` with `logprobs` answers, and what lm-eval asks for.
 
 Prompts from all requests are packed end to end into rows of bounded length; on a CPU a row is filled up to one of a few
-lengths (`engine/cpu/shapes.py`). The logits are made for a
+lengths (`core/kernel_shapes.py`). The logits are made for a
 few positions at a time, so that 8192 tokens of a vocabulary of 152k need megabytes and not 5 GiB.
 
 A recurrent state would run from one packed prompt into the next: models with linear attention get a row for each.
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from qserve.engine.cpu.shapes import MOST_EXACT_ROWS, filled_length
+from qserve.core.kernel_shapes import filled_length
 from qserve.engine.transformers.sampling.sampler import SequenceSampler, TokenChoice, top_logprobs
 from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
 
@@ -101,7 +101,7 @@ def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) 
     step = max(1, _LOGITS_BYTES // (4 * model.config.get_text_config().vocab_size))
     for start in range(0, len(targets), step):
         wanted = targets[start : start + step]
-        rows = torch.log_softmax(_logits(head, hidden[start : start + len(wanted)]).float(), dim=-1)
+        rows = torch.log_softmax(head(hidden[start : start + len(wanted)]).float(), dim=-1)
         if not torch.isfinite(rows.amax(dim=-1)).all():
             raise SequenceFailed(NOT_A_NUMBER)
         # A head that shares the embedding's weight lies with it, which may be another card than the last layer's.
@@ -112,13 +112,3 @@ def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) 
     if prompt.sampler is not None:
         following = prompt.sampler.fresh().choose(head(hidden[-1:]).float()[0].to(model.device))
     return ScoredPrompt(logprobs, top, following)
-
-
-def _logits(head: Any, states: torch.Tensor) -> torch.Tensor:
-    """The head's product for `states` [positions, width], in one of a few shapes on a CPU."""
-    num_positions = len(states)
-    if states.device.type != "cpu" or num_positions <= MOST_EXACT_ROWS:
-        logits: torch.Tensor = head(states)
-        return logits
-    filled = torch.nn.functional.pad(states, (0, 0, 0, filled_length(num_positions) - num_positions))
-    return head(filled)[:num_positions]  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""What a CPU needs beside the model: products in few shapes."""
