@@ -20,6 +20,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from qserve.engine.process import end_with_parent, report_failure, report_phase
+from qserve.engine.unused_packages import leave_out_unused
 from qserve.errors import QserveError
 
 __all__ = ["end", "listen", "on_term", "run"]
@@ -44,7 +45,7 @@ def run(
     document = json.loads(Path(sys.argv[1]).read_text())
     # uvicorn, too, ends the process by this signal once it has shut down.
     signal.signal(signal.SIGTERM, on_term)
-    _leave_out_what_no_worker_needs()
+    leave_out_unused(document)
     report_phase(first_phase)
     try:
         uvloop.run(serve(document))
@@ -58,13 +59,6 @@ def run(
     except Exception:
         _log.exception("the worker failed")
         end(1)
-
-
-def _leave_out_what_no_worker_needs() -> None:
-    """Before transformers is imported: with scikit-learn in the environment, which lm-eval brings, it imports that one
-    for a curve of assisted generation, and SciPy and pandas with it. That is a sixth of a start and 100 MB (LOG.md).
-    """
-    sys.modules["sklearn"] = None  # type: ignore[assignment]  # an import of it fails as if it were not installed
 
 
 async def listen(app: ASGIApp, socket: Path, lifespan: Literal["on", "off"] = "off") -> None:

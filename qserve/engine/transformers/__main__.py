@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qserve.engine import worker_process
+from qserve.engine.free_heap import giving_back_free_heap
 from qserve.engine.heartbeat import Heartbeat, heartbeat_file
 from qserve.engine.process import WorkerSpec, report_note, report_phase
 
@@ -37,7 +38,8 @@ async def _serve(document: dict[str, Any]) -> None:
     prompts = prompt_lanes(engine, spec.socket)
     try:
         await prompts.start()
-        await worker_process.listen(build_app(engine, prompts, spec.models, spec.key), spec.socket)
+        async with giving_back_free_heap():
+            await worker_process.listen(build_app(engine, prompts, spec.models, spec.key), spec.socket)
     finally:
         engine.stop()
         await prompts.close()

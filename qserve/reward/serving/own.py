@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from qserve.core.hardware import Hardware
 from qserve.detect.packages import Packages
 from qserve.engine import worker_process
+from qserve.engine.free_heap import giving_back_free_heap
 from qserve.engine.heartbeat import Heartbeat, heartbeat_file
 from qserve.engine.process import WorkerSpec, report_note, report_phase
 from qserve.planner.request import PlanRequest
@@ -50,14 +51,15 @@ class _OwnScorer:
         from qserve.reward.serving.memory import measured_memory
 
         scorer = _load(spec, settings)
-        scorer.beat_after_rows(heartbeat)
+        scorer.beat_on_the_way(heartbeat)
         scorer.start()
         parts = RecipeScorer(recipe, heartbeat, served) if recipe is not None else None
         if parts is not None:
             parts.start()
         try:
             app = build_app(scorer, spec.models, spec.key, lambda: measured_memory(scorer), parts)
-            await worker_process.listen(app, spec.socket)
+            async with giving_back_free_heap():
+                await worker_process.listen(app, spec.socket)
         finally:
             scorer.stop()
             if parts is not None:

@@ -1,0 +1,37 @@
+"""Packages that transformers and torch import where they are installed, and that no worker of ours uses.
+
+They come with others (scikit-learn, SciPy and pandas with lm-eval, triton with torch's builds) and took 206 of the
+557 MiB that a worker's process held before it had loaded anything, and two seconds of its start. A package that can't
+be imported counts as not installed for both libraries.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["leave_out_unused"]
+
+# transformers.generation.candidate_generator imports its `roc_curve`, and pandas and SciPy come with it.
+_UNUSED: tuple[str, ...] = ("sklearn",)
+# Losses of other models than ours.
+_UNUSED_BY_MODELS = ("scipy",)
+# Kernels for cards; a format of another package than bitsandbytes may be unpacked by it.
+_UNUSED_ON_A_CPU = ("triton",)
+_PLAIN = ("fp32", "fp16", "bf16", "bnb-")
+
+
+def leave_out_unused(document: Mapping[str, Any]) -> None:
+    """From now on this process, which was told `document`, has none of them, unless they are imported already.
+
+    Where a `WorkerSpec` stands in `document` its plan says what its model needs. Only for a process of our own: whoever
+    imports qserve as a library may need them.
+    """
+    plan = document.get("plan")
+    names = _UNUSED
+    if plan is not None:
+        is_plain = plan["on_cpu"] and plan["quant"]["scheme"].startswith(_PLAIN)
+        names += _UNUSED_BY_MODELS + (_UNUSED_ON_A_CPU if is_plain else ())
+    for name in names:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # importlib: None stops the import
