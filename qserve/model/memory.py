@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
 
 from qserve.model.load_cost import LoadCost, resident_bytes
@@ -28,13 +30,16 @@ class BesideWeights:
     cards: list[dict[str, Any]]
 
 
-def beside_weights(model: Any, cost: LoadCost, weights_bytes: int) -> BesideWeights:
-    """What this process holds beside weights and cache. Peaks count from the last `load_cost.reset_peaks`."""
+def beside_weights(model: Any, cost: LoadCost, weights_bytes: int, cache_bytes: int = 0) -> BesideWeights:
+    """What this process and those that it started hold beside weights and cache, of which `cache_bytes` are in RAM.
+
+    Peaks count from the last `load_cost.reset_peaks`.
+    """
     trim_heap()
     cards = [_card(index) for index in _cards(weights_by_device(model))]
     if cards:
         return BesideWeights(_on_cards(cards), _CARD_SOURCES, cards)
-    return BesideWeights(_on_host(cost, weights_bytes), _HOST_SOURCES, [])
+    return BesideWeights(_on_host(cost, weights_bytes, cache_bytes), _HOST_SOURCES, [])
 
 
 _CARD_SOURCES = {
@@ -43,16 +48,27 @@ _CARD_SOURCES = {
     "it) less torch.cuda.memory_reserved; 0 where it can't be told",
 }
 _HOST_SOURCES = {
-    "activations_bytes": "VmHWM since the worker had loaded, less VmRSS now (free heap given back before)",
-    "runtime_bytes": "VmRSS before loading, and what loading left beside the weights: interpreter, libraries, kernels",
+    "activations_bytes": "VmHWM since the worker had loaded, less what it held then and the cache: what steps take, "
+    "compiled kernels, free heap; and psutil rss of the processes that read prompts",
+    "runtime_bytes": "VmRSS before loading, and what loading left beside the weights: interpreter, libraries",
 }
 
 
-def _on_host(cost: LoadCost, weights_bytes: int) -> dict[str, int]:
+def _on_host(cost: LoadCost, weights_bytes: int, cache_bytes: int) -> dict[str, int]:
+    grown = resident_bytes("VmHWM") - cost.before_bytes - cost.kept_bytes - cache_bytes
     return {
-        "activations_bytes": max(0, resident_bytes("VmHWM") - resident_bytes()),
+        "activations_bytes": max(0, grown) + children_bytes(),
         "runtime_bytes": cost.before_bytes + max(0, cost.kept_bytes - weights_bytes),
     }
+
+
+def children_bytes() -> int:
+    """Resident memory of the processes that this one has started."""
+    held = 0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            held += int(child.memory_info().rss)
+    return held
 
 
 def _on_cards(cards: list[dict[str, Any]]) -> dict[str, int]:

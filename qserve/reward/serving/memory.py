@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from qserve.model.load_cost import resident_bytes
 from qserve.model.memory import beside_weights
+from qserve.model.resident import resident_account
 from qserve.reward.scoring.scorer import RewardScorer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
 __all__ = ["measured_memory", "with_own"]
-
-_ON_HOST = {"activations_bytes": "VmHWM since the worker had loaded, less what it held then"}
 
 
 def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
@@ -25,12 +23,11 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
     beside = beside_weights(loaded.body, loaded.cost, loaded.weights_bytes)
     memory = psutil.Process().memory_full_info()
     held = {"weights_bytes": loaded.weights_bytes, **beside.terms}
-    if not beside.cards:  # all that came after loading: rows' activations, compiled kernels, the heap's free blocks
-        held["activations_bytes"] = max(0, resident_bytes("VmHWM") - loaded.cost.before_bytes - loaded.cost.kept_bytes)
     return {
         **held,
         "total_bytes": sum(held.values()),
         "resident_bytes": memory.rss,
+        "resident": resident_account(0 if beside.cards else loaded.weights_bytes),
         "unique_bytes": memory.uss,
         "proportional_bytes": memory.pss,
         "devices": beside.cards,
@@ -38,11 +35,11 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
         "sources": {
             "weights_bytes": "sum of the parameters and buffers in memory, shared ones once",
             "resident_bytes": "psutil rss",
+            "resident": "/proc/self/smaps; all but shared_bytes sum to this process's RSS",
             "unique_bytes": "psutil uss",
             "total_bytes": "weights + activations + runtime",
             "proportional_bytes": "psutil pss",
             **beside.sources,
-            **({} if beside.cards else _ON_HOST),
         },
     }
 

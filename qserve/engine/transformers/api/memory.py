@@ -10,6 +10,7 @@ import psutil
 from qserve.engine.transformers.attention.report import attention_report
 from qserve.engine.transformers.engine import Engine
 from qserve.model.memory import beside_weights
+from qserve.model.resident import resident_account, resident_bytes_of
 from qserve.model.weights_held import weights_by_device, weights_by_kind, weights_bytes
 
 __all__ = ["measured_memory"]
@@ -18,7 +19,8 @@ __all__ = ["measured_memory"]
 def measured_memory(engine: Engine) -> dict[str, Any]:
     """Bytes per term, each with the way it was obtained in `sources`. Sums are over all devices."""
     loaded, model = engine.loaded, engine.loaded.model
-    beside = beside_weights(model, loaded.cost, loaded.weights_bytes)
+    cache_bytes = resident_bytes_of(engine.batcher.cache_tensors())
+    beside = beside_weights(model, loaded.cost, loaded.weights_bytes, cache_bytes)
     memory = psutil.Process().memory_full_info()
     held = {
         "weights_bytes": weights_bytes(model),
@@ -33,6 +35,7 @@ def measured_memory(engine: Engine) -> dict[str, Any]:
         "weights": weights_by_kind(model),
         "weights_by_device": weights_by_device(model),
         "resident_bytes": memory.rss,
+        "resident": resident_account(weights_by_device(model).get("cpu", 0), cache_bytes),
         "unique_bytes": memory.uss,
         "proportional_bytes": memory.pss,
         "devices": beside.cards,
@@ -48,6 +51,7 @@ _SOURCES = {
     "kv_cache_bytes": "size of the KV pool's tensor",
     "kv_cache_tokens": "pages of the KV pool and the tokens of a page",
     "resident_bytes": "psutil rss (the KV pool counts once its pages were written)",
+    "resident": "/proc/self/smaps, mincore of the KV pool; all but shared_bytes sum to this process's RSS",
     "unique_bytes": "psutil uss",
     "proportional_bytes": "psutil pss",
     "load": "VmHWM and VmRSS of /proc/self/status less what was resident before; card: torch.cuda.max_memory_allocated",

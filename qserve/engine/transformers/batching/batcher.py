@@ -11,10 +11,13 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from qserve.engine.transformers.sampling.sampler import SequenceSampler, TokenChoice
 from qserve.model.failures import SequenceFailed
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "BatchLimits",
@@ -140,3 +143,6 @@ class Batcher(Protocol):
 
     def load(self) -> BatcherLoad:
         """How busy it is."""
+
+    def cache_tensors(self) -> Iterable[torch.Tensor]:
+        """What keys, values and states lie in, once it has started."""

@@ -108,7 +108,13 @@ class LibraryLoop:
 
     @property
     def cache_bytes(self) -> int:
-        return int(self.manager.batch_processor.cache.cache_tensor.nbytes)
+        return self.cache_tensor.nbytes
+
+    @property
+    def cache_tensor(self) -> torch.Tensor:
+        """The pages of all layers, once they are made; on no device where each device has its own (`layer_cache`)."""
+        tensor: torch.Tensor = self.manager.batch_processor.cache.cache_tensor
+        return tensor
 
     def start(self, stages: Callable[[OriginalStages], Stages], on_death: Callable[[BaseException], None]) -> None:
         """Start the thread, with `stages` around the library's own; `on_death` hears of an error that ends it."""

@@ -10,7 +10,7 @@ before it takes the argmax. Ours chooses the token there, request by request, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import as_memory_error
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 __all__ = ["PagedBatcher"]
@@ -108,3 +109,7 @@ class PagedBatcher:
         load = self._library.load()
         held_back = 0 if self._stages is None else self._stages.num_held_back
         return replace(load, num_waiting=load.num_waiting + len(self._inbox.submitted) + held_back)
+
+    def cache_tensors(self) -> Iterable[torch.Tensor]:
+        """The library's pool; that of layers on several devices has none of its own in RAM."""
+        return (self._library.cache_tensor,)

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -145,6 +145,10 @@ class RowBatcher:
         running = len(self._rows) + (self._prefilling is not None)
         waiting = len(self._inbox) + len(self._waiting) + len(self._isolation)
         return BatcherLoad(running, waiting, 1.0 - self._pages.num_free / self._pages.num_pages)
+
+    def cache_tensors(self) -> Iterable[torch.Tensor]:
+        """Keys and states of all layers."""
+        return self._cache.tensors()
 
     # The generating thread.
 

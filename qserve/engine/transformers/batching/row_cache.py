@@ -86,7 +86,12 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
     @property
     def num_bytes(self) -> int:
         """Size of all keys, values and states."""
-        return sum(tensor.nbytes for layer in self.layers for tensor in layer.tensors())
+        return sum(tensor.nbytes for tensor in self.tensors())
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Of all layers."""
+        for layer in self.layers:
+            yield from layer.tensors()
 
     @property
     def step(self) -> RowStep:
