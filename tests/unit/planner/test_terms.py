@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qserve.planner.engine import engine_named
-from qserve.planner.engines.transformers.terms import TERMS
+from qserve.planner.engines.transformers.terms import CPU_TERMS as TRANSFORMERS_TERMS
 from qserve.planner.engines.vllm.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.plan import Plan
 from qserve.planner.term import COLUMNS, columns_of
@@ -54,6 +54,6 @@ def test_bands_hold_their_terms_and_every_term_is_one_that_the_engine_names() ->
             assert term.source, line
 
 
-@pytest.mark.parametrize("kinds", [CARD_TERMS, CPU_TERMS, TERMS], ids=["card", "cpu", "transformers"])
+@pytest.mark.parametrize("kinds", [CARD_TERMS, CPU_TERMS, TRANSFORMERS_TERMS], ids=["card", "cpu", "transformers"])
 def test_a_list_holds_every_kind_once(kinds: tuple[object, ...]) -> None:
     assert len({type(kind) for kind in kinds}) == len(kinds)

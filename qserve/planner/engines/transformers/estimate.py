@@ -11,14 +11,16 @@ from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER, CUDA_CONTEXT_SINGLE, Constant
 from qserve.planner.corrections import Corrections, corrections_for
-from qserve.planner.engines.transformers.constants import PYTHON_CPU
+from qserve.planner.engines.transformers.constants import COMPILED_KERNEL, PYTHON_CPU
 from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, place_modules
 from qserve.planner.engines.transformers.memory import (
     activation_bytes,
     exllama_scratch_bytes,
     generate_extra_bytes,
     int8_scratch_bytes,
+    num_kernels,
     prefill_bytes,
+    reader_bytes,
     returned_logits_bytes,
     rotary_tables_bytes,
 )
@@ -31,10 +33,12 @@ from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.setup import Setup
 
-__all__ = ["TransformersEstimate"]
+__all__ = ["NUM_READERS", "TransformersEstimate"]
 
 # Of a card that is filled layer by layer, what torch's allocator leaves between blocks.
 _USABLE_SHARE = 0.98
+NUM_READERS = 2
+"""One for small bodies, one for large ones while they come (`engine/prompts/lanes.py`)."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,10 @@ class TransformersEstimate:
         return max(0, left) // self.kv_token_bytes if self.kv_token_bytes else 0
 
     def activations_bytes(self, prompt_len: int, max_model_len: int) -> tuple[int, ...]:
-        """Peak of a step on every device beside weights and cache, cuBLAS workspace included on a card."""
+        """Peak of a step on every device beside weights and cache, cuBLAS workspace included on a card.
+
+        On a CPU with what requests leave beside it: compiled kernels, and the processes that read prompts.
+        """
         return tuple(self._moved("activations", peak) for peak in self._peaks(prompt_len, max_model_len))
 
     def _peaks(self, prompt_len: int, max_model_len: int) -> tuple[int, ...]:
@@ -124,10 +131,27 @@ class TransformersEstimate:
             step = activation_bytes(spec, self.setup.dtype, tokens, sequences)
             if self.setup.on_cpu and self.setup.quant.scheme == "bnb-int8":
                 step += int8_scratch_bytes(spec, tokens)
+            step += self.kernels_bytes + self.readers_bytes
             return (step + self.workspace.num_bytes,) * count
         fixed = self.workspace.num_bytes + exllama_scratch_bytes(spec, self.release)
         fixed += rotary_tables_bytes(spec, self.setup.dtype, self.release) // count
         return tuple(fixed + step for step in self._generate_steps(prompt_len, max_model_len))
+
+    @property
+    def num_kernels(self) -> int:
+        """That oneDNN keeps: on a CPU, for products in 16 bit."""
+        is_compiled = self.setup.on_cpu and self.setup.dtype in ("bfloat16", "float16")
+        return num_kernels(self.setup.spec, self.max_num_batched_tokens) if is_compiled else 0
+
+    @property
+    def kernels_bytes(self) -> int:
+        return self.num_kernels * COMPILED_KERNEL.num_bytes
+
+    @property
+    def readers_bytes(self) -> int:
+        """Two processes that read the bodies of requests; a reward worker reads its own."""
+        reads = self.setup.on_cpu and self.setup.spec.head.kind != "score"
+        return NUM_READERS * reader_bytes(self.setup.spec) if reads else 0
 
     def _generate_steps(self, prompt_len: int, max_model_len: int) -> list[int]:
         """Peak of one `generate` call per card: layers on each, the head on the last, its output on the first."""

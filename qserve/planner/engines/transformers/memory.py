@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from qserve.core.kernel_shapes import MAX_KERNELS, num_row_counts
 from qserve.core.model_spec import ModelSpec
 from qserve.core.tensors import dtype_bytes
+from qserve.planner.engines.transformers.constants import PROMPT_READER, READER_WORD_BYTES
 from qserve.units import MIB
 
 __all__ = [
@@ -11,7 +13,10 @@ __all__ = [
     "exllama_scratch_bytes",
     "generate_extra_bytes",
     "int8_scratch_bytes",
+    "num_kernels",
+    "num_product_shapes",
     "prefill_bytes",
+    "reader_bytes",
     "returned_logits_bytes",
     "rotary_tables_bytes",
     "scoring_logits_bytes",
@@ -37,16 +42,40 @@ def activation_bytes(spec: ModelSpec, dtype: str, num_tokens: int, num_sequences
     if spec.head.kind == "score":
         return step
     sampled = num_sequences * spec.vocab_size * (dtype_bytes(dtype) + 4)
-    return step + max(sampled, scoring_logits_bytes(spec, dtype))
+    return step + max(sampled, scoring_logits_bytes(spec, dtype, num_tokens))
 
 
-def scoring_logits_bytes(spec: ModelSpec, dtype: str) -> int:
+def scoring_logits_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:
     """Logits of one piece of a scored prompt: the head's output, the same in fp32, and its log-softmax.
 
-    The worker scores in pieces of SCORING_PIECE_BYTES of fp32 logits (engine/transformers/batching/prompt_logprobs.py).
+    The worker scores in pieces of SCORING_PIECE_BYTES of fp32 logits (engine/transformers/batching/prompt_logprobs.py),
+    and of a small vocabulary all of a row's `num_tokens` at once.
     """
-    rows = max(1, SCORING_PIECE_BYTES // (4 * spec.vocab_size))
+    rows = min(num_tokens, max(1, SCORING_PIECE_BYTES // (4 * spec.vocab_size)))
     return rows * spec.vocab_size * (dtype_bytes(dtype) + 8)
+
+
+def num_product_shapes(spec: ModelSpec) -> int:
+    """Different matrices of a dense decoder, as (inputs, outputs); layers are alike, and q is like o only in shape."""
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    query, key = (heads * spec.head_dim for heads in (spec.num_attention_heads, spec.num_key_value_heads))
+    shapes = {(hidden, query), (hidden, key), (query, hidden), (hidden, inner), (inner, hidden)}
+    return len(shapes if spec.head.kind == "score" else shapes | {(hidden, spec.vocab_size)})
+
+
+def num_kernels(spec: ModelSpec, num_tokens: int) -> int:
+    """Kernels that oneDNN has compiled and keeps once steps of every size up to `num_tokens` were taken.
+
+    Experts and linear attention compute in more shapes than those: as many as are kept at all.
+    """
+    if spec.moe or spec.linear_attention:
+        return MAX_KERNELS
+    return min(MAX_KERNELS, num_row_counts(num_tokens) * num_product_shapes(spec))
+
+
+def reader_bytes(spec: ModelSpec) -> int:
+    """Resident memory of one process that reads prompts: interpreter and libraries, and the tokenizer's words."""
+    return PROMPT_READER.num_bytes + spec.vocab_size * READER_WORD_BYTES
 
 
 def int8_scratch_bytes(spec: ModelSpec, num_tokens: int) -> int:

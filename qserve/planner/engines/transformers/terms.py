@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qserve.planner.engines.transformers.estimate import TransformersEstimate
-from qserve.planner.engines.transformers.memory import scoring_logits_bytes
+from qserve.core.kernel_shapes import MAX_KERNELS, num_row_counts
+from qserve.planner.engines.transformers.constants import COMPILED_KERNEL, PROMPT_READER, READER_WORD_BYTES
+from qserve.planner.engines.transformers.estimate import NUM_READERS, TransformersEstimate
+from qserve.planner.engines.transformers.memory import num_product_shapes, scoring_logits_bytes
 from qserve.planner.formulas import weights_formula
 from qserve.planner.memory.kv import kv_element_bytes
 from qserve.planner.term import Term, TermKind
 from qserve.units import format_bytes
 
-__all__ = ["TERMS", "DeviceShare", "terms_of"]
+__all__ = ["CARD_TERMS", "CPU_TERMS", "DeviceShare", "terms_of"]
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,17 @@ class Activations(TermKind[DeviceShare]):
     name, column = "activations", "activations"
 
     def num_bytes(self, sizes: DeviceShare, stage: int) -> int:
-        return sizes.activations_bytes
+        return max(0, sizes.activations_bytes - sizes.estimate.kernels_bytes - sizes.estimate.readers_bytes)
 
     def formula(self, sizes: DeviceShare, stage: int) -> str:
         estimate, spec = sizes.estimate, sizes.estimate.setup.spec
         if not estimate.has_pool:
             return "what the prompt's peak exceeds the answer's cache by, and cuBLAS workspace"
-        score = 0 if spec.head.kind == "score" else scoring_logits_bytes(spec, estimate.setup.dtype)
+        score = (
+            0
+            if spec.head.kind == "score"
+            else scoring_logits_bytes(spec, estimate.setup.dtype, estimate.max_num_batched_tokens)
+        )
         return (
             f"2·T·(3I + 4H) with T={estimate.max_num_batched_tokens}, I={spec.intermediate_size}, "
             f"H={spec.hidden_size}, and the larger of logits of {estimate.max_num_seqs} sequences × {spec.vocab_size} "
@@ -80,6 +86,53 @@ class Activations(TermKind[DeviceShare]):
 
     def band(self, sizes: DeviceShare, num_bytes: int) -> tuple[int, int]:
         return num_bytes // 2, num_bytes * 3 // 2
+
+
+class CompiledKernels(TermKind[DeviceShare]):
+    """What oneDNN keeps for each shape of a product: as `activations` it comes with requests, and stays."""
+
+    name, column = "compiled kernels", "activations"
+
+    def num_bytes(self, sizes: DeviceShare, stage: int) -> int:
+        return min(sizes.activations_bytes, sizes.estimate.kernels_bytes)
+
+    def formula(self, sizes: DeviceShare, stage: int) -> str:
+        estimate = sizes.estimate
+        each = format_bytes(COMPILED_KERNEL.num_bytes)
+        if estimate.num_kernels == MAX_KERNELS:
+            return f"{MAX_KERNELS} kernels of {each}: no more are kept"
+        shapes = num_product_shapes(estimate.setup.spec)
+        counts = num_row_counts(estimate.max_num_batched_tokens)
+        return f"{shapes} shapes of matrices × {counts} row counts, {each} each"
+
+    def source(self, sizes: DeviceShare) -> str:
+        return COMPILED_KERNEL.source
+
+    def band(self, sizes: DeviceShare, num_bytes: int) -> tuple[int, int]:
+        low, high = COMPILED_KERNEL.low_bytes, COMPILED_KERNEL.high_bytes
+        return min(num_bytes, sizes.estimate.num_kernels * low), max(num_bytes, sizes.estimate.num_kernels * high)
+
+
+class PromptReaders(TermKind[DeviceShare]):
+    """The processes that read prompts; the one for large bodies is there while they come."""
+
+    name, column = "reading prompts", "activations"
+
+    def num_bytes(self, sizes: DeviceShare, stage: int) -> int:
+        return max(0, min(sizes.activations_bytes - sizes.estimate.kernels_bytes, sizes.estimate.readers_bytes))
+
+    def formula(self, sizes: DeviceShare, stage: int) -> str:
+        base, words = format_bytes(PROMPT_READER.num_bytes), sizes.estimate.setup.spec.vocab_size
+        return f"{NUM_READERS} processes, for small and large bodies, of {base} + {READER_WORD_BYTES} B × {words} words"
+
+    def source(self, sizes: DeviceShare) -> str:
+        return PROMPT_READER.source
+
+    def band(self, sizes: DeviceShare, num_bytes: int) -> tuple[int, int]:
+        return num_bytes // NUM_READERS, num_bytes + PROMPT_READER.high_bytes
+
+    def is_shown(self, sizes: DeviceShare, num_bytes: int) -> bool:
+        return num_bytes > 0
 
 
 class Runtime(TermKind[DeviceShare]):
@@ -98,9 +151,19 @@ class Runtime(TermKind[DeviceShare]):
         return sizes.estimate.runtime.low_bytes, sizes.estimate.runtime.high_bytes
 
 
-TERMS: tuple[TermKind[DeviceShare], ...] = (Weights(), KvCache(), Activations(), Runtime())
+CARD_TERMS: tuple[TermKind[DeviceShare], ...] = (Weights(), KvCache(), Activations(), Runtime())
+CPU_TERMS: tuple[TermKind[DeviceShare], ...] = (*CARD_TERMS, CompiledKernels(), PromptReaders())
 
 
 def terms_of(share: DeviceShare) -> tuple[Term, ...]:
-    """All of them, those of nothing too: what the estimate corrected already is not corrected again."""
-    return tuple(kind.term(share, 0, kind.num_bytes(share, 0)) for kind in TERMS)
+    """All of a card, those of nothing too: what the estimate corrected already is not corrected again.
+
+    Of a CPU those that are shown: a reward worker has no processes that read prompts.
+    """
+    kinds = CPU_TERMS if share.estimate.setup.on_cpu else CARD_TERMS
+    found = ((kind, kind.num_bytes(share, 0)) for kind in kinds)
+    return tuple(
+        kind.term(share, 0, num_bytes)
+        for kind, num_bytes in found
+        if kind in CARD_TERMS or kind.is_shown(share, num_bytes)
+    )
