@@ -1,12 +1,14 @@
 """A service under mixed load for a long time: does it grow, does it slow down, is anything lost?
 
     python bench/soak.py --minutes 30 [--clients 64] [--kill-every-s 120] [--output soak.json]
+    python bench/soak.py --minutes 10 --kill-every-s 0      # no kills: does what each process holds stay flat?
 
 Starts `qserve up --model demo --reward demo`, has clients of eight kinds ask it (bench/soak_clients.py), and kills the
 chat or the reward worker by SIGKILL in turn. Every ten seconds it notes RSS, PSS, descriptors and threads of each
-process and the latencies since. An answer is *lost* when it is not whole, or wrong in status, and no kill explains it:
-only requests of the killed worker, that were in flight then or came before it was ready again, may fail, and then with
-an error of the API. Prints tables as Markdown; exit status 1 where anything was lost.
+process, what the workers themselves say of their memory, and the latencies since. An answer is *lost* when it is not
+whole, or wrong in status, and no kill explains it: only requests of the killed worker, that were in flight then or came
+before it was ready again, may fail, and then with an error of the API. Prints tables as Markdown; exit status 1 where
+anything was lost.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import asyncio
 import contextlib
 import json
 import random
+import shlex
 import signal
 import statistics
 import subprocess
@@ -36,7 +39,12 @@ from streams import ended, wait_for
 
 _SAMPLE_S = 10.0
 _MIB = 1 << 20
-_ROLE_OF_MODULE = {"qserve.engine.transformers": "chat", "qserve.reward": "reward"}
+_ROLE_OF_MODULE = {
+    "qserve.engine.transformers": "chat",
+    "qserve.reward": "reward",
+    "qserve.engine.prompts.process": "prompts",
+    "qserve.ui": "ui",
+}
 # What an error may be while a worker is away.
 _AWAY = frozenset({"worker_died", "worker_not_ready", "worker_unreachable", "error event"})
 _RIGHT = {kind.name: kind.right for kind in KINDS}
@@ -62,15 +70,20 @@ class Soak:
     kills: list[Kill] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
 
-    def workers(self) -> dict[str, psutil.Process]:
-        found = {}
-        for child in self.service.children():
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """All, by role; several may read prompts."""
+        found = {"gateway": [self.service]}
+        for child in self.service.children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 words = child.cmdline()
                 module = words[words.index("-m") + 1] if "-m" in words else ""
                 if module in _ROLE_OF_MODULE:
-                    found[_ROLE_OF_MODULE[module]] = child
+                    found.setdefault(_ROLE_OF_MODULE[module], []).append(child)
         return found
+
+    def workers(self) -> dict[str, psutil.Process]:
+        """The two that are killed."""
+        return {role: found[0] for role, found in self.processes().items() if role in ("chat", "reward")}
 
     def lost(self) -> list[Outcome]:
         """Outcomes that no kill explains."""
@@ -120,8 +133,9 @@ async def sample(soak: Soak) -> None:
     while True:
         await asyncio.sleep(_SAMPLE_S)
         since, at = soak.outcomes[at:], len(soak.outcomes)
-        processes = {"gateway": soak.service, **soak.workers()}
-        held = {name: one for name, process in processes.items() if (one := _held(process)) is not None}
+        held = {name: one for name, found in soak.processes().items() if (one := _held(found)) is not None}
+        for name, told in (await asyncio.to_thread(_told, soak.url)).items():
+            held.get(name, {}).update(told)
         took = sorted(one.seconds for one in since if one.status == 200 and one.what != "cancelled")
         latency = {"p50_s": _at(took, 0.5), "p99_s": _at(took, 0.99)}
         soak.samples.append({"s": round(time.monotonic() - soak.began_s), "held": held, "num": len(since), **latency})
@@ -129,15 +143,32 @@ async def sample(soak: Soak) -> None:
         print(f"{newest['s']:5d} s  {len(soak.outcomes):7d} answers, {len(soak.lost())} lost", file=sys.stderr)
 
 
-def _held(process: psutil.Process) -> dict[str, float] | None:
-    try:
-        memory = process.memory_full_info()
-        return {
-            "pid": process.pid, "rss_mib": round(memory.rss / _MIB, 1), "pss_mib": round(memory.pss / _MIB, 1),
-            "descriptors": process.num_fds(), "threads": process.num_threads(),
-        }  # fmt: skip
-    except psutil.Error:
-        return None
+def _held(processes: list[psutil.Process]) -> dict[str, Any] | None:
+    """Of all processes of one role together; None where none is left."""
+    held: Counter[str] = Counter()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            memory = process.memory_full_info()
+            held.update(
+                rss_mib=memory.rss / _MIB, pss_mib=memory.pss / _MIB, descriptors=process.num_fds(),
+                threads=process.num_threads(),
+            )  # fmt: skip
+    return {name: round(value, 1) for name, value in held.items()} or None
+
+
+def _told(url: str) -> dict[str, Any]:
+    """What each worker says of its memory: the figures of GET /v1/qserve/memory; nothing of one that is away."""
+    with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(f"{url}/v1/qserve/memory", timeout=30) as got:
+        entries = json.load(got)["data"]
+        return {one["worker"]: _account(one["memory"]) for one in entries if "resident" in one.get("memory", ())}
+    return {}
+
+
+def _account(document: dict[str, Any]) -> dict[str, Any]:
+    """MiB by what the worker says they are for, and their sum as far as it is charged to this process (PSS)."""
+    parts = {name.removesuffix("_bytes"): round(value / _MIB, 1) for name, value in document["resident"].items()}
+    shared = parts.pop("shared", 0.0)
+    return {"account": parts, "account_mib": round(sum(parts.values()) - shared, 1)}
 
 
 def _at(values: list[float], quantile: float) -> float:
@@ -156,12 +187,13 @@ def _is_ready(url: str, role: str) -> bool:
 
 
 @contextlib.contextmanager
-def service(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """`qserve up` with both demo models."""
+def service(folder: Path, model: str, reward: str, flags: list[str]) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """`qserve up` with both models, under the names that the clients use."""
     ready = folder / "ready.json"
     command = [
-        str(Path(sys.executable).parent / "qserve"), "up", "--model", "demo", "--reward", "demo", "--port", "0",
-        "--no-ui", "--state-dir", str(folder), "--ready-file", str(ready),
+        str(Path(sys.executable).parent / "qserve"), "up", "--model", model, "--reward", reward, "--port", "0",
+        "--served-model-name", "demo", "--served-reward-name", "demo-reward",
+        "--no-ui", "--state-dir", str(folder), "--ready-file", str(ready), *flags,
     ]  # fmt: skip
     with ended(command, folder / "up.log") as process:
         wait_for(ready.exists, process)
@@ -171,7 +203,9 @@ def service(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
 async def run(soak: Soak, args: argparse.Namespace) -> None:
     """All of it, for the time."""
     until_s = time.monotonic() + 60 * args.minutes
-    beside = [asyncio.create_task(sample(soak)), asyncio.create_task(kill_in_turn(soak, args.kill_every_s))]
+    beside = [asyncio.create_task(sample(soak))]
+    if args.kill_every_s > 0:
+        beside.append(asyncio.create_task(kill_in_turn(soak, args.kill_every_s)))
     await asyncio.gather(*(client(soak, number, until_s, args.think_s) for number in range(args.clients)))
     for task in beside:
         task.cancel()
@@ -209,7 +243,8 @@ def report(soak: Soak, planned: dict[str, float]) -> str:
             f"| {_at(took, 0.99):.2f} |"
         )
     lines += ["", "| process | planned MiB | " + " | ".join(_COLUMNS) + " |", "|---|---|" + "---|" * len(_COLUMNS)]
-    lines += [_process_row(soak, name, planned.get(name)) for name in ("gateway", "chat", "reward")]
+    lines += [_process_row(soak, name, planned.get(name)) for name in ("gateway", "chat", "prompts", "reward")]
+    lines += ["", *_account_rows(soak)]
     lines += [
         "",
         "| minute | answers | p50 s | p99 s | gateway RSS | chat RSS | reward RSS |",
@@ -222,15 +257,9 @@ def report(soak: Soak, planned: dict[str, float]) -> str:
 
 
 _COLUMNS = (
-    "RSS minute 3",
-    "RSS end",
-    "RSS most",
-    "descriptors minute 3",
-    "descriptors end",
-    "most",
-    "threads end",
-    "most",
-)
+    "RSS minute 3", "RSS end", "since minute 3", "of the plan", "RSS most", "PSS end", "terms of PSS",
+    "descriptors minute 3", "descriptors end", "threads end",
+)  # fmt: skip
 
 
 def _process_row(soak: Soak, name: str, planned: float | None) -> str:
@@ -239,12 +268,30 @@ def _process_row(soak: Soak, name: str, planned: float | None) -> str:
         return f"| {name} | | " + " | ".join("" for _ in _COLUMNS) + " |"
     third = next((one for s, one in held if s >= 180), held[0][1])
     last = held[-1][1]
-    most = {key: max(one[key] for _, one in held) for key in last}
+    rss = last["rss_mib"]
     cells = (
-        third["rss_mib"], last["rss_mib"], most["rss_mib"], third["descriptors"], last["descriptors"],
-        most["descriptors"], last["threads"], most["threads"],
+        third["rss_mib"], rss, f"{100 * (rss / third['rss_mib'] - 1):+.1f} %",
+        "" if planned is None else f"{100 * (rss / planned - 1):+.1f} %", max(one["rss_mib"] for _, one in held),
+        last["pss_mib"], _explained(held), third["descriptors"], last["descriptors"], last["threads"],
     )  # fmt: skip
     return f"| {name} | {'' if planned is None else round(planned)} | " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _explained(held: list[tuple[float, dict[str, Any]]]) -> str:
+    """The newest account of a worker's own, as a share of the PSS beside it."""
+    told = [one for _, one in held if "account_mib" in one]
+    return f"{100 * told[-1]['account_mib'] / told[-1]['pss_mib']:.1f} %" if told else ""
+
+
+def _account_rows(soak: Soak) -> list[str]:
+    """What each worker says that its memory is for, at the end."""
+    rows = []
+    for name in ("chat", "reward"):
+        told = [one["held"][name]["account"] for one in soak.samples if "account" in one["held"].get(name, ())]
+        if told:
+            parts = ", ".join(f"{part.replace('_', ' ')} {mib:.1f}" for part, mib in told[-1].items())
+            rows.append(f"- {name}, MiB: {parts}")
+    return rows
 
 
 def _minute_rows(soak: Soak) -> list[str]:
@@ -271,11 +318,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--kill-every-s", type=float, default=120.0)
+    parser.add_argument("--kill-every-s", type=float, default=120.0, help="0: none is killed")
     parser.add_argument("--think-s", type=float, default=0.5, help="mean pause of a client between requests")
+    parser.add_argument("--model", default="demo", help="a folder with demo's tokenizer (bench/random_checkpoint.py)")
+    parser.add_argument("--reward", default="demo")
+    parser.add_argument("--up", default="", help="more flags of `qserve up`, as one word")
     parser.add_argument("--output", type=Path, help="all samples, kills and lost answers as JSON")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="qserve-soak-") as name, service(Path(name)) as (url, process):
+    asked = (args.model, args.reward, shlex.split(args.up))
+    with tempfile.TemporaryDirectory(prefix="qserve-soak-") as name, service(Path(name), *asked) as (url, process):
         soak, planned = Soak(url, psutil.Process(process.pid)), planned_mib(url)
         asyncio.run(run(soak, args))
         print(report(soak, planned))
