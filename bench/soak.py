@@ -271,9 +271,10 @@ def _process_row(soak: Soak, name: str, planned: float | None) -> str:
     rss = last["rss_mib"]
     # The plan of a chat worker has the processes in it that read its prompts.
     readers = soak.samples[-1]["held"].get("prompts", {}).get("rss_mib", 0.0) if name == "chat" else 0.0
+    of_plan = "" if planned is None else f"{100 * ((rss + readers) / planned - 1):+.1f} %"
     cells = (
-        third["rss_mib"], rss, f"{100 * (rss / third['rss_mib'] - 1):+.1f} %",
-        "" if planned is None else f"{100 * ((rss + readers) / planned - 1):+.1f} %", max(one["rss_mib"] for _, one in held),
+        third["rss_mib"], rss, f"{100 * (rss / third['rss_mib'] - 1):+.1f} %", of_plan,
+        max(one["rss_mib"] for _, one in held),
         last["pss_mib"], _explained(held), third["descriptors"], last["descriptors"], last["threads"],
     )  # fmt: skip
     return f"| {name} | {'' if planned is None else round(planned)} | " + " | ".join(str(cell) for cell in cells) + " |"
