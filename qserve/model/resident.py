@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Mappings", "parse_smaps", "resident_account", "resident_bytes_of", "resident_mappings"]
+__all__ = ["Mappings", "parse_smaps", "resident_bytes_of", "resident_mappings", "resident_terms"]
 
 _SMAPS = Path("/proc/self/smaps")
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -42,7 +42,7 @@ class Mappings:
         return self.files_bytes + self.code_bytes + self.data_bytes
 
 
-def resident_account(weights_bytes: int, cache_bytes: int = 0) -> dict[str, int]:
+def resident_terms(weights_bytes: int, cache_bytes: int = 0) -> dict[str, int]:
     """What this process's pages are for. All but the last sum to its RSS, and with the last subtracted to its PSS.
 
     `weights_bytes` are those in RAM that no file keeps, `cache_bytes` what of the KV pool is resident.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from qserve.model.memory import beside_weights
-from qserve.model.resident import resident_account
+from qserve.model.resident import resident_terms
 from qserve.reward.scoring.scorer import RewardScorer
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def measured_memory(scorer: RewardScorer) -> dict[str, Any]:
         **held,
         "total_bytes": sum(held.values()),
         "resident_bytes": memory.rss,
-        "resident": resident_account(0 if beside.cards else loaded.weights_bytes),
+        "resident": resident_terms(0 if beside.cards else loaded.weights_bytes),
         "unique_bytes": memory.uss,
         "proportional_bytes": memory.pss,
         "devices": beside.cards,

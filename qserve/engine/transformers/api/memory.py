@@ -10,7 +10,7 @@ import psutil
 from qserve.engine.transformers.attention.report import attention_report
 from qserve.engine.transformers.engine import Engine
 from qserve.model.memory import beside_weights
-from qserve.model.resident import resident_account, resident_bytes_of
+from qserve.model.resident import resident_bytes_of, resident_terms
 from qserve.model.weights_held import weights_by_device, weights_by_kind, weights_bytes
 
 __all__ = ["measured_memory"]
@@ -35,7 +35,7 @@ def measured_memory(engine: Engine) -> dict[str, Any]:
         "weights": weights_by_kind(model),
         "weights_by_device": weights_by_device(model),
         "resident_bytes": memory.rss,
-        "resident": resident_account(weights_by_device(model).get("cpu", 0), cache_bytes),
+        "resident": resident_terms(weights_by_device(model).get("cpu", 0), cache_bytes),
         "unique_bytes": memory.uss,
         "proportional_bytes": memory.pss,
         "devices": beside.cards,
