@@ -15,11 +15,11 @@ __all__ = ["leave_out_unused"]
 
 # transformers.generation.candidate_generator imports its `roc_curve`, and pandas and SciPy come with it.
 _UNUSED: tuple[str, ...] = ("sklearn",)
-# Losses of other models than ours.
-_UNUSED_BY_MODELS = ("scipy",)
-# Kernels for cards; a format of another package than bitsandbytes may be unpacked by it.
+# Losses of other models than ours; bitsandbytes may ask for it.
+_UNUSED_WITHOUT_QUANTIZATION = ("scipy",)
+# Kernels for cards; what unpacks a quantized format may ask for it.
 _UNUSED_ON_A_CPU = ("triton",)
-_PLAIN = ("fp32", "fp16", "bf16", "bnb-")
+_PLAIN = ("fp32", "fp16", "bf16")
 
 
 def leave_out_unused(document: Mapping[str, Any]) -> None:
@@ -28,10 +28,8 @@ def leave_out_unused(document: Mapping[str, Any]) -> None:
     Where a `WorkerSpec` stands in `document` its plan says what its model needs. Only for a process of our own: whoever
     imports qserve as a library may need them.
     """
-    plan = document.get("plan")
-    names = _UNUSED
-    if plan is not None:
-        is_plain = plan["on_cpu"] and plan["quant"]["scheme"].startswith(_PLAIN)
-        names += _UNUSED_BY_MODELS + (_UNUSED_ON_A_CPU if is_plain else ())
+    plan, names = document.get("plan"), _UNUSED
+    if plan is not None and plan["quant"]["scheme"] in _PLAIN:
+        names += _UNUSED_WITHOUT_QUANTIZATION + (_UNUSED_ON_A_CPU if plan["on_cpu"] else ())
     for name in names:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # importlib: None stops the import
