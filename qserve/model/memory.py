@@ -55,9 +55,11 @@ _HOST_SOURCES = {
 
 
 def _on_host(cost: LoadCost, weights_bytes: int, cache_bytes: int) -> dict[str, int]:
-    grown = resident_bytes("VmHWM") - cost.before_bytes - cost.kept_bytes - cache_bytes
+    peak = resident_bytes("VmHWM")
+    # A process that had loaded another model before grows into what that one left.
+    grown = max(peak - cost.before_bytes - cost.kept_bytes - cache_bytes, peak - resident_bytes(), 0)
     return {
-        "activations_bytes": max(0, grown) + children_bytes(),
+        "activations_bytes": grown + children_bytes(),
         "runtime_bytes": cost.before_bytes + max(0, cost.kept_bytes - weights_bytes),
     }
 
