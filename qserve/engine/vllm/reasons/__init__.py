@@ -1,0 +1,14 @@
+"""What the engine says when it does not start, and what that means: one rule per reason, the most specific first.
+
+Each rule has a real log line in tests/unit/vllm.
+"""
+
+from __future__ import annotations
+
+from qserve.engine.vllm.reasons import checkpoint, flags, machine, memory, model
+from qserve.engine.vllm.reasons.rule import Rule
+
+__all__ = ["RULES", "Rule"]
+
+RULES: tuple[Rule, ...] = (*memory.RULES, *model.RULES, *flags.RULES, *checkpoint.RULES, *machine.RULES)
+"""In the order in which they are tried."""
