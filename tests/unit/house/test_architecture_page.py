@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.house.sources import tree_of
+
 ROOT = Path(__file__).parents[3]
 INDEX = ROOT / "docs" / "architecture.md"
 TRACES = sorted((ROOT / "docs" / "architecture").glob("*.md"))
@@ -64,7 +66,7 @@ def test_every_path_exists(path, page):
 @pytest.mark.parametrize(("quoted", "page"), NAMES)
 def test_every_name_exists(quoted, page):
     path, name = quoted.split(": ")
-    found = set(defined_names(ast.parse(resolve(path).read_text())))
+    found = set(defined_names(tree_of(resolve(path))))
     assert name in found, f"{page} names {quoted}; {path} defines no {name}"
 
 

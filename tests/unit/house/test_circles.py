@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[3] / "qserve"
+from tests.unit.house.sources import PACKAGE, tree_of
 
 
 def modules() -> dict[str, Path]:
@@ -23,7 +23,7 @@ MODULES = modules()
 
 def imports_of(path: Path) -> Iterator[tuple[str, str]]:
     """(module, name) of every import of qserve's own in a file; an empty name for `import module`."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("qserve"):

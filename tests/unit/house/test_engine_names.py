@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[3] / "qserve"
+from tests.unit.house.sources import PACKAGE, tree_of
+
 NAMES = ("vllm", "transformers")
 # An engine's own folders, where what it is called may be compared with what is installed.
 OWN = [PACKAGE / folder / name for folder in ("planner/engines", "engine", "reward") for name in NAMES]
@@ -20,7 +21,7 @@ def literals(node: ast.AST) -> Iterator[object]:
 
 def comparisons(path: Path) -> Iterator[int]:
     """Lines that compare something with an engine's name, `match` among them."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             yield from (node.lineno for side in sides if set(literals(side)) & set(NAMES))
@@ -39,8 +40,6 @@ def test_nothing_is_compared_with_an_engines_name() -> None:
 def test_the_planner_and_the_core_name_no_engine_outside_of_their_folders() -> None:
     for name in ("make.py", "plan.py", "request.py", "share.py", "term.py", "setup.py", "outcome.py", "ways.py"):
         literals = {
-            node.value
-            for node in ast.walk(ast.parse((PACKAGE / "planner" / name).read_text()))
-            if isinstance(node, ast.Constant)
+            node.value for node in ast.walk(tree_of(PACKAGE / "planner" / name)) if isinstance(node, ast.Constant)
         }
         assert not literals & set(NAMES), name

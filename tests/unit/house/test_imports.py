@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[3] / "qserve"
+from tests.unit.house.sources import PACKAGE, tree_of
+
 TORCH = {"torch", "transformers", "vllm", "accelerate", "bitsandbytes", "gradio", "lm_eval", "ray", "numpy"}
 SERVERS = {"fastapi", "starlette", "uvicorn", "uvloop", "aiohttp", "httptools", "pydantic"}
 OTHERS = {"rich", "huggingface_hub", "yaml", "asyncio", "openai"}
@@ -50,7 +50,7 @@ def test_the_process_in_front_of_the_workers_loads_no_engine(module):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_public_names_exist_and_are_public(path):
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     bound = set()
     public = None
     # What a package's own __init__ gives lazily stands below `if TYPE_CHECKING`.
@@ -74,5 +74,5 @@ def test_public_names_exist_and_are_public(path):
 
 
 def test_every_module_says_what_it_is():
-    without = [path for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))]
+    without = [path for path in MODULES if not ast.get_docstring(tree_of(path))]
     assert not without
