@@ -21,6 +21,7 @@ INSTEAD = {
     "stretches": "segments",
 }
 INVENTED = re.compile(rf"(?<=_)(?:{'|'.join(INSTEAD)})(?=_)")
+ANYWHERE = re.compile(rf"(?<![a-z])(?:{'|'.join(INSTEAD)})(?![a-z])")
 INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # Of these only a class of that name is refused; as a variable they say what a caller wanted.
 CLASSES_ONLY = {"asked"}
@@ -45,6 +46,8 @@ def names_of(tree: ast.AST) -> Iterator[tuple[str, int, bool]]:
 def test_no_invented_word_is_a_name() -> None:
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
+        if not ANYWHERE.search(INNER_CAPITAL.sub("_", path.read_text()).lower()) and not ANYWHERE.search(path.stem):
+            continue  # to be quick
         names = [(path.stem, 0, True), *names_of(tree_of(path))]
         found += [
             f"{path.relative_to(PACKAGE)}:{line} {name}: say {INSTEAD[word]}"
