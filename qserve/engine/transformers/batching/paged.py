@@ -59,8 +59,7 @@ class PagedBatcher:
             max_num_batched_tokens=limits.max_num_batched_tokens,
         )
         if not is_flash:
-            attention.register()
-            model.set_attn_implementation(attention.NAME)
+            attention.use(model)
         self.attention = attention.FLASH if is_flash else "sdpa"
         self._inbox = SequenceInbox()
         self._stages: FaultTolerantStages | None = None
