@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qserve.hub.chat_template import answer_prefix, read_template, thinking_template
+from qserve.hub.chat_template import answer_prefix, read_template
 
 __all__ = ["ChatFormat", "chat_format_of"]
 
@@ -17,14 +17,12 @@ __all__ = ["ChatFormat", "chat_format_of"]
 class ChatFormat:
     """Names of vLLM's parsers; None where the template has no such thing.
 
-    `thinks_unasked` is False where the template closes the thoughts at once unless `enable_thinking` is given;
-    `knows_thoughts` is True where answers may hold thoughts at all, told apart by a parser or not.
+    `thinks_unasked` is False where the template closes the thoughts at once unless `enable_thinking` is given.
     """
 
     tool_parser: str | None
     reasoning_parser: str | None
     thinks_unasked: bool = True
-    knows_thoughts: bool = False
 
 
 def chat_format_of(folder: Path) -> ChatFormat:
@@ -38,10 +36,9 @@ def chat_format_of(folder: Path) -> ChatFormat:
     https://docs.vllm.ai/projects/recipes/en/latest/Qwen/Qwen3.5.html.
     """
     template = read_template(folder)
-    tools, knows = _tool_parser(template), thinking_template(template).thinks
     if not _thinks(template):
-        return ChatFormat(tools, None, knows_thoughts=knows)
-    return ChatFormat(tools, "qwen3", not answer_prefix(template).rstrip().endswith("</think>"), knows)
+        return ChatFormat(_tool_parser(template), None)
+    return ChatFormat(_tool_parser(template), "qwen3", not answer_prefix(template).rstrip().endswith("</think>"))
 
 
 def _tool_parser(template: str) -> str | None:

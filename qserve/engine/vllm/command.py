@@ -115,14 +115,7 @@ def _defaults(chat: ChatFormat, parser: FlagParser) -> tuple[str, ...]:
     # 20 is what OpenAI's schema allows; `echo` with `logprobs` on completions needs no flag of its own.
     # Blanks are allowed anywhere between the tokens of JSON, and a small model writes them to its limit.
     compact = ("--structured-outputs-config", json.dumps(COMPACT_JSON))
-    return (*tools, *strict, *thoughts, *_thought_tags(chat, parser), *silent, *compact, "--max-logprobs", "20")
-
-
-def _thought_tags(chat: ChatFormat, parser: FlagParser) -> tuple[str, ...]:
-    """For `thinking_token_budget`: with a parser for thoughts vLLM knows their tags, else it is told."""
-    if not chat.knows_thoughts or chat.reasoning_parser or "--reasoning-config" not in parser.flags:
-        return ()
-    return ("--reasoning-config", json.dumps({"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}))
+    return (*tools, *strict, *thoughts, *silent, *compact, "--max-logprobs", "20")
 
 
 def _split(extra: str) -> list[str]:

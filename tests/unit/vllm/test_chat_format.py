@@ -42,31 +42,21 @@ TEMPLATES = {
 def test_each_generation_gets_its_parsers(name, tmp_path):
     template, tools, thoughts = TEMPLATES[name]
     (tmp_path / "chat_template.jinja").write_text(template)
-    found = chat_format_of(tmp_path)
-    assert (found.tool_parser, found.reasoning_parser, found.thinks_unasked) == (tools, thoughts, True)
+    assert chat_format_of(tmp_path) == ChatFormat(tools, thoughts)
 
 
 @pytest.mark.parametrize(("switch", "unasked"), [(SWITCH, True), (ASKED, False)])
 def test_a_model_that_thinks_only_when_asked(tmp_path, parser, switch, unasked):
     """The small ones of Qwen3.5: the template closes the thoughts, and the parser must know."""
     (tmp_path / "chat_template.jinja").write_text(XML_CALLS + PAST_THOUGHTS + ANSWER + switch + END)
-    assert chat_format_of(tmp_path) == ChatFormat("qwen3_coder", "qwen3", unasked, knows_thoughts=True)
+    assert chat_format_of(tmp_path) == ChatFormat("qwen3_coder", "qwen3", thinks_unasked=unasked)
     argv = command(spec_of(plan_of(quant="bf16"), tmp_path), parser, environ={}).argv
     assert ('{"enable_thinking": false}' in argv) is not unasked
 
 
 def test_a_switch_that_nothing_else_bears_out_is_no_sign_of_thoughts():
     """The demo model takes enable_thinking and never thinks: with a parser for thoughts its answers would vanish."""
-    assert chat_format_of(DEMO) == ChatFormat("hermes", None, knows_thoughts=True)
-
-
-def test_thoughts_that_no_parser_tells_apart_can_have_a_budget(parser):
-    argv = command(spec_of(plan_of(quant="bf16"), DEMO), parser, environ={}).argv
-    tags = json.loads(argv[argv.index("--reasoning-config") + 1])
-    assert tags == {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
-    own = '{"reasoning_start_str": "<a>", "reasoning_end_str": "</a>"}'
-    theirs = command(spec_of(plan_of(quant="bf16"), DEMO), parser, f"--reasoning-config '{own}'", environ={}).argv
-    assert theirs.count("--reasoning-config") == 1 and own in theirs
+    assert chat_format_of(DEMO) == ChatFormat("hermes", None)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +64,7 @@ def test_thoughts_that_no_parser_tells_apart_can_have_a_budget(parser):
 )
 def test_older_checkpoints_hold_the_template_in_the_tokenizers_config(tmp_path, written):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": written}))
-    assert chat_format_of(tmp_path) == ChatFormat("hermes", "qwen3", knows_thoughts=True)
+    assert chat_format_of(tmp_path) == ChatFormat("hermes", "qwen3")
 
 
 def test_a_base_model_gets_none(tmp_path):
