@@ -12,7 +12,13 @@ from qserve.wire.errors import from_failure
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [("out_of_memory", 503), ("context_length_exceeded", 400), ("empty_prompt", 400), ("generation_failed", 500)],
+    [
+        ("out_of_memory", 503),
+        ("context_length_exceeded", 400),
+        ("empty_prompt", 400),
+        ("generation_failed", 500),
+        ("worker_stopping", 503),
+    ],
 )
 def test_a_code_has_its_status(code: str, status: int) -> None:
     error = from_failure(code, "why", "messages")

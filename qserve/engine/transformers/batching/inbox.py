@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from qserve.engine.transformers.batching.batcher import Sequence
-from qserve.model.failures import SequenceFailed
+from qserve.model.failures import WorkerStopping
 
 __all__ = ["Arrivals", "Inbox"]
 
@@ -59,7 +59,7 @@ class Inbox:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Hold the generating thread between two steps. Raises SequenceFailed where it has ended."""
+        """Hold the generating thread between two steps. Raises WorkerStopping where it has ended."""
         with self._one_at_a_time:
             with self._changed:
                 self._num_pauses += 1
@@ -67,7 +67,7 @@ class Inbox:
                 self._changed.wait_for(lambda: self._is_paused or self._is_closed)
             try:
                 if self._is_closed:
-                    raise SequenceFailed("the engine is stopping")
+                    raise WorkerStopping()
                 yield
             finally:
                 with self._changed:

@@ -23,7 +23,7 @@ from qserve.engine.transformers.batching.continuous import LibraryLoop, Original
 from qserve.engine.transformers.batching.layer_cache import placed_by_layer
 from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages, SequenceInbox
-from qserve.model.failures import SequenceFailed
+from qserve.model.failures import WorkerStopping
 from qserve.model.out_of_memory import as_memory_error
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class PagedBatcher:
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence."""
         if self._inbox.is_closed or not self._library.is_running:
-            sequence.outbox.put_nowait(SequenceFailed("the engine is stopping"))
+            sequence.outbox.put_nowait(WorkerStopping())
             return
         self._inbox.submitted.append(sequence)
         self._library.wake()

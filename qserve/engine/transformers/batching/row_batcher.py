@@ -41,7 +41,7 @@ from qserve.engine.transformers.batching.row_cache import Pages, RowCache
 from qserve.engine.transformers.sampling.batch import choose_tokens
 from qserve.engine.transformers.sampling.sampler import TokenChoice
 from qserve.model import reference_kernels
-from qserve.model.failures import SequenceFailed
+from qserve.model.failures import SequenceFailed, WorkerStopping
 from qserve.model.out_of_memory import (
     OutOfMemory,
     as_memory_error,
@@ -130,7 +130,7 @@ class RowBatcher:
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence."""
         if not self._inbox.submit(sequence):
-            sequence.outbox.put_nowait(SequenceFailed("the engine is stopping"))
+            sequence.outbox.put_nowait(WorkerStopping())
 
     def cancel(self, sequence: Sequence) -> None:
         """Stop a sequence that nobody waits for."""
