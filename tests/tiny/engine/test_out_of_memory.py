@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from qserve.engine.transformers.batching.batcher import BatchLimits
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore
 from qserve.engine.transformers.batching.row_batcher import RowBatcher
@@ -106,8 +107,7 @@ async def test_a_row_of_prompts_that_is_too_much_is_scored_one_by_one() -> None:
 @pytest.mark.parametrize(("kind", "num_tokens"), [(PagedBatcher, 1 << 26), (RowBatcher, 1 << 30)])
 async def test_a_pool_that_does_not_fit_is_a_memory_error(kind: type[Any], num_tokens: int) -> None:
     """Which the worker's main turns into one sentence. The first tensor is of 128 or 256 GiB."""
-    sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 64}
-    batcher = kind(build("qwen3"), asyncio.get_running_loop(), kv_cache_tokens=num_tokens, **sizes)
+    batcher = kind(build("qwen3"), asyncio.get_running_loop(), BatchLimits(num_tokens, 4, 64))
     with pytest.raises(MemoryError, match=rf"a KV pool of {num_tokens} tokens"):
         batcher.start(on_death=print)
 
