@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from qserve.detect.engines.vllm import version_of
 from qserve.detect.packages import Packages
 from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import CASES, MODEL, Caller
@@ -14,7 +15,7 @@ from tests.tiny.reward.plain_transformers import Plain
 from tests.tiny.reward.test_served import ANSWERS, PROMPT, SIMPLE
 from tests.tiny.serving.served import Service
 
-pytestmark = pytest.mark.skipif(Packages.installed().vllm is None, reason="vLLM is not installed")
+pytestmark = pytest.mark.skipif(version_of(Packages.installed()) is None, reason="vLLM is not installed")
 
 # Those that read every token; vLLM reads the last one.
 ELSEWHERE = {"vllm pooling"}
