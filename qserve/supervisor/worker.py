@@ -40,6 +40,10 @@ WorkerEvents = Callable[[str, str, dict[str, Any]], None]
 """`tell(worker, event, details)`: `phase`, `ready`, `down`, `restart`, `retry`; for the screen and the run's record."""
 
 
+# They end vLLM 0.32's engine there (docs/results/LOG.md); our own serves no adapters.
+_NO_LOGPROBS_BESIDE_ADAPTERS = "on a CPU vLLM's log-probabilities of a prompt are not to be asked beside LoRA adapters"
+
+
 class SupervisedWorker:
     """Keeps one worker alive and its `endpoint` true."""
 
@@ -119,6 +123,9 @@ class SupervisedWorker:
         """Whether the model that it serves predicts text; None where that is no question. It must be ready."""
         if self.vocab_size is None:
             return None
+        plan = self.launch.plan
+        if self.endpoint.adapters and plan is not None and plan.on_cpu:
+            return Sanity(self.vocab_size, why_not=_NO_LOGPROBS_BESIDE_ADAPTERS)
         return await check_sanity(partial(self._ask, timeout_s=LIMIT_S), self.endpoint.models[0], self.vocab_size)
 
     async def _start_once(self) -> None:

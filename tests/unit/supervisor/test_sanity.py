@@ -6,13 +6,16 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from qserve.engine.base import UnixAddress, WorkerEndpoint
 from qserve.errors import WorkerFailed
 from qserve.supervisor.sanity import NOISE_SHARE, TEXTS, Sanity, check_sanity
 from qserve.supervisor.screen import ready_rows
+from qserve.supervisor.worker import SupervisedWorker
 from tests.unit.supervisor.test_screen import chat
 
 VOCAB = 151_936
@@ -80,6 +83,15 @@ async def test_what_can_t_be_asked_is_said_and_no_noise(status: int, answer: byt
     assert not found.is_noise and words in found.told
     with pytest.raises(WorkerFailed, match=words):
         found.refuse_noise("chat")
+
+
+async def test_adapters_on_a_cpu_are_not_asked_for_what_ends_their_engine(tmp_path: Path) -> None:
+    endpoint = WorkerEndpoint("chat", ("m",), UnixAddress(tmp_path / "s"), "key", 1, 64, adapters=("tuned",))
+    launch: Any = SimpleNamespace(plan=replace(chat().plan, on_cpu=True))
+    worker = SupervisedWorker(endpoint, launch, tmp_path / "log", lambda *_: None)
+    worker.vocab_size = VOCAB
+    found = await worker.sanity()
+    assert found is not None and found.best is None and "LoRA" in found.told
 
 
 def test_strict_refuses_noise_and_nothing_else() -> None:
