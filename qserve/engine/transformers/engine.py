@@ -21,7 +21,7 @@ from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, S
 from qserve.engine.transformers.batching.scoring import PromptScorer
 from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, TokenChoice
 from qserve.engine.transformers.sampling.text import StopStrings, TextStream
-from qserve.engine.transformers.sampling.thought_budget import thought_tags
+from qserve.engine.transformers.thought_tags import thought_tags
 from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.model.failures import PromptRefused, SequenceFailed
 from qserve.model.load import LoadedModel
@@ -98,7 +98,7 @@ class Engine:
 
     @cached_property
     def thought_tags(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """See `thought_budget.thought_tags`."""
+        """See `thought_tags`."""
         return thought_tags(self.tokenizer)
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:

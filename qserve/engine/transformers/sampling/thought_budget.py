@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from qserve.hub.chat_template import thinking_template
-
-__all__ = ["Thought", "ThoughtBudget", "thought_tags"]
-
-_OPEN, _CLOSE = "<think>", "</think>"
+__all__ = ["Thought", "ThoughtBudget"]
 
 
 @dataclass(frozen=True)
@@ -57,16 +52,3 @@ class Thought:
             self._num_tokens = 0
         elif self._num_tokens is not None and not self._num_forced:
             self._num_tokens += 1
-
-
-def thought_tags(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The tokens that open and close a thought; None where the chat template knows no thinking."""
-    if not thinking_template(_template(tokenizer)).thinks:
-        return None
-    opened, closed = (tuple(tokenizer.encode(tag, add_special_tokens=False)) for tag in (_OPEN, _CLOSE))
-    return opened, closed
-
-
-def _template(tokenizer: Any) -> str:
-    written = tokenizer.chat_template
-    return str(written.get("default", "") if isinstance(written, dict) else written or "")
