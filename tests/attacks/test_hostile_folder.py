@@ -129,7 +129,7 @@ import json, os, resource, signal, sys
 from qserve.cli.main import cli, main
 for module in ("plan.command", "up.command"):
     __import__("qserve.cli." + module)
-import qserve.hub.resolve, qserve.planner, qserve.reward.find, qserve.up.choice, rich.table, yaml
+import qserve.hub.resolve, qserve.planner, qserve.reward.find, qserve.supervisor.choice, rich.table, yaml
 limit_s, limit_bytes = int(sys.argv[1]), int(sys.argv[2])
 for line in sys.stdin:
     arguments, said = json.loads(line)

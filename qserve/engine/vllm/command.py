@@ -134,11 +134,13 @@ def _environment(spec: WorkerSpec, inherited: Mapping[str, str]) -> dict[str, st
         )
     ready_timeout = inherited.get("VLLM_ENGINE_READY_TIMEOUT_S") or str(ready_timeout_s(_bytes_to_load(spec.folder)))
     level = inherited.get("VLLM_LOGGING_LEVEL", "INFO").upper()
+    kept = {name: value for name, value in inherited.items() if name not in _LEFT_OUT}
+    # In the temporary folder, vLLM's default, every boot compiles anew what each first request for a log-probability
+    # waits for. Behind the others: vLLM's processes set it once more, and setproctitle finds no place for their names
+    # in a process whose first variable was set.
+    kept.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_cache() / "torchinductor"))
     return {
-        # In the temporary folder, its default, every boot compiles anew what each first request for a log-probability
-        # waits for.
-        "TORCHINDUCTOR_CACHE_DIR": str(user_cache() / "torchinductor"),
-        **{name: value for name, value in inherited.items() if name not in _LEFT_OUT},
+        **kept,
         **_SETTINGS,
         "VLLM_ENGINE_READY_TIMEOUT_S": ready_timeout,
         "VLLM_LOGGING_LEVEL": level if level in _LOG_LEVELS else "INFO",

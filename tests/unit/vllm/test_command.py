@@ -89,6 +89,7 @@ def test_the_environment_is_the_users_with_what_qserve_needs(parser):
     assert env["HF_HUB_OFFLINE"] == "1"
     assert env["VLLM_NO_USAGE_STATS"] == "1"
     assert Path(env["TORCHINDUCTOR_CACHE_DIR"]).name == "torchinductor", "kept from boot to boot"
+    assert next(iter(env)) != "TORCHINDUCTOR_CACHE_DIR", "setproctitle needs the first variable where it was"
     assert env["VLLM_LOGGING_LEVEL"] == "INFO"
     assert env["VLLM_API_KEY"] == "internal-key"
     assert demo_command(parser, environ={"VLLM_LOGGING_LEVEL": "debug"}).env["VLLM_LOGGING_LEVEL"] == "DEBUG"
