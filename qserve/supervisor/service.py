@@ -53,6 +53,7 @@ class UpOptions:
         traces: what hears of every request's times.
         ui: the web UI at once (True), when `/` is first opened (None), or never (False).
         strict: a chat model that serves noise ends the service (`sanity.py`).
+        start_timeout_s: how long a worker's start may show no progress; None: by phase (`start_watch.py`).
 
     """
 
@@ -66,6 +67,7 @@ class UpOptions:
     ui: bool | None = None
     recording: Recording | None = None
     strict: bool = False
+    start_timeout_s: float | None = None
 
 
 @dataclass
@@ -134,6 +136,8 @@ async def _serve(
     with private_folder() as private:
         async with hosted_ui(options.ui, url, options.gateway, private, record) as ui:
             workers = _workers(hosted, private, record, screen)
+            for worker in workers:
+                worker.start_limit_s = options.start_timeout_s
             endpoints = [worker.endpoint for worker in workers]
             in_flight = _InFlight(build_gateway(options.gateway, endpoints, options.traces, ui, record.kept))
             server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)

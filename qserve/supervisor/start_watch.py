@@ -48,9 +48,13 @@ def limit_of(phase: str) -> float:
 
 
 class StartWatch:
-    """Feed it what was seen of a start; it says what is stuck, once it is."""
+    """Feed it what was seen of a start; it says what is stuck, once it is.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    `limit_s` is how long any phase may be silent; None: each as long as `limit_of` says.
+    """
+
+    def __init__(self, limit_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s = limit_s
         self._clock = clock
         self._seen: tuple[str, int] | None = None
         self._num_read_bytes = 0
@@ -69,6 +73,9 @@ class StartWatch:
         if self._num_read_bytes > before:
             self._since_s = now_s
         silent_s = now_s - self._since_s
-        if silent_s < limit_of(phase):
+        if silent_s < (limit_of(phase) if self._limit_s is None else self._limit_s):
             return None
-        return f"the start is stuck in the phase {phase!r}: no line of log and nothing read for {silent_s:.0f} s"
+        return (
+            f"the start is stuck in the phase {phase!r}: no line of log and nothing read for {silent_s:.0f} s "
+            "(--start-timeout allows more)"
+        )

@@ -62,6 +62,8 @@ class SupervisedWorker:
         self.phases_s: dict[str, float] = {}
         self.vocab_size: int | None = None
         """Of a model that must predict text; None where that is no question (rewards, random weights on purpose)."""
+        self.start_limit_s: float | None = None
+        """How long its start may show no progress; None: by phase (`start_watch.py`)."""
         self._log_file = log_file
         self._tell = tell
         self._child: Child | None = None
@@ -188,7 +190,7 @@ class SupervisedWorker:
 
     async def _until_ready(self) -> None:
         child = self._running
-        watch = StartWatch()
+        watch = StartWatch(self.start_limit_s)
         while child.returncode is None:
             if await self.launch.is_ready(self._ask):
                 self._enter("ready")

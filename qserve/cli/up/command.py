@@ -93,6 +93,12 @@ _CHAT_FLAGS = (
     help="Seconds that running requests may take to finish at the end.",
 )
 @click.option(
+    "--start-timeout",
+    type=FiniteRange(min=1),
+    help="Seconds that a start may show no progress, neither a line of log nor bytes read. Then its stacks are logged, "
+    "and it is tried once more with what the cause suggests [120 to 1800, by phase].",
+)
+@click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
     envvar="QSERVE_STATE_DIR",
@@ -162,6 +168,7 @@ def command(
     max_queue: int,
     max_body_mib: int,
     drain_timeout: float,
+    start_timeout: float | None,
     state_dir: Path | None,
     keep_runs_days: float,
     keep_runs_gib: float,
@@ -238,7 +245,9 @@ def command(
         ]
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)
-        options = UpOptions(host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording, strict)
+        options = UpOptions(
+            host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording, strict, start_timeout
+        )
         sys.exit(uvloop.run(serve(hosted, options, screen)))
 
 
