@@ -29,7 +29,8 @@ async def test_terms_sum_up_and_lie_near_the_plan() -> None:
     assert memory["total_bytes"] == sum(memory[term] for term in terms)
     assert memory["weights_bytes"] == pytest.approx(planned.weights_bytes, rel=0.01)
     assert memory["kv_cache_bytes"] == pytest.approx(planned.kv_cache_bytes, rel=0.01)
-    assert 0 < memory["activations_bytes"] < 256 * MIB
+    # No upper bound here: what other tests' models gave back to the system counts to the peak of this process.
+    assert memory["activations_bytes"] > 0
     assert memory["runtime_bytes"] > 100 * MIB  # an interpreter with torch
     assert memory["unique_bytes"] <= memory["proportional_bytes"] <= memory["resident_bytes"]
     # Not more than 0: a process that loaded before has room for a second model in what it freed.

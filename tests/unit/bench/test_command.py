@@ -36,8 +36,6 @@ def called(*arguments):
         (["--endpoint", "reward", "--goodput", "ttft:3"], "only e2el"),
         (["ttft:200"], "limits come after --goodput"),
         (["--goodput", "ttft:200", "tpot"], "write a limit"),
-        (["--url", "localhost:8000"], "no address of a server"),
-        (["--url", "http://h:99999"], "no address of a server"),
         (["--output", "/proc/none/x.json"], "can't be written"),
         (["--goodput", "ttft:inf"], "write a limit"),
         (["--request-rate", "1e7"], "300,000,000 requests; 1,000,000 is the most"),
@@ -47,6 +45,12 @@ def called(*arguments):
 def test_what_does_not_go_together_is_refused(tmp_path, arguments, said):
     with pytest.raises(UsageError, match=said):
         called("--state-dir", str(tmp_path), *arguments)
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "http://h:99999"])
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(click.BadParameter, match="no address of a server"):
+        called("--url", url)
 
 
 @pytest.mark.parametrize("value", ["0", "a", "1,,x", "", "-3", "1.5"])

@@ -117,7 +117,8 @@ def test_a_file_is_what_its_name_says(store, tmp_path):
     assert json.loads((tmp_path / "r.json").read_text())["run"]["id"] == "20261121-1"
 
 
-def test_without_a_format_the_terminal_gets_the_tables(store, tmp_path):
+def test_without_a_format_the_terminal_gets_the_tables(store, tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     done = _qserve(tmp_path)
     assert "time to first token" in done.stdout and "offline" in done.stdout
     assert "\x1b[" not in done.stdout, "a pipe gets no colours"

@@ -14,7 +14,19 @@ from tests.unit.report.made_up import BEGAN, a_report, a_run, a_worker, scores
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;"
 VOID = {"meta", "br", "img", "input", "link"}
-SECTIONS = ["overview", "memory", "start", "traffic", "reward", "evals", "comparison", "bench", "faults", "reproduce"]
+SECTIONS = [
+    "overview",
+    "memory",
+    "latency",
+    "start",
+    "traffic",
+    "reward",
+    "evals",
+    "comparison",
+    "bench",
+    "faults",
+    "reproduce",
+]
 
 
 class _Tree(HTMLParser):
