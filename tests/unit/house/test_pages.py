@@ -15,6 +15,7 @@ from qserve.cli.main import cli
 from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
+from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.screen import Shown, ready_rows
 
 ROOT = Path(__file__).parents[3]
@@ -98,7 +99,8 @@ def test_the_ready_screen_has_the_rows_that_the_readme_shows():
     shown = [line.split()[0] for line in screen.splitlines()[1:]]
     memory = {"weights_bytes": 0, "kv_cache_bytes": 0, "kv_cache_tokens": 0, "resident_bytes": 0}
     plan = make_plan(resolve("demo"), hardware_of("none"), PlanRequest())
-    demo, reward = Shown("chat", ("demo",), plan, memory, {}), Shown("reward", ("demo-reward",), plan, memory, {})
+    demo = Shown("chat", ("demo",), plan, memory, {}, sanity=Sanity(1280, {"English": 3.0}))
+    reward = Shown("reward", ("demo-reward",), plan, memory, {})
     rows = ready_rows("http://127.0.0.1:8000", [demo, reward], has_key=False, has_ui=True, logs=Path("logs"))
     assert [name for name, _ in rows] == shown
     assert f"Try    {dict(rows)['Try']}\n" in screen
