@@ -24,6 +24,9 @@ __all__ = ["Corrections", "corrections_for", "with_corrections"]
 
 Corrections = Mapping[LearnedTerm, Correction]
 
+# Raised when what the terms of a CPU hold changes: a residual is over the plan of its day, and would take that change
+# out of the new plan. Earlier measurements then hold for no setup, and the next run leaves new ones.
+_CPU_TERMS = 2
 # A measurement further off than this is of something else (a device shared with others, a bug): it corrects nothing.
 _MOST_OF_DEVICE = 0.25
 _MOST_TOKENS = 2.0
@@ -68,7 +71,7 @@ def _shape_of(setup: Setup) -> str:
     return (
         f"{setup.spec.architecture} {setup.checkpoint.parameters} parameters, {setup.quant.scheme} {how}, "
         f"{setup.dtype}, kv {setup.kv_cache_dtype}, {setup.spread}"
-    )
+    ) + (f", CPU terms {_CPU_TERMS}" if setup.on_cpu else "")
 
 
 def _step_of(setup: Setup, max_num_seqs: int, max_num_batched_tokens: int) -> str:

@@ -68,6 +68,14 @@ def test_kv_tokens_follow_the_engine_and_a_fixed_size_stays() -> None:
     assert second.placement.kv_cache_memory_bytes == first.placement.kv_cache_memory_bytes == 2 * GIB
 
 
+def test_what_was_measured_over_other_terms_of_a_cpu_holds_no_more() -> None:
+    first = planned(TRANSFORMERS, CPU)
+    now = learned(first, runtime_bytes=-100 * MIB)
+    older = tuple(replace(one, shape=one.shape.partition(", CPU terms")[0]) for one in now)
+    assert planned(replace(TRANSFORMERS, learned=now), CPU).corrections
+    assert planned(replace(TRANSFORMERS, learned=older), CPU).corrections == ()
+
+
 def test_learning_twice_is_not_learning_the_difference() -> None:
     first = planned()
     one = learned(first, activations_bytes=200 * MIB)
