@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from qserve.bench.endpoints import ENDPOINTS, Endpoint, Prompt
 from qserve.bench.load import Stage
 from qserve.bench.run import run_stage
 from qserve.errors import UsageError
+from tests.processes import words
 from tests.tiny.bench.conftest import until
 
 
@@ -45,13 +45,8 @@ def test_ctrl_c_prints_what_there_is(fake, tmp_path):
 
 
 def fake_servers():
-    """Children that are fake servers; a process may vanish between being listed and being asked."""
-    found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            if "qserve.bench.fake_server" in child.cmdline():
-                found.append(child)
-    return found
+    """Children that are fake servers."""
+    return [child for child in psutil.Process().children() if "qserve.bench.fake_server" in words(child)]
 
 
 def test_the_fake_server_is_a_process_of_its_own_and_ends():

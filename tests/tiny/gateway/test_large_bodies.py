@@ -14,6 +14,7 @@ from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies
 from qserve.gateway.routes import ROUTES
 from qserve.wire.engine_fields import fields_of
 from qserve.wire.errors import ApiError
+from tests.processes import words
 from tests.tiny.gateway.small_engine import DOCUMENT
 
 COMPLETIONS = "/v1/completions"
@@ -22,7 +23,7 @@ HEADERS = {"content-type": "application/json"}
 
 def _checkers():
     """The processes that check for this one."""
-    return [one for one in psutil.Process().children() if "qserve.gateway.large_bodies" in " ".join(one.cmdline())]
+    return [one for one in psutil.Process().children() if "qserve.gateway.large_bodies" in " ".join(words(one))]
 
 
 async def _model(bodies, body):

@@ -17,6 +17,8 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.processes import words
+
 QSERVE = Path(sys.executable).with_name("qserve")
 START_LIMIT_S = 300
 """Bounds in these tests keep a broken promise from hanging the suite; none of them is a measurement."""
@@ -97,7 +99,7 @@ class Service:
     def worker(self) -> psutil.Process | None:
         """The engine's process; None while there is none."""
         children = psutil.Process(self.process.pid).children()
-        return next((child for child in children if "qserve.engine.transformers" in " ".join(_cmdline(child))), None)
+        return next((child for child in children if "qserve.engine.transformers" in " ".join(words(child))), None)
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(f"{self.url}{path}", timeout=30)
@@ -166,10 +168,3 @@ def run(*arguments: str, folder: Path, **environment: str) -> tuple[int, str]:
         return service.ended(limit_s=START_LIMIT_S), service.output
     finally:
         service.process.kill()
-
-
-def _cmdline(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []

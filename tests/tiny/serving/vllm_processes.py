@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from tests.processes import words
 from tests.tiny.serving.served import Service, until
 
 RESTART_LIMIT_S = 240
@@ -33,10 +34,7 @@ def the(service: Service, kind: str) -> psutil.Process:
 
 def command(process: psutil.Process) -> str:
     """Empty for one that has ended since it was listed."""
-    try:
-        return " ".join(process.cmdline()).strip()
-    except psutil.Error:
-        return ""
+    return " ".join(words(process)).strip()
 
 
 def shared_memory(processes: list[psutil.Process]) -> list[Path]:

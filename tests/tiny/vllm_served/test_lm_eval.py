@@ -17,6 +17,7 @@ from qserve.demo import chat_model_path
 from qserve.errors import UsageError
 from qserve.evaluation.preview import check_budget
 from qserve.evaluation.server import ServedModel, look_at
+from tests.processes import environment
 from tests.tiny.serving.served import Service
 from tests.tiny.serving.thinking import EVALS, check_scores
 from tests.tiny.vllm_served.conftest import KEY
@@ -114,7 +115,7 @@ def through(service: Service) -> dict[str, Any]:
 def direct(service: Service) -> Iterator[dict[str, Any]]:
     """vLLM asked itself, with its internal key."""
     family = psutil.Process(service.process.pid).children(recursive=True)
-    keys = {process.environ().get("VLLM_API_KEY") for process in family} - {None}
+    keys = {environment(process).get("VLLM_API_KEY") for process in family} - {None}
     assert len(keys) == 1
     (path,) = service.temporary.glob("qserve-*/chat.sock")
     forwarder = Forwarder(Path(os.fspath(path)))
