@@ -9,12 +9,12 @@ from qserve.core.hardware import Hardware
 from qserve.detect.engines.checks import engine_checks, why_not_served
 from qserve.detect.packages import Packages
 from qserve.engine.launch import engine_launch
-from qserve.errors import DoesNotFit, UsageError
-from qserve.planner import Plan, make_plan
+from qserve.errors import UsageError
+from qserve.planner import make_plan
 from qserve.planner.engine import Engine, engine_named, own_engines
 from qserve.planner.request import PlanRequest
 
-__all__ = ["check_fits", "check_length", "choose_engine"]
+__all__ = ["check_length", "choose_engine"]
 
 _FASTER_START = "without a card the transformers engine starts in seconds; --engine vllm takes vLLM's CPU build"
 
@@ -63,14 +63,6 @@ def _why_not_planned(
         return why_not_served(make_plan(checkpoint, hardware, request), packages)
     except UsageError as error:
         return str(error)
-
-
-def check_fits(plan: Plan) -> Plan:
-    """`plan`, if it fits. Raises DoesNotFit with the ways out."""
-    if plan.fits:
-        return plan
-    ways = "".join(f"\n  - {way.change} ({way.cost}): {way.command}" for way in plan.suggestions)
-    raise DoesNotFit(f"{plan.why_not}" + (f". What would fit:{ways}" if ways else ""))
 
 
 def check_length(checkpoint: Checkpoint, request: PlanRequest) -> None:

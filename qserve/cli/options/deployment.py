@@ -27,6 +27,8 @@ _IN_CONTEXT = "qserve.deployment"
 _SECRET = "api_key"  # noqa: S105 - the name of an option
 # About this one call, not about the service.
 _NOT_IN_A_FILE = frozenset({"config", "as_json", "explain", "help"})
+# They plan for cards that are elsewhere; a service takes those that are there.
+_FOR_NAMED_CARDS = ("plan", "deploy")
 _TYPES: dict[str, type] = {"bool": bool, "int | None": int, "str | None": str}
 
 
@@ -129,8 +131,7 @@ def _into_defaults(ctx: click.Context, param: click.Parameter, value: str | None
     if strange and ctx.command.name != "plan":
         raise UsageError(f"{deployment.path}: `qserve {ctx.command.name}` has no {', '.join(strange)}; leave it out")
     defaults = {key: setting for key, setting in deployment.options.items() if key in own}
-    # `plan` takes the cards that the file was written for; a service takes those that are there, or none.
-    if deployment.gpu is not None and (ctx.command.name == "plan" or deployment.gpu == "none"):
+    if deployment.gpu is not None and (ctx.command.name in _FOR_NAMED_CARDS or deployment.gpu == "none"):
         defaults["gpu"] = deployment.gpu
     ctx.meta[_IN_CONTEXT] = deployment
     ctx.default_map = {**(ctx.default_map or {}), **defaults}

@@ -15,6 +15,7 @@ from qserve.detect.packages import Packages
 from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner.fits import check_fits
 from qserve.planner.share import make_shared_plan
 from qserve.planner.speed.estimate import device_of, replica_of
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
@@ -27,7 +28,7 @@ from qserve.reward.find import find_reward
 from qserve.reward.recipe import read_recipe
 from qserve.reward.recipe.config import SERVED
 from qserve.supervisor import Hosted
-from qserve.supervisor.choice import check_fits, check_length, choose_engine
+from qserve.supervisor.choice import check_length, choose_engine
 from qserve.supervisor.screen import Screen
 
 __all__ = ["Wanted", "what_to_host"]

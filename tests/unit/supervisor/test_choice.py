@@ -12,7 +12,8 @@ from qserve.detect.packages import Packages
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan, plan_request
-from qserve.supervisor.choice import check_fits, choose_engine
+from qserve.planner.fits import check_fits
+from qserve.supervisor.choice import choose_engine
 
 CUDA = Packages({"vllm": "0.32.0", "vllm-bnb-plugin": "0.0.3", "torch": "2.13.0", "bitsandbytes": "0.50.2"})
 CARD = hardware_of("rtx-4090")

@@ -1,0 +1,202 @@
+"""`qserve deploy`: the files that run a service elsewhere, from the same flags and the same plan as `qserve up`."""
+
+from __future__ import annotations
+
+import copy
+import getpass
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from qserve.cli.deploy.planning import Planned, planned_service
+from qserve.cli.options.deployment import bundled, deployment_of
+from qserve.cli.options.numbers import Count
+from qserve.cli.up.command import command as up
+from qserve.deploy.compose import compose_file
+from qserve.deploy.kubernetes import Cluster, kubernetes_text
+from qserve.deploy.service import Service
+from qserve.deploy.systemd import systemd_unit
+from qserve.deploy.words import mounted, words_of
+from qserve.errors import UsageError
+from qserve.version import __version__
+
+__all__ = ["command"]
+
+_TARGETS = ("compose", "systemd", "k8s")
+# Those of `up` that --help repeats; it has the others by a sentence.
+_SHOWN = ("config", "model", "reward", "gpu", "replicas")
+# Where it listens, its keys and its folders are the manifest's own.
+_REPLACED = ("host", "port", "api_key_file", "state_dir", "gpu")
+_OF_THE_CLUSTER = ("namespace", "models_claim", "storage_class", "min_pods", "max_pods", "pod_monitor")
+_OF_UP = frozenset(str(option.name) for option in up.params)
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+
+
+def _up_options() -> Iterator[click.Parameter]:
+    """Every option of `up`; what a variable of this shell says is none of the target's business."""
+    for option in up.params:
+        same = copy.copy(option)
+        same.envvar = None
+        if isinstance(same, click.Option):
+            same.hidden = same.name not in _SHOWN
+        yield same
+
+
+@click.command("deploy")
+@click.argument("target", type=click.Choice(_TARGETS))
+@click.option("--name", help="Of the unit, the project or the objects [the file of --config, else qserve].")
+@click.option("--image", help=f"compose, k8s: the image, made from the Dockerfile [qserve:{__version__}].")
+@click.option("--user", help="systemd: who runs it, never root [who calls this].")
+@click.option("--namespace", help="k8s: where the objects go [kubectl's own].")
+@click.option(
+    "--models-claim", help="k8s: the claim of a volume with checkpoints of your own, by their folders' names."
+)
+@click.option("--storage-class", help="k8s: of the volume that keeps runs and caches [the cluster's default].")
+@click.option("--min-pods", type=Count(min=1), default=1, show_default=True, help="k8s: the fewest.")
+@click.option(
+    "--max-pods", type=Count(min=1), default=2, show_default=True, help="k8s: the most, by the queue; equal: no HPA."
+)
+@click.option(
+    "--pod-monitor/--no-pod-monitor", default=True, help="k8s: for clusters with the Prometheus operator [with it]."
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="A new file [standard output].")
+@click.pass_context
+def command(ctx: click.Context, /, target: str, **values: Any) -> None:
+    """Files that run a service elsewhere, from the plan of the same flags.
+
+    Takes every option of `qserve up` beside its own. Nothing is started, and no key is written: each file says in its
+    first lines where the keys go and how it is applied.
+
+    \b
+    qserve deploy compose --config qwen3-32b-2x24gb
+    qserve deploy systemd --config demo-cpu --user serve --out qserve.service
+    qserve deploy k8s --config qwen3-32b-1x80gb --image registry.example.com/qserve:1 --max-pods 4
+    qserve deploy k8s --model Qwen/Qwen3-8B --gpu l40s --max-model-len 16384
+
+    Exit status: 0 written, 2 bad input, 3 does not fit.
+    """  # fmt: skip
+    _check(ctx, target, values)
+    planned = planned_service(values, values["gpu"])
+    service = _service(ctx, target, values, planned)
+    _write(_text(ctx, target, service, planned, values), values["out"])
+    for line in planned.lines:
+        click.secho(f"planned: {line}", err=True)
+
+
+command.params.extend(_up_options())
+
+
+def _check(ctx: click.Context, target: str, values: dict[str, Any]) -> None:
+    """Refuse what no file can hold, and what this target does not read."""
+    if values["api_key"]:
+        raise UsageError(
+            "--api-key would stand in the file for all to read; leave it out: the file's first lines say where the key "
+            "goes"
+        )
+    if values["ready_file"]:
+        raise UsageError("--ready-file is for a program that starts `qserve up` itself; leave it out")
+    if values["port"] == 0:
+        raise UsageError("--port 0 takes a free port at each start, which nothing could be pointed at; name one")
+    foreign = {"systemd": ("image", *_OF_THE_CLUSTER), "compose": ("user", *_OF_THE_CLUSTER), "k8s": ("user",)}[target]
+    strange = [f"--{name.replace('_', '-')}" for name in foreign if _is_given(ctx, name)]
+    if strange:
+        raise UsageError(f"{', '.join(strange)}: not for {target}; leave it out, or choose another target")
+    if values["out"] is not None and values["out"].exists():
+        raise UsageError(f"--out {values['out']} is there already; move it away, or name another file")
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) in _GIVEN
+
+
+def _service(ctx: click.Context, target: str, values: dict[str, Any], planned: Planned) -> Service:
+    given = {name: values[name] for name in values if name in _OF_UP and _is_given(ctx, name)}
+    kept, mounts = mounted(
+        {name: value for name, value in given.items() if name not in _REPLACED}, absolute=target == "systemd"
+    )
+    if values["gpu"] == "none":
+        kept["gpu"] = "none"
+    files = values["api_key_file"]
+    if target == "systemd" and len(files) > 1:
+        raise UsageError(f"--api-key-file {files[1]}: a unit reads one file of keys, one a line; put them into one")
+    return Service(
+        values["name"] or _default_name(ctx),
+        tuple(words_of(up.params, kept)),
+        planned.needs,
+        planned.lines,
+        _call(ctx, target, values),
+        values["host"],
+        values["port"],
+        values["drain_timeout"],
+        mounts,
+        str(files[0].expanduser().absolute()) if files else None,
+    )
+
+
+def _text(ctx: click.Context, target: str, service: Service, planned: Planned, values: dict[str, Any]) -> str:
+    image = values["image"] or f"qserve:{__version__}"
+    if target == "compose":
+        return compose_file(service, image)
+    if target == "k8s":
+        return kubernetes_text(
+            service,
+            Cluster(
+                image, planned.max_num_seqs, values["namespace"], values["models_claim"], values["storage_class"],
+                values["min_pods"], values["max_pods"], values["pod_monitor"],
+            ),
+        )  # fmt: skip
+    user = values["user"] or _own_user()
+    if user == "root":
+        raise UsageError("a unit of root would serve with all rights; name who shall run it with --user, not root")
+    needs_key = service.key_file is not None or service.host not in ("127.0.0.1", "localhost", "::1")
+    qserve = Path(sys.executable).with_name("qserve")
+    return systemd_unit(service, str(qserve), sys.executable, user, needs_key)
+
+
+def _own_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an id without a name, as containers have them
+        raise UsageError(f"the user {os.getuid()} has no name; name who shall run the unit with --user") from None
+
+
+def _default_name(ctx: click.Context) -> str:
+    deployment = deployment_of(ctx)
+    stem = deployment.path.stem if deployment is not None else "qserve"
+    return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-")
+
+
+def _call(ctx: click.Context, target: str, values: dict[str, Any]) -> str:
+    """The call itself, for the file's first line."""
+    words = ["qserve", "deploy", target]
+    deployment = deployment_of(ctx)
+    if deployment is not None:
+        is_bundled = bundled().get(deployment.path.stem) == deployment.path
+        words.append(f"--config={deployment.path.stem if is_bundled else deployment.path}")
+    said = {
+        name: value
+        for name, value in values.items()
+        if name != "out" and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    return shlex.join([*words, *words_of((one for one in ctx.command.params if one.name != "target"), said)])
+
+
+def _write(text: str, out: Path | None) -> None:
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    part = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        part.write_text(text)
+        part.rename(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UsageError(f"--out {out} can't be written: {error.strerror}") from error
+    click.echo(f"written: {out}", err=True)

@@ -1,0 +1,95 @@
+"""The plans of a service that will run elsewhere: nothing is fetched but headers, nothing is asked of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from qserve.cli.options.load import speed_request_of
+from qserve.cli.options.planning import hardware_of, request_of
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.deploy.needs import Needs, needs_of
+from qserve.deploy.words import local_path
+from qserve.engine.vllm.counted_flags import with_counted_flags
+from qserve.errors import UsageError
+from qserve.hub import resolve
+from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner.fits import check_fits
+from qserve.planner.share import make_shared_plan
+from qserve.planner.speed.plan import plan_for_load
+
+__all__ = ["Planned", "planned_service"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """`plans`: the chat model's, the reward model's, or both, in this order."""
+
+    plans: tuple[Plan, ...]
+    needs: Needs
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """A line for each, for people."""
+        return tuple(_line(plan) for plan in self.plans)
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self.plans[0].workload.max_num_seqs
+
+
+def planned_service(values: dict[str, Any], gpu: str | None) -> Planned:
+    """The plan on the cards that `gpu` names; None: this machine's, which are taken for the target's.
+
+    Raises UsageError, ModelNotFound, BrokenCheckpoint or DoesNotFit, each with what would work.
+    """
+    model, reward = values.get("model"), values.get("reward")
+    if model is None and reward is None:
+        raise UsageError(
+            "nothing is named that could be deployed; give --config FILE (as for `qserve up`), --model, or --reward"
+        )
+    if model is None and values.get("judge"):  # a judge writes: it is served as a chat model
+        model, reward = reward, None
+    hardware = hardware_of(gpu)
+    request = with_counted_flags(request_of(values), values.get("engine_args") or "")
+    if reward is None:
+        chat = resolve(str(model))
+        plan = check_fits(plan_for_load(chat, hardware, request, speed_request_of(values)))
+        return Planned((plan,), needs_of((plan,), _num_cards(plan), _fetched(str(model), chat)))
+    return _with_reward(model, reward, hardware, request, values)
+
+
+def _with_reward(
+    model: str | None, reward: str, hardware: Hardware, request: PlanRequest, values: dict[str, Any]
+) -> Planned:
+    from qserve.reward.find import planned_reward  # brings YAML and templates
+
+    scored = planned_reward(reward)
+    scoring = PlanRequest(
+        quant=values["reward_quant"], engine=values["reward_engine"], max_model_len=values["max_length"]
+    )  # fmt: skip
+    if model is None:
+        plan = check_fits(make_plan(scored, hardware, scoring))
+        return Planned((plan,), needs_of((plan,), _num_cards(plan), _fetched(reward, scored)))
+    chat = resolve(model)
+    shared = make_shared_plan(chat, scored, hardware, request, scoring)
+    plans = (check_fits(shared.chat), check_fits(shared.reward))
+    is_apart = len(shared.chat_cards) < len(hardware.devices) and not shared.reward.on_cpu
+    num_cards = _num_cards(shared.chat) + (_num_cards(shared.reward) if is_apart else 0)
+    return Planned(plans, needs_of(plans, num_cards, _fetched(model, chat) + _fetched(reward, scored)))
+
+
+def _num_cards(plan: Plan) -> int:
+    return 0 if plan.on_cpu else len(plan.devices)
+
+
+def _fetched(named: str, checkpoint: Checkpoint) -> int:
+    """Parameters that are downloaded where the service runs: none of a folder, which is mounted, or of the demo."""
+    return 0 if named == "demo" or local_path(named) is not None else checkpoint.parameters
+
+
+def _line(plan: Plan) -> str:
+    where = "the CPU" if plan.on_cpu else f"{len(plan.devices)} × {plan.devices[0].name}"
+    limits = f"{plan.workload.max_model_len} tokens, {plan.workload.max_num_seqs} at once"
+    return f"{plan.model.id}, {plan.engine} {plan.engine_version}, {plan.quant.scheme}, {limits}, on {where}"

@@ -1,0 +1,58 @@
+"""Is the service ready? As a program for containers, whose health checks take nothing else, and for systemd."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from qserve.deploy.service import PORT_INSIDE
+
+__all__ = ["READY_PROBE", "wait_until_ready"]
+
+_PAUSE_S = 2.0
+# The gateway answers within seconds of its start. Whom nobody answers for so long has ended.
+_NOBODY_S = 60.0
+
+# No shell and nothing that the image lacks; /ready wants the key, which only the container's environment holds.
+READY_PROBE = (
+    "python3",
+    "-c",
+    "import os, urllib.request as web\n"
+    'key = {"Authorization": "Bearer " + os.environ["QSERVE_API_KEY"].split()[0]}\n'
+    f'web.urlopen(web.Request("http://127.0.0.1:{PORT_INSIDE}/ready", headers=key), timeout=4)\n',
+)
+
+
+def wait_until_ready(url: str, key_file: Path | None, nobody_s: float = _NOBODY_S, pause_s: float = _PAUSE_S) -> bool:
+    """Asks `url`/ready until it says yes; False where nobody listens for `nobody_s`, or the key is refused.
+
+    systemd bounds the whole (TimeoutStartSec): a first start may fetch the weights for an hour.
+    """
+    heard_s = time.monotonic()
+    while time.monotonic() - heard_s < nobody_s:
+        try:
+            with urlopen(Request(f"{url}/ready", headers=_headers(key_file)), timeout=5):  # noqa: S310 - ours
+                return True
+        except HTTPError as error:
+            if error.code == 401:
+                return False
+            heard_s = time.monotonic()
+        except (URLError, OSError):
+            pass
+        time.sleep(pause_s)
+    return False
+
+
+def _headers(key_file: Path | None) -> dict[str, str]:
+    if key_file is None:
+        return {}
+    lines = (line.strip() for line in key_file.read_text().splitlines())
+    return {"Authorization": "Bearer " + next(line for line in lines if line and not line.startswith("#"))}
+
+
+if __name__ == "__main__":
+    address, *files = sys.argv[1:]
+    sys.exit(0 if wait_until_ready(address, Path(files[0]) if files else None) else 1)

@@ -1,0 +1,90 @@
+"""A unit of systemd: one machine, no container."""
+
+from __future__ import annotations
+
+from qserve.deploy.service import Service
+from qserve.deploy.yaml_text import commented
+from qserve.units import GIB
+
+__all__ = ["systemd_unit"]
+
+_CREDENTIAL = "keys"
+_DEFAULT_KEYS = "/etc/qserve/keys"
+
+
+def systemd_unit(service: Service, qserve: str, python: str, user: str, needs_key: bool) -> str:
+    """The text of `<name>.service`; `qserve` and `python` are absolute paths of one environment.
+
+    With `needs_key` the keys come as a credential of systemd: only the service can read them.
+    """
+    keys = service.key_file or _DEFAULT_KEYS
+    usage = (
+        "",
+        f"    sudo cp FILE /etc/systemd/system/{service.name}.service",
+        *((f"    openssl rand -hex 24 | sudo install -D -m 600 /dev/stdin {keys}",) if needs_key else ()),
+        f"    sudo systemctl enable --now {service.name}      # returns when every model takes requests",
+    )
+    lines = [commented((*service.header, *usage)), "[Unit]", f"Description=qserve ({service.name})"]
+    lines += ["Wants=network-online.target", "After=network-online.target nvidia-persistenced.service"]
+    lines += ["# A service that fails at once is not started for ever.", "StartLimitIntervalSec=10min"]
+    lines += ["StartLimitBurst=5", "", *_service(service, qserve, python, user, keys if needs_key else None)]
+    return "\n".join([*lines, "", "[Install]", "WantedBy=multi-user.target", ""])
+
+
+def _service(service: Service, qserve: str, python: str, user: str, keys: str | None) -> list[str]:
+    needs, state = service.needs, f"/var/lib/qserve/{service.name}"
+    address = [f"--host={service.host}", f"--port={service.port}", f"--state-dir={state}"]
+    words = [*map(_quoted, ("up", *service.words, *address))]
+    url = f"http://{_asked_at(service.host)}:{service.port}"
+    ready = [_quoted(python), "-m", "qserve.deploy.probe", url]
+    lines = ["[Service]", "Type=exec", f"User={user}"]
+    if keys is not None:
+        path = keys.replace("%", "%%")
+        lines.append(f"LoadCredential={_CREDENTIAL}:{path}")
+        words.append(f"--api-key-file=%d/{_CREDENTIAL}")
+        ready.append(f"%d/{_CREDENTIAL}")
+    return [
+        *lines,
+        f"StateDirectory=qserve/{service.name}",
+        "StateDirectoryMode=0700",
+        f"WorkingDirectory={state}",
+        f"Environment=HF_HOME={state}/huggingface VLLM_CACHE_ROOT={state}/vllm TRITON_CACHE_DIR={state}/triton",
+        "Environment=VLLM_NO_USAGE_STATS=1",
+        f"ExecStart={_quoted(qserve)} {' '.join(words)}",
+        "# The start is over when /ready says so; a first one fetches the weights.",
+        f"ExecStartPost={' '.join(ready)}",
+        "TimeoutStartSec=1h",
+        "# SIGTERM to qserve alone, which drains and ends its workers; the rest only after the time is over.",
+        "KillMode=mixed",
+        f"TimeoutStopSec={service.stop_timeout_s}s",
+        "# 2: bad input, 3: does not fit. Neither gets better by trying again.",
+        "Restart=on-failure",
+        "RestartSec=5s",
+        "RestartPreventExitStatus=2 3",
+        f"MemoryMax={needs.memory_limit_bytes // GIB}G",
+        "LimitNOFILE=65536",
+        "LimitMEMLOCK=infinity",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "ProtectHome=read-only",
+        "PrivateTmp=yes",
+        "ProtectKernelTunables=yes",
+        "ProtectControlGroups=yes",
+        "RestrictSUIDSGID=yes",
+    ]
+
+
+def _asked_at(host: str) -> str:
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - comparing, not binding
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _escaped(word: str) -> str:
+    return word.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"')
+
+
+def _quoted(word: str) -> str:
+    """As systemd.service(5) splits a command line."""
+    escaped = _escaped(word)
+    return f'"{escaped}"' if escaped != word or any(char in word for char in " \t'\";") else escaped
