@@ -42,11 +42,15 @@ class Sanity:
         vocab_size: of the model, in tokens.
         losses: mean nats a token, by text; empty where they could not be asked for.
         why_not: why they could not; empty where they could.
+        is_no_question: the engine can't be asked for them at all, which says nothing of the model.
+        is_pending: they are still asked for.
     """
 
     vocab_size: int
     losses: Mapping[str, float] = field(default_factory=dict)
     why_not: str = ""
+    is_no_question: bool = False
+    is_pending: bool = False
 
     @property
     def noise_loss(self) -> float:
@@ -66,6 +70,8 @@ class Sanity:
     @property
     def told(self) -> str:
         """The figures in a line."""
+        if self.is_pending:
+            return "whether it predicts text is being asked, beside what is served; the answer comes below"
         if self.best is None:
             return f"whether it predicts text is not known: {self.why_not}"
         each = ", ".join(f"{name} {loss:.2f}" for name, loss in self.losses.items())
@@ -75,8 +81,11 @@ class Sanity:
         return f"it predicts text: {figures}"
 
     def refuse_noise(self, worker: str) -> None:
-        """--strict. Raises WorkerFailed for noise, and where nothing could be asked."""
-        if self.is_noise or self.best is None:
+        """--strict. Raises WorkerFailed for noise, and where the model failed when it was asked.
+
+        An engine that tells no log-probabilities passes: that is no fault of the model, and the screen says it.
+        """
+        if self.is_noise or (self.best is None and not self.is_no_question):
             raise WorkerFailed(
                 f"--strict: the {worker} worker is ready, but {self.told}. Without --strict it is served with a warning"
             )
@@ -97,12 +106,12 @@ async def check_sanity(ask: Ask, model: str, vocab_size: int) -> Sanity:
     except TimeoutError:
         return Sanity(vocab_size, why_not=f"no answer within {LIMIT_S:g} s")
     if status != 200:
-        return Sanity(vocab_size, why_not=_reason(status, answer))
+        return Sanity(vocab_size, why_not=_reason(status, answer), is_no_question=400 <= status < 500)
     try:
         choices = sorted(json.loads(answer)["choices"], key=lambda choice: int(choice["index"]))
         losses = [_loss(choice["logprobs"]["token_logprobs"]) for choice in choices]
     except (ValueError, LookupError, TypeError, AttributeError):
-        return Sanity(vocab_size, why_not="its engine tells no log-probabilities of a prompt")
+        return Sanity(vocab_size, why_not="its engine tells no log-probabilities of a prompt", is_no_question=True)
     return Sanity(vocab_size, dict(zip(TEXTS, losses, strict=True)))
 
 

@@ -106,9 +106,12 @@ class Screen:
         self.end_progress()
         self.console.print(f"\n[bold green]qserve is ready[/bold green] after {self.seconds:.1f} s")
         for name, text in rows:
-            # One line each, however long: a command that is wrapped can't be copied.
-            style = "bold yellow" if name == "Warn" else "bold"
-            self.console.print(Text.assemble((f"{name:<7}", style), text), soft_wrap=True)
+            self.row(name, text)
+
+    def row(self, name: str, text: str) -> None:
+        """One line, however long: a command that is wrapped can't be copied."""
+        style = "bold yellow" if name == "Warn" else "bold"
+        self.console.print(Text.assemble((f"{name:<7}", style), text), soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -169,13 +172,14 @@ def _worker_rows(worker: Shown) -> list[tuple[str, str]]:
         *(("", row) for row in _held_back_rows(plan)),
         *(("" if index else "Layers", row) for index, row in enumerate(layout_rows(plan))),
         ("Start", start),
-        *_check(worker.sanity),
+        *([] if worker.sanity is None else check_rows(worker.sanity)),
         *(("Note", note) for note in worker.notes),
     ]
 
 
-def _check(sanity: Sanity | None) -> list[tuple[str, str]]:
-    return [] if sanity is None else [("Warn" if sanity.is_noise else "Check", sanity.told)]
+def check_rows(sanity: Sanity) -> list[tuple[str, str]]:
+    """Whether a model predicts text, as a row."""
+    return [("Warn" if sanity.is_noise else "Check", sanity.told)]
 
 
 def _held_back_rows(plan: Plan) -> list[str]:

@@ -8,8 +8,9 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import NoTraces, Traces
 from qserve.supervisor import ports
+from qserve.supervisor.checks import Checks
 from qserve.supervisor.hosted import Hosted, supervised
 from qserve.supervisor.measure import held_by, measure_last, measure_on
 from qserve.supervisor.private import private_folder
@@ -174,42 +176,33 @@ async def _live(
     memory = [await held_by(worker) for worker in workers]
     for worker, held in zip(workers, memory, strict=True):
         record.memory(worker.endpoint.name, "ready", held)
-    checks = await asyncio.gather(*(_checked(worker, options, record, screen) for worker in workers))
-    has_key = bool(options.gateway.keys)
-    shown = [_shown(*one) for one in zip(workers, memory, checks, strict=True)]
-    has_ui = options.ui is not False
-    screen.ready(ready_rows(url, shown, has_key=has_key, has_ui=has_ui, logs=options.run_folder))
-    if options.ready_file is not None:
-        _tell_programs(options.ready_file, url, options.run_folder)
-    measuring = asyncio.create_task(measure_on(workers, record))
+    checks = Checks(workers, record, screen)
+
+    async def tell_ready() -> None:
+        found = await checks.first(strict=options.strict)
+        shown = [_shown(worker, held, found) for worker, held in zip(workers, memory, strict=True)]
+        has_key, has_ui = bool(options.gateway.keys), options.ui is not False
+        screen.ready(ready_rows(url, shown, has_key=has_key, has_ui=has_ui, logs=options.run_folder))
+
     try:
-        await _unless_stopped(_watch(workers), stop)
+        if await _unless_stopped(tell_ready(), stop):
+            await _unless_stopped(_watch(workers, record, partial(_after_checks, checks, url, options)), stop)
     finally:
-        measuring.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await measuring
+        await checks.close()
     return None
 
 
-async def _checked(worker: SupervisedWorker, options: UpOptions, record: RunRecord, screen: Screen) -> Sanity | None:
-    """Whether a chat model predicts text; None for a worker of which that is no question.
-
-    Raises WorkerFailed with `options.strict` for one that does not.
-    """
-    if worker.vocab_size is None:
-        return None
-    screen.phase(f"{worker.endpoint.name}: predicting known texts")
-    found = await worker.sanity()
-    assert found is not None
-    record.event(worker.endpoint.name, "sanity", **found.document())
-    if options.strict:
-        found.refuse_noise(worker.endpoint.name)
-    return found
+async def _after_checks(checks: Checks, url: str, options: UpOptions) -> None:
+    """Programs are told when nothing of the start is left: what they measure is not to have it beside them."""
+    await checks.rest()
+    if options.ready_file is not None:
+        _tell_programs(options.ready_file, url, options.run_folder)
 
 
-def _shown(worker: SupervisedWorker, held: dict[str, Any], sanity: Sanity | None) -> Shown:
+def _shown(worker: SupervisedWorker, held: dict[str, Any], found: Mapping[str, Sanity]) -> Shown:
     endpoint, launch = worker.endpoint, worker.launch
     assert launch.plan is not None, "a model is served by a plan"
+    sanity = found.get(endpoint.name)
     return Shown(endpoint.name, endpoint.models, launch.plan, held, worker.phases_s, launch.notes, sanity)
 
 
@@ -251,10 +244,20 @@ async def _start(workers: list[SupervisedWorker]) -> None:
             group.create_task(worker.start())
 
 
-async def _watch(workers: list[SupervisedWorker]) -> None:
-    async with _first_error(), asyncio.TaskGroup() as group:
-        for worker in workers:
-            group.create_task(worker.watch())
+async def _watch(
+    workers: list[SupervisedWorker], record: RunRecord, after_ready: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Stay with the workers, measure them, and do what is left of the start."""
+    measuring = asyncio.create_task(measure_on(workers, record))
+    try:
+        async with _first_error(), asyncio.TaskGroup() as group:
+            group.create_task(after_ready())
+            for worker in workers:
+                group.create_task(worker.watch())
+    finally:
+        measuring.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await measuring
     raise WorkerFailed("the workers are gone")
 
 

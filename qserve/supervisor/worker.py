@@ -127,7 +127,7 @@ class SupervisedWorker:
             return None
         plan = self.launch.plan
         if self.endpoint.adapters and plan is not None and plan.on_cpu:
-            return Sanity(self.vocab_size, why_not=_NO_LOGPROBS_BESIDE_ADAPTERS)
+            return Sanity(self.vocab_size, why_not=_NO_LOGPROBS_BESIDE_ADAPTERS, is_no_question=True)
         return await check_sanity(partial(self._ask, timeout_s=LIMIT_S), self.endpoint.models[0], self.vocab_size)
 
     async def _start_once(self) -> None:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from qserve.cli.reward.texts import Answered, TextToScore
 from qserve.errors import UsageError
-from qserve.reward.recipe import Recipe, read_recipe
+from qserve.reward.judges.template import read_template
+from qserve.reward.recipe import JudgePart, Recipe, is_recipe, read_recipe
+from qserve.reward.recipe.config import SERVED
 
 if TYPE_CHECKING:
+    from qserve.reward.protocols.job import Text
     from qserve.reward.scoring.scorer import RewardScorer
 
-__all__ = ["RecipeSource", "recipe_to_score"]
+__all__ = ["RecipeSource", "recipe_to_check", "recipe_to_score", "text_of"]
 
 
 class RecipeSource:
@@ -52,12 +55,7 @@ class RecipeSource:
             return [answer for part in parts for answer in part]
 
     async def _scored(self, asked: Sequence[TextToScore]) -> list[Answered]:
-        from qserve.reward.protocols.job import Text
-
-        texts = [
-            Text(one.content if isinstance(one.content, str) else tuple(one.content), "text", reference=one.reference)
-            for one in asked
-        ]
+        texts = [text_of(one) for one in asked]
         of_model = None if self._scorer is None else _scores(self._scorer, asked)
         names = [part.name for part in self._recipe.parts]
         return [
@@ -67,6 +65,28 @@ class RecipeSource:
             }
             for score in await self._parts.scores(texts, of_model)
         ]  # fmt: skip
+
+
+def text_of(one: TextToScore) -> Text:
+    """As the worker has it from a request."""
+    from qserve.reward.protocols.job import Text
+
+    content = one.content if isinstance(one.content, str) else tuple(one.content)
+    return Text(content, "text", reference=one.reference)
+
+
+def recipe_to_check(reward: str, values: dict[str, Any], *, has_url: bool) -> Recipe | None:
+    """The recipe that `reward` names, or that --judge means; None for a model.
+
+    Raises UsageError as `recipe_to_score`; with a server its judges may be the chat model of the same service.
+    """
+    if values["judge"] is not None and has_url:
+        template = read_template(values["judge"], f"--judge {values['judge']}", Path.cwd())
+        return Recipe(Path(reward), (JudgePart("judge", 1.0, template, SERVED, ""),))
+    if not is_recipe(reward):
+        return None
+    file = Path(reward).expanduser().absolute()
+    return read_recipe(file) if has_url else recipe_to_score(file, values)
 
 
 def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:

@@ -135,7 +135,8 @@ async def _ask(url: str, model: str | None, api_key: str | None, texts: Sequence
                         await asyncio.gather(*(ask(kind, group) for group in groups))
                         return
                     failed = [{"error": data["error"]["message"]}] * len(indices) if answer.status != 200 else None
-                    rows = failed or data["data"]
+                    told = {"judges": data["meta"]["judges"]} if "judges" in data.get("meta", {}) else {}
+                    rows = failed or [{**row, **told} for row in data["data"]]
                 for index, row in zip(indices, rows, strict=True):
                     answers[index] = row
 

@@ -11,7 +11,8 @@ from qserve.reward.evaluation.records import Content, Record
 __all__ = ["Answered", "Rewards", "TextToScore", "texts_of"]
 
 Answered = dict[str, Any]
-"""`reward`, `num_tokens`, `truncated`, and where there are some `steps` and `attributes`; or `error`, a sentence."""
+"""`reward`, `num_tokens`, `truncated`, and where there are some `steps`, `attributes` and `judges` (what a server has
+counted of their verdicts); or `error`, a sentence."""
 
 
 @dataclass(frozen=True)

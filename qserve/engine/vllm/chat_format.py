@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qserve.hub.chat_template import answer_prefix, read_template
+from qserve.hub.chat_template import answer_prefix, read_template, thinking_template
 
 __all__ = ["ChatFormat", "chat_format_of"]
 
@@ -17,12 +17,16 @@ __all__ = ["ChatFormat", "chat_format_of"]
 class ChatFormat:
     """Names of vLLM's parsers; None where the template has no such thing.
 
-    `thinks_unasked` is False where the template closes the thoughts at once unless `enable_thinking` is given.
+    Attributes:
+        thinks_unasked: False where the template closes the thoughts at once unless `enable_thinking` is given.
+        thinks_in_text: answers may begin with a thought between tags, but not so surely that a parser may take all
+            for a thought until it ends.
     """
 
     tool_parser: str | None
     reasoning_parser: str | None
     thinks_unasked: bool = True
+    thinks_in_text: bool = False
 
 
 def chat_format_of(folder: Path) -> ChatFormat:
@@ -37,7 +41,7 @@ def chat_format_of(folder: Path) -> ChatFormat:
     """
     template = read_template(folder)
     if not _thinks(template):
-        return ChatFormat(_tool_parser(template), None)
+        return ChatFormat(_tool_parser(template), None, thinks_in_text=thinking_template(template).thinks)
     return ChatFormat(_tool_parser(template), "qwen3", not answer_prefix(template).rstrip().endswith("</think>"))
 
 

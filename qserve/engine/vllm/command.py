@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from qserve.core.release import parse_release
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
 from qserve.engine.vllm.parser import FlagParser, user_cache
@@ -38,6 +39,9 @@ _LEFT_OUT = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_LOGGING_CONFIG_PATH")
 # VLLM_ENGINE_READY_TIMEOUT_S of vLLM 0.32's envs.py; 65 GB from a disk of 50 MB/s take 1300 s before anything compiles.
 _READY_TIMEOUT_S, _COMPILING_S, _SLOWEST_DISK_BYTES_PER_S = 600, 600, 50_000_000
 _STRICT_TOOLS = "--tool-strict-level"
+# What `thinking_token_budget` counts between and ends with, where no parser tells it. The keys had other names before.
+_THOUGHT_TAGS = {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
+_THOUGHT_TAGS_SINCE = "0.32.0"
 # Anything quieter would hide what `log` reads.
 _LOG_LEVELS = ("DEBUG", "INFO")
 
@@ -110,12 +114,18 @@ def _defaults(chat: ChatFormat, parser: FlagParser) -> tuple[str, ...]:
     # Else arguments are bound to their schema only where a client says `strict`, and most don't.
     strict = (_STRICT_TOOLS, "parameter") if tools and _STRICT_TOOLS in parser.flags else ()
     thoughts = ("--reasoning-parser", chat.reasoning_parser) if chat.reasoning_parser else ()
+    budget = ("--reasoning-config", json.dumps(_THOUGHT_TAGS)) if _takes_thought_tags(chat, parser) else ()
     # The parser for thoughts does not see that the template closed them: it would take the answer for thoughts.
     silent = () if chat.thinks_unasked else ("--default-chat-template-kwargs", '{"enable_thinking": false}')
     # 20 is what OpenAI's schema allows; `echo` with `logprobs` on completions needs no flag of its own.
     # Blanks are allowed anywhere between the tokens of JSON, and a small model writes them to its limit.
     compact = ("--structured-outputs-config", json.dumps(COMPACT_JSON))
-    return (*tools, *strict, *thoughts, *silent, *compact, "--max-logprobs", "20")
+    return (*tools, *strict, *thoughts, *budget, *silent, *compact, "--max-logprobs", "20")
+
+
+def _takes_thought_tags(chat: ChatFormat, parser: FlagParser) -> bool:
+    known = parse_release(parser.version) >= parse_release(_THOUGHT_TAGS_SINCE)
+    return chat.thinks_in_text and known and "--reasoning-config" in parser.flags
 
 
 def _split(extra: str) -> list[str]:

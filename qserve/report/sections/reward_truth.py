@@ -23,6 +23,17 @@ _CHECKED = (
     Column("num_flipped", "pairs turned around", "count"),
     Column("num_pairs", "of", "count"),
 )
+_PARTS = (
+    Column("name", "part"),
+    Column("kind", "kind"),
+    Column("weight", "weight", "number"),
+    Column("num_texts", "texts", "count"),
+    Column("num_without", "no value", "count"),
+    Column("mean", "mean", "number"),
+    Column("num_right", "preferences right", "count"),
+    Column("num_preferences", "of", "count"),
+    Column("faults", "what is wrong"),
+)
 _RIGHT = (
     Column("subset", "subset"),
     Column("num_right", "right", "count"),
@@ -39,7 +50,8 @@ def reward_truth(report: RunReport) -> Section | None:
     blocks: list[Block] = []
     for one in report.evals:
         if one.document.get("kind") == "reward check":
-            blocks.append(_checked(one))
+            blocks += [_checked(one)] if one.document.get("quantizations") else []
+            blocks += [_parts(one)] if one.document.get("parts") else []
         elif one.document.get("kind") == "reward preferences":
             blocks.append(_right(one))
             blocks += _attributes(one)
@@ -53,6 +65,14 @@ def _checked(one: StoredDocument) -> Table:
     )
     how = f"against plain transformers in float32, one text at a time; {_about(one)}"
     return Table(f"reward_check_{one.number}", "Scores as served", _CHECKED, rows, how)
+
+
+def _parts(one: StoredDocument) -> Table:
+    rows = tuple(
+        (*(part.get(column.key) for column in _PARTS[:-1]), "; ".join(part.get("faults", ())) or "nothing")
+        for part in one.document["parts"]
+    )
+    return Table(f"reward_parts_{one.number}", "Parts of the reward", _PARTS, rows, _about(one))
 
 
 def _right(one: StoredDocument) -> Table:

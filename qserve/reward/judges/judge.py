@@ -13,10 +13,11 @@ from qserve.reward.judges.served import ServedChat
 from qserve.reward.recipe.config import JudgePart
 from qserve.wire.errors import ApiError
 
-__all__ = ["Judge", "Judged"]
+__all__ = ["Judge", "JudgeStats", "Judged"]
 
 # Pairs of answers grow with their square.
 _MOST_ANSWERS = 16
+_EXAMPLE_CHARS = 120
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,14 @@ class Judged:
 
 @dataclass
 class JudgeStats:
-    """Counts since the start. `num_first` of `num_ordered` decided verdicts prefer the answer that stands first."""
+    """Counts since the start. `num_first` of `num_ordered` decided verdicts prefer the answer that stands first;
+    `unparsable_example` ends the last answer in which no verdict was found."""
 
     num_verdicts: int = 0
     num_unparsable: int = 0
     num_ordered: int = 0
     num_first: float = 0.0
+    unparsable_example: str = ""
 
     @property
     def position_bias(self) -> float | None:
@@ -118,15 +121,19 @@ class Judge:
         tasks: list[Awaitable[str]] = [
             self._client.answer(question, vote) for question in questions for vote in range(self.part.votes)
         ]
-        read = [self.part.template.verdict_of(answer) for answer in await asyncio.gather(*tasks)]
-        unparsable = read.count(None)
+        answers = await asyncio.gather(*tasks)
+        read = [self.part.template.verdict_of(answer) for answer in answers]
         self.stats.num_verdicts += len(read)
-        self.stats.num_unparsable += unparsable
-        if unparsable > self.part.max_unparsable * len(read):
+        unread = [answer for answer, verdict in zip(answers, read, strict=True) if verdict is None]
+        if unread:
+            self.stats.num_unparsable += len(unread)
+            self.stats.unparsable_example = unread[-1].strip()[-_EXAMPLE_CHARS:]
+        if len(unread) > self.part.max_unparsable * len(read):
             raise ApiError(
                 502,
-                f"{unparsable} of {len(read)} verdicts of the judge {self.part.name!r} hold no verdict that its "
-                f"template's pattern finds (max_unparsable {self.part.max_unparsable:g})",
+                f"{len(unread)} of {len(read)} verdicts of the judge {self.part.name!r} hold no verdict that its "
+                f"template's pattern finds (max_unparsable {self.part.max_unparsable:g}); one of them ends: "
+                f"{self.stats.unparsable_example!r}",
                 "judge_unparsable",
             )
         votes = self.part.votes

@@ -17,7 +17,7 @@ from qserve.reward.recipe.config import JudgePart, ModelPart, Recipe, RulePart
 from qserve.reward.rules.process import RuleProcess
 from qserve.wire.errors import ApiError
 
-__all__ = ["RecipeScorer"]
+__all__ = ["RecipeScorer", "judged"]
 
 _log = logging.getLogger("qserve.worker")
 # Requests take turns in the rules' process after so many responses.
@@ -59,7 +59,7 @@ class RecipeScorer:
 
         `of_model` are the model part's scores, None where the recipe has no model. Raises ApiError as parts do.
         """
-        asked = [_judged(text) for text in texts]
+        asked = [judged(text) for text in texts]
         columns = await asyncio.gather(*(self._column(part, asked, of_model) for part in self.recipe.parts))
         weights = [part.weight for part in self.recipe.parts]
         rows = list(zip(*columns, strict=True))
@@ -122,6 +122,7 @@ class RecipeScorer:
         return values
 
 
-def _judged(text: Text) -> Judged:
+def judged(text: Text) -> Judged:
+    """What rules and judges read of a text. Raises ApiError 400 for token ids."""
     prompt, response = answer_of(text)
     return Judged(prompt, response, text.reference, text.where)

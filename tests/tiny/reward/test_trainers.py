@@ -19,10 +19,11 @@ import pytest
 from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import KEY, MODEL, Host, RecipeHost
 from tests.tiny.reward.plain_transformers import Plain
+from tests.tiny.reward.trl_reward import TrlReward
 from tests.tiny.serving.served import Service
 
 KIND = "sequence-classification"
-SCRIPT = Path(__file__).with_name("grpo_step.py")
+ROOT = Path(__file__).parents[3]
 PAIRWISE = {
     "version": 1, "kind": "pairwise", "prompt": "Is {{ response_a }} larger than {{ response_b }}?",
     "verdict": r"\b(Yes|No)\b", "choices": {"Yes": 1, "No": 0},
@@ -67,7 +68,7 @@ def templated(prompt: str, answer: str) -> str:
     return f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n"
 
 
-def test_200_pairs_through_three_protocols_get_the_same_verdicts(judged: Callable[..., RecipeHost]) -> None:
+def test_200_pairs_through_four_protocols_get_the_same_verdicts(judged: Callable[..., RecipeHost]) -> None:
     host = judged(PAIRWISE, max_unparsable=0.05, if_unparsable=0.5)
     pairs = [(f"question {number}", *pair) for number, pair in enumerate(numbers(200))]
     native = host.post("/v1/reward", pairs=[{"prompt": p, "chosen": a, "rejected": b} for p, a, b in pairs])
@@ -82,6 +83,9 @@ def test_200_pairs_through_three_protocols_get_the_same_verdicts(judged: Callabl
     assert host.post("/get_reward", query=texts, prompts=prompts, labels=[""] * 400)["rewards"] == meant  # OpenRLHF
     verl = [row["probs"][0] for row in host.post("/classify", model=MODEL, input=texts, activation=False)["data"]]
     assert verl == meant
+    turns = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    answers = [[{"role": "assistant", "content": answer}] for _, *both in pairs for answer in both]
+    assert TrlReward(host.url, KEY)(prompts=turns, completions=answers, completion_ids=[]) == meant
     assert host.parts._judges["larger"]._client.num_asked == asked, "the same questions are asked once"
 
 
@@ -107,9 +111,11 @@ def test_a_step_of_grpo_is_rewarded_by_a_model_and_a_judge(
 ) -> None:
     model, judge = Host(opened(KIND, truncate="right")), judged(POINTWISE, max_unparsable=1, if_unparsable=0)
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SCRIPT), KEY, str(tmp_path), model.url, judge.url]
+    command = [sys.executable, "-m", "tests.tiny.reward.grpo_step", KEY, str(tmp_path), model.url, judge.url]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=180)
+        done = subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180
+        )
     finally:
         model.close()
     assert done.returncode == 0, done.stderr[-4000:]

@@ -14,12 +14,10 @@ import psutil
 import pytest
 
 from qserve.demo import chat_model_path
-from qserve.errors import UsageError
-from qserve.evaluation.preview import check_budget
 from qserve.evaluation.server import ServedModel, look_at
 from tests.processes import environment
 from tests.tiny.serving.served import Service
-from tests.tiny.serving.thinking import EVALS, check_scores
+from tests.tiny.serving.thinking import EVALS, check_scores, check_thinking_budget
 from tests.tiny.vllm_served.conftest import KEY
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
@@ -139,10 +137,9 @@ def test_a_model_that_thinks_scores_as_in_process(on: bool, seen: ServedModel) -
     check_scores(seen, chat_model_path(), on, limit=24)
 
 
-def test_a_thinking_budget_that_vllm_can_t_hold_is_one_sentence(seen: ServedModel) -> None:
-    """It holds one where a parser tells thoughts apart; the demo's stay in its text."""
-    with pytest.raises(UsageError, match=r"^--thinking-budget: this server can't end a thought at 5 tokens.*reasoning"):
-        check_budget(seen, 5)
+def test_a_thinking_budget_ends_thoughts(seen: ServedModel) -> None:
+    """No parser tells the demo's thoughts apart: vLLM knows their tags by --reasoning-config."""
+    check_thinking_budget(seen)
 
 
 @pytest.mark.parametrize(("task", "metric"), TASKS.items())

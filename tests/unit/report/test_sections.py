@@ -177,10 +177,13 @@ def test_what_was_found_of_the_rewards_stands_in_the_report():
                "num_flipped": 1, "num_pairs": 104}  # fmt: skip
     right = {"name": "sums", "num_right": 96, "num_asked": 100, "accuracy": 0.96, "low": 0.9, "high": 0.98,
              "mean_margin": 3.5}  # fmt: skip
+    part = {"name": "form", "kind": "rule", "weight": 0.5, "num_texts": 6, "num_without": 2, "mean": None,
+            "num_right": 3, "num_preferences": 4, "faults": ["no reference"]}  # fmt: skip
     documents = (
         {"kind": "reward check", "file": "the built-in set", "quantizations": {"int8": checked}},
         {"kind": "reward preferences", "file": "pairs.jsonl", "subsets": [right], "overall": {**right, "name": "all"},
          "attributes": [{**right, "name": "helpful", "accuracy": 0.75}]},
+        {"kind": "reward check", "file": "pairs.jsonl", "quantizations": {}, "parts": [part]},
     )  # fmt: skip
     evals = tuple(StoredDocument(n, "eval", BEGAN, None, "", document) for n, document in enumerate(documents))
     section = reward_truth(a_report(evals=evals))
@@ -188,6 +191,7 @@ def test_what_was_found_of_the_rewards_stands_in_the_report():
     assert _rows(section, "reward_preferences_1")["sums"] == ("sums", 96, 100, 0.96, 0.9, 0.98, 3.5)
     assert set(_rows(section, "reward_preferences_1")) == {"sums", "all"}
     assert _rows(section, "reward_attributes_1")["helpful"][3] == 0.75
+    assert _rows(section, "reward_parts_2")["form"] == ("form", "rule", 0.5, 6, 2, None, 3, 4, "no reference")
     assert reward_truth(a_report()) is None
 
 

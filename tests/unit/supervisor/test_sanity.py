@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
 import json
 import math
 from dataclasses import replace
@@ -10,11 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from qserve.engine.base import UnixAddress, WorkerEndpoint
 from qserve.errors import WorkerFailed
+from qserve.supervisor.checks import Checks
 from qserve.supervisor.sanity import NOISE_SHARE, TEXTS, Sanity, check_sanity
-from qserve.supervisor.screen import ready_rows
+from qserve.supervisor.screen import Screen, ready_rows
 from qserve.supervisor.worker import SupervisedWorker
 from tests.unit.supervisor.test_screen import chat
 
@@ -66,22 +71,24 @@ async def test_a_loss_that_is_no_number_is_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "answer", "words"),
+    ("status", "answer", "words", "passes"),
     [
-        (400, b'{"error": {"message": "no echo here"}}', "400: no echo here"),
-        (500, b"oops", "answered 500"),
-        (0, b"", "did not answer"),
-        (200, b'{"choices": [{"index": 0, "logprobs": null, "text": "a"}]}', "no log-probabilities"),
-        (200, b'{"choices": [{"index": 0, "logprobs": {"token_logprobs": [null, null, -1]}}]}', "no log-prob"),
+        (400, b'{"error": {"message": "no echo here"}}', "400: no echo here", True),
+        (500, b"oops", "answered 500", False),
+        (0, b"", "did not answer", False),
+        (200, b'{"choices": [{"index": 0, "logprobs": null, "text": "a"}]}', "no log-probabilities", True),
+        (200, b'{"choices": [{"index": 0, "logprobs": {"token_logprobs": [null, null, -1]}}]}', "no log-prob", True),
     ],
 )
-async def test_what_can_t_be_asked_is_said_and_no_noise(status: int, answer: bytes, words: str) -> None:
+async def test_what_can_t_be_asked_is_said_and_no_noise(status: int, answer: bytes, words: str, passes: bool) -> None:
+    """An engine without log-probabilities is no fault of the model; one that breaks when it is asked is."""
+
     async def ask(method: str, path: str, body: bytes) -> tuple[int, bytes]:
         return status, answer
 
     found = await check_sanity(ask, "m", VOCAB)
     assert not found.is_noise and words in found.told
-    with pytest.raises(WorkerFailed, match=words):
+    with contextlib.nullcontext() if passes else pytest.raises(WorkerFailed, match=words):
         found.refuse_noise("chat")
 
 
@@ -108,3 +115,43 @@ def test_the_ready_screen_shows_the_figures_and_warns_of_noise() -> None:
 
     assert "it predicts text" in rows(2.5)["Check"] and "Warn" not in rows(2.5)
     assert "it serves noise" in rows(12.0)["Warn"] and "Check" not in rows(12.0)
+
+
+@pytest.fixture
+async def asked(tmp_path: Path) -> Any:
+    """A worker whose answer comes when `asked.answer` is set, the checks of it, and what the screen and record hear."""
+    answer: asyncio.Future[Sanity] = asyncio.get_running_loop().create_future()
+
+    async def sanity() -> Sanity:
+        return await answer
+
+    worker: Any = SimpleNamespace(vocab_size=VOCAB, endpoint=SimpleNamespace(name="chat"), sanity=sanity)
+    events: list[dict[str, Any]] = []
+    record: Any = SimpleNamespace(event=lambda worker, event, **details: events.append(details))
+    told = io.StringIO()
+    checks = Checks([worker], record, Screen(Console(file=told, width=200)))
+    yield SimpleNamespace(answer=answer, checks=checks, events=events, told=told)
+    await checks.close()
+
+
+async def test_a_slow_check_is_told_after_the_service_is_ready(asked: Any) -> None:
+    found = await asked.checks.first(strict=False, patience_s=0)
+    assert found["chat"].is_pending and "is being asked" in found["chat"].told and not asked.events
+    asked.answer.set_result(Sanity(VOCAB, {"English": 12.0}))
+    await asked.checks.rest()
+    assert asked.events[0]["is_noise"] and "Warn   it serves noise" in asked.told.getvalue()
+
+
+async def test_strict_waits_for_it(asked: Any) -> None:
+    first = asyncio.create_task(asked.checks.first(strict=True, patience_s=0))
+    await asyncio.sleep(0)
+    assert not first.done()
+    asked.answer.set_result(Sanity(VOCAB, {"English": 12.0}))
+    with pytest.raises(WorkerFailed, match="serves noise"):
+        await first
+
+
+async def test_a_stop_ends_what_is_still_asked(asked: Any) -> None:
+    await asked.checks.first(strict=False, patience_s=0)
+    await asked.checks.close()
+    assert asked.answer.cancelled() and not asked.events

@@ -55,8 +55,18 @@ def test_a_model_that_thinks_only_when_asked(tmp_path, parser, switch, unasked):
 
 
 def test_a_switch_that_nothing_else_bears_out_is_no_sign_of_thoughts():
-    """The demo model takes enable_thinking and never thinks: with a parser for thoughts its answers would vanish."""
-    assert chat_format_of(DEMO) == ChatFormat("hermes", None)
+    """The demo takes enable_thinking and thinks now and then: with a parser for thoughts its answers would vanish."""
+    assert chat_format_of(DEMO) == ChatFormat("hermes", None, thinks_in_text=True)
+
+
+@pytest.mark.parametrize(("release", "takes"), [("0.31.0", False), ("0.32.0", True)])
+def test_a_thought_in_the_text_can_have_a_budget(release, takes):
+    """Where no parser tells vLLM the tags, and its release takes them from a flag."""
+    argv = command(spec_of(plan_of(quant="bf16"), DEMO), parser_for(release), environ={}).argv
+    assert ("--reasoning-config" in argv) is takes
+    if takes:
+        tags = json.loads(argv[argv.index("--reasoning-config") + 1])
+        assert tags == {"reasoning_start_str": "<think>", "reasoning_end_str": "</think>"}
 
 
 @pytest.mark.parametrize(

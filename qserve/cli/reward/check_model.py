@@ -1,0 +1,129 @@
+"""`qserve reward check` of a trained model: its rewards beside those of plain transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qserve.cli.options.planning import hardware_of
+from qserve.cli.reward.options import settings_of
+from qserve.cli.reward.source import local_rewards, opened_scorer, with_progress
+from qserve.cli.reward.texts import Rewards, TextToScore
+from qserve.errors import UsageError
+from qserve.planner import PlanRequest
+
+if TYPE_CHECKING:
+    from qserve.reward.evaluation.agreement import Agreement
+    from qserve.reward.evaluation.records import Record
+
+__all__ = ["Checked", "check_model", "show_model"]
+
+Checked = dict[str, tuple["Agreement", dict[str, Any]]]
+"""By the name of a quantization, or `served`: how far rewards are from the true ones, and how they came about."""
+
+
+def check_model(
+    model: str,
+    records: Sequence[Record],
+    asked: Sequence[TextToScore],
+    values: dict[str, Any],
+    quants: Sequence[str],
+    served: Rewards | None,
+) -> tuple[Checked, int]:
+    """`served` rewards, or those of each of `quants` loaded here, against a plain forward of `model` in float32.
+
+    `asked` are the contents of `records`. With it the number of texts that are left out, since no reward can be read.
+    """
+    from qserve.reward.evaluation.agreement import agreement
+
+    true = _true_rewards(model, values, asked)
+    place = {index: position for position, index in enumerate(true)}
+    compared = _compared(records)
+    pairs = [(place[i], place[j]) for i, j in compared if i in place and j in place] if compared else None
+    rows: Checked = {}
+    for name in ("served",) if served is not None else quants:
+        rewards, meta = (served, {}) if served is not None else _loaded(model, {**values, "quant": name})
+        answers = with_progress(rewards, [asked[index] for index in true], f"scoring with {name}")
+        failed = next((answer["error"] for answer in answers if "error" in answer), None)
+        if failed is not None:
+            raise UsageError(f"{name}: {failed}")
+        rows[name] = (agreement([answer["reward"] for answer in answers], list(true.values()), pairs), meta)
+    return rows, len(asked) - len(true)
+
+
+def _loaded(model: str, values: dict[str, Any]) -> tuple[Rewards, dict[str, Any]]:
+    scorer = opened_scorer(model, values)
+    return local_rewards(scorer), scorer.meta
+
+
+def _compared(records: Sequence[Record]) -> list[tuple[int, int]]:
+    """Contents that somebody compares: chosen and rejected ones, or all answers to a prompt."""
+    pairs: list[tuple[int, int]] = []
+    first = 0
+    for record in records:
+        count, chosen = len(record.contents), record.num_chosen
+        pairs += [
+            (first + i, first + j)
+            for i in range(count)
+            for j in range(i + 1, count)
+            if chosen is None or i < chosen <= j
+        ]
+        first += count
+    return pairs
+
+
+def _true_rewards(model: str, values: dict[str, Any], asked: Sequence[TextToScore]) -> dict[int, float]:
+    """By the index of each text that can be scored at all."""
+    from qserve.reward.evaluation.reference import plain_scorer
+    from qserve.reward.find import find_reward
+    from qserve.reward.open import plan_reward
+    from qserve.reward.scoring.pooling import PoolingRule
+    from qserve.reward.scoring.scorer import ScoreItem
+    from qserve.reward.scoring.template import RewardTemplate
+    from qserve.wire.errors import ApiError
+
+    settings = settings_of(dict(values))
+    checkpoint = find_reward(model, settings)
+    request = PlanRequest(dtype="float32", quant="fp32", max_model_len=settings.max_length)
+    plan = plan_reward(checkpoint, hardware_of(None), request)
+    plain = plain_scorer(checkpoint, plan)
+    template = RewardTemplate(plain.tokenizer, checkpoint, settings, plan.workload.max_model_len)
+    rule = PoolingRule.of(checkpoint, settings, plain.tokenizer.eos_token_id)
+    true: dict[int, float] = {}
+    for index, one in enumerate(asked):
+        try:
+            ids = template.encode(one.content).token_ids
+            pooled = rule.pooled(ScoreItem(ids))
+        except ApiError as error:
+            click.echo(f"text {index} is left out: {error.message}", err=True)
+            continue
+        true[index] = plain.score(ids, -1 if pooled.mean else pooled.positions[-1])
+    if not true:
+        raise UsageError("no text of the file can be scored; the lines above say why")
+    return true
+
+
+def show_model(rows: Checked, num_left_out: int) -> None:
+    """The differences, a row for each quantization."""
+    from rich.table import Table
+
+    from qserve.cli.terminal import console_of
+
+    first = next(iter(rows.values()))[0]
+    table = Table(title=f"{first.num_texts} texts against plain transformers in float32, one at a time", box=None)
+    for heading in ("", "largest difference", "mean", "rank correlation", "pairs turned around"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, (row, meta) in rows.items():
+        what = f"{name} ({meta['dtype']})" if "dtype" in meta else name
+        table.add_row(
+            what,
+            f"{row.largest_difference:.2e}",
+            f"{row.mean_difference:.2e}",
+            f"{row.rank_correlation:.5f}",
+            f"{row.num_flipped} of {row.num_pairs}",
+        )
+    console_of().print(table)
+    left_out = f"; {num_left_out} texts were left out" if num_left_out else ""
+    click.echo(f"standard deviation of the true rewards {first.spread:.3g}{left_out}")

@@ -1,0 +1,218 @@
+"""`qserve reward check` of a recipe: each rule and judge asked by itself, and what a server tells of each part."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import click
+
+from qserve.cli.reward.recipe_source import text_of
+from qserve.cli.reward.source import with_progress
+from qserve.cli.reward.texts import Answered, Rewards, TextToScore
+from qserve.errors import UsageError
+from qserve.reward.recipe import JudgePart, ModelPart, Recipe, RulePart
+
+if TYPE_CHECKING:
+    from qserve.reward.evaluation.parts import JudgeFound, PartFound
+    from qserve.reward.evaluation.records import Record
+    from qserve.reward.rules.process import RuleProcess
+
+__all__ = ["check_parts", "of_part", "show_parts"]
+
+
+def check_parts(
+    recipe: Recipe, records: Sequence[Record], asked: Sequence[TextToScore], served: Sequence[Answered] | None
+) -> list[PartFound]:
+    """What rules and judges say of `asked`, the contents of `records`; and what a server told of every part.
+
+    `served` are its answers; a judge is not asked here then. Raises UsageError for a judge that can't be asked, and
+    for a server that combines other parts.
+    """
+    if served is not None:
+        _same_parts(recipe, served)
+    return list(_found(recipe, records, asked, served))
+
+
+def of_part(rewards: Rewards, part: ModelPart) -> Rewards:
+    """The model's own rewards, out of those of a server that combines it with others."""
+
+    def raw(answer: Answered) -> Answered:
+        return {**answer, "reward": answer["attributes"][part.name] * part.std + part.mean}
+
+    def own(texts: Sequence[TextToScore]) -> list[Answered]:
+        return [
+            answer
+            if "error" in answer
+            else {**answer, "reward": answer["attributes"][part.name] * part.std + part.mean}
+            for answer in rewards(texts)
+        ]
+
+    return own
+
+
+def _same_parts(recipe: Recipe, served: Sequence[Answered]) -> None:
+    told = next((list(answer.get("attributes") or ()) for answer in served if "error" not in answer), None)
+    if told is None:
+        raise UsageError(f"the server scores none of the texts: {served[0]['error']}")
+    if told != list(recipe.weights):
+        raise UsageError(
+            f"{recipe.file} combines {', '.join(recipe.weights)}, and the server tells "
+            f"{', '.join(told) or 'a single reward'}; name the file that it was started with: --reward"
+        )
+
+
+def _found(
+    recipe: Recipe, records: Sequence[Record], asked: Sequence[TextToScore], served: Sequence[Answered] | None
+) -> Iterator[PartFound]:
+    from qserve.reward.evaluation.parts import part_found
+
+    for part in recipe.parts:
+        told = None if served is None else [_attribute(answer, part.name) for answer in served]
+        why = [] if served is None else [answer["error"] for answer in served if "error" in answer]
+        if isinstance(part, RulePart):
+            yield _of_rule(part, records, asked, told)
+        elif told is not None:
+            kind, judge = ("model", None) if isinstance(part, ModelPart) else ("judge", _counted(part, served or ()))
+            yield part_found(part.name, kind, part.weight, records, told, why_without=why, judge=judge)
+        elif isinstance(part, JudgePart):
+            yield _of_judge(part, records, asked)
+
+
+def _counted(part: JudgePart, served: Sequence[Answered]) -> JudgeFound | None:
+    """What the server counted of a judge since its start; None where it does not tell."""
+    from qserve.reward.evaluation.parts import JudgeFound
+
+    counts = [answer["judges"][part.name] for answer in served if part.name in answer.get("judges", {})]
+    if not counts:
+        return None
+    last = max(counts, key=lambda one: int(one["verdicts"]))
+    return JudgeFound(last["verdicts"], last["unparsable"], part.max_unparsable, last.get("position_bias"), "")
+
+
+def _attribute(answer: Answered, name: str) -> float | None:
+    return None if "error" in answer else float(answer["attributes"][name])
+
+
+def _of_rule(
+    part: RulePart, records: Sequence[Record], asked: Sequence[TextToScore], told: Sequence[float | None] | None
+) -> PartFound:
+    from qserve.reward.evaluation.parts import part_found
+    from qserve.reward.rules.process import RuleProcess
+
+    process = RuleProcess([part.rule])
+    try:
+        answers = with_progress(_rule_source(part, process), asked, f"asking {part.name}")
+        faults = _unreadable_references(part, process, asked)
+    finally:
+        process.close()
+    values = [answer.get("reward") for answer in answers]
+    why = [answer["error"] for answer in answers if "error" in answer]
+    # Where one of the two says nothing: no reference, a rule that did not return, or another part that failed there.
+    both = None if told is None else [(a, b) for a, b in zip(told, values, strict=True) if None not in (a, b)]
+    difference = None if both is None else max((abs(a - b) for a, b in both), default=0.0)
+    return part_found(
+        part.name, "rule", part.weight, records, values, why_without=why, served_difference=difference, faults=faults
+    )
+
+
+def _rule_source(part: RulePart, process: RuleProcess) -> Rewards:
+    def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
+        return [_verdict(part, process, one) for one in texts]
+
+    return rewards
+
+
+def _verdict(part: RulePart, process: RuleProcess, one: TextToScore) -> Answered:
+    from qserve.reward.recipe.parts import judged
+
+    if part.rule.needs_reference and one.reference is None:
+        return {"error": f"line {one.group} has no 'reference' to compare with"}
+    read = judged(text_of(one))
+    (verdict,) = process.verdicts(0, [(read.response, read.reference or "")])
+    return {"error": f"line {one.group}: {verdict}"} if isinstance(verdict, str) else {"reward": verdict}
+
+
+def _unreadable_references(part: RulePart, process: RuleProcess, asked: Sequence[TextToScore]) -> list[str]:
+    """A reference that the rule does not take for itself can't be reached by any answer; none of them: a fault."""
+    references = list(dict.fromkeys(one.reference for one in asked if one.reference is not None))
+    if not part.rule.needs_reference or not references or "extract" in dict(part.rule.options):
+        return []
+    if any(verdict == 1.0 for verdict in process.verdicts(0, [(one, one) for one in references])):
+        return []
+    return [f"no reference can be reached: the rule {part.rule.kind} does not even take {references[0]!r} for itself"]
+
+
+def _of_judge(part: JudgePart, records: Sequence[Record], asked: Sequence[TextToScore]) -> PartFound:
+    from qserve.reward.evaluation.parts import judge_found, part_found
+    from qserve.reward.judges.judge import Judge
+
+    # What can't be read is counted here, in place of failing the first request that has too much of it.
+    judge = Judge(replace(part, max_unparsable=1.0, if_unparsable=math.nan))
+
+    async def groups(texts: Sequence[TextToScore]) -> list[Answered]:
+        lines = [list(line) for _, line in groupby(texts, key=lambda one: one.group)]
+        return [answer for line in await asyncio.gather(*(_judged(judge, line) for line in lines)) for answer in line]
+
+    with asyncio.Runner() as runner:
+        try:
+            answers = with_progress(lambda texts: runner.run(groups(texts)), asked, f"asking {part.name}")
+        finally:
+            runner.run(judge.close())
+    values = [None if "error" in one or math.isnan(one["reward"]) else one["reward"] for one in answers]
+    why = [answer["error"] for answer in answers if "error" in answer]
+    found = judge_found(judge.stats, part.max_unparsable)
+    return part_found(part.name, "judge", part.weight, records, values, why_without=why, judge=found)
+
+
+async def _judged(judge: object, line: Sequence[TextToScore]) -> list[Answered]:
+    from qserve.reward.judges.judge import Judge
+    from qserve.reward.recipe.parts import judged
+    from qserve.wire.errors import ApiError
+
+    assert isinstance(judge, Judge)
+    try:
+        return [{"reward": value} for value in await judge.rewards([judged(text_of(one)) for one in line])]
+    except ApiError as error:
+        if error.status >= 500:
+            raise UsageError(error.message) from None
+        return [{"error": f"line {line[0].group}: {error.message}"} for _ in line]
+
+
+def show_parts(found: Sequence[PartFound]) -> None:
+    """A row for each part, and below it what is wrong or worth knowing."""
+    from rich.table import Table
+
+    from qserve.cli.terminal import console_of
+
+    table = Table(title=f"{found[0].num_texts} texts, part by part", box=None)
+    for heading in ("part", "kind", "weight", "no value", "mean", "lowest", "highest", "preferences right", "ties"):
+        table.add_column(heading, justify="left" if heading in ("part", "kind") else "right")
+    for one in found:
+        table.add_row(*_cells(one))
+    console_of().print(table)
+    for one in found:
+        if one.judge is not None:
+            _show_judge(one)
+        for note in one.notes:
+            click.echo(f"{one.name}: {note}")
+        if one.served_difference is not None:
+            click.echo(f"{one.name}: the server differs by at most {one.served_difference:.1e}")
+
+
+def _show_judge(one: PartFound) -> None:
+    judge = one.judge
+    assert judge is not None
+    share = 100 * judge.num_unparsable / max(1, judge.num_verdicts)
+    bias = "" if judge.position_bias is None else f", the first place wins {100 * (0.5 + judge.position_bias):.0f} %"
+    click.echo(f"{one.name}: {judge.num_verdicts} verdicts, {share:.1f} % can't be read{bias}")
+
+
+def _cells(one: PartFound) -> tuple[str, ...]:
+    figures = ("–" if value is None else f"{value:.3g}" for value in (one.mean, one.lowest, one.highest))
+    right = f"{one.num_right} of {one.num_preferences}" if one.num_preferences else "–"
+    return (one.name, one.kind, f"{one.weight:g}", str(one.num_without), *figures, right, str(one.num_tied))

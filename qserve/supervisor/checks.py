@@ -1,0 +1,63 @@
+"""The check of `sanity.py` beside the ready screen: `--strict` waits for it, anybody else only so long.
+
+vLLM compiles its log-probabilities when they are first asked for, on a CPU for up to half a minute: what a person waits
+for is the service, and what it found of its model can be told a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from qserve.supervisor.record import RunRecord
+from qserve.supervisor.sanity import Sanity
+from qserve.supervisor.screen import Screen, check_rows
+from qserve.supervisor.worker import SupervisedWorker
+
+__all__ = ["PATIENCE_S", "Checks"]
+
+PATIENCE_S = 5.0
+
+
+class Checks:
+    """Of all chat models at once. `close` ends what is still asked."""
+
+    def __init__(self, workers: Sequence[SupervisedWorker], record: RunRecord, screen: Screen) -> None:
+        """They begin at once; the workers must be ready."""
+        self._record, self._screen = record, screen
+        self._workers = [worker for worker in workers if worker.vocab_size is not None]
+        self._tasks = {worker.endpoint.name: asyncio.create_task(self._asked(worker)) for worker in self._workers}
+        for name in self._tasks:
+            screen.phase(f"{name}: predicting known texts")
+
+    async def first(self, *, strict: bool, patience_s: float = PATIENCE_S) -> dict[str, Sanity]:
+        """By worker what was found, within `patience_s` unless `strict`; the others are pending.
+
+        Raises WorkerFailed, if `strict`, for a model that serves noise, and for one whose check failed.
+        """
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=None if strict else patience_s)
+        found = {name: task.result() for name, task in self._tasks.items() if task.done()}
+        if strict:
+            for name, one in found.items():
+                one.refuse_noise(name)
+        pending = {worker.endpoint.name: Sanity(worker.vocab_size or 0, is_pending=True) for worker in self._workers}
+        return pending | found
+
+    async def rest(self) -> None:
+        """Wait for those that were pending, and tell each."""
+        for task in [task for task in self._tasks.values() if not task.done()]:
+            for name, text in check_rows(await task):
+                self._screen.row(name, text)
+
+    async def close(self) -> None:
+        """Stop asking."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _asked(self, worker: SupervisedWorker) -> Sanity:
+        found = await worker.sanity()
+        assert found is not None, "only workers whose model predicts text are asked"
+        self._record.event(worker.endpoint.name, "sanity", **found.document())
+        return found
