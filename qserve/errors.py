@@ -11,6 +11,8 @@ QserveError                  anything a user can act on; the CLI prints it witho
 ├── WorkerFailed             a worker could not be started, or kept dying (exit status 5)
 └── UnusableResult           an evaluation has figures that must not be believed (exit status 6)
 
+RequestFailed                what a request gets in the place of its answer, with a code for the machine
+
 Each message says what was seen, what is allowed, and which flag or change fixes it.
 """
 
@@ -25,6 +27,7 @@ __all__ = [
     "ModelNotFound",
     "PortInUse",
     "QserveError",
+    "RequestFailed",
     "UnknownArchitecture",
     "UnusableResult",
     "UsageError",
@@ -36,6 +39,18 @@ class QserveError(Exception):
     """Something a user can act on. `exit_status` is what the command line returns for it."""
 
     exit_status = 1
+
+
+class RequestFailed(Exception):
+    """One request can't be answered; others can. Its text is for people.
+
+    Attributes:
+        code: the machine's word for it, in the answer's `error`; `qserve.wire.errors.from_failure` has its status.
+        param: the field of the request that it is about, if it is about one.
+    """
+
+    code: str = "failed"
+    param: str | None = None
 
 
 class UsageError(QserveError):

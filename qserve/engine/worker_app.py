@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from qserve.engine.asgi import KeyGuard, to_response
-from qserve.model.failures import EngineError
+from qserve.errors import RequestFailed
 from qserve.wire.errors import ApiError, Dialect, from_failure
 
 __all__ = ["UNEXPECTED", "as_api_error", "worker_app"]
@@ -78,14 +78,14 @@ def worker_app(
             Route("/v1/qserve/memory", held),
             *routes,
         ],
-        exception_handlers={ApiError: expected, EngineError: expected, Exception: unexpected},
+        exception_handlers={ApiError: expected, RequestFailed: expected, Exception: unexpected},
     )
     return KeyGuard(app, key)
 
 
 def as_api_error(error: Exception) -> ApiError:
     """An error of the API as it is, one of the engine with its status. Raises any other."""
-    if isinstance(error, EngineError):
+    if isinstance(error, RequestFailed):
         return from_failure(error.code, str(error), error.param)
     if isinstance(error, ApiError):
         return error

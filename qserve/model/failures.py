@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from qserve.errors import RequestFailed
+
 __all__ = ["NOT_A_NUMBER", "EngineError", "PromptRefused", "SequenceFailed", "WorkerStopping"]
 
 NOT_A_NUMBER = "the model's output is not a number; the checkpoint or its dtype is broken, try --dtype float32"
 
 
-class EngineError(Exception):
-    """What an engine answers in the place of tokens or scores. Its text is for people.
-
-    Attributes:
-        code: the machine's word for it, in the answer's `error`; `qserve.wire.errors.from_failure` has its status.
-        param: the field of the request that it is about, if it is about one.
-
-    """
+class EngineError(RequestFailed):
+    """What an engine answers in the place of tokens or scores."""
 
     code: str = "generation_failed"
-    param: str | None = None
 
 
 class SequenceFailed(EngineError):

@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qserve.wire.errors import ApiError
+from qserve.reward.failures import TextRefused
 
 __all__ = ["check_answered"]
 
 
 def check_answered(messages: Sequence[Mapping[str, Any]], where: str) -> None:
-    """Raises ApiError 400 unless the last message is the assistant's and has content. `where` names the field."""
+    """Raises TextRefused unless the last message is the assistant's and has content. `where` names the field."""
     if not messages:
-        raise ApiError(400, f"'{where}' is empty; send at least one message", "invalid_value", where)
+        raise TextRefused(f"'{where}' is empty; send at least one message", "invalid_value", where)
     last = messages[-1]
     if last.get("role") != "assistant":
-        raise ApiError(
-            400,
+        raise TextRefused(
             f"'{where}' ends with a message of role '{last.get('role')}'; what is scored is an answer: the last "
             "message must be the assistant's",
             "invalid_value",
             where,
         )
     if not last.get("content"):
-        raise ApiError(400, f"'{where}' ends with an empty answer; there is nothing to score", "empty_input", where)
+        raise TextRefused(f"'{where}' ends with an empty answer; there is nothing to score", "empty_input", where)

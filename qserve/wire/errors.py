@@ -36,8 +36,22 @@ _ANTHROPIC_TYPE_OF_STATUS = {
     503: "overloaded_error",
 }
 _TEI_TYPE_OF_STATUS = {429: "overloaded", 503: "unhealthy"}
-# Of what a worker's engine says by code alone (`qserve.model.failures`): all else is a failure of the worker.
+# Of what a worker's engine says by code alone (`qserve.errors.RequestFailed`): all else is a failure of the worker.
 _STATUS_OF_FAILURE = {"out_of_memory": 503, "context_length_exceeded": 400, "empty_prompt": 400, "worker_stopping": 503}
+# And what a reward model, a rule or a judge says (`qserve.reward.failures`).
+_STATUS_OF_FAILURE |= dict.fromkeys(
+    (
+        "invalid_value",
+        "empty_input",
+        "no_chat_template",
+        "no_eos",
+        "no_steps",
+        "position_not_served",
+        "missing_reference",
+    ),
+    400,
+) | {"judge_failed": 502, "judge_unparsable": 502, "worker_error": 502, "worker_unreachable": 503}
+_RETRY_AFTER_S = {"judge_failed": 5, "worker_unreachable": 5}
 _CODE_OF_STATUS = {404: "not_found", 422: "unprocessable", 501: "not_implemented"}
 
 
@@ -114,8 +128,9 @@ class ApiError(Exception):
 
 
 def from_failure(code: str, message: str, param: str | None = None) -> ApiError:
-    """What HTTP says of an engine's failure: its code stays the machine's word for it."""
-    return ApiError(_STATUS_OF_FAILURE.get(code, 500), message, code, param)
+    """What HTTP says of a `RequestFailed`: its code stays the machine's word for it."""
+    status = _STATUS_OF_FAILURE.get(code, 500)
+    return ApiError(status, message, code, param, retry_after_s=_RETRY_AFTER_S.get(code))
 
 
 def from_validation(error: ValidationError) -> ApiError:

@@ -77,12 +77,12 @@ def _compared(records: Sequence[Record]) -> list[tuple[int, int]]:
 def _true_rewards(model: str, values: dict[str, Any], asked: Sequence[TextToScore]) -> dict[int, float]:
     """By the index of each text that can be scored at all."""
     from qserve.reward.evaluation.reference import plain_scorer
+    from qserve.reward.failures import TextRefused
     from qserve.reward.find import find_reward
     from qserve.reward.open import plan_reward
     from qserve.reward.scoring.pooling import PoolingRule
     from qserve.reward.scoring.scorer import ScoreItem
     from qserve.reward.scoring.template import RewardTemplate
-    from qserve.wire.errors import ApiError
 
     settings = settings_of(dict(values))
     checkpoint = find_reward(model, settings)
@@ -96,8 +96,8 @@ def _true_rewards(model: str, values: dict[str, Any], asked: Sequence[TextToScor
         try:
             ids = template.encode(one.content).token_ids
             pooled = rule.pooled(ScoreItem(ids))
-        except ApiError as error:
-            click.echo(f"text {index} is left out: {error.message}", err=True)
+        except TextRefused as error:
+            click.echo(f"text {index} is left out: {error}", err=True)
             continue
         true[index] = plain.score(ids, -1 if pooled.mean else pooled.positions[-1])
     if not true:

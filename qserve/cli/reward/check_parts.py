@@ -170,17 +170,17 @@ def _of_judge(part: JudgePart, records: Sequence[Record], asked: Sequence[TextTo
 
 
 async def _judged(judge: object, line: Sequence[TextToScore]) -> list[Answered]:
+    from qserve.reward.failures import RewardFailed, TextRefused
     from qserve.reward.judges.judge import Judge
     from qserve.reward.recipe.parts import judged
-    from qserve.wire.errors import ApiError
 
     assert isinstance(judge, Judge)
     try:
         return [{"reward": value} for value in await judge.rewards([judged(text_of(one)) for one in line])]
-    except ApiError as error:
-        if error.status >= 500:
-            raise UsageError(error.message) from None
-        return [{"error": f"line {line[0].group}: {error.message}"} for _ in line]
+    except TextRefused as error:
+        return [{"error": f"line {line[0].group}: {error}"} for _ in line]
+    except RewardFailed as error:
+        raise UsageError(str(error)) from None
 
 
 def show_parts(found: Sequence[PartFound]) -> None:

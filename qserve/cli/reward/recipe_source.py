@@ -43,14 +43,14 @@ class RecipeSource:
 
     async def _answers(self, asked: Sequence[TextToScore]) -> list[Answered]:
         """What fails for one of several is told with the others of its line."""
-        from qserve.wire.errors import ApiError
+        from qserve.errors import RequestFailed
 
         try:
             return await self._scored(asked)
-        except ApiError as error:
+        except RequestFailed as error:
             groups = list(dict.fromkeys(one.group for one in asked))
             if len(groups) == 1:
-                return [{"error": error.message} for _ in asked]
+                return [{"error": str(error)} for _ in asked]
             parts = [await self._answers([one for one in asked if one.group == group]) for group in groups]
             return [answer for part in parts for answer in part]
 
@@ -109,11 +109,10 @@ def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
 def _scores(scorer: RewardScorer, asked: Sequence[TextToScore]) -> list[Any]:
     from qserve.model.failures import SequenceFailed
     from qserve.reward.items import ScoreItem
-    from qserve.wire.errors import from_failure
 
     encoded = [scorer.template.encode(one.content) for one in asked]
     outcomes = scorer.score_now([ScoreItem(one.token_ids, truncated=one.truncated) for one in encoded])
     failed = next((one for one in outcomes if isinstance(one, SequenceFailed)), None)
     if failed is not None:
-        raise from_failure(failed.code, str(failed))
+        raise failed
     return outcomes

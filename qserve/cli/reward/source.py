@@ -62,8 +62,8 @@ def opened_scorer(reward: str, values: dict[str, Any]) -> RewardScorer:
 
 def local_rewards(scorer: RewardScorer) -> Rewards:
     """Of a scorer in this process."""
+    from qserve.reward.failures import TextRefused
     from qserve.reward.scoring.scorer import Score, ScoreItem
-    from qserve.wire.errors import ApiError
 
     labels = scorer.loaded.checkpoint.labels
 
@@ -74,8 +74,8 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
                 item = ScoreItem(encoded.token_ids, truncated=encoded.truncated)
                 scorer.rule.pooled(item)
                 yield item
-            except ApiError as error:
-                yield error.message
+            except TextRefused as error:
+                yield str(error)
 
     def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
         asked = list(items(texts))

@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 
 from qserve.errors import UsageError
+from qserve.reward.failures import RewardFailed
 from qserve.reward.judges.served import ServedChat
 from qserve.reward.recipe.config import SERVED, JudgePart
-from qserve.wire.errors import ApiError
 
 __all__ = ["JudgeClient"]
 
@@ -40,7 +40,7 @@ class JudgeClient:
         self.num_asked = 0
 
     async def answer(self, question: str, vote: int) -> str:
-        """Raises ApiError 502 where the server does not answer as a chat model does."""
+        """Raises RewardFailed where the server does not answer as a chat model does."""
         part = self._part
         told = [part.url, part.model, part.template.version, part.temperature, part.max_tokens, vote, question]
         name = hashlib.sha256(json.dumps(told).encode()).hexdigest()
@@ -51,7 +51,7 @@ class JudgeClient:
         self._kept.move_to_end(name)
         try:
             return await asyncio.shield(self._kept[name])
-        except ApiError:
+        except RewardFailed:
             self._kept.pop(name, None)  # the next one who asks tries again
             raise
 
@@ -95,9 +95,9 @@ class JudgeClient:
             return self._served.key
         return self._part.api_key_file.read_text().strip() if self._part.api_key_file is not None else ""
 
-    def _failed(self, why: str) -> ApiError:
+    def _failed(self, why: str) -> RewardFailed:
         message = f"the judge {self._part.name!r} at {self._part.url} can't be asked: {why}"
-        return ApiError(502, message, "judge_failed", retry_after_s=5)
+        return RewardFailed(message, "judge_failed")
 
 
 def _content(data: Any) -> str:

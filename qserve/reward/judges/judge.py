@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from qserve.reward.failures import RewardFailed, TextRefused
 from qserve.reward.judges.client import JudgeClient
 from qserve.reward.judges.served import ServedChat
 from qserve.reward.recipe.config import JudgePart
-from qserve.wire.errors import ApiError
 
 __all__ = ["Judge", "JudgeStats", "Judged"]
 
@@ -59,12 +59,12 @@ class Judge:
     async def rewards(self, asked: Sequence[Judged]) -> list[float]:
         """From 0 to 1 in order.
 
-        Raises ApiError: 400 for what the template can't be filled with, 502 where the judge does not answer, or where
-        more verdicts than `max_unparsable` say no number, or all of one answer (without `if_unparsable`).
+        Raises TextRefused for what the template can't be filled with, RewardFailed where the judge does not answer, or
+        where more verdicts than `max_unparsable` say no number, or all of one answer (without `if_unparsable`).
         """
         if self.part.template.needs_reference and (lacking := next((o for o in asked if o.reference is None), None)):
             message = f"the judge {self.part.name!r} compares with a reference; send 'references' with the answers"
-            raise ApiError(400, message, "missing_reference", lacking.where)
+            raise TextRefused(message, "missing_reference", lacking.where)
         return await (self._pairwise(asked) if self.part.template.kind == "pairwise" else self._pointwise(asked))
 
     async def close(self) -> None:
@@ -101,8 +101,7 @@ class Judge:
             by_prompt[one.prompt].append(index)
         for group in by_prompt.values():
             if not 2 <= len(group) <= _MOST_ANSWERS:
-                raise ApiError(
-                    400,
+                raise TextRefused(
                     f"the judge {self.part.name!r} compares answers to one prompt, 2 to {_MOST_ANSWERS} of them in a "
                     f"request; this request has {len(group)}",
                     "invalid_value",
@@ -129,8 +128,7 @@ class Judge:
             self.stats.num_unparsable += len(unread)
             self.stats.unparsable_example = unread[-1].strip()[-_EXAMPLE_CHARS:]
         if len(unread) > self.part.max_unparsable * len(read):
-            raise ApiError(
-                502,
+            raise RewardFailed(
                 f"{len(unread)} of {len(read)} verdicts of the judge {self.part.name!r} hold no verdict that its "
                 f"template's pattern finds (max_unparsable {self.part.max_unparsable:g}); one of them ends: "
                 f"{self.stats.unparsable_example!r}",
@@ -145,5 +143,5 @@ class Judge:
             return self.part.if_unparsable
         if not votes:
             message = f"no verdict of the judge {self.part.name!r} on '{one.where}' could be read"
-            raise ApiError(502, message, "judge_unparsable", one.where)
+            raise RewardFailed(message, "judge_unparsable", one.where)
         return sum(votes) / len(votes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from qserve.reward.answers import check_answered
+from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score
 from qserve.reward.protocols.chatml import turns_of, without_end
 from qserve.reward.settings import Truncation
@@ -139,7 +140,7 @@ def turn(role: Literal["user", "assistant"], content: str) -> ChatMessage:
 
 
 def conversation(messages: Sequence[ChatMessage], where: str) -> tuple[Mapping[str, Any], ...]:
-    """Messages for the template. Raises ApiError 400 unless the last one is an answer that holds something."""
+    """Messages for the template. Raises TextRefused unless the last one is an answer that holds something."""
     turns = tuple({"role": message.role, "content": message.text()} for message in messages)
     check_answered(turns, where)
     return turns
@@ -177,7 +178,7 @@ def _plain(value: Any, where: str) -> Content:
 
 
 def answer_of(text: Text) -> tuple[str, str]:
-    """(prompt, answer) as text, for rules and judges. Raises ApiError 400 for token ids, which they can't read.
+    """(prompt, answer) as text, for rules and judges. Raises TextRefused for token ids, which they can't read.
 
     A text that went through a chat template is taken apart again; the tokens that end it are no part of the answer.
     """
@@ -191,7 +192,7 @@ def answer_of(text: Text) -> tuple[str, str]:
         content = tuple(turns)
     if content and isinstance(content[0], int):
         message = f"'{text.where}' holds token ids; rules and judges read text: send messages, texts or responses"
-        raise ApiError(400, message, "invalid_value", text.where)
+        raise TextRefused(message, "invalid_value", text.where)
     *before, last = [message for message in content if not isinstance(message, int)]
     said = [str(message["content"] or "") for message in before]
     if len(said) > 1:

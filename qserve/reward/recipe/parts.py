@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from qserve.engine.heartbeat import Heartbeat
+from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score
 from qserve.reward.judges.judge import Judge, Judged
 from qserve.reward.judges.served import ServedChat
 from qserve.reward.protocols.job import Text, answer_of
 from qserve.reward.recipe.config import JudgePart, ModelPart, Recipe, RulePart
 from qserve.reward.rules.process import RuleProcess
-from qserve.wire.errors import ApiError
 
 __all__ = ["RecipeScorer", "judged"]
 
@@ -57,7 +57,7 @@ class RecipeScorer:
     async def scores(self, texts: Sequence[Text], of_model: Sequence[Score] | None) -> list[Score]:
         """Of each text its parts' values (`attributes`, in the recipe's order) and their weighted sum.
 
-        `of_model` are the model part's scores, None where the recipe has no model. Raises ApiError as parts do.
+        `of_model` are the model part's scores, None where the recipe has no model. Raises RewardFailed as parts do.
         """
         asked = [judged(text) for text in texts]
         columns = await asyncio.gather(*(self._column(part, asked, of_model) for part in self.recipe.parts))
@@ -107,7 +107,7 @@ class RecipeScorer:
         """A response on which the rule does not return counts 0, and is logged and counted."""
         if part.rule.needs_reference and (lacking := next((o for o in asked if o.reference is None), None)):
             message = f"the rule {part.name!r} compares with a reference; send 'references' (or OpenRLHF's 'labels')"
-            raise ApiError(400, message, "missing_reference", lacking.where)
+            raise TextRefused(message, "missing_reference", lacking.where)
         assert self._process is not None
         number = [one for one in self.recipe.parts if isinstance(one, RulePart)].index(part)
         loop, values = asyncio.get_running_loop(), list[float]()
@@ -123,6 +123,6 @@ class RecipeScorer:
 
 
 def judged(text: Text) -> Judged:
-    """What rules and judges read of a text. Raises ApiError 400 for token ids."""
+    """What rules and judges read of a text. Raises TextRefused for token ids."""
     prompt, response = answer_of(text)
     return Judged(prompt, response, text.reference, text.where)

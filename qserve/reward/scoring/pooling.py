@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.failures import TextRefused
 from qserve.reward.items import ScoreItem
 from qserve.reward.settings import Pooling, RewardSettings
-from qserve.wire.errors import ApiError
 
 __all__ = ["Pooled", "PoolingRule"]
 
@@ -45,7 +45,7 @@ class PoolingRule:
     def pooled(self, item: ScoreItem) -> Pooled:
         """Where to read `item`; positions that it brings itself go before the rule.
 
-        Raises ApiError (400) where the text has no such position.
+        Raises TextRefused where the text has no such position.
         """
         length = len(item.token_ids)
         if item.positions is not None:
@@ -63,8 +63,8 @@ class PoolingRule:
     def _inside(self, position: int, length: int) -> int:
         index = position + length if position < 0 else position
         if not 0 <= index < length:
-            raise ApiError(
-                400, f"position {position} is outside the text, which has {length} tokens", "invalid_value", "positions"
+            raise TextRefused(
+                f"position {position} is outside the text, which has {length} tokens", "invalid_value", "positions"
             )
         return index
 
@@ -72,8 +72,7 @@ class PoolingRule:
         for index in range(len(item.token_ids) - 1, -1, -1):
             if item.token_ids[index] == self.eos_token_id:
                 return index
-        raise ApiError(
-            400,
+        raise TextRefused(
             f"the text has no end-of-sequence token (id {self.eos_token_id}), at which this model is read "
             "(--pooling eos); send chat messages, end the text with it, or serve with --pooling last",
             "no_eos",
@@ -83,8 +82,7 @@ class PoolingRule:
     def _steps(self, item: ScoreItem) -> tuple[int, ...]:
         steps = tuple(index for index, token in enumerate(item.token_ids) if token == self.step_token_id)
         if not steps:
-            raise ApiError(
-                400,
+            raise TextRefused(
                 f"the text has no step token (id {self.step_token_id}), and this process reward model scores steps: "
                 "end each step of the answer with it (<extra_0> where the model is Qwen's)",
                 "no_steps",

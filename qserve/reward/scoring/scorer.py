@@ -14,6 +14,7 @@ from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory
 from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score, ScoreItem, TokenizedText
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.compute import Output, RowComputer, ScorerStats
@@ -23,7 +24,6 @@ from qserve.reward.scoring.pooling import PoolingRule
 from qserve.reward.scoring.row_queue import HORIZON_ROWS, Job, RowQueue, RowRules
 from qserve.reward.scoring.template import RewardTemplate
 from qserve.reward.settings import RewardSettings
-from qserve.wire.errors import ApiError
 
 __all__ = ["RewardScorer", "Score", "ScoreItem", "ScorerStats", "TokenizedText", "check_length", "how_scored"]
 
@@ -100,7 +100,7 @@ class RewardScorer:
         token = self.loaded.tokenizer.eos_token_id or 0
         length = min(_WARM_UP_TOKENS, self.max_length)
         outcome = self.score_now([ScoreItem([token] * length, positions=(length - 1,))])[0]
-        with contextlib.suppress(ApiError):  # without a chat template
+        with contextlib.suppress(TextRefused):  # without a chat template
             self.template.encode([{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}])
         self._computer.stats = ScorerStats()
         if isinstance(outcome, SequenceFailed):
@@ -111,7 +111,7 @@ class RewardScorer:
         """The scores, in the order of `items`; computed together with what other requests wait for.
 
         Requests get equal shares of the tokens that are computed. One that comes in several calls names itself by the
-        same `flow`; without one the call is a request of its own. Raises ApiError: 400 for an item that can't be read
+        same `flow`; without one the call is a request of its own. Raises TextRefused for an item that can't be read
         as the model is (too long, no step token, …), before anything runs; SequenceFailed for one
         that failed.
         """
@@ -146,7 +146,7 @@ class RewardScorer:
         return [outcomes[index] for index in range(len(items))]
 
     def _checked(self, item: ScoreItem) -> PooledText:
-        """Raises ApiError (400) for an item that can't be scored."""
+        """Raises TextRefused for an item that can't be scored."""
         check_length(item, self.max_length)
         return PooledText(item.token_ids, self.rule.pooled(item))
 
@@ -176,12 +176,11 @@ class RewardScorer:
 
 
 def check_length(item: ScoreItem, max_length: int) -> None:
-    """Raises ApiError (400) for a text that is empty or too long."""
+    """Raises TextRefused for a text that is empty or too long."""
     if not item.token_ids:
-        raise ApiError(400, "the text is empty: it has no tokens to score", "empty_input", "input")
+        raise TextRefused("the text is empty: it has no tokens to score", "empty_input", "input")
     if len(item.token_ids) > max_length:
-        raise ApiError(
-            400,
+        raise TextRefused(
             f"the text has {len(item.token_ids)} tokens, the model takes {max_length} (max_length); shorten it, or let "
             "it be cut: --truncate left | right, or a larger --max-length",
             "context_length_exceeded",

@@ -17,10 +17,10 @@ from jinja2 import TemplateError
 from qserve.errors import UsageError
 from qserve.reward.answers import check_answered
 from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.failures import TextRefused
 from qserve.reward.items import TokenizedText
 from qserve.reward.scoring.size_bound import SizeBound
 from qserve.reward.settings import RewardSettings, Truncation
-from qserve.wire.errors import ApiError
 
 __all__ = ["RewardTemplate"]
 
@@ -46,13 +46,12 @@ class RewardTemplate:
     def render(self, messages: Sequence[Message]) -> str:
         """The text of a conversation, by the model's own chat template, as a trainer renders it: no generation prompt.
 
-        Raises ApiError (400) for a role that is none, and for what the template itself refuses.
+        Raises TextRefused for a role that is none, and for what the template itself refuses.
         """
         if not messages:
-            raise ApiError(400, "the conversation is empty; send at least one message", "invalid_value", "messages")
+            raise TextRefused("the conversation is empty; send at least one message", "invalid_value", "messages")
         if self._template is None:
-            raise ApiError(
-                400,
+            raise TextRefused(
                 "the model's tokenizer has no chat template, so messages can't be rendered as in training; send the "
                 "templated text, or serve with --template FILE",
                 "no_chat_template",
@@ -60,8 +59,7 @@ class RewardTemplate:
             )
         for index, message in enumerate(messages):
             if message.get("role") not in _ROLES:
-                raise ApiError(
-                    400,
+                raise TextRefused(
                     f"messages[{index}] has the role {message.get('role')!r}; allowed are {', '.join(_ROLES)}",
                     "invalid_value",
                     f"messages[{index}].role",
@@ -71,8 +69,8 @@ class RewardTemplate:
                 [dict(message) for message in messages], chat_template=self._template, tokenize=False
             )
         except (TemplateError, TypeError, KeyError, ValueError) as error:
-            raise ApiError(
-                400, f"the chat template refused these messages: {error}", "invalid_value", "messages"
+            raise TextRefused(
+                f"the chat template refused these messages: {error}", "invalid_value", "messages"
             ) from None
         return str(text)
 
@@ -86,7 +84,7 @@ class RewardTemplate:
         """Token ids of a text, of messages, or of token ids as they are.
 
         `truncate` and `max_length` go before the model's own settings; a larger `max_length` than those has no effect.
-        Raises ApiError (400) for a text without tokens, for ids outside the vocabulary, and for a text that is too
+        Raises TextRefused for a text without tokens, for ids outside the vocabulary, and for a text that is too
         long where nothing may be cut off.
         """
         limit = min(self.max_length, max_length or self.max_length)
@@ -115,7 +113,7 @@ class RewardTemplate:
                 raise _too_long(str(len(content)), limit)
             ids = self._checked(content)  # type: ignore[arg-type]
         if not ids:
-            raise ApiError(400, "the text is empty: it has no tokens to score", "empty_input", "input")
+            raise TextRefused("the text is empty: it has no tokens to score", "empty_input", "input")
         return ids
 
     def _of_text(self, text: str, limit: int, cut: Truncation, *, add_special_tokens: bool) -> list[int]:
@@ -131,7 +129,7 @@ class RewardTemplate:
         return ids
 
     def _shorter(self, text: str, limit: int, cut: Truncation) -> str:
-        """Of a text that is sure to be cut, more than can be kept of it. Raises ApiError 400 where it may not be.
+        """Of a text that is sure to be cut, more than can be kept of it. Raises TextRefused where it may not be.
 
         Twice the characters that fit and a token more, so that where it is cut here is far from where it is cut then.
         """
@@ -146,8 +144,7 @@ class RewardTemplate:
             (i for i in ids if isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < self._vocab_size), None
         )
         if wrong is not None:
-            raise ApiError(
-                400,
+            raise TextRefused(
                 f"{wrong!r} is no token id of the model; ids are whole numbers from 0 to {self._vocab_size - 1}",
                 "invalid_value",
                 "input",
@@ -155,9 +152,8 @@ class RewardTemplate:
         return list(ids)
 
 
-def _too_long(found: str, limit: int) -> ApiError:
-    return ApiError(
-        400,
+def _too_long(found: str, limit: int) -> TextRefused:
+    return TextRefused(
         f"the text has {found} tokens, the model takes {limit} (max_length); shorten it, or let it be cut: "
         "--truncate left | right, or a larger --max-length",
         "context_length_exceeded",

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 
 from qserve.engine.asgi import CLIENT_CLOSED, body_of, unless_client_leaves
 from qserve.engine.worker_app import worker_app
+from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.protocols.job import About, Scored, ScoreJob, Text
 from qserve.reward.protocols.table import PROTOCOLS, Protocol
@@ -164,12 +165,12 @@ class _Host:
         return [self._item(text, job) for text in texts]
 
     def _item(self, text: Text, job: ScoreJob) -> ScoreItem:
-        """Raises ApiError 400, with the field that the text came from."""
+        """Raises TextRefused, with the field that the text came from."""
         assert self._model is not None
         try:
             tokens = self._model.template.encode(text.content, truncate=job.truncate, max_length=job.max_length)
-        except ApiError as error:
-            raise ApiError(error.status, f"'{text.where}': {error.message}", error.code, text.where) from None
+        except TextRefused as error:
+            raise TextRefused(f"'{text.where}': {error}", error.code, text.where) from None
         positions = tuple(range(len(tokens.token_ids))) if text.every_token else None
         return ScoreItem(tokens.token_ids, positions, truncated=tokens.truncated)
 

@@ -13,6 +13,7 @@ from qserve.model.failures import NOT_A_NUMBER
 from qserve.model.load import load_tokenizer
 from qserve.planner.plan import Plan
 from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.failures import RewardFailed, TextRefused
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.scoring.fair_queue import Flow
 from qserve.reward.scoring.pooling import PoolingRule
@@ -20,7 +21,6 @@ from qserve.reward.scoring.scorer import ScorerStats, check_length, how_scored
 from qserve.reward.scoring.template import RewardTemplate
 from qserve.reward.settings import RewardSettings
 from qserve.reward.vllm.server import VllmServer
-from qserve.wire.errors import ApiError
 
 __all__ = ["VllmScorer"]
 
@@ -48,8 +48,8 @@ class VllmScorer:
     async def score(self, items: Sequence[ScoreItem], flow: Flow | None = None) -> list[Score]:
         """As `RewardScorer.score`; vLLM serves portions of texts in the order in which they come.
 
-        Raises ApiError: 400 for an item that can't be read at its last token, 503 where the server is gone, 500 for a
-        reward that is no number.
+        Raises TextRefused for an item that can't be read at its last token, RewardFailed where the server is gone and
+        for a reward that is no number.
         """
         places = [self._place(item) for item in items]
         if not items:
@@ -58,11 +58,11 @@ class VllmScorer:
         try:
             status, rewards = await self._server.rewards([list(item.token_ids) for item in items])
         except aiohttp.ClientError as error:
-            raise ApiError(503, f"vLLM can't be reached: {error}", "worker_unreachable", retry_after_s=5) from error
+            raise RewardFailed(f"vLLM can't be reached: {error}", "worker_unreachable") from error
         finally:
             self._end()
         if status != 200:
-            raise ApiError(502, f"vLLM answered {status} to what was checked: {rewards}", "worker_error")
+            raise RewardFailed(f"vLLM answered {status} to what was checked: {rewards}", "worker_error")
         return [self._score(item, place, value) for item, place, value in zip(items, places, rewards, strict=True)]
 
     def _place(self, item: ScoreItem) -> int:
@@ -70,12 +70,12 @@ class VllmScorer:
         place = self.rule.pooled(item).positions[-1]
         if item.positions not in (None, (place,)) or place != len(item.token_ids) - 1:
             message = "on vLLM a text is read at its last token alone; serve the model without --reward-engine vllm"
-            raise ApiError(400, message, "position_not_served", "positions")
+            raise TextRefused(message, "position_not_served", "positions")
         return place
 
     def _score(self, item: ScoreItem, place: int, value: float | None) -> Score:
         if value is None or not math.isfinite(value):
-            raise ApiError(500, NOT_A_NUMBER, "not_a_number")
+            raise RewardFailed(NOT_A_NUMBER, "not_a_number")
         self.stats.num_items += 1
         self.stats.num_tokens += len(item.token_ids)
         self.stats.num_computed_tokens += len(item.token_ids)

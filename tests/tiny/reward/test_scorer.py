@@ -18,11 +18,11 @@ from qserve.detect import detect
 from qserve.errors import BrokenCheckpoint
 from qserve.model.failures import SequenceFailed, WorkerStopping
 from qserve.planner import PlanRequest
+from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.open import open_scorer
 from qserve.reward.scoring.scorer import RewardScorer
 from qserve.reward.settings import RewardSettings
-from qserve.wire.errors import ApiError
 from tests.tiny.reward.test_formats import texts
 
 Start = Callable[..., Any]
@@ -112,9 +112,9 @@ async def test_a_cancelled_request_is_not_computed(scorer: RewardScorer) -> None
 
 async def test_a_bad_item_is_refused_before_anything_runs(scorer: RewardScorer) -> None:
     async with running(scorer):
-        with pytest.raises(ApiError, match="the text is empty"):
+        with pytest.raises(TextRefused, match="the text is empty"):
             await scorer.score([ScoreItem([1]), ScoreItem([])])
-        with pytest.raises(ApiError, match="max_length"):
+        with pytest.raises(TextRefused, match="max_length"):
             await scorer.score([ScoreItem([1] * 100_000)])
     assert scorer.stats.num_rows == 0
 

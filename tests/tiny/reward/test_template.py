@@ -15,10 +15,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from qserve.demo import chat_model_path
 from qserve.errors import UsageError
 from qserve.reward.checkpoints import recognise
+from qserve.reward.failures import TextRefused
 from qserve.reward.items import ScoreItem
 from qserve.reward.scoring.template import RewardTemplate
 from qserve.reward.settings import RewardSettings
-from qserve.wire.errors import ApiError
+from qserve.wire.errors import from_failure
 from tests.tiny.reward.conftest import Opener
 
 CONVERSATION = [{"role": "user", "content": "What is 1+1?"}, {"role": "assistant", "content": "2"}]
@@ -106,9 +107,9 @@ def test_truncation_is_chosen_and_told(model: Path) -> None:
     assert (left.token_ids, left.truncated) == (ids[-8:], True)
     assert (right.token_ids, right.truncated) == (ids[:8], True)
     refusing = template_over(model, max_length=8)
-    with pytest.raises(ApiError, match=r"20 tokens, the model takes 8 \(max_length\)") as caught:
+    with pytest.raises(TextRefused, match=r"20 tokens, the model takes 8 \(max_length\)") as caught:
         refusing.encode(ids)
-    assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+    assert caught.value.code == "context_length_exceeded"
     assert refusing.encode(ids, truncate="left").token_ids == ids[-8:]
     assert refusing.encode(ids, truncate="left", max_length=5).token_ids == ids[-5:]
     assert not refusing.encode(ids[:8]).truncated
@@ -128,16 +129,16 @@ BAD: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_can_t_be_encoded_is_a_400(what: str, model: Path) -> None:
     content, message = BAD[what]
-    with pytest.raises(ApiError, match=message) as caught:
+    with pytest.raises(TextRefused, match=message) as caught:
         template_over(model).encode(content)
-    assert caught.value.status == 400
+    assert from_failure(caught.value.code, "").status == 400
 
 
 def test_without_a_template_messages_are_refused_and_text_is_scored(model: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(chat_model_path())
     tokenizer.chat_template = None
     template = template_over(model, tokenizer)
-    with pytest.raises(ApiError, match=r"has no chat template.*--template FILE"):
+    with pytest.raises(TextRefused, match=r"has no chat template.*--template FILE"):
         template.encode(CONVERSATION)
     assert template.encode("1+1").token_ids
     with pytest.raises(UsageError, match=r"--template .* can't be read"):
@@ -160,9 +161,9 @@ def test_pooling_is_a_setting_that_is_recorded(opened: Opener) -> None:
     assert scores["eos"].reward == pytest.approx(scores["position -2"].reward, abs=1e-6)
     assert scores["mean"].position == -1
     assert len({round(score.reward, 4) for score in scores.values()}) == 3
-    with pytest.raises(ApiError, match="no end-of-sequence token"):
+    with pytest.raises(TextRefused, match="no end-of-sequence token"):
         by_name["eos"].score_now([ScoreItem([5, 6])])
-    with pytest.raises(ApiError, match="position 9 is outside the text, which has 2 tokens"):
+    with pytest.raises(TextRefused, match="position 9 is outside the text, which has 2 tokens"):
         by_name["last"].score_now([ScoreItem([5, 6], positions=(9,))])
 
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from qserve.errors import RequestFailed
 from qserve.reward.items import Score
 from qserve.reward.protocols.job import About, Scored
 from qserve.reward.protocols.table import PROTOCOLS
-from qserve.wire.errors import ApiError, from_validation
+from qserve.wire.errors import ApiError, from_failure, from_validation
 
 ABOUT = st.sampled_from([About("rm", {}), About("prm", {"step_token": "<extra_0>", "mean": 0.5, "std": 2.0})])
 REWARD = st.floats(-1e30, 1e30)
@@ -46,6 +47,9 @@ def check(path, body, about, reward):
         return
     except ApiError as error:
         assert error.status == 400
+        return
+    except RequestFailed as error:
+        assert from_failure(error.code, "").status == 400
         return
     assert len(job.texts) == request.num_texts() >= 1
     scores = [Score(reward, (reward,) if text.every_token else None, 3, False, 2) for text in job.texts]

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from qserve.errors import RequestFailed
 from qserve.reward.protocols.job import About
 from qserve.reward.protocols.table import PROTOCOLS
-from qserve.wire.errors import ApiError, from_validation
+from qserve.wire.errors import ApiError, from_failure, from_validation
 
 ROOT = Path(__file__).parents[3]
 ABOUT = About("rm", {})
@@ -23,10 +24,12 @@ def refused(path, body):
     """The error of a request."""
     text = body if isinstance(body, str) else json.dumps(body)
     protocol = PROTOCOLS[path]
-    with pytest.raises((ApiError, ValidationError)) as raised:
+    with pytest.raises((ApiError, RequestFailed, ValidationError)) as raised:
         protocol.job(protocol.schema.model_validate_json(text), ABOUT)
     error = raised.value
-    return from_validation(error) if isinstance(error, ValidationError) else error
+    if isinstance(error, ValidationError):
+        return from_validation(error)
+    return from_failure(error.code, str(error), error.param) if isinstance(error, RequestFailed) else error
 
 
 @pytest.mark.parametrize("path", PROTOCOLS)

@@ -11,7 +11,7 @@ from qserve.reward.protocols.job import About
 from qserve.reward.protocols.table import PROTOCOLS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "trainers.md").read_text()
-SCRIPT = Path(__file__).parents[2] / "tiny" / "reward" / "grpo_step.py"
+SCRIPT = Path(__file__).parents[2] / "tiny" / "reward" / "trl_reward.py"
 
 
 def test_python_blocks_compile():

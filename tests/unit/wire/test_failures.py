@@ -7,6 +7,7 @@ import json
 import pytest
 
 from qserve.model.failures import EngineError, PromptRefused, SequenceFailed
+from qserve.reward.failures import TextRefused
 from qserve.wire.errors import from_failure
 
 
@@ -18,6 +19,8 @@ from qserve.wire.errors import from_failure
         ("empty_prompt", 400),
         ("generation_failed", 500),
         ("worker_stopping", 503),
+        ("no_steps", 400),
+        ("judge_unparsable", 502),
     ],
 )
 def test_a_code_has_its_status(code: str, status: int) -> None:
@@ -26,6 +29,16 @@ def test_a_code_has_its_status(code: str, status: int) -> None:
     assert json.loads(error.body())["error"]["type"] == ("invalid_request_error" if status < 500 else "server_error")
 
 
+@pytest.mark.parametrize("code", ["judge_failed", "worker_unreachable"])
+def test_who_is_not_there_may_be_asked_again(code: str) -> None:
+    assert from_failure(code, "why").headers == {"retry-after": "5"}
+
+
 def test_an_error_of_the_engine_has_no_status() -> None:
-    for error in (EngineError("x"), SequenceFailed("x"), PromptRefused("x", "empty_prompt", "prompt")):
+    for error in (
+        EngineError("x"),
+        SequenceFailed("x"),
+        PromptRefused("x", "empty_prompt", "prompt"),
+        TextRefused("x", "y"),
+    ):
         assert not hasattr(error, "status")
