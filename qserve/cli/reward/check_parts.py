@@ -112,12 +112,16 @@ def _of_rule(
         process.close()
     values = [answer.get("reward") for answer in answers]
     why = [answer["error"] for answer in answers if "error" in answer]
-    # Where one of the two says nothing: no reference, a rule that did not return, or another part that failed there.
-    both = None if told is None else [(a, b) for a, b in zip(told, values, strict=True) if None not in (a, b)]
-    difference = None if both is None else max((abs(a - b) for a, b in both), default=0.0)
+    difference = None if told is None else _difference(told, values)
     return part_found(
         part.name, "rule", part.weight, records, values, why_without=why, served_difference=difference, faults=faults
     )
+
+
+def _difference(told: Sequence[float | None], values: Sequence[float | None]) -> float:
+    """The largest, of texts of which both say something: no reference, or another part that fails, is no difference."""
+    both = ((a, b) for a, b in zip(told, values, strict=True))
+    return max((abs(a - b) for a, b in both if a is not None and b is not None), default=0.0)
 
 
 def _rule_source(part: RulePart, process: RuleProcess) -> Rewards:

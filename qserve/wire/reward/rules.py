@@ -1,4 +1,4 @@
-"""Rules between the fields of a reward request, as JSON Schema for /openapi.json: those of the validators in `reward`.
+"""Rules between the fields of a reward request, as JSON Schema for /openapi.json: those of its validators.
 
 What JSON Schema can't tell: as many queries as documents, or one.
 """

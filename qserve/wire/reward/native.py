@@ -1,0 +1,80 @@
+"""POST /v1/reward: qserve's own request, which every kind of reward can be asked by."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from qserve.wire.openai import TokenIds, Wire
+from qserve.wire.reward.fields import (
+    MAX_TEXTS,
+    Conversation,
+    Conversations,
+    RewardFields,
+    Scored,
+    ScoredStrings,
+    Strings,
+    one_of,
+)
+from qserve.wire.reward.rules import PAIR_SCHEMA, REWARD_SCHEMA
+
+__all__ = ["Normalization", "PreferencePair", "RewardRequest"]
+
+
+class Normalization(Wire):
+    """(reward - mean) / std. The bounds keep every quotient a number that JSON has."""
+
+    mean: float = Field(ge=-1e30, le=1e30)
+    std: float = Field(ge=1e-30)
+
+
+class PreferencePair(Wire):
+    """Two answers to one prompt. Without a prompt, both are whole conversations, as preference data sets have them."""
+
+    model_config = ConfigDict(json_schema_extra=PAIR_SCHEMA)
+
+    prompt: str | Conversation | None = None
+    chosen: str | Conversation
+    rejected: str | Conversation
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.prompt is None and (isinstance(self.chosen, str) or isinstance(self.rejected, str)):
+            raise PydanticCustomError("pair", "a pair without 'prompt' needs conversations as 'chosen' and 'rejected'")
+        return self
+
+
+class RewardRequest(RewardFields):
+    """POST /v1/reward: whole texts, or several answers to one prompt, or pairs of them.
+
+    An answer that is a list of strings is a list of steps: a process reward model scores each.
+    """
+
+    model_config = ConfigDict(json_schema_extra=REWARD_SCHEMA)
+
+    conversations: Conversations | None = None
+    texts: ScoredStrings | None = Field(None, description="templated already")
+    token_ids: Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)] | None = None
+    prompt: str | Conversation | None = None
+    responses: Annotated[list[Scored | ScoredStrings], Field(min_length=1, fail_fast=True)] | None = None
+    references: str | Strings | None = Field(
+        None, description="for rules and judges: what answers are compared with, one for all or one for each (or pair)"
+    )
+    pairs: Annotated[list[PreferencePair], Field(min_length=1, max_length=MAX_TEXTS // 2, fail_fast=True)] | None = None
+    normalize: bool | Normalization = False
+    truncate: Literal["left", "right", "refuse"] | None = None
+    max_length: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        what = one_of(self, "conversations", "texts", "token_ids", "responses", "pairs")
+        if (what == "responses") != (self.prompt is not None):
+            raise PydanticCustomError("prompt", "'prompt' and 'responses' belong together")
+        return self
+
+    def num_texts(self) -> int:
+        if self.pairs is not None:
+            return 2 * len(self.pairs)
+        return len(self.conversations or self.texts or self.token_ids or self.responses or ())
