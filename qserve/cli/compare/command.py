@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from qserve.cli.compare.show import picture_of, show_candidates
+from qserve.cli.options.load import price_file
 from qserve.cli.options.numbers import Count
 from qserve.cli.own_server import own_server, up_arguments
 from qserve.cli.progress import request_progress, resumable
@@ -45,12 +46,17 @@ __all__ = ["command"]
 )
 @click.option("--limit", type=Count(min=1), help="Items a task [all].")
 @click.option("--seed", type=Count(), default=1234, show_default=True, help="Of everything that is drawn.")
+@click.option(
+    "--prices",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="USD an hour by card, TOML, for what a right answer costs [configs/prices.toml].",
+)
 @click.option("--up-args", default="", help='Further flags of `qserve up`, for every quantization: "--engine vllm".')
 @click.option("--out", type=click.Path(path_type=Path), help="Folder; one that exists is gone on with [by the names].")
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
 def command(
     model: str | None, reward: str | None, quants: str, suite: str | None, thinking: str, preferences: Path | None,
-    limit: int | None, seed: int, up_args: str, out: Path | None, state_dir: Path | None,
+    limit: int | None, seed: int, prices: Path | None, up_args: str, out: Path | None, state_dir: Path | None,
 ) -> None:  # fmt: skip
     """What is lost at 4 bit, and what is gained?
 
@@ -68,13 +74,14 @@ def command(
     if len(names) < 2:
         raise UsageError(f"--quants {quants!r} names {len(names)}; it takes two or more, with commas between them")
     serve = _what_to_serve(model, reward, up_args)
+    table = None if prices is None else price_file(prices)
     questions, title, asked = _questions(model, reward, suite, thinking, preferences, limit, seed)
     state, console = state_folder(state_dir), Console(highlight=False, soft_wrap=True)
     folder = out or state / "compare" / _folder_name(model or f"reward-{reward}", title)
     with resumable(console):
         for name in names:
             _measure(console, questions, name, serve, {**asked, "up": [*serve, up_args]}, folder / name, state_dir)
-    document = _finish(console, f"{model or reward} on {title}", folder, names)
+    document = _finish(console, f"{model or reward} on {title}", folder, names, table)
     _keep_in_store(console, state, ", ".join(names), document)
 
 
@@ -160,11 +167,13 @@ def _check_same(folder: Path, asked: dict[str, Any]) -> None:
     file.write_text(json.dumps(asked))
 
 
-def _finish(console: Console, title: str, folder: Path, names: tuple[str, ...]) -> dict[str, Any]:
+def _finish(
+    console: Console, title: str, folder: Path, names: tuple[str, ...], prices: dict[str, Any] | None
+) -> dict[str, Any]:
     """Show it all, and write it down; the comparison as plain JSON."""
     from qserve.evaluation.comparison.compare import advice, candidates_of, summary_of
 
-    candidates = candidates_of([folder / name for name in names])
+    candidates = candidates_of([folder / name for name in names], prices)
     show_candidates(console, candidates)
     said = advice(candidates)
     console.print(said, style="bold")

@@ -30,7 +30,9 @@ def show_candidates(console: Console, candidates: Sequence[Candidate]) -> None:
     if any(one.answer_tokens is not None for one in candidates):
         table.add_row("tokens an answer", *(_count(one.answer_tokens) for one in candidates))
         table.add_row("tokens a right one", *(_count(one.tokens_per_right) for one in candidates))
-        table.add_row("time a right one", *(_time_per_right(one) for one in candidates))
+        table.add_row("time a right one", *(_figure(one.seconds_per_right, "s") for one in candidates))
+        if any(one.usd_per_right is not None for one in candidates):
+            table.add_row("USD for 1,000", *(_figure(_of_a_thousand(one.usd_per_right)) for one in candidates))
         table.add_row("cut off, empty", *(_lost(one) for one in candidates))
     console.print(table)
     for one in candidates[1:]:
@@ -50,11 +52,12 @@ def _count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f}"
 
 
-def _time_per_right(one: Candidate) -> str:
-    """At the measured throughput of the load: what the tokens of a right answer take of the server."""
-    if one.tokens_per_right is None or not one.load.tokens_per_s:
-        return "–"
-    return f"{one.tokens_per_right / one.load.tokens_per_s:.3g} s"
+def _figure(value: float | None, unit: str = "") -> str:
+    return "–" if value is None else f"{value:.3g} {unit}".rstrip()
+
+
+def _of_a_thousand(value: float | None) -> float | None:
+    return None if value is None else 1000 * value
 
 
 def _lost(one: Candidate) -> str:

@@ -102,7 +102,7 @@ def speed_request_of(values: dict[str, Any]) -> SpeedRequest:
     named = {name: values[name] for name in ("concurrency", "burst", "rps", "users") if values.get(name)}
     lengths = {name: values[name] for name in ("input_tokens", "output_tokens") if values.get(name)}
     targets = Targets(values.get("ttft"), values.get("tpot"))
-    prices = _prices(values["prices"]) if values.get("prices") else None
+    prices = price_file(values["prices"]) if values.get("prices") else None
     if not (named or lengths or values.get("trace") or targets):
         return SpeedRequest(replicas=values.get("replicas"), prices=prices)
     if values.get("think_time") and "users" not in named:
@@ -123,7 +123,8 @@ def speed_request_of(values: dict[str, Any]) -> SpeedRequest:
     return SpeedRequest(load, targets, values.get("replicas"), prices)
 
 
-def _prices(path: Path) -> dict[str, Any]:
+def price_file(path: Path) -> dict[str, Any]:
+    """The table of a --prices file: USD an hour by card. Raises UsageError for what is none."""
     try:
         cards = tomllib.loads(path.read_text()).get("cards")
     except tomllib.TOMLDecodeError as error:

@@ -144,7 +144,7 @@ def _verdict(part: RulePart, process: RuleProcess, one: TextToScore) -> Answered
 def _unreadable_references(part: RulePart, process: RuleProcess, asked: Sequence[TextToScore]) -> list[str]:
     """A reference that the rule does not take for itself can't be reached by any answer; none of them: a fault."""
     references = list(dict.fromkeys(one.reference for one in asked if one.reference is not None))
-    if not part.rule.needs_reference or not references or "extract" in dict(part.rule.options):
+    if not part.rule.takes_its_reference or not references:
         return []
     if any(verdict == 1.0 for verdict in process.verdicts(0, [(one, one) for one in references])):
         return []

@@ -17,6 +17,7 @@ from qserve.evaluation.comparison.load import LoadFigures
 from qserve.evaluation.comparison.questions import Questions
 from qserve.evaluation.harness import Progress
 from qserve.evaluation.results import EvalResult, Score
+from qserve.planner.speed.price import hourly_price_of
 
 __all__ = ["Candidate", "advice", "candidates_of", "is_complete", "main_score", "measure", "summary_of"]
 
@@ -29,7 +30,8 @@ _SIGNIFICANT = 0.05
 class Candidate:
     """One quantization, measured. `diffs` are against the first candidate; empty for that one itself.
 
-    `memory` is the worker's GET /v1/qserve/memory, `start_s` the seconds from nothing to the first answer.
+    `memory` is the worker's GET /v1/qserve/memory, `start_s` the seconds from nothing to the first answer,
+    `usd_per_hour` the price of its devices, where it is known.
     """
 
     quant: str
@@ -40,6 +42,7 @@ class Candidate:
     load: LoadFigures
     result: EvalResult
     diffs: tuple[TaskDiff, ...] = ()
+    usd_per_hour: float | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -68,6 +71,20 @@ class Candidate:
         return None if self.answer_tokens is None or not share else self.answer_tokens / share
 
     @property
+    def seconds_per_right(self) -> float | None:
+        """What these tokens take of the server, at the throughput of the load."""
+        if self.tokens_per_right is None or not self.load.tokens_per_s:
+            return None
+        return self.tokens_per_right / self.load.tokens_per_s
+
+    @property
+    def usd_per_right(self) -> float | None:
+        """What these seconds cost; None where no price of the devices is known."""
+        if self.seconds_per_right is None or self.usd_per_hour is None:
+            return None
+        return self.seconds_per_right * self.usd_per_hour / 3600
+
+    @property
     def stderr(self) -> float:
         """Standard error of `accuracy`: tasks are independent of each other, and each one's comes from lm-eval."""
         scores = main_scores(self.result)
@@ -85,7 +102,7 @@ def measure(
     planned = sum(device["weights_bytes"] for device in entry["planned"]["devices"])
     measured = {
         "quant": quant, "memory": entry["memory"], "planned_bytes": planned, "start_s": round(start_s, 2),
-        "load": asdict(load),
+        "load": asdict(load), "devices": [device["name"] for device in entry["planned"]["devices"]],
     }  # fmt: skip
     (folder / _MEASURED).write_text(json.dumps(measured, indent=1))
     result.save(folder)  # last: a folder with a result is complete
@@ -96,9 +113,9 @@ def is_complete(folder: Path) -> bool:
     return (folder / "result.json").is_file() and (folder / _MEASURED).is_file()
 
 
-def candidates_of(folders: Sequence[Path]) -> list[Candidate]:
-    """What `measure` wrote, with the differences to the first."""
-    found = [_read(folder) for folder in folders]
+def candidates_of(folders: Sequence[Path], prices: dict[str, Any] | None = None) -> list[Candidate]:
+    """What `measure` wrote, with the differences to the first. `prices`: USD an hour by card [configs/prices.toml]."""
+    found = [_read(folder, prices) for folder in folders]
     first = found[0].result
     return [found[0], *(replace(one, diffs=tuple(diff.compare(first, one.result))) for one in found[1:])]
 
@@ -118,6 +135,8 @@ def summary_of(one: Candidate) -> dict[str, Any]:
         "scores": main_score(one.result),
         "answer_tokens": None if one.answer_tokens is None else round(one.answer_tokens, 2),
         "tokens_per_right": None if one.tokens_per_right is None else round(one.tokens_per_right, 2),
+        "seconds_per_right": one.seconds_per_right,
+        "usd_per_right": one.usd_per_right,
         "outcomes": {task: asdict(counts) for task, counts in one.result.outcomes().items()},
         "against_first": [asdict(task) for task in one.diffs],
     }
@@ -158,11 +177,16 @@ def _is_worse(task: TaskDiff) -> bool:
     return task.after < task.before and task.p_value < _SIGNIFICANT
 
 
-def _read(folder: Path) -> Candidate:
+def _read(folder: Path, prices: dict[str, Any] | None) -> Candidate:
     told = json.loads((folder / _MEASURED).read_text())
     result = EvalResult.load(folder)
     try:
         load = LoadFigures(**told["load"])
     except TypeError:
         raise UsageError(f"{folder} was written by another version of qserve; name another folder with --out") from None
-    return Candidate(told["quant"], result.about, told["memory"], told["planned_bytes"], told["start_s"], load, result)
+    hourly = [hourly_price_of(name, prices) for name in told.get("devices", ())]
+    usd = sum(price for price in hourly if price is not None) if hourly and None not in hourly else None
+    return Candidate(
+        told["quant"], result.about, told["memory"], told["planned_bytes"], told["start_s"], load, result,
+        usd_per_hour=usd,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from qserve.core.hardware import Device
 from qserve.planner.speed.estimate import SpeedEstimate
 from qserve.planner.speed.terms.card import card_of
 
-__all__ = ["HOURS_A_MONTH", "Price", "gpu_key", "hourly_price", "price_of", "price_table"]
+__all__ = ["HOURS_A_MONTH", "Price", "gpu_key", "hourly_price", "hourly_price_of", "price_of", "price_table"]
 
 HOURS_A_MONTH = 730
 _BUSY_POWER_SHARE = 0.8
@@ -36,8 +36,13 @@ class Price:
 
 def hourly_price(device: Device, prices: dict[str, Any] | None = None) -> float | None:
     """USD an hour of one card: from the user's table, else configs/prices.toml."""
+    return hourly_price_of(device.name, prices)
+
+
+def hourly_price_of(name: str, prices: dict[str, Any] | None = None) -> float | None:
+    """The same of the card that calls itself `name`."""
     table = prices if prices is not None else load_table("prices")["cards"]
-    row = table.get(_key(device.name), table.get(device.name))
+    row = table.get(_key(name), table.get(name))
     value = row.get("usd_per_hour") if isinstance(row, dict) else row
     return None if value is None else float(value)
 

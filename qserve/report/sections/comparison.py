@@ -25,6 +25,8 @@ _COLUMNS = (
     Column("start_s", "start", "s"),
     Column("answer_tokens", "tokens an answer", "number"),
     Column("tokens_per_right", "tokens a right answer", "number"),
+    Column("seconds_per_right", "time a right answer", "s"),
+    Column("usd_per_right", "USD a right answer", "number"),
     Column("flips", "answers that flipped", "count"),
     Column("p_value", "p", "number"),
 )
@@ -62,7 +64,8 @@ def _row(one: Mapping[str, Any]) -> tuple[Value, ...]:
     return (
         one["quant"], one["weights_bytes"], one.get("memory", {}).get("resident_bytes"), one["accuracy"],
         one.get("stderr"), load.get("ttft_ms"), load.get("tpot_ms"), load["tokens_per_s"], one.get("start_s"),
-        one.get("answer_tokens"), one.get("tokens_per_right"), flips,
+        one.get("answer_tokens"), one.get("tokens_per_right"), one.get("seconds_per_right"), one.get("usd_per_right"),
+        flips,
         min((task["p_value"] for task in diffs), default=None),
     )  # fmt: skip
 

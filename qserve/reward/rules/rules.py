@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from qserve.errors import MissingExtra, UsageError
+from qserve.reward.rules.sandbox import passes, require_sandbox
 
 __all__ = ["RULES", "Rule", "make_rule"]
+
+_CODE_BLOCK = re.compile(r"```(?:python|py)?[^\S\n]*\n(.*?)```", re.DOTALL)
 
 Check = Callable[[str, str], float]
 """From a response and its reference (empty where the rule needs none) to a number from 0 to 1."""
@@ -27,6 +30,11 @@ class Rule:
     @property
     def needs_reference(self) -> bool:
         return RULES[self.kind].needs_reference
+
+    @property
+    def takes_its_reference(self) -> bool:
+        """Whether a reference that makes sense is right as an answer: not of code, whose reference are tests."""
+        return self.needs_reference and self.kind != "code" and "extract" not in dict(self.options)
 
     def check(self) -> Check:
         """The function; packages are imported here. Raises UsageError or MissingExtra for options that can't be."""
@@ -122,6 +130,27 @@ def _json_schema(options: Mapping[str, Any]) -> Check:
     return check
 
 
+def _code(options: Mapping[str, Any]) -> Check:
+    """The last block of Python in the response (all of it where there is none) runs, and the reference after it, which
+    holds tests: without an error, in a sandbox, within `timeout_s` and `memory_mib`."""
+    timeout_s = _between(options.get("timeout_s", 3), "timeout_s", 0.1, 4)
+    memory_mib = _between(options.get("memory_mib", 512), "memory_mib", 64, 65_536)
+    require_sandbox()
+
+    def check(response: str, reference: str) -> float:
+        blocks = _CODE_BLOCK.findall(response)
+        program = blocks[-1] if blocks else response
+        return float(passes(program, reference, timeout_s=timeout_s, memory_bytes=int(memory_mib * (1 << 20))))
+
+    return check
+
+
+def _between(value: Any, name: str, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise UsageError(f"{name!r} is {value!r}; it takes a number from {low:g} to {high:g}")
+    return float(value)
+
+
 def _pattern(text: Any) -> re.Pattern[str]:
     try:
         return re.compile(str(text), re.DOTALL)
@@ -140,5 +169,6 @@ RULES: dict[str, _Kind] = {
     "exact": _Kind(("extract", "ignore_case"), (), True, _exact),
     "math": _Kind((), (), True, _math),
     "regex": _Kind(("pattern", "whole"), ("pattern",), False, _regex),
+    "code": _Kind(("timeout_s", "memory_mib"), (), True, _code),
     "json-schema": _Kind(("schema",), ("schema",), False, _json_schema),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from typing import Any
 
 from qserve.evaluation.comparison.compare import Candidate, advice, summary_of
@@ -73,5 +74,7 @@ def test_tokens_of_a_right_answer_count_the_thoughts_of_wrong_ones() -> None:
     told = {"results": {"t": {"exact_match,none": 0.5, **outcomes}}, "samples": {}}
     one = Candidate("4bit", {}, {}, 0, 1.0, load, EvalResult({}, told))
     assert (one.answer_tokens, one.tokens_per_right) == (200.0, 400.0)
+    assert (one.seconds_per_right, one.usd_per_right) == (8.0, None)
+    assert replace(one, usd_per_hour=0.9).usd_per_right == 0.002
     assert summary_of(one)["outcomes"]["t"]["truncated"] == 1
     assert Candidate("bf16", {}, {}, 0, 1.0, load, NOTHING).tokens_per_right is None
