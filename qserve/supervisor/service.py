@@ -24,12 +24,12 @@ from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import NoTraces, Traces
 from qserve.supervisor import ports
-from qserve.supervisor.checks import Checks
 from qserve.supervisor.hosted import Hosted, supervised
 from qserve.supervisor.measure import held_by, measure_last, measure_on
 from qserve.supervisor.private import private_folder
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.sanity import Sanity
+from qserve.supervisor.sanity.checks import Checks
 from qserve.supervisor.screen import Screen, Shown, ready_rows
 from qserve.supervisor.web_ui import hosted_ui
 from qserve.supervisor.worker import SupervisedWorker
@@ -54,7 +54,7 @@ class UpOptions:
         ready_file: written as soon as the service is ready, for programs: url, pid, run_folder.
         traces: what hears of every request's times.
         ui: the web UI at once (True), when `/` is first opened (None), or never (False).
-        strict: a chat model that serves noise ends the service (`sanity.py`).
+        strict: a chat model that serves noise ends the service (`sanity/losses.py`).
         start_timeout_s: how long a worker's start may show no progress; None: by phase (`start_watch.py`).
 
     """

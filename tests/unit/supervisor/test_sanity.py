@@ -17,8 +17,8 @@ from rich.console import Console
 
 from qserve.engine.base import UnixAddress, WorkerEndpoint
 from qserve.errors import WorkerFailed
-from qserve.supervisor.checks import Checks
 from qserve.supervisor.sanity import NOISE_SHARE, TEXTS, Sanity, check_sanity
+from qserve.supervisor.sanity.checks import Checks
 from qserve.supervisor.screen import Screen, ready_rows
 from qserve.supervisor.worker import SupervisedWorker
 from tests.unit.supervisor.test_screen import chat

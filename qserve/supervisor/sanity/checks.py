@@ -1,4 +1,4 @@
-"""The check of `sanity.py` beside the ready screen: `--strict` waits for it, anybody else only so long.
+"""The check of `sanity/losses.py` beside the ready screen: `--strict` waits for it, anybody else only so long.
 
 vLLM compiles its log-probabilities when they are first asked for, on a CPU for up to half a minute: what a person waits
 for is the service, and what it found of its model can be told a little later.

@@ -1,0 +1,9 @@
+"""Does a served model predict text, or noise?
+
+losses.py   asked and judged
+checks.py   of all workers, beside the ready screen
+"""
+
+from qserve.supervisor.sanity.losses import LIMIT_S, NOISE_SHARE, TEXTS, Sanity, check_sanity
+
+__all__ = ["LIMIT_S", "NOISE_SHARE", "TEXTS", "Sanity", "check_sanity"]
