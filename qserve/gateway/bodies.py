@@ -77,6 +77,7 @@ class Bodies:
         # One body of the longest that is allowed must fit beside others.
         self._budget = BodyBudget(max(settings.max_bodies_bytes, 4 * settings.max_body_bytes))
         self._freed = asyncio.Event()
+        self._num_waiting = 0
 
     @property
     def num_bytes(self) -> int:
@@ -104,6 +105,9 @@ class Bodies:
             body.drop()
 
     async def _wait_for(self, client: str, num_bytes: int) -> None:
+        if self._budget.fits(client, num_bytes):
+            return
+        self._num_waiting += 1
         try:
             async with asyncio.timeout(self._settings.body_idle_timeout_s):
                 while not self._budget.fits(client, num_bytes):
@@ -112,11 +116,15 @@ class Bodies:
             held = format_bytes(self._budget.num_bytes)
             message = f"requests of {held} are being read already, and there was no space for this one; try again later"
             raise ApiError(429, message, "queue_full", retry_after_s=_RETRY_AFTER_S) from None
+        finally:
+            self._num_waiting -= 1
 
     def _give_back(self, client: str, num_bytes: int) -> None:
-        self._budget.add(client, -num_bytes)
-        self._freed.set()  # whoever waits looks again
-        self._freed = asyncio.Event()
+        if num_bytes:
+            self._budget.add(client, -num_bytes)
+        if self._num_waiting:
+            self._freed.set()  # whoever waits looks again
+            self._freed = asyncio.Event()
 
 
 def _most_bytes(scope: Scope, max_bytes: int) -> int:

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 __all__ = ["KeyBrake", "network_of"]
 
@@ -54,6 +55,7 @@ class KeyBrake:
         return max(0.0, wrong.count - (self._clock() - wrong.at_s) * _FORGIVEN_PER_S)
 
 
+@lru_cache(maxsize=4096)  # asked twice a request, and most requests are of few addresses
 def network_of(address: str) -> str:
     """Whoever has one address of IPv6 has 2⁶⁴ of them."""
     try:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from qserve.units import format_bytes
 from qserve.wire.errors import ApiError
 
 __all__ = [
     "ClientGone",
+    "ConnectedReceive",
+    "Departure",
     "check_declared_length",
     "declared_length",
     "read_body",
     "require_json",
     "safe_name",
     "safe_query",
-    "until_gone",
 ]
 
 # Of a body, after the first time-out: its memory is held as long as it comes. Apache asks for 500.
@@ -89,10 +92,59 @@ def _too_large(max_bytes: int) -> ApiError:
     )
 
 
-async def until_gone(receive: Receive) -> None:
-    """Returns when the client has closed the connection. Call it after the body was read whole."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class Departure:
+    """Notice of a client that closes its connection, once its body was read whole. `stop` ends the watch.
+
+    A connection of our own server calls back; of any other, a task waits for its message.
+    """
+
+    def __init__(self, receive: Receive, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._connection = receive.connection if isinstance(receive, ConnectedReceive) else None
+        self._task: asyncio.Task[None] | None = None
+        if self._connection is None:
+            self._task = asyncio.create_task(self._until_gone(receive))
+        elif not self._connection.when_lost(callback):
+            asyncio.get_running_loop().call_soon(self._lost_before)
+
+    def stop(self) -> None:
+        if self._connection is not None:
+            self._connection.when_lost(None)
+        if self._task is not None:
+            self._task.cancel()
+        self._callback = _nothing
+
+    def _lost_before(self) -> None:
+        self._callback()
+
+    async def _until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._callback()
+
+
+class ConnectedReceive:
+    """ASGI's `receive` with the connection that it reads, which knows of the client's end without being asked."""
+
+    __slots__ = ("_receive", "connection")
+
+    def __init__(self, receive: Receive, connection: Watched) -> None:
+        self._receive = receive
+        self.connection = connection
+
+    def __call__(self) -> Awaitable[Message]:
+        return self._receive()
+
+
+class Watched(Protocol):
+    """A connection of our own server."""
+
+    def when_lost(self, callback: Callable[[], None] | None) -> bool:
+        """Calls `callback` when the client closes the connection; None: nobody. False where it is closed already."""
+
+
+def _nothing() -> None:
+    """Whoever waited has gone."""
 
 
 def safe_name(name: str) -> str:

@@ -6,8 +6,9 @@ import logging
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from qserve.gateway.http.bounded_http import CONNECTION
 from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.limits import ClientGone
+from qserve.gateway.limits import ClientGone, ConnectedReceive
 from qserve.gateway.respond import send_error
 from qserve.gateway.routes import dialect_of, route_template
 from qserve.gateway.telemetry.metrics import GatewayMetrics
@@ -35,6 +36,9 @@ class RequestContext:
             return
         record = RequestRecord.begin(scope, route_template(scope["path"]))
         self._traces.begin(scope, record)
+        connection = scope.get(CONNECTION)
+        if connection is not None:
+            receive = ConnectedReceive(receive, connection)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -7,6 +7,7 @@ fill the memory with them, or keep every descriptor for as long as it likes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import httptools
@@ -42,6 +43,8 @@ class BoundedHttp(HttpToolsProtocol):
     _is_refused = False
     _peer = ""
     _timer: asyncio.TimerHandle | None = None
+    _is_lost = False
+    _on_lost: Callable[[], None] | None = None
 
     def __init__(self, *arguments: Any, connections: Connections, refused: RefusedLog, **named: Any) -> None:
         """uvicorn's own arguments, and what all connections of a server share."""
@@ -62,6 +65,13 @@ class BoundedHttp(HttpToolsProtocol):
         """A wrong key came over it."""
         self._connections_of_server.distrust(self, self._peer)
 
+    def when_lost(self, callback: Callable[[], None] | None) -> bool:
+        """Calls `callback` when the client closes the connection; None: nobody. False where it is closed already."""
+        self._on_lost = callback
+        if callback is not None:
+            self.flow.resume_reading()  # a client's end is not seen while nothing is read; a large body paused it
+        return not self._is_lost
+
     def close_now(self) -> None:
         """Without another word: there is no descriptor for it."""
         self._refused_log.refused(self._peer, "more connections than descriptors; an idle one was closed")
@@ -81,6 +91,9 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_timer()
         self._connections_of_server.remove(self)
         super().connection_lost(exc)
+        self._is_lost = True
+        if self._on_lost is not None:
+            self._on_lost()
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:

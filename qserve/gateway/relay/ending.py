@@ -9,7 +9,7 @@ from typing import Self
 
 from starlette.types import Receive
 
-from qserve.gateway.limits import ClientGone, until_gone
+from qserve.gateway.limits import ClientGone, Departure
 
 __all__ = ["EarlyEnd", "WorkerGivenUp"]
 
@@ -37,8 +37,7 @@ class EarlyEnd:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._gone = asyncio.create_task(until_gone(self._receive))
-        self._gone.add_done_callback(self._on_gone)
+        self._departure = Departure(self._receive, self._on_gone)
         self._worker_down.add_done_callback(self._on_down)
         self._arm()
         return self
@@ -46,17 +45,16 @@ class EarlyEnd:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._gone.remove_done_callback(self._on_gone)
+        self._departure.stop()
         self._worker_down.remove_done_callback(self._on_down)
         self._stall_timer.cancel()
-        self._gone.cancel()
         if self._cause is not None and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
             raise self._cause from None
 
     def _arm(self) -> None:
         self._stall_timer = asyncio.get_running_loop().call_later(self._stall_timeout_s / 2, self._on_stall_timer)
 
-    def _on_gone(self, _: asyncio.Task[None]) -> None:
+    def _on_gone(self) -> None:
         self._end(ClientGone())
 
     def _on_down(self, _: asyncio.Future[None]) -> None:

@@ -212,8 +212,8 @@ class _StreamCounts:
         self._num_events += count
         self._before_last, self._last = self._last, events
         if self._last_s:
-            for _ in range(count):
-                self._itl.observe((now_s - self._last_s) / count)
+            if count:
+                self._itl.observe((now_s - self._last_s) / count, count)
         elif count > count_announcements(events):
             self._record.first_byte_s = self._record.elapsed_s
             self._metrics.ttft.labels(self._record.model).observe(self._record.first_byte_s)

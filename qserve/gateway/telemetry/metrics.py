@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterable
 
 import psutil
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 
+from qserve.gateway.telemetry.instruments import Counter, Histogram
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.gateway.telemetry.worker_gauges import WorkerGauges, WorkerView
 
@@ -35,10 +36,10 @@ class GatewayMetrics:
         self.registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"qserve_gateway_{name}", text, labels, registry=self.registry)
+            return Counter(f"qserve_gateway_{name}", text, labels, self.registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"qserve_gateway_{name}", text, labels, buckets=buckets, registry=self.registry)
+            return Histogram(f"qserve_gateway_{name}", text, labels, buckets, self.registry)
 
         self._requests = counter("requests", "Requests answered", "route", "model", "status")
         self._errors = counter("errors", "Errors by their code, those inside streams included", "code")

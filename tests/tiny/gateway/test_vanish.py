@@ -12,15 +12,18 @@ from qserve.engine.base import WorkerState
 CHAT = "/v1/chat/completions"
 
 
-async def _open(stack, body, length=None):
-    """A raw connection that has sent this request."""
-    data = json.dumps(body).encode()
+async def _open(stack, body, length=None, padding=0):
+    """A raw connection that has sent this request, with so many spaces behind its JSON."""
+    data = json.dumps(body).encode() + b" " * padding
     reader, writer = await asyncio.open_connection("127.0.0.1", stack.port)
     head = (
         f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         f"authorization: Bearer sk-client-4f6c\r\ncontent-length: {length or len(data)}\r\n\r\n"
     )
-    writer.write(head.encode() + data)
+    writer.write(head.encode())
+    if padding:
+        await asyncio.sleep(0.05)  # the gateway waits for the body by then, and takes it in one piece
+    writer.write(data)
     await writer.drain()
     return reader, writer
 
@@ -46,6 +49,16 @@ async def test_leaving_ends_the_generation(running, request_chat, phase):
             await stack.until(lambda seen: seen["running"] == 0)
         await _until(lambda: stack.gauge('qserve_gateway_requests_running{worker="chat"}'), 0)
         assert await stack.gauge(f'qserve_gateway_disconnects_total{{phase="{phase}"}}') == 1
+
+
+async def test_leaving_after_a_body_that_paused_reading_is_seen(running, request_chat):
+    """uvicorn reads no further above 64 KiB until the body is taken, and what is not read can't be seen to end."""
+    async with running() as stack:
+        _, writer = await _open(stack, request_chat(fault="hang"), padding=120_000)
+        await stack.until(lambda seen: seen["running"] == 1)
+        writer.close()
+        async with asyncio.timeout(5):
+            await stack.until(lambda seen: seen["running"] == 0)
 
 
 async def test_leaving_the_queue_makes_room_in_it(running, request_chat):

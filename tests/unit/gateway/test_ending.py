@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from qserve.gateway.limits import ClientGone
+from qserve.gateway.limits import ClientGone, ConnectedReceive
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
 
 
@@ -59,7 +59,7 @@ async def test_both_at_once_are_one_end():
     scene = Scene()
     await _settle()
     scene.end._on_down(scene.down)
-    scene.end._on_gone(None)
+    scene.end._on_gone()
     with pytest.raises(WorkerGivenUp):
         await scene.task
     assert scene.pending_cancellations == 0
@@ -103,3 +103,42 @@ async def test_a_request_that_ends_by_itself_leaves_nothing_behind():
     assert len(asyncio.all_tasks()) == before
     down.set_result(None)
     await asyncio.sleep(0)  # would cancel this very test if a callback were left
+
+
+class Connection:
+    """One of our own server, as far as it is watched."""
+
+    is_lost = False
+    callback = None
+
+    def when_lost(self, callback):
+        self.callback = callback
+        return not self.is_lost
+
+
+async def _ended_by(connection):
+    down = asyncio.get_running_loop().create_future()
+    async with EarlyEnd(ConnectedReceive(None, connection), down, 60.0):
+        asyncio.get_running_loop().call_soon(lambda: connection.callback())
+        await asyncio.sleep(60)
+
+
+async def test_our_own_connection_tells_by_itself_and_needs_no_task():
+    connection, before = Connection(), len(asyncio.all_tasks())
+    async with EarlyEnd(ConnectedReceive(None, connection), asyncio.get_running_loop().create_future(), 60.0):
+        assert len(asyncio.all_tasks()) == before
+    assert connection.callback is None
+    with pytest.raises(ClientGone):
+        await _ended_by(connection)
+
+
+async def test_a_connection_that_was_lost_before_ends_it_at_once():
+    connection = Connection()
+    connection.is_lost = True
+    down = asyncio.get_running_loop().create_future()
+    with pytest.raises(ClientGone):
+        async with EarlyEnd(ConnectedReceive(None, connection), down, 60.0):
+            await asyncio.sleep(60)
+    async with EarlyEnd(ConnectedReceive(None, connection), down, 60.0):
+        pass
+    await _settle()  # would cancel this very test
