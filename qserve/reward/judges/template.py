@@ -89,8 +89,10 @@ def read_template(name: str, where: str, folder: Path) -> JudgeTemplate:
 
 
 def _template(document: Any, name: str, where: str) -> JudgeTemplate:
-    if not isinstance(document, Mapping) or not {"version", "kind", "prompt", "verdict"} <= set(document):
-        raise UsageError(f"{where} needs version, kind, prompt and verdict")
+    found = list(map(str, document)) if isinstance(document, Mapping) else []
+    missing = [name for name in ("version", "kind", "prompt", "verdict") if name not in found]
+    if missing:
+        raise UsageError(f"{where} has no {' and no '.join(missing)}; found: {', '.join(found) or 'no fields'}")
     unknown = sorted(set(document) - _FIELDS)
     if unknown:
         raise UsageError(f"{where} has no field {unknown[0]!r}; it takes {', '.join(sorted(_FIELDS))}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -92,6 +93,7 @@ def _math(options: Mapping[str, Any]) -> Check:
     def check(response: str, reference: str) -> float:
         from math_verify import parse, verify  # sympy: a second
 
+        logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that it has no time limit; see below
         # Its own time limits are signals' and print; the process that runs this has one of its own.
         gold = parse(reference, parsing_timeout=None) or parse(f"${reference}$", parsing_timeout=None)
         return float(bool(gold) and verify(gold, parse(response, parsing_timeout=None), timeout_seconds=None))

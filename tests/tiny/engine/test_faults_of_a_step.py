@@ -52,11 +52,12 @@ class Fault(Exception):
 def has_poison(batcher: Any, stage: str) -> bool:
     """Whether the sequence at fault takes part in what is done now."""
     if isinstance(batcher, RowBatcher):
-        prefilling = [batcher._prefilling] if batcher._prefilling else []
+        scheduler = batcher._scheduler
+        prefilling = [scheduler.prefilling] if scheduler.prefilling else []
         if batcher._is_prefill_stage and prefilling:
             rows = prefilling
         else:
-            rows = batcher._rows or [*prefilling, *batcher._waiting]
+            rows = scheduler.rows or [*prefilling, *scheduler.waiting]
         return any(POISON in row.sequence.prompt_ids for row in rows)
     processor = batcher._library.manager.batch_processor
     scheduler = processor.scheduler
@@ -98,13 +99,13 @@ PAGED_STAGES = [
 ]
 ROW_STAGES = [
     "_take_in",
-    "_allocate_pages",
+    "_scheduler.allocate_pages",
     "_decode_forward",
     "_prefill_chunk",
     "_forward",
     "_choose",
     "_finish_step",
-    "_release",
+    "_scheduler.release",
 ]
 
 
@@ -143,7 +144,10 @@ async def test_the_request_at_fault_fails_and_no_other(
         if stage == "_prefill_chunk":  # not taken once it decodes: at fault from the beginning
             inject(batcher, stage, lambda: has_poison(batcher, stage), before=True)
         with caplog.at_level(logging.ERROR, logger="qserve.worker"):
-            if stage in ("_release", "output_router.deliver_batch"):  # its end fails: it has all its tokens by then
+            if stage in (
+                "_scheduler.release",
+                "output_router.deliver_batch",
+            ):  # its end fails: it has all its tokens by then
                 answers = await asyncio.gather(
                     tokens_of(batcher, poisoned),
                     *(tokens_of(batcher, sequence(f"r{i}", p, NUM_TOKENS)) for i, p in enumerate(asked)),

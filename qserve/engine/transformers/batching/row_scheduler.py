@@ -1,0 +1,175 @@
+"""Which sequences are rows of the batch, which prompt is read next, and who holds which pages of the keys.
+
+First come, first served: a sequence joins when there is a row for it, and pages for its prompt and for a step of the
+others. When the pages run out, the youngest is preempted: it goes back to the front of the queue and is prefilled
+again, with what it has drawn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from qserve.core.kv_pages import PAGE_TOKENS
+from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.batching.row_cache import Pages, RowCache
+from qserve.engine.transformers.sampling.sampler import TokenChoice
+from qserve.model.failures import SequenceFailed
+
+__all__ = ["Row", "RowScheduler"]
+
+
+@dataclass(eq=False)
+class Row:
+    """A sequence on its way. `tokens` are its prompt and what was drawn; the first `num_cached` are in the cache."""
+
+    sequence: Sequence
+    order: int
+    tokens: list[int]
+    num_cached: int = 0
+    pages: list[int] = field(default_factory=list)
+
+    @property
+    def num_drawn(self) -> int:
+        return len(self.tokens) - len(self.sequence.prompt_ids)
+
+    def take(self, choice: TokenChoice) -> bool:
+        """Append a token; whether it was the last."""
+        self.tokens.append(choice.token_id)
+        return choice.token_id in self.sequence.stop_token_ids or self.num_drawn >= self.sequence.max_tokens
+
+
+class RowScheduler:
+    """For the generating thread alone.
+
+    Attributes:
+        rows: those that decode; row i of the batch is row i of every state.
+        prefilling: the one whose prompt is being read; it stands after `rows` in the cache.
+        waiting: those that have yet to join, in their order.
+        cache: where keys and states lie; set before anything is queued.
+    """
+
+    cache: RowCache
+
+    def __init__(self, num_rows: int, num_pages: int, fail: Callable[[Sequence, SequenceFailed], None]) -> None:
+        """`fail` is told of sequences that no pool of this size can hold."""
+        self.rows: list[Row] = []
+        self.prefilling: Row | None = None
+        self.waiting: deque[Row] = deque()
+        self._num_rows = num_rows
+        self._pages = Pages(num_pages)
+        self._fail = fail
+        self._num_queued = 0
+
+    @property
+    def num_pages(self) -> int:
+        return self._pages.num_pages
+
+    @property
+    def used_share(self) -> float:
+        """Of the pages."""
+        return 1.0 - self._pages.num_free / self._pages.num_pages
+
+    @property
+    def running(self) -> list[Row]:
+        """Rows that hold pages."""
+        return [*self.rows, *([self.prefilling] if self.prefilling else [])]
+
+    @property
+    def everybody(self) -> list[Row]:
+        """Running and waiting."""
+        return [*self.running, *self.waiting]
+
+    def queue(self, sequence: Sequence) -> None:
+        """Let it wait for a row."""
+        self.waiting.append(Row(sequence, self._num_queued, [*sequence.prompt_ids, *sequence.drawn_ids]))
+        self._num_queued += 1
+
+    def clear(self) -> None:
+        """Nothing runs and nothing waits."""
+        self.rows, self.prefilling, self.waiting = [], None, deque()
+        self._pages = Pages(self._pages.num_pages)
+
+    def drop(self, request_ids: Collection[str]) -> None:
+        """Forget those that nobody waits for any more."""
+        self.waiting = deque(row for row in self.waiting if row.sequence.request_id not in request_ids)
+        for row in self.running:
+            if row.sequence.request_id in request_ids:
+                self.release(row)
+
+    def admit(self) -> Row | None:
+        """The next prompt, if there is a row for it, and pages for it and for a step of the others."""
+        if not self.waiting or len(self.rows) >= self._num_rows:
+            return None
+        row = self.waiting[0]
+        needed = Pages.needed_for(len(row.tokens) + 1)
+        if needed + len(self.rows) > self._pages.num_free and self.rows:
+            return None
+        self.waiting.popleft()
+        if needed > self._pages.num_free:
+            self._fail(row.sequence, self._too_long(row))
+            return self.admit()
+        row.pages = self._pages.take(needed)
+        self.cache.assign(len(self.rows), row.pages)
+        self.prefilling = row
+        return row
+
+    def prefilled(self) -> None:
+        """The prompt that was read decodes from now on."""
+        assert self.prefilling is not None, "a prompt was read"
+        self.rows.append(self.prefilling)
+        self.prefilling = None
+
+    def allocate_pages(self) -> None:
+        """A page for every row whose next token needs one; where none is free the youngest row is preempted."""
+        for row in sorted(self.rows, key=lambda row: row.order):
+            while row in self.rows and Pages.needed_for(len(row.tokens)) > len(row.pages):
+                if self._pages.num_free:
+                    new = self._pages.take(1)
+                    self.cache.assign(self.rows.index(row), new, start=len(row.pages))
+                    row.pages += new
+                else:
+                    self._preempt_youngest()
+
+    def release_all(self) -> Row:
+        """After a step that failed half way: every row that decodes is to be read again, but the largest.
+
+        That one is returned, released, and does not wait.
+        """
+        largest = max(self.rows, key=lambda row: len(row.tokens))
+        for row in sorted(self.rows, key=lambda row: row.order, reverse=True):
+            self.release(row)
+            if row is not largest:
+                self.waiting.appendleft(row)
+        return largest
+
+    def release(self, row: Row) -> None:
+        """Give back its pages, and close the gap in the batch: rows that decode come first, then the one in prefill."""
+        self._pages.give_back(row.pages)
+        row.pages, row.num_cached = [], 0
+        if row is self.prefilling:
+            self.prefilling = None
+            return
+        gap, last = self.rows.index(row), len(self.rows) - 1
+        if gap != last:
+            self.cache.move(last, gap)
+            self.rows[gap] = self.rows[last]
+        del self.rows[last]
+        if self.prefilling is not None:
+            self.cache.move(last + 1, last)
+
+    def _preempt_youngest(self) -> None:
+        """The youngest row goes back to the front of the queue; the only one is too long for the pool."""
+        youngest = self.prefilling or max(self.rows, key=lambda row: row.order)
+        self.release(youngest)
+        if self.rows or self.prefilling:
+            self.waiting.appendleft(youngest)
+        else:
+            self._fail(youngest.sequence, self._too_long(youngest))
+
+    def _too_long(self, row: Row) -> SequenceFailed:
+        return SequenceFailed(
+            f"the KV pool holds {self.num_pages * PAGE_TOKENS} tokens, and this sequence has {len(row.tokens) + 1}; "
+            "serve with a larger --kv-cache-memory-bytes"
+        )
