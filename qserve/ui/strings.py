@@ -96,6 +96,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "score.answer.2": ("Answer 2", "回答 2"),
     "score.answer.3": ("Answer 3", "回答 3"),
     "score.answer.4": ("Answer 4", "回答 4"),
+    "score.reference": ("Reference, where rules or judges compare with one", "参考答案（供规则或评审比较）"),
     "score.score": ("Score", "评分"),
     "score.model": ("Reward model", "奖励模型"),
     "score.clear": ("Clear", "清空"),

@@ -18,7 +18,8 @@ from qserve.cli.reward.check_parts import check_parts, of_part, show_parts
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, loading_options, reward_options
 from qserve.cli.reward.recipe_source import recipe_to_check
-from qserve.cli.reward.source import served_rewards, with_progress
+from qserve.cli.reward.served_source import served_rewards
+from qserve.cli.reward.source import with_progress
 from qserve.cli.reward.texts import texts_of
 
 if TYPE_CHECKING:

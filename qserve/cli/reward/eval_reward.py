@@ -13,7 +13,8 @@ from qserve.cli.options.given import refuse_given
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
-from qserve.cli.reward.source import opened_rewards, served_rewards, with_progress
+from qserve.cli.reward.served_source import served_rewards
+from qserve.cli.reward.source import opened_rewards, with_progress
 from qserve.cli.reward.texts import Answered, texts_of
 from qserve.errors import UsageError
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from qserve.reward.evaluation.records import Content, Record
 
-__all__ = ["Answered", "Rewards", "TextToScore", "texts_of"]
+__all__ = ["Answered", "Rewards", "TextToScore", "texts_of", "together"]
+
+Item = TypeVar("Item")
 
 Answered = dict[str, Any]
 """`reward`, `num_tokens`, `truncated`, and where there are some `steps`, `attributes` and `judges` (what a server has
@@ -39,3 +41,13 @@ def texts_of(records: Sequence[Record]) -> list[TextToScore]:
         for record in records
         for content in record.contents
     ]
+
+
+def together(items: Sequence[Item], groups: Sequence[int], at_once: int) -> list[list[Item]]:
+    """Parts of at least `at_once` items, or the rest; no group is divided."""
+    parts: list[list[Item]] = [[]]
+    for index, item in enumerate(items):
+        if len(parts[-1]) >= at_once and groups[index] != groups[index - 1]:
+            parts.append([])
+        parts[-1].append(item)
+    return [part for part in parts if part]

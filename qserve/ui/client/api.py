@@ -24,11 +24,12 @@ class ApiFailure(Exception):
 
     Attributes:
         status: HTTP status; 0 where nothing answered.
+        param: the field of the request that it is about, where the API says one.
     """
 
-    def __init__(self, message: str, status: int = 0) -> None:
+    def __init__(self, message: str, status: int = 0, param: str | None = None) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.param = status, param
 
 
 class Api:
@@ -96,7 +97,7 @@ class Api:
         try:
             async with self._opened().request(method, self._url + path, json=body) as response:
                 if refuse and response.status >= _FIRST_ERROR_STATUS:
-                    raise ApiFailure(await _refusal(response), response.status)
+                    raise await _refusal(response)
                 yield response
         except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError) as error:
             raise ApiFailure(_unreachable(self._url, error)) from error
@@ -144,12 +145,15 @@ async def _json_of(response: aiohttp.ClientResponse) -> Any:
         raise ApiFailure(f"{response.url.path} answered with something that is no JSON", response.status) from error
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> str:
-    text = (await response.read()).decode(errors="replace")
+async def _refusal(response: aiohttp.ClientResponse) -> ApiFailure:
+    text, status = (await response.read()).decode(errors="replace"), response.status
     try:
-        return _sentence(json.loads(text), response.status)
+        document = json.loads(text)
     except ValueError:
-        return f"the server answered with status {response.status}: {text[:_SHOWN_CHARS] or 'nothing more'}"
+        return ApiFailure(f"the server answered with status {status}: {text[:_SHOWN_CHARS] or 'nothing more'}", status)
+    error = document.get("error") if isinstance(document, dict) else None
+    param = error.get("param") if isinstance(error, dict) else None
+    return ApiFailure(_sentence(document, status), status, param if isinstance(param, str) else None)
 
 
 def _sentence(document: Any, status: int) -> str:

@@ -52,6 +52,9 @@ class ScorePage:
             gr.Textbox(label=marked(f"score.answer.{number}"), lines=2, max_lines=12, elem_id=f"qs-answer-{number}")
             for number in range(1, _NUM_ANSWERS + 1)
         ]
+        self._reference = gr.Textbox(
+            label=marked("score.reference"), lines=1, max_lines=6, elem_id="qs-score-reference"
+        )
         self._steps = gr.Checkbox(False, label=marked("score.steps"), elem_id="qs-steps")
         with gr.Row(elem_classes="qs-tools"):
             self._score = gr.Button(
@@ -93,7 +96,7 @@ class ScorePage:
 
     def _connect(self) -> None:
         language = self._shared.language
-        asked = [self._model, language, self._steps, self._prompt, *self._answers]
+        asked = [self._model, language, self._steps, self._reference, self._prompt, *self._answers]
         gr.on(
             [self._score.click, self._prompt.submit, *(one.submit for one in self._answers)],
             self._scored,
@@ -102,24 +105,28 @@ class ScorePage:
             **PRIVATE,
         )
         for button, example in zip(self._examples, _EXAMPLES, strict=True):
-            filled = [*example, *[""] * (_NUM_ANSWERS + 1 - len(example))]
-            button.click(lambda filled=filled: filled, None, [self._prompt, *self._answers], **PRIVATE).then(
+            filled = [*example, *[""] * (_NUM_ANSWERS + 2 - len(example))]
+            texts = [self._prompt, *self._answers, self._reference]
+            button.click(lambda filled=filled: filled, None, texts, **PRIVATE).then(
                 self._scored, asked, self._result, **PRIVATE
             )
-        cleared = [self._prompt, *self._answers, self._result]
+        cleared = [self._prompt, *self._answers, self._reference, self._result]
         self._clear.click(lambda: [""] * len(cleared), None, cleared, **PRIVATE)
         self._run.click(
             self._scored_file, [self._model, language, self._file], [self._file_result, self._download], **PRIVATE
         )
         self._file.clear(lambda: ("", gr.update(visible=False)), None, [self._file_result, self._download], **PRIVATE)
 
-    async def _scored(self, model: str, language: str, steps: bool, prompt: str, *answers: str) -> str:
+    async def _scored(self, model: str, language: str, steps: bool, reference: str, prompt: str, *answers: str) -> str:
         given = [(number, text) for number, text in enumerate(answers, start=1) if text.strip()]
         if not prompt.strip() or not given:
             return _failure(say(language, "score.needs"))
         texts = [_lines(text) if steps else text for _, text in given]
+        body: dict[str, Any] = {"model": model, "prompt": prompt, "responses": texts}
+        if reference.strip():
+            body["references"] = reference
         try:
-            scored = await self._shared.api.post("/v1/reward", {"model": model, "prompt": prompt, "responses": texts})
+            scored = await self._shared.api.post("/v1/reward", body)
         except ApiFailure as failure:
             return _failure(str(failure))
         rows = sorted(scored["data"], key=lambda row: row["index"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import Any
 
 from qserve.csv_cells import read_cell, written_cell
 from qserve.errors import UsageError
-from qserve.reward.evaluation.records import Content, Record, read_records
-from qserve.ui.client.api import Api
+from qserve.reward.evaluation.records import Record, read_records
+from qserve.ui.client.api import Api, ApiFailure
 
 __all__ = ["ScoredFile", "read_file", "score_records"]
 
@@ -104,24 +105,41 @@ def read_file(file: Path) -> tuple[Record, ...]:
 async def score_records(api: Api, model: str, records: Sequence[Record]) -> AsyncIterator[ScoredFile]:
     """Rewards of all records, told again after each request. Raises ApiFailure with the record that was refused."""
     rewards: list[tuple[float, ...]] = []
+    with_references = True
     for batch in _batches(records):
-        contents = [content for record in batch for content in record.contents]
-        scored = await _rewards(api, model, contents)
+        try:
+            scored = await _rewards(api, model, batch, with_references=with_references)
+        except ApiFailure as failure:
+            if failure.param != "references" or not with_references:
+                raise
+            with_references = False  # a model alone compares with none
+            scored = await _rewards(api, model, batch, with_references=False)
         for record in batch:
             rewards.append(tuple(scored[: len(record.contents)]))
             del scored[: len(record.contents)]
         yield ScoredFile(tuple(records), tuple(rewards))
 
 
-async def _rewards(api: Api, model: str, contents: Sequence[Content]) -> list[float]:
-    """Templated texts and conversations go in requests of their own: one request takes one kind."""
+async def _rewards(api: Api, model: str, records: Sequence[Record], *, with_references: bool) -> list[float]:
+    """A request takes texts or conversations, and references for all of them or for none."""
+    asked = [(content, _reference(record)) for record in records for content in record.contents]
     rewards: dict[int, float] = {}
-    for name, kind in (("texts", str), ("conversations", list)):
-        places = [index for index, content in enumerate(contents) if isinstance(content, kind)]
-        if places:
-            answer = await api.post("/v1/reward", {"model": model, name: [contents[index] for index in places]})
-            rewards |= {places[row["index"]]: float(row["reward"]) for row in answer["data"]}
-    return [rewards[index] for index in range(len(contents))]
+    kinds: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    for index, (content, reference) in enumerate(asked):
+        name = "texts" if isinstance(content, str) else "conversations"
+        kinds[name, with_references and reference is not None].append(index)
+    for (name, has_references), places in kinds.items():
+        references = {"references": [asked[index][1] for index in places]} if has_references else {}
+        body = {"model": model, name: [asked[index][0] for index in places], **references}
+        answer = await api.post("/v1/reward", body)
+        rewards |= {places[row["index"]]: float(row["reward"]) for row in answer["data"]}
+    return [rewards[index] for index in range(len(asked))]
+
+
+def _reference(record: Record) -> str | None:
+    """What rules and judges compare the record's answers with."""
+    reference = record.data.get("reference")
+    return reference if isinstance(reference, str) else None
 
 
 def _batches(records: Sequence[Record]) -> list[list[Record]]:

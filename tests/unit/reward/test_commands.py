@@ -114,3 +114,25 @@ def test_rules_are_scored_here_without_a_model(tmp_path: Path, capsys: pytest.Ca
     for flag, words in (("--max-length=5", "--max-length says how a model is asked"), ("--judge=pointwise", "--judge")):
         with pytest.raises(UsageError, match=words):
             score.main([str(file), "--reward", str(recipe), flag], standalone_mode=False)
+
+
+def test_a_served_model_alone_is_not_sent_references(tmp_path: Path) -> None:
+    """A file has them for rules and judges; a server without any refuses them by name."""
+    bodies: list[Any] = []
+
+    def answer(path: str, body: Any) -> tuple[int, Any]:
+        if path != "/v1/reward":
+            return 404, {"error": {"message": "not here"}}
+        bodies.append(body)
+        if "references" in body:
+            return 400, {"error": {"message": "none here", "param": "references", "code": "unsupported_value"}}
+        rows = [{"reward": len(one[-1]["content"]), "num_tokens": 1} for one in body["conversations"]]
+        return 200, {"data": rows}
+
+    file, out = tmp_path / "pairs.jsonl", tmp_path / "out.json"
+    pair = {"prompt": "1+1?", "chosen": "22", "rejected": "3", "reference": "2"}
+    file.write_text("".join(json.dumps(pair) + "\n" for _ in range(40)))
+    with answering(answer) as url:
+        call(str(file), "--url", url, "--json", str(out), "--state-dir", str(tmp_path))
+    assert json.loads(out.read_text())["overall"]["num_right"] == 40
+    assert sum(len(body["conversations"]) for body in bodies if "references" not in body) == 80

@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from qserve.errors import UsageError
+from qserve.ui.client.api import ApiFailure
 from qserve.ui.scoring.preference_files import ScoredFile, read_file, score_records
 
 ROWS = [
@@ -106,3 +107,25 @@ async def test_no_cell_of_a_csv_is_a_formula_and_all_come_back(tmp_path: Path) -
         cells = [row["prompt"] for row in csv.DictReader(stream)]
     assert cells == ["'=cmd|'/c calc'!A0", "'@SUM(A1)", "'+1+1", "'- a list", "-4.5", "''=x", "plain"]
     assert [record.data["prompt"] for record in read_file(file)] == texts
+
+
+async def test_references_go_to_what_compares_with_them(tmp_path: Path) -> None:
+    """And not to a model alone, which refuses them."""
+    rows = [{**row, "reference": row["chosen"]} for row in ROWS]
+    taken, refused = Scorer(), Scorer()
+    bodies: list[dict[str, Any]] = []
+    plain = Scorer.post
+
+    async def take(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        bodies.append(body)
+        return await plain(taken, path, body)
+
+    async def refuse(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if "references" in body:
+            raise ApiFailure("none here", 400, "references")
+        return await plain(refused, path, body)
+
+    taken.post, refused.post = take, refuse  # type: ignore[method-assign]
+    records = read_file(write(tmp_path, ".jsonl", rows))
+    assert (await scored(records, taken)).margins == (await scored(records, refused)).margins == [0, 1]
+    assert [body["references"] for body in bodies] == [["good", "good", "yes", "yes"]]
