@@ -39,7 +39,9 @@ USED = {
         "active_requests", "add_waiting_request", "finish_request", "set_request_cancellation", "waiting_requests",
     ],
     "ContinuousBatchingIOs": ["compute_stream", "num_request_in_batch", "requests_in_batch"],
-    "PagedAttentionCache": ["cache_allocators", "cache_tensor", "compute_free_capacity", "layer_to_allocator"],
+    "PagedAttentionCache": [
+        "cache_allocators", "cache_tensor", "compute_free_capacity", "layer_to_allocator", "search_prefix_match",
+    ],
     "RequestState": [
         "eos_token_id", "initial_tokens", "logit_processor_kwargs", "max_new_tokens", "position_offset", "request_id",
     ],

@@ -56,7 +56,7 @@ def look_at(address: Address, api_key: str, model: str | None, scores: bool, str
     elif cards and model not in cards:
         raise UsageError(f"{address.url} serves no model {model!r}; it serves {', '.join(cards)}: --model")
     about = next((worker for worker in workers if model in worker.get("models", ())), {})
-    if about and (scores or streams) and (about.get("worker") == "reward") != scores:
+    if about and (scores or streams) and (about.get("role", about.get("worker")) == "reward") != scores:
         is_one = "generates and scores nothing" if scores else "is a reward model and generates nothing"
         wanted = "chat or completions" if scores else "reward or classify"
         raise UsageError(f"{model!r} {is_one}: --endpoint {wanted}, or another --model ({', '.join(cards)})")
@@ -121,7 +121,12 @@ def _report(address: Address, api_key: str) -> dict[str, Any]:
 def _only(address: Address, cards: Mapping[str, Any], workers: Sequence[Mapping[str, Any]], scores: bool) -> str:
     if not cards:
         raise UsageError(f"{address.url} lists no models (GET /v1/models); is the address right? --model names one")
-    rewards = {name for worker in workers if worker.get("worker") == "reward" for name in worker.get("models", ())}
+    rewards = {
+        name
+        for worker in workers
+        if worker.get("role", worker.get("worker")) == "reward"
+        for name in worker.get("models", ())
+    }
     names = [name for name in cards if not workers or (name in rewards) == scores]
     roots = [name for name in names if not cards[name].get("parent")] or names
     if not roots:

@@ -63,7 +63,7 @@ class WorkerEndpoint:
     """How to reach a worker, and how it is. Mutable on purpose: one per worker, shared by supervisor and gateway.
 
     Attributes:
-        name: the worker's role, `chat` or `reward`; labels its metrics.
+        name: of this worker among all of the service, `chat`, or `chat-1` where there are several; labels its metrics.
         models: names it answers to; the first is the canonical one.
         max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
         max_model_len: prompt and answer together, in tokens.
@@ -84,6 +84,8 @@ class WorkerEndpoint:
         vocab_size: token ids of requests end before it; None: not known.
         num_awaited: requests for which the gateway waits for the worker's next bytes now; written by the gateway.
         num_pieces: pieces of answers that came from the worker, ever; written by the gateway.
+        num_requests: requests that were given to the worker and are not over; written by the gateway.
+        role: what it is for, `chat` or `reward`; workers of one role serve the same model. "": as its name.
     """
 
     name: str
@@ -110,6 +112,11 @@ class WorkerEndpoint:
     vocab_size: int | None = None
     num_awaited: int = 0
     num_pieces: int = 0
+    num_requests: int = 0
+    role: str = ""
+
+    def __post_init__(self) -> None:
+        self.role = self.role or self.name
 
     @property
     def speaks_our_errors(self) -> bool:

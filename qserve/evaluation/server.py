@@ -105,7 +105,7 @@ def look_at(
 def look_at_reward(url: str, api_key: str) -> ServedModel:
     """The reward model that a qserve serves at `url`; it has no tokenizer of ours. Raises UsageError without one."""
     report = report_of(url, api_key)
-    worker = next((one for one in report["data"] if one["worker"] == "reward"), None)
+    worker = next((one for one in report["data"] if one.get("role", one["worker"]) == "reward"), None)
     if worker is None:
         raise UsageError(f"{url} serves no reward model; `qserve up --reward demo` does")
     planned = worker.get("planned") or {}
@@ -176,7 +176,9 @@ def _planned(workers: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def _only(url: str, cards: Mapping[str, Any], workers: list[dict[str, Any]]) -> str:
-    rewards = {name for worker in workers if worker["worker"] == "reward" for name in worker["models"]}
+    rewards = {
+        name for worker in workers if worker.get("role", worker["worker"]) == "reward" for name in worker["models"]
+    }
     names = [name for name, card in cards.items() if name not in rewards and not card.get("parent")]
     if len(names) != 1:
         raise UsageError(f"{url} serves {', '.join(cards) or 'nothing'}; say which one with --served-model-name")

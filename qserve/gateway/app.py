@@ -18,14 +18,16 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.engine.base import WorkerEndpoint
-from qserve.gateway.auth import GuardedKeys, KeyAuth
+from qserve.gateway.administration import Administration, Restart
+from qserve.gateway.auth import AdminKeys, GuardedKeys, KeyAuth
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints
 from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.key_brake import KeyBrake
 from qserve.gateway.middleware import ApiErrors, RequestContext
-from qserve.gateway.relay.upstream import Upstream, watch
+from qserve.gateway.relay.replica_set import replica_sets
+from qserve.gateway.relay.upstream import Observed, Upstream, watch
 from qserve.gateway.routes import ROUTES
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
@@ -41,30 +43,38 @@ def build_gateway(
     traces: Traces | None = None,
     ui: UiEndpoint | None = None,
     runs: KeptRuns | None = None,
+    restart: Restart | None = None,
 ) -> ASGIApp:
-    """The ASGI app. It needs its lifespan run, and reads the workers' `state` and `detail` while they change.
+    """The ASGI app. Workers of one role are replicas of each other.
 
-    With `ui`, browsers that ask for `/` get the web UI. `runs` shows runs, and takes requests that are over.
+    It needs its lifespan run, and reads the workers' `state` and `detail` while they change.
+
+    With `ui`, browsers that ask for `/` get the web UI. `runs` shows runs, and takes requests that are over. `restart`
+    begins a rolling restart and names the workers; None while one is under way.
     """
     assert workers, "a gateway without workers has nothing to serve"
     metrics = GatewayMetrics()
     upstreams = [Upstream(worker, settings) for worker in workers]
+    roles = replica_sets(upstreams)
     metrics.watch_workers(upstreams)
     runs = runs or KeptRuns()
     bodies = Bodies(settings)
-    endpoints = Endpoints(settings, upstreams, metrics, runs, bodies)
-    app: ASGIApp = Dispatch({route: endpoints.of(route) for route in ROUTES})
-    watched = upstreams
     brake = KeyBrake()
-    of_users = GuardedKeys(settings.keys, brake)
+    administration = Administration(AdminKeys(settings.admin_keys, brake), restart)
+    endpoints = Endpoints(settings, roles, metrics, runs, bodies, administration)
+    app: ASGIApp = Dispatch({route: endpoints.of(route) for route in ROUTES})
+    watched: list[Observed] = [*roles]
+    relayed = upstreams
+    of_users = GuardedKeys(_opening(settings, ()), brake)
     if ui is None:
         app = KeyAuth(app, of_users, settings.allowed_hosts)
     else:
         relay = UiRelay(ui, settings, bodies)
-        keys = (*settings.keys, ui.api_key) if settings.keys else ()
-        app = KeyAuth(app, GuardedKeys(keys, brake), settings.allowed_hosts)
+        keys = GuardedKeys(_opening(settings, (ui.api_key,)), brake)
+        app = KeyAuth(app, keys, settings.allowed_hosts)
         app = BrowserAccess(app, relay, settings, of_users)
-        watched = [*upstreams, relay.upstream]
+        watched.append(relay.upstream)
+        relayed = [*upstreams, relay.upstream]
     app = ApiErrors(app)
     if settings.cors_origins:
         app = CORSMiddleware(
@@ -72,17 +82,24 @@ def build_gateway(
             expose_headers=("x-request-id", "retry-after"),
         )  # fmt: skip
     return _WithLifespan(
-        RequestContext(app, metrics, traces or NoTraces(), runs), watched, endpoints, settings.watch_interval_s
+        RequestContext(app, metrics, traces or NoTraces(), runs), watched, relayed, endpoints, settings.watch_interval_s
     )
+
+
+def _opening(settings: GatewaySettings, beside: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that open every route; none where there are no keys for users. An admin's opens them as well."""
+    return (*settings.keys, *settings.admin_keys, *beside) if settings.keys else ()
 
 
 class _WithLifespan:
     """Runs the watch over the workers' states from start-up to shutdown."""
 
     def __init__(
-        self, app: ASGIApp, upstreams: Sequence[Upstream], endpoints: Endpoints, watch_interval_s: float
-    ) -> None:
+        self, app: ASGIApp, watched: Sequence[Observed], upstreams: Sequence[Upstream], endpoints: Endpoints,
+        watch_interval_s: float,
+    ) -> None:  # fmt: skip
         self._app = app
+        self._watched = watched
         self._upstreams = upstreams
         self._endpoints = endpoints
         self._watch_interval_s = watch_interval_s
@@ -95,7 +112,7 @@ class _WithLifespan:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        watching = asyncio.create_task(watch(self._upstreams, self._watch_interval_s))
+        watching = asyncio.create_task(watch(self._watched, self._watch_interval_s))
         await send({"type": "lifespan.startup.complete"})
         await receive()
         watching.cancel()

@@ -16,6 +16,7 @@ from qserve.wire.errors import ApiError
 
 __all__ = [
     "OPEN_PATHS",
+    "AdminKeys",
     "GuardedKeys",
     "KeyAuth",
     "Keys",
@@ -101,6 +102,21 @@ class KeyAuth:
         if not await self._keys.admit(scope, token):
             raise ApiError(401, "the API key is not one of this gateway's keys", "invalid_api_key")
         scope[_CLIENT] = f"{client_of(scope)} {hashlib.sha256(token).hexdigest()[:16]}"
+
+
+class AdminKeys:
+    """Who may administer: what restarts or changes the service for everybody."""
+
+    def __init__(self, keys: Sequence[str], brake: KeyBrake) -> None:
+        self._keys = GuardedKeys(keys, brake)
+
+    async def check(self, scope: Scope, instead: str) -> None:
+        """403 without such a key; `instead`: what does the same on the machine itself."""
+        if not self._keys:
+            message = f"this service has no admin key; start it with --admin-key-file FILE, or {instead}"
+            raise ApiError(403, message, "not_admin")
+        if not await self._keys.admit(scope, _token(scope)):
+            raise ApiError(403, f"this needs a key of --admin-key-file; or {instead}", "not_admin")
 
 
 def client_of(scope: Scope) -> str:

@@ -12,14 +12,17 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.engine.base import Api
+from qserve.engine.base import Api, WorkerEndpoint
+from qserve.gateway.administration import Administration
 from qserve.gateway.bodies import Bodies, Body
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
 from qserve.gateway.limits import require_json, safe_name, safe_query
 from qserve.gateway.relay.exchange import Call, Exchange
-from qserve.gateway.relay.upstream import Upstream, named, serving
+from qserve.gateway.relay.replica_set import ReplicaSet
+from qserve.gateway.relay.serving import named, serving
+from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.report_pages import HTML, POLICY, ReportPages
 from qserve.gateway.respond import send_body, send_json
 from qserve.gateway.routes import RelayedRoute, Route
@@ -45,17 +48,23 @@ class Endpoints:
     """The routes' work over the same workers, settings and metrics."""
 
     def __init__(
-        self, settings: GatewaySettings, upstreams: Sequence[Upstream], metrics: GatewayMetrics, runs: KeptRuns,
-        bodies: Bodies,
+        self, settings: GatewaySettings, roles: Sequence[ReplicaSet], metrics: GatewayMetrics, runs: KeptRuns,
+        bodies: Bodies, administration: Administration,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._bodies = bodies
-        self._upstreams = upstreams
+        self._administration = administration
+        self._roles = roles
         self._metrics = metrics
         self._runs = runs
         self._reports = ReportPages(runs)
         self._large_bodies = LargeBodies()
         self._started_unix_s = int(time.time())
+
+    @property
+    def _upstreams(self) -> list[Upstream]:
+        """Every worker, replicas one by one."""
+        return [upstream for replicas in self._roles for upstream in replicas.upstreams]
 
     async def close(self) -> None:
         """Ends what was started for requests."""
@@ -75,6 +84,7 @@ class Endpoints:
             "/v1/models/{model}": self.model,
             "/v1/qserve/memory": self.memory,
             "/v1/qserve/report": self.report,
+            "/v1/qserve/restart": self._administration.restart,
             "/v1/qserve/runs": self.runs,
             "/v1/qserve/runs/{run}": self.run,
             "/report": self.report_page,
@@ -89,39 +99,39 @@ class Endpoints:
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
             require_json(scope)
             async with self._bodies.read(scope, receive) as body:
-                upstream, checked = await self._checked(route, body.data)
-                if route.names_model and checked.model is not None and checked.model not in upstream.endpoint.names:
-                    named(self._upstreams, checked.model)
-                is_bulk = upstream.name == "reward" and checked.num_sequences >= BULK_PLACES
-                call = Call(route.method, route.path, checked.num_sequences, route.dialect, is_bulk)
-                await self._exchange(upstream, call, body, checked.model, scope).run(receive, send)
+                replicas, checked = await self._checked(route, body.data)
+                if route.names_model and checked.model is not None and checked.model not in replicas.endpoint.names:
+                    named(self._roles, checked.model)
+                is_bulk = replicas.role == "reward" and checked.num_sequences >= BULK_PLACES
+                call = Call(route.method, route.path, checked.num_sequences, route.dialect, is_bulk, checked.max_tokens)
+                await self._exchange(replicas, call, body, checked.model, scope).run(receive, send)
 
         return endpoint
 
-    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Upstream, CheckedRequest]:
+    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[ReplicaSet, CheckedRequest]:
         """Who is to answer, and what was asked. Large bodies are looked at in another process, in their turn."""
         if len(body) <= LARGE_BYTES:
             model = vllm.read_body(body).get("model") if self._is_told_by_model(route) else None
-            upstream, service = self._addressed(route, model)
+            replicas, service = self._addressed(route, model)
             assert service.reader is not None, "routes without a body are relayed by name"
-            return upstream, service.reader.read(body, route.path, upstream.endpoint)
+            return replicas, service.reader.read(body, route.path, replicas.endpoint)
         async with self._large_bodies.turn_of(body) as large:
             return await self._checked_elsewhere(route, large)
 
-    async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[Upstream, CheckedRequest]:
+    async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[ReplicaSet, CheckedRequest]:
         model = await large.model() if self._is_told_by_model(route) else None
-        upstream, service = self._addressed(route, model)
-        return upstream, await large.read(route, service, upstream.endpoint)
+        replicas, service = self._addressed(route, model)
+        return replicas, await large.read(route, service, replicas.endpoint)
 
     def _is_told_by_model(self, route: RelayedRoute) -> bool:
         """Only where there are several workers a body is looked into to find out whose it is."""
-        return route.names_model and len(self._upstreams) > 1
+        return route.names_model and len(self._roles) > 1
 
-    def _addressed(self, route: RelayedRoute, model: Any) -> tuple[Upstream, Service]:
-        upstream, service = serving(self._upstreams, route, model if isinstance(model, str) else None)
+    def _addressed(self, route: RelayedRoute, model: Any) -> tuple[ReplicaSet, Service]:
+        replicas, service = serving(self._roles, route, model if isinstance(model, str) else None)
         if service.api is not Api.OWN:
-            upstream.check_ready()
-        return upstream, service
+            replicas.check_ready()
+        return replicas, service
 
     def _relayed_by_name(self, route: RelayedRoute) -> Endpoint:
         """A route without a body: what it is about stands in its path."""
@@ -129,19 +139,19 @@ class Endpoints:
         end = rest.partition("}")[2]
 
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-            upstream, _ = serving(self._upstreams, route, None)
+            replicas, _ = serving(self._roles, route, None)
             path = begin + safe_name(*scope["path_params"].values()) + end + safe_query(scope["query_string"])
             call = Call(route.method, path, 0, route.dialect)
-            await self._exchange(upstream, call, Body(b""), None, scope).run(receive, send)
+            await self._exchange(replicas, call, Body(b""), None, scope).run(receive, send)
 
         return endpoint
 
-    def _exchange(self, upstream: Upstream, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
+    def _exchange(self, replicas: ReplicaSet, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
         record = record_of(scope)
-        endpoint = upstream.endpoint
+        endpoint = replicas.endpoint
         record.model = model if model in endpoint.adapters and model is not None else endpoint.models[0]
-        record.worker = upstream.name
-        return Exchange(upstream, call, body, record, self._metrics, self._settings.client_stall_timeout_s)
+        record.worker = endpoint.name
+        return Exchange(replicas, call, body, record, self._metrics, self._settings.client_stall_timeout_s)
 
     async def health(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, {"status": "ok"})
@@ -152,15 +162,21 @@ class Endpoints:
     async def ready(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoints = [upstream.endpoint for upstream in self._upstreams]
         workers = [
-            {"name": one.name, "state": one.state.value, "detail": one.detail, "models": list(one.models)}
+            {
+                "name": one.name,
+                "role": one.role,
+                "state": one.state.value,
+                "detail": one.detail,
+                "models": list(one.models),
+            }
             for one in endpoints
         ]
-        late = [upstream for upstream in self._upstreams if not upstream.is_ready]
+        late = [replicas for replicas in self._roles if not replicas.is_ready]
         if not late:
             await send_json(send, 200, {"status": "ready", "workers": workers})
             return
         try:
-            late[0].check_ready()
+            late[0].upstreams[0].check_ready()
         except ApiError as error:
             record_of(scope).error_code = error.code
             body = {"status": "not_ready", "workers": workers, **json.loads(error.body())}
@@ -168,12 +184,12 @@ class Endpoints:
             await send_body(send, 503, json.dumps(body, ensure_ascii=False).encode(), headers=headers)
 
     async def models(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cards = [self._card(upstream, name) for upstream in self._upstreams for name in upstream.endpoint.names]
+        cards = [self._card(one.endpoint, name) for one in self._roles for name in one.endpoint.names]
         await send_json(send, 200, {"object": "list", "data": cards})
 
     async def model(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        await send_json(send, 200, self._card(named(self._upstreams, name), name))
+        await send_json(send, 200, self._card(named(self._roles, name).endpoint, name))
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         ready = [upstream for upstream in self._upstreams if upstream.is_ready]
@@ -211,7 +227,7 @@ class Endpoints:
 
     async def tokenizer(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]
-        folder = named(self._upstreams, name).endpoint.tokenizer
+        folder = named(self._roles, name).endpoint.tokenizer
         if folder is None:
             raise ApiError(404, f"the tokenizer of {name[:100]!r} is not on disk here", "no_tokenizer", "model")
         files = await asyncio.to_thread(_tokenizer_files, folder)
@@ -223,12 +239,12 @@ class Endpoints:
             document,
         )  # the response schemas are needed for nothing else
 
-        workers = tuple(DocumentedWorker.of(upstream.endpoint) for upstream in self._upstreams)
+        workers = tuple(DocumentedWorker.of(replicas.endpoint) for replicas in self._roles)
         await send_body(send, 200, document(bool(self._settings.keys), workers))
 
     async def _memory_of(self, upstream: Upstream) -> dict[str, Any]:
         endpoint = upstream.endpoint
-        entry: dict[str, Any] = {"worker": upstream.name, "state": endpoint.state.value}
+        entry: dict[str, Any] = {"worker": upstream.name, "role": endpoint.role, "state": endpoint.state.value}
         if endpoint.plan is not None:
             entry["planned"] = endpoint.plan
         try:
@@ -263,8 +279,7 @@ class Endpoints:
             return json.loads(await upstream.get("/v1/qserve/report"))
         return None
 
-    def _card(self, upstream: Upstream, name: str) -> dict[str, Any]:
-        endpoint = upstream.endpoint
+    def _card(self, endpoint: WorkerEndpoint, name: str) -> dict[str, Any]:
         is_adapter = name in endpoint.adapters
         return {
             "id": name,

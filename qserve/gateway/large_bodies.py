@@ -51,11 +51,11 @@ class LargeBody:
         """What `service.reader` says of it, its ApiError too."""
         head: dict[str, Any] = {
             "what": "read", "method": route.method, "path": route.path, "service": route.services.index(service),
-            "worker": endpoint.name, "models": endpoint.models, "api": endpoint.api,
+            "worker": endpoint.role, "models": endpoint.models, "api": endpoint.api,
             "limits": asdict(endpoint.context),
         }  # fmt: skip
         answer = await self._ask(head, endpoint.request_fields)
-        return CheckedRequest(answer["model"], answer["num_sequences"])
+        return CheckedRequest(answer["model"], answer["num_sequences"], answer["max_tokens"])
 
     async def _ask(self, head: dict[str, Any], fields: EngineFields | None = None) -> dict[str, Any]:
         answer = await self._lane.ask(head, self._body, fields)
@@ -89,7 +89,7 @@ class _Lane:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.process = FramedProcess(__name__, idle_s=_IDLE_S)
-        self._told: dict[str, EngineFields] = {}  # what the process knows, by worker
+        self._told: dict[str, EngineFields] = {}  # what the process knows, by role
         self._held: bytes | None = None  # the body that the process has
 
     async def ask(self, head: dict[str, Any], body: bytes, fields: EngineFields | None) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> d
     )  # fmt: skip
     first_look(body, reader.known_names(route.path, endpoint))
     checked = reader.read(body, route.path, endpoint)
-    return {"model": checked.model, "num_sequences": checked.num_sequences}
+    return asdict(checked)
 
 
 if __name__ == "__main__":

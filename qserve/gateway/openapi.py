@@ -59,7 +59,7 @@ class DocumentedWorker:
     def of(cls, endpoint: WorkerEndpoint) -> DocumentedWorker:
         """As the worker is now."""
         return cls(
-            endpoint.name, endpoint.api, endpoint.names, endpoint.request_fields, endpoint.max_model_len,
+            endpoint.role, endpoint.api, endpoint.names, endpoint.request_fields, endpoint.max_model_len,
             endpoint.vocab_size,
         )  # fmt: skip
 

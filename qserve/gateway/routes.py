@@ -167,6 +167,7 @@ _OWN = (
     Route("GET", "/v1/models/{model}", "One of them."),
     Route("GET", "/v1/qserve/memory", "What each worker holds in memory, per term, planned and measured."),
     Route("GET", "/v1/qserve/report", "The same with each worker's start, restarts and, of a reward model, its work."),
+    Route("POST", "/v1/qserve/restart", "Restarts the workers one after the other, each when its requests are over."),
     Route("GET", "/v1/qserve/runs", "The runs of this machine's store, newest first."),
     Route("GET", "/v1/qserve/runs/{run}", "One of them: plan, start, memory over time, events, requests, results."),
     Route("GET", "/report", "This run's report as a page: planned against measured, latency, results, faults."),

@@ -17,6 +17,8 @@ from qserve.wire.openai import Wire
 
 __all__ = ["ByEngine", "BySchema", "CheckedRequest", "Reader", "Service"]
 
+_LIMITS_OF_ANSWERS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
@@ -25,10 +27,12 @@ class CheckedRequest:
     Attributes:
         model: the name that was asked for, if any.
         num_sequences: places it takes at the worker; 0 for work so small that it never queues.
+        max_tokens: that an answer may have; None where the request does not say.
     """
 
     model: str | None
     num_sequences: int
+    max_tokens: int | None = None
 
 
 class Reader(Protocol):
@@ -49,9 +53,11 @@ class BySchema:
 
     def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
         request: Any = self.schema.parse(body)
-        if endpoint.name == "chat":  # a reward model may be told to truncate
+        if endpoint.role == "chat":  # a reward model may be told to truncate
             _check_size(request.__dict__, endpoint)
-        return CheckedRequest(request.model, self.count(request) if self.count is not None else 0)
+        return CheckedRequest(
+            request.model, self.count(request) if self.count is not None else 0, _max_tokens(vars(request))
+        )
 
     def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str]:
         return self.schema.known_names()
@@ -70,11 +76,18 @@ class ByEngine:
         value = vllm.read_body(body)
         vllm.check_body(fields, path, value)
         _check_size(value, endpoint)
-        return CheckedRequest(value.get("model"), self.count(value) if self.count is not None else 0)
+        return CheckedRequest(
+            value.get("model"), self.count(value) if self.count is not None else 0, _max_tokens(value)
+        )
 
     def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:
         fields = endpoint.request_fields
         return None if fields is None else vllm.known_names(fields, path)
+
+
+def _max_tokens(fields: Mapping[str, Any]) -> int | None:
+    given = (fields.get(name) for name in _LIMITS_OF_ANSWERS)
+    return next((value for value in given if isinstance(value, int) and value > 0), None)
 
 
 def _check_size(fields: Mapping[str, Any], endpoint: WorkerEndpoint) -> None:
@@ -87,7 +100,7 @@ class Service:
     """One kind of worker that answers a route.
 
     Attributes:
-        role: `WorkerEndpoint.name`: `chat` or `reward`.
+        role: `WorkerEndpoint.role`: `chat` or `reward`.
         api: `WorkerEndpoint.api`; None: whatever runs the role.
         reader: how a body is checked and counted; None for a route without a body.
     """
@@ -98,4 +111,4 @@ class Service:
 
     def fits(self, endpoint: WorkerEndpoint) -> bool:
         """Whether this worker is of the kind."""
-        return endpoint.name == self.role and self.api in (None, endpoint.api)
+        return endpoint.role == self.role and self.api in (None, endpoint.api)

@@ -16,6 +16,7 @@ class GatewaySettings:
 
     Attributes:
         keys: API keys; any of them opens every route. Without one the gateway is open to whoever reaches its port.
+        admin_keys: keys that may administer the service as well (POST /v1/qserve/restart); none: nobody may over HTTP.
         cors_origins: browser origins that may call, spelled exactly (`https://chat.example.org`); none: CORS is off.
         allowed_hosts: names that a request's Host header may carry, without the port; empty: any. With no key on
             loopback this is what keeps a web page from reaching the gateway through a DNS name of its own.
@@ -29,6 +30,7 @@ class GatewaySettings:
     """
 
     keys: tuple[str, ...] = field(default=(), repr=False)
+    admin_keys: tuple[str, ...] = field(default=(), repr=False)
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     max_queue: int = 256
@@ -40,7 +42,7 @@ class GatewaySettings:
     watch_interval_s: float = 0.2
 
     def __post_init__(self) -> None:
-        for key in self.keys:
+        for key in (*self.keys, *self.admin_keys):
             if not key or not key.isascii() or not key.isprintable() or " " in key:
                 raise UsageError("an API key must be printable ASCII without spaces, and not empty; change --api-key")
         for origin in self.cors_origins:

@@ -64,7 +64,12 @@ class Service:
         return [float(one["reward"]) for one in answer["data"]]
 
     def _reward_model(self) -> str:
-        names = [name for worker in self.report if worker["worker"] == "reward" for name in worker["models"]]
+        names = [
+            name
+            for worker in self.report
+            if worker.get("role", worker["worker"]) == "reward"
+            for name in worker["models"]
+        ]
         if not names:
             raise UsageError("this service has no reward model; start it with qserve.up(…, reward=…)")
         return str(names[0])

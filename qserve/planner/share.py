@@ -12,7 +12,7 @@ from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 
-__all__ = ["SharedPlan", "make_shared_plan"]
+__all__ = ["SharedPlan", "make_shared_plan", "num_held_bytes"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _beside(
 ) -> SharedPlan:
     own = replace(hardware, devices=hardware.devices[:1])
     reward_plan = make_plan(reward, own, _scored(reward_request))
-    rest = _without(hardware, _held_bytes(reward_plan))
+    rest = _without(hardware, num_held_bytes(reward_plan))
     place = hardware.devices[0].name if hardware.devices else "the CPU"
     where = f"chat and reward share {place}"
     chat_plan = make_plan(chat, rest, request)
@@ -101,7 +101,7 @@ def _beside_chat(reward: Plan, chat: Plan) -> Plan:
     """
     if reward.on_cpu or not (reward.fits and chat.fits):
         return reward
-    taken = _held_bytes(chat)
+    taken = num_held_bytes(chat)
     first = reward.devices[0]
     shared = replace(
         first,
@@ -111,7 +111,8 @@ def _beside_chat(reward: Plan, chat: Plan) -> Plan:
     return replace(reward, devices=(shared, *reward.devices[1:]))
 
 
-def _held_bytes(plan: Plan) -> int:
+def num_held_bytes(plan: Plan) -> int:
+    """What a plan takes of its first device."""
     device = plan.devices[0]
     held = device.weights_bytes + device.kv_cache_bytes + device.activations_bytes + device.runtime_bytes
     return held + device.cuda_graphs_bytes

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from qserve.runs.private import open_private
-from qserve.supervisor import keys, stacks
+from qserve.supervisor import keys
+from qserve.supervisor.liveness import stacks
 
 __all__ = ["Child"]
 

@@ -16,13 +16,13 @@ from qserve.engine.own_launch import OwnLaunch
 from qserve.engine.process import WorkerSpec
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
-from qserve.planner.speed.estimate import Replica, replicas_of
+from qserve.planner.speed.estimate import Replica
 from qserve.reward.judges.served import ServedChat
 from qserve.reward.settings import RewardSettings
 from qserve.supervisor.latency import LatencyWatch
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.screen import Screen
-from qserve.supervisor.worker import SupervisedWorker, WorkerEvents
+from qserve.supervisor.worker import ANY, CPU, SupervisedWorker, WorkerEvents
 
 __all__ = ["Hosted", "supervised"]
 
@@ -32,7 +32,7 @@ class Hosted:
     """A model to serve.
 
     Attributes:
-        role: what it is for; names its worker.
+        role: what it is for; names its worker, with the index of the replica where there are several.
         folder: the checkpoint on disk; with `load_format` dummy its config.json is enough.
         names: what requests may call it; the first is canonical.
         plan: how it runs.
@@ -43,6 +43,8 @@ class Hosted:
         cards: what the worker may see of this machine's; None: all.
         speed: its steps as planned; None where nothing is planned of its speed.
         tokenizer: folder with the tokenizer's files, where that is not `folder`.
+        index: of this replica among the `num_replicas` of its role.
+        num_cores: that it may compute on; None: all of the machine.
     """
 
     role: Literal["chat", "reward"]
@@ -56,6 +58,14 @@ class Hosted:
     cards: tuple[Device, ...] | None = None
     tokenizer: Path | None = None
     speed: Replica | None = None
+    index: int = 0
+    num_replicas: int = 1
+    num_cores: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its worker: `chat`, or `chat-1` where there are several."""
+        return self.role if self.num_replicas == 1 else f"{self.role}-{self.index}"
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -74,25 +84,27 @@ def supervised(
 
     `chat` is the chat model beside it, which a judge among its rewards may ask.
     """
-    socket = private / f"{hosted.role}.sock"
+    socket = private / f"{hosted.name}.sock"
     key = secrets.token_urlsafe(32)
-    limits, replicas = hosted.plan.workload, replicas_of(hosted.plan)
+    limits = hosted.plan.workload
     endpoint = WorkerEndpoint(
-        hosted.role, hosted.names, UnixAddress(socket), key, replicas * limits.max_num_seqs, limits.max_model_len,
+        hosted.name, hosted.names, UnixAddress(socket), key, limits.max_num_seqs, limits.max_model_len,
         api=_api_of(hosted), engine=hosted.plan.engine, plan=hosted.plan.to_json(),
         tells_report=hosted.role == "reward", tokenizer=hosted.tokenizer or hosted.folder,
-        vocab_size=_vocab_size(hosted.folder),
+        vocab_size=_vocab_size(hosted.folder), role=hosted.role,
     )  # fmt: skip
-    record.plan(hosted.role, hosted.plan, hosted.names)
+    record.plan(hosted.name, hosted.plan, hosted.names)
     if hosted.engine_args or hosted.verify_quant:
-        record.teaches_nothing(hosted.role)
+        record.teaches_nothing(hosted.name)
     launch = _launch(hosted, socket, key, private, chat)
-    launch.environment = {**launch.environment, **_seen_by(hosted.cards, hosted.plan.on_cpu)}
-    worker = SupervisedWorker(endpoint, launch, record.log_file(hosted.role), _teller(record, screen))
-    if hosted.role == "chat" and hosted.load_format != "dummy":
+    seen = _seen_by(hosted.cards, hosted.plan.on_cpu)
+    launch.environment = {**launch.environment, **seen, **_threads(hosted.num_cores)}
+    worker = SupervisedWorker(endpoint, launch, record.log_file(hosted.name), _teller(record, screen))
+    worker.devices = _devices(hosted)
+    if hosted.role == "chat" and hosted.load_format != "dummy" and not hosted.index:  # all load the same weights
         worker.vocab_size = endpoint.vocab_size
     endpoint.memory = worker.memory
-    if hosted.speed is not None and replicas == 1:  # requests of several are not told apart
+    if hosted.speed is not None:
         endpoint.latency = LatencyWatch(hosted.speed, record.kept, endpoint)
     return worker
 
@@ -113,7 +125,7 @@ def _api_of(hosted: Hosted) -> Api:
 def _launch(hosted: Hosted, socket: Path, key: str, private: Path, chat: WorkerEndpoint | None) -> Launch:
     folder, names, plan = hosted.folder.resolve(), hosted.names, hosted.plan
     spec = WorkerSpec(folder, names, plan, socket, key, hosted.load_format, hosted.verify_quant)
-    file = private / f"{hosted.role}.json"
+    file = private / f"{hosted.name}.json"
     if hosted.role == "reward":
         served = None if chat is None else _judge(chat).to_json()
         return OwnLaunch("qserve.reward", spec, file, reward=hosted.reward.to_json(), served=served)
@@ -137,6 +149,19 @@ def _seen_by(cards: tuple[Device, ...] | None, on_cpu: bool) -> dict[str, str]:
     if cards is None or not all(card.uuid for card in cards):
         return order
     return {**order, "CUDA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards)}
+
+
+def _threads(num_cores: int | None) -> dict[str, str]:
+    """Replicas on one CPU share its cores: each with all of them would spend its time waiting for the others."""
+    return {} if num_cores is None else {"OMP_NUM_THREADS": str(num_cores), "MKL_NUM_THREADS": str(num_cores)}
+
+
+def _devices(hosted: Hosted) -> frozenset[str]:
+    """What it computes on, as far as that is known: cards by their uuid, the CPU, or any card."""
+    if hosted.plan.on_cpu:
+        return frozenset({CPU})
+    cards = hosted.cards or ()
+    return frozenset(card.uuid for card in cards) if cards and all(card.uuid for card in cards) else frozenset({ANY})
 
 
 def _teller(record: RunRecord, screen: Screen) -> WorkerEvents:

@@ -30,19 +30,19 @@ def keys_in_use(given: Sequence[str], files: Iterable[Path]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(keys))
 
 
-def keys_of_file(file: Path) -> tuple[str, ...]:
+def keys_of_file(file: Path, flag: str = "--api-key-file") -> tuple[str, ...]:
     """One key a line; empty lines and those that begin with # are left out. Raises UsageError where there is none."""
     try:
         text = file.read_text()
         mode = file.stat().st_mode
     except OSError as error:
-        raise UsageError(f"--api-key-file {file} can't be read: {error.strerror}") from error
+        raise UsageError(f"{flag} {file} can't be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise UsageError(f"--api-key-file {file} is no text; it holds one key a line") from None
+        raise UsageError(f"{flag} {file} is no text; it holds one key a line") from None
     lines = (line.strip() for line in text.splitlines())
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
-        raise UsageError(f"--api-key-file {file} holds no key; write one a line, for example of `openssl rand -hex 24`")
+        raise UsageError(f"{flag} {file} holds no key; write one a line, for example of `openssl rand -hex 24`")
     if mode & stat.S_IROTH:
         _log.warning("%s can be read by every user of this machine; chmod 600 it", file)
     return keys

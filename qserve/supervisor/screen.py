@@ -117,7 +117,7 @@ class Screen:
 @dataclass(frozen=True)
 class Shown:
     """A worker that is ready: `memory` is what it holds as measured, `phases_s` what its start was spent on, `sanity`
-    whether its model predicts text, where that was asked."""
+    whether its model predicts text, where that was asked. `name` tells replicas of one `role` apart."""
 
     role: str
     names: tuple[str, ...]
@@ -126,6 +126,7 @@ class Shown:
     phases_s: Mapping[str, float]
     notes: Sequence[str] = ()
     sanity: Sanity | None = None
+    name: str = ""
 
 
 def ready_rows(
@@ -135,14 +136,27 @@ def ready_rows(
     rows = [("API", f"{url}/v1  ({'guarded by your key' if has_key else 'no key; only this machine reaches it'})")]
     if has_ui:
         rows.append(("UI", f"{url}/  (in a browser; it starts when it is first opened)"))
-    for worker in workers:
-        rows += _worker_rows(worker)
+    for role in dict.fromkeys(worker.role for worker in workers):
+        replicas = [worker for worker in workers if worker.role == role]
+        rows += _worker_rows(replicas[0]) if len(replicas) == 1 else _role_rows(replicas)
     return [
         *rows,
         ("Try", _example(url, workers[0], has_key)),
         ("Logs", str(logs)),
         ("Stop", "Ctrl-C; running requests finish first"),
     ]
+
+
+def _role_rows(replicas: Sequence[Shown]) -> list[tuple[str, str]]:
+    """What holds for all replicas, then a line for each: where it runs, what it holds, how long it took to start."""
+    common = [row for row in _worker_rows(replicas[0]) if row[0] not in ("Memory", "Start", "")]
+    return [*common, *((worker.name, _replica(worker)) for worker in replicas)]
+
+
+def _replica(worker: Shown) -> str:
+    tokens = worker.memory.get("kv_cache_tokens")
+    parts = [_devices(worker.plan), _memory(worker), f"KV pool of {tokens:,} tokens" if tokens else ""]
+    return " · ".join([part for part in parts if part] + [f"start {sum(worker.phases_s.values()):.1f} s"])
 
 
 def _worker_rows(worker: Shown) -> list[tuple[str, str]]:

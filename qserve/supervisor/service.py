@@ -18,7 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.engine.base import WorkerState
-from qserve.errors import QserveError, UsageError, WorkerFailed
+from qserve.errors import QserveError, UsageError
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
@@ -28,6 +28,7 @@ from qserve.supervisor.hosted import Hosted, supervised
 from qserve.supervisor.measure import held_by, measure_last, measure_on
 from qserve.supervisor.private import private_folder
 from qserve.supervisor.record import Recording, RunRecord
+from qserve.supervisor.replicas import RollingRestart, start_all, watch_all
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.sanity.checks import Checks
 from qserve.supervisor.screen import Screen, Shown, ready_rows
@@ -102,8 +103,28 @@ class _StopSignal:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._arrive)
 
+    def on_hangup(self, restart: Callable[[], object]) -> None:
+        """SIGHUP restarts, unless it says that the terminal is gone that this was started from: that stops."""
+        had_terminal = _has_terminal()
+
+        def arrive() -> None:
+            if had_terminal and not _has_terminal():
+                self._arrive()
+            else:
+                restart()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, arrive)
+
     def _arrive(self) -> None:
         (self.second if self.first.is_set() else self.first).set()
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen) -> int:
@@ -141,7 +162,10 @@ async def _serve(
             for worker in workers:
                 worker.start_limit_s = options.start_timeout_s
             endpoints = [worker.endpoint for worker in workers]
-            in_flight = _InFlight(build_gateway(options.gateway, endpoints, options.traces, ui, record.kept))
+            rolling = RollingRestart(workers)
+            stop.on_hangup(rolling.begin)
+            gateway = build_gateway(options.gateway, endpoints, options.traces, ui, record.kept, rolling.begin)
+            in_flight = _InFlight(gateway)
             server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)
             serving = asyncio.create_task(_run_server(server, listener))
             try:
@@ -150,6 +174,7 @@ async def _serve(
                     status = await _drain(workers, in_flight, options, screen, stop)
             finally:
                 screen.end_progress()
+                await rolling.stop()
                 await measure_last(workers, record)
                 await asyncio.gather(*(worker.stop() for worker in workers))
                 server.should_exit = True
@@ -162,7 +187,8 @@ def _workers(hosted: Sequence[Hosted], private: Path, record: RunRecord, screen:
     """A chat model stands before the rewards that may ask it."""
     workers: list[SupervisedWorker] = []
     for one in hosted:
-        chat = next((worker.endpoint for worker in workers if worker.endpoint.name == "chat"), None)
+        chats = [worker.endpoint for worker in workers if worker.endpoint.role == "chat"]
+        chat = chats[one.index % len(chats)] if chats and one.role == "reward" else None
         workers.append(supervised(one, private, record, screen, chat))
     return workers
 
@@ -171,7 +197,7 @@ async def _live(
     workers: list[SupervisedWorker], url: str, options: UpOptions, record: RunRecord, screen: Screen, stop: _StopSignal
 ) -> int | None:
     """Start the workers and stay with them; None when the user wants to stop, before or after they were ready."""
-    if not await _unless_stopped(_start(workers), stop):
+    if not await _unless_stopped(start_all(workers), stop):
         return 0
     memory = [await held_by(worker) for worker in workers]
     for worker, held in zip(workers, memory, strict=True):
@@ -203,7 +229,9 @@ def _shown(worker: SupervisedWorker, held: dict[str, Any], found: Mapping[str, S
     endpoint, launch = worker.endpoint, worker.launch
     assert launch.plan is not None, "a model is served by a plan"
     sanity = found.get(endpoint.name)
-    return Shown(endpoint.name, endpoint.models, launch.plan, held, worker.phases_s, launch.notes, sanity)
+    return Shown(
+        endpoint.role, endpoint.models, launch.plan, held, worker.phases_s, launch.notes, sanity, endpoint.name
+    )
 
 
 def _tell_programs(file: Path, url: str, run_folder: Path) -> None:
@@ -233,44 +261,17 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: _StopSignal) ->
             await working
 
 
-async def _start(workers: list[SupervisedWorker]) -> None:
-    """All at once, unless one measures free memory meanwhile: then one after the other."""
-    if any(worker.launch.measures_free_memory for worker in workers):
-        for worker in workers:
-            await worker.start()
-        return
-    async with _first_error(), asyncio.TaskGroup() as group:
-        for worker in workers:
-            group.create_task(worker.start())
-
-
 async def _watch(
     workers: list[SupervisedWorker], record: RunRecord, after_ready: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     """Stay with the workers, measure them, and do what is left of the start."""
     measuring = asyncio.create_task(measure_on(workers, record))
     try:
-        async with _first_error(), asyncio.TaskGroup() as group:
-            group.create_task(after_ready())
-            for worker in workers:
-                group.create_task(worker.watch())
+        await watch_all(workers, after_ready)
     finally:
         measuring.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await measuring
-    raise WorkerFailed("the workers are gone")
-
-
-@contextlib.asynccontextmanager
-async def _first_error() -> Any:
-    """A group of tasks fails with a group of errors; the first is the one that a user can act on."""
-    try:
-        yield
-    except* QserveError as errors:
-        first: BaseException = errors
-        while isinstance(first, BaseExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None
 
 
 async def _drain(

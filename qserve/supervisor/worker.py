@@ -18,12 +18,12 @@ from qserve.engine.process_tree import tree_of
 from qserve.errors import QserveError, WorkerFailed
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
-from qserve.supervisor import activity, stacks, stall
 from qserve.supervisor.child import Child
+from qserve.supervisor.liveness import activity, stacks, stall
+from qserve.supervisor.liveness.start_watch import StartStuck, StartWatch
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
-from qserve.supervisor.start_watch import StartStuck, StartWatch
 
-__all__ = ["SupervisedWorker", "WorkerEvents"]
+__all__ = ["ANY", "CPU", "SupervisedWorker", "WorkerEvents"]
 
 _log = logging.getLogger("qserve.supervisor")
 _FIRST_PAUSE_S = 0.25
@@ -35,6 +35,11 @@ _READY_INTERVAL_S = 0.1
 _HEALTH_INTERVAL_S = 2.0
 _HEALTH_TIMEOUT_S = 30.0
 _MISSED_HEALTH_CHECKS = 3
+_DRAIN_LOOK_S = 0.05
+
+CPU = "cpu"
+ANY = "any"
+"""Words among `SupervisedWorker.devices` for the CPU, and for cards that can't be told apart."""
 
 WorkerEvents = Callable[[str, str, dict[str, Any]], None]
 """`tell(worker, event, details)`: `phase`, `ready`, `down`, `restart`, `retry`; for the screen and the run's record."""
@@ -64,6 +69,9 @@ class SupervisedWorker:
         """Of a model that must predict text; None where that is no question (rewards, random weights on purpose)."""
         self.start_limit_s: float | None = None
         """How long its start may show no progress; None: by phase (`start_watch.py`)."""
+        self.devices: frozenset[str] = frozenset({CPU})
+        """What it computes on: uuids of cards, or `CPU`, or `ANY`."""
+        self._restart_wanted = asyncio.Event()
         self._log_file = log_file
         self._tell = tell
         self._child: Child | None = None
@@ -101,7 +109,21 @@ class SupervisedWorker:
             reason = await self._until_down()
             if time.monotonic() - ready_at > _WELL_AFTER_S:
                 pause_s = _FIRST_PAUSE_S
-            pause_s = await self._restart(reason, pause_s)
+            wanted = self._restart_wanted.is_set()
+            self._restart_wanted.clear()
+            pause_s = await self._restart(reason, 0.0 if wanted else pause_s)
+
+    async def restart(self) -> None:
+        """Let its requests come to their ends, without new ones, and start it again. Returns when it is ready.
+
+        Somebody must `watch` it. Raises WorkerFailed if it does not come back.
+        """
+        before = self.endpoint.num_restarts
+        self._restart_wanted.set()
+        while self.endpoint.num_restarts == before or self.endpoint.state is not WorkerState.READY:
+            if self.endpoint.state is WorkerState.FAILED:
+                raise WorkerFailed(f"the {self.endpoint.name} worker did not come back: {self.endpoint.detail}")
+            await asyncio.sleep(_DRAIN_LOOK_S)
 
     async def stop(self) -> None:
         """End the worker: politely, then not."""
@@ -151,7 +173,7 @@ class SupervisedWorker:
             self._event("restart", reason=reason, pause_s=pause_s)
             _log.warning("%s worker: %s; restarting in %.2f s", self.endpoint.name, reason, pause_s)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             try:
                 await self.start()
             except QserveError as error:
@@ -206,8 +228,9 @@ class SupervisedWorker:
     async def _until_down(self) -> str:
         """The reason, once the worker has ended, or was ended because it hung or said that it is not well."""
         child = self._running
-        sick, hung = (asyncio.create_task(one) for one in (self._until_sick(), self._until_hung(child.pid)))
-        tasks = (asyncio.create_task(child.ended()), sick, hung)
+        waits = (self._until_sick(), self._until_hung(child.pid), self._until_drained())
+        sick, hung, drained = (asyncio.create_task(one) for one in waits)
+        tasks = (asyncio.create_task(child.ended()), sick, hung, drained)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -218,6 +241,10 @@ class SupervisedWorker:
             self._set(WorkerState.RESTARTING, "the worker ended")
             await self._reap()
             return death_of(child.returncode)
+        if not drained.cancelled():
+            self._set(WorkerState.RESTARTING, drained.result())
+            await self._end_now()
+            return drained.result()
         return await self._give_up(sick if hung.cancelled() else hung, has_stacks=not hung.cancelled())
 
     async def _give_up(self, said: asyncio.Task[str], *, has_stacks: bool) -> str:
@@ -241,6 +268,14 @@ class SupervisedWorker:
                 return "said that it is not well"
             if missed >= _MISSED_HEALTH_CHECKS:
                 return f"did not answer {missed} health checks"
+
+    async def _until_drained(self) -> str:
+        """A restart is wanted, and nobody is answered any more."""
+        await self._restart_wanted.wait()
+        self._set(WorkerState.DRAINING, "it is about to be restarted; running requests finish first")
+        while self.endpoint.num_requests:
+            await asyncio.sleep(_DRAIN_LOOK_S)
+        return "a restart was asked for"
 
     async def _until_hung(self, pid: int) -> str:
         """Requests wait for it and it does nothing (`stall.py`)."""

@@ -50,9 +50,10 @@ class Health(BaseModel):
 
 
 class WorkerStatus(BaseModel):
-    """A worker as the supervisor sees it."""
+    """A worker as the supervisor sees it; replicas of one role serve the same model."""
 
     name: str
+    role: Literal["chat", "reward"]
     state: Literal["starting", "ready", "restarting", "draining", "failed"]
     detail: str
     models: list[str]

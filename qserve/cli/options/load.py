@@ -12,6 +12,7 @@ import click
 
 from qserve.cli.options.numbers import LARGEST, Count, FiniteRange
 from qserve.errors import UsageError
+from qserve.planner.replicas import AUTO, NumReplicas
 from qserve.planner.speed.figures import Targets
 from qserve.planner.speed.load import THINK_S, Load, read_trace
 from qserve.planner.speed.request import SpeedRequest
@@ -45,6 +46,21 @@ class _Milliseconds(click.ParamType):  # type: ignore[type-arg]
         return milliseconds
 
 
+class ReplicaCount(click.ParamType):  # type: ignore[type-arg]
+    """A number of replicas, or auto."""
+
+    name = "N|auto"
+    most = 1024
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> NumReplicas:
+        text = str(value).strip()
+        if text == AUTO:
+            return AUTO
+        if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= self.most:
+            self.fail(f"{text[:40]!r} is no number of replicas; write 1 to {self.most:,}, or auto", param, ctx)
+        return int(text)
+
+
 _OPTIONS = (
     click.option("--input", "input_tokens", type=_POSITIVE, help="Tokens of a prompt [1000]."),
     click.option("--output", "output_tokens", type=_POSITIVE, help="Tokens of an answer [300]."),
@@ -64,10 +80,9 @@ _OPTIONS = (
     click.option("--tpot", type=_Milliseconds(), help="Target: time per output token after the first: 50ms."),
     click.option(
         "--replicas",
-        "--data-parallel-size",
-        "replicas",
-        type=_POSITIVE,
-        help="Servers side by side, each on tensor-parallel-size cards.",
+        type=ReplicaCount(),
+        help="Servers of the model side by side, each on tensor-parallel-size cards, or that many parts of a CPU; "
+        "auto: as many as the cards hold, or as the load wants [1; with a load auto].",
     ),
 )
 _PRICE_OPTIONS = (
@@ -99,12 +114,13 @@ def speed_request_of(values: dict[str, Any]) -> SpeedRequest:
 
     Raises UsageError for two loads at once, and for targets without a load.
     """
+    replicas = None if values.get("replicas") == AUTO else values.get("replicas")
     named = {name: values[name] for name in ("concurrency", "burst", "rps", "users") if values.get(name)}
     lengths = {name: values[name] for name in ("input_tokens", "output_tokens") if values.get(name)}
     targets = Targets(values.get("ttft"), values.get("tpot"))
     prices = price_file(values["prices"]) if values.get("prices") else None
     if not (named or lengths or values.get("trace") or targets):
-        return SpeedRequest(replicas=values.get("replicas"), prices=prices)
+        return SpeedRequest(replicas=replicas, prices=prices)
     if values.get("think_time") and "users" not in named:
         raise UsageError("--think-time is of --users; give how many, or leave it out")
     trace = read_trace(values["trace"].read_text(), str(values["trace"])) if values.get("trace") else ()
@@ -120,7 +136,7 @@ def speed_request_of(values: dict[str, Any]) -> SpeedRequest:
         prefix_share=values.get("prefix_share") or 0.0,
         think_s=values.get("think_time") or THINK_S,
     )
-    return SpeedRequest(load, targets, values.get("replicas"), prices)
+    return SpeedRequest(load, targets, replicas, prices)
 
 
 def price_file(path: Path) -> dict[str, Any]:

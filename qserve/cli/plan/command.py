@@ -17,12 +17,14 @@ from qserve.cli.options.deployment import config_option, deployment_of
 from qserve.cli.options.load import load_options, price_options, speed_request_of
 from qserve.cli.options.planning import hardware_of, plan_options, request_of
 from qserve.cli.state import state_folder
+from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
+from qserve.planner.replicas import NumReplicas, as_one, plan_replicas
 from qserve.planner.share import SharedPlan, make_shared_plan
-from qserve.planner.speed.plan import cheapest_cards, plan_for_load
+from qserve.planner.speed.plan import cheapest_cards, plan_for_load, with_one_stream
 from qserve.planner.speed.request import SpeedRequest
 
 __all__ = ["command"]
@@ -98,7 +100,7 @@ def command(
         _print_cheapest(model, reward, hardware, request, wanted, as_json, values["monthly"])
         return
     if reward is None:
-        plan = plan_for_load(checkpoint, hardware, request, wanted)
+        plan = _planned(checkpoint, hardware, request, wanted, values["replicas"])
         _print(plan, as_json, explain, values["monthly"])
         fits, shared = plan.fits, None
     else:
@@ -110,6 +112,17 @@ def command(
     _hold_against(ctx, plan, shared.reward if shared else None)
     if not fits:
         sys.exit(_DOES_NOT_FIT)
+
+
+def _planned(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, replicas: NumReplicas | None
+) -> Plan:
+    """Replicas that no load decides, on whole cards or on parts of a device, or the layout for the load."""
+    is_apart = isinstance(replicas, int) and replicas <= len(hardware.devices)
+    if replicas in (None, 1) or is_apart or (wanted.load is not None and hardware.devices):
+        return plan_for_load(checkpoint, hardware, request, wanted)
+    plan = as_one(plan_replicas(checkpoint, hardware, request, replicas or 1))
+    return with_one_stream(plan, checkpoint, hardware, wanted.measured)
 
 
 def _hold_against(ctx: click.Context, plan: Plan, reward: Plan | None) -> None:

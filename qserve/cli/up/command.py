@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_REWARD_FLAGS = ("served_reward_name", "reward_quant", "reward_engine", *REWARD_FLAGS)
+_REWARD_FLAGS = ("served_reward_name", "reward_quant", "reward_engine", "reward_replicas", *REWARD_FLAGS)
 _CHAT_FLAGS = (
     "served_model_name", "load_format", "strict", "verify_quant", "engine_args", *LOAD_FLAGS,
     *PlanRequest.__dataclass_fields__,
@@ -58,6 +58,13 @@ _CHAT_FLAGS = (
     help="What computes rewards: qserve's own scorer, or vLLM's pooling runner where the format allows.",
 )
 @click.option(
+    "--reward-replicas",
+    type=Count(min=1, max=1024),
+    default=1,
+    show_default=True,
+    help="Servers of the reward model side by side, each on a card or a part of the CPU of its own.",
+)
+@click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others than loopback need a key."
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
@@ -72,6 +79,12 @@ _CHAT_FLAGS = (
     multiple=True,
     type=click.Path(path_type=Path),
     help="A file with such keys, one a line. May be repeated.",
+)
+@click.option(
+    "--admin-key-file",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A file with keys, one a line, that may also restart the workers: POST /v1/qserve/restart. May be repeated.",
 )
 @click.option(
     "--ui/--no-ui", default=None, help="Start the web UI at once, or not at all [when / is first opened in a browser]."
@@ -159,10 +172,12 @@ def command(
     served_reward_name: tuple[str, ...],
     reward_quant: str,
     reward_engine: str,
+    reward_replicas: int,
     host: str,
     port: int,
     api_key: tuple[str, ...],
     api_key_file: tuple[Path, ...],
+    admin_key_file: tuple[Path, ...],
     ui: bool | None,
     cors_origin: tuple[str, ...],
     max_queue: int,
@@ -190,6 +205,7 @@ def command(
     qserve up --model ./my-checkpoint --quant 4bit --max-model-len 8192 --port 9000
     qserve up --model Qwen/Qwen3-8B --reward ./my-reward-model
     qserve up --model demo --engine vllm --engine-args "--seed 7"
+    qserve up --model Qwen/Qwen3-8B --replicas auto
     qserve up --model Qwen/Qwen3-32B --users 30 --ttft 2s --tpot 50ms
     qserve up --config qwen3-32b-1x24gb
     qserve up --model Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key-file ~/.qserve-key
@@ -204,7 +220,7 @@ def command(
     from qserve.gateway.settings import GatewaySettings
     from qserve.gateway.telemetry.tracing import NoTraces, to_collector
     from qserve.supervisor import UpOptions, logs, ports, serve
-    from qserve.supervisor.keys import keys_in_use
+    from qserve.supervisor.keys import keys_in_use, keys_of_file
     from qserve.supervisor.web_ui import check_installed
 
     if gpu not in (None, "none"):
@@ -222,6 +238,7 @@ def command(
     ports.check_exposure(host, api_key)
     gateway = GatewaySettings(
         keys=api_key,
+        admin_keys=tuple(key for file in admin_key_file for key in keys_of_file(file, "--admin-key-file")),
         cors_origins=cors_origin,
         allowed_hosts=("localhost", "127.0.0.1", "[::1]", host) if not api_key else (),
         max_queue=max_queue,
@@ -237,7 +254,16 @@ def command(
     )  # fmt: skip
     with logs.failures_told(log_format), tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
         wanted = Wanted(
-            model, served_model_name, reward, served_reward_name, settings, load_format, Path(configs), reward_engine
+            model,
+            served_model_name,
+            reward,
+            served_reward_name,
+            settings,
+            load_format,
+            Path(configs),
+            reward_engine,
+            values["replicas"],
+            reward_replicas,
         )
         hosted = [
             replace(one, engine_args=engine_args, verify_quant=verify_quant) if one.role == "chat" else one
@@ -266,7 +292,8 @@ def _check_roles(model: str | None, reward: str | None) -> None:
     if reward is None and model is not None:
         refuse_given(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
     if model is not None and reward is not None:
-        refuse_given(LOAD_FLAGS, "of a load, which layouts are chosen for where one model has the cards; leave it out")
+        why = "of a load, which layouts are chosen for where one model has the cards; leave it out"
+        refuse_given([name for name in LOAD_FLAGS if name != "replicas"], why)
     if model is None and reward is not None:
         why = "for a chat model, and none is named; add --model, or leave it out"
         refuse_given(_CHAT_FLAGS, f"{why} (a reward model takes --reward-quant, --reward-engine, --max-length, …)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from qserve.core.hardware import Hardware
 from qserve.detect.packages import Packages
 from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, PlanRequest
 from qserve.planner.fits import check_fits
+from qserve.planner.replicas import AUTO, NumReplicas, ReplicaPlan, plan_both, plan_replicas, spread
 from qserve.planner.share import make_shared_plan
-from qserve.planner.speed.estimate import device_of, replica_of
+from qserve.planner.speed.estimate import device_of, replica_of, replicas_of
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.planner.speed.plan import plan_for_load, with_one_stream
 from qserve.planner.speed.request import NO_LOAD, SpeedRequest
@@ -33,6 +34,7 @@ from qserve.supervisor.screen import Screen
 
 __all__ = ["Wanted", "what_to_host"]
 
+_REWARD_REPLICAS = "--reward-replicas"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
@@ -58,17 +60,17 @@ def what_to_host(
     reward_request = _reward_request(wanted, reward, hardware, reward_quant)
     if wanted.model is None:
         assert reward is not None, "one of the two was named"
-        plan = check_fits(make_plan(reward.planned(), hardware, reward_request))
-        return [_reward(wanted, reward, plan)]
+        scored = plan_replicas(reward.planned(), hardware, reward_request, wanted.reward_replicas, _REWARD_REPLICAS)
+        return _replicas(_reward(wanted, reward, scored[0].plan), scored)
     chat = resolve(wanted.model)
     _refuse_classifier(wanted, chat)
     for message in chat.messages:
         screen.note(message)
     request, why = choose_engine(chat, hardware, request, Packages.installed())
     if reward is None:
-        plan = check_fits(_planned(chat, hardware, request, speed, measured))
-        hosted = [_chat(wanted, chat, plan, screen)]
-    else:
+        answering = _planned(chat, hardware, request, wanted.replicas, replace(speed, measured=measured(chat)))
+        hosted = _replicas(_chat(wanted, chat, answering[0].plan, screen), answering)
+    elif wanted.replicas in (None, 1) and wanted.reward_replicas == 1:
         shared = make_shared_plan(chat, reward.planned(), hardware, request, reward_request)
         for plan in (shared.reward, shared.chat):
             check_fits(plan)
@@ -77,7 +79,15 @@ def what_to_host(
             replace(_chat(wanted, chat, shared.chat, screen), cards=shared.chat_cards),
             replace(_reward(wanted, reward, shared.reward), cards=shared.reward_cards),
         ]
-    hosted[0] = _with_speed(hosted[0], chat, hardware, measured(chat))
+    else:
+        counts = (wanted.replicas or 1, wanted.reward_replicas)
+        both = plan_both(chat, reward.planned(), hardware, (request, reward_request), counts)
+        screen.note(both.where)
+        hosted = [
+            *_replicas(_chat(wanted, chat, both.chat[0].plan, screen), both.chat),
+            *_replicas(_reward(wanted, reward, both.reward[0].plan), both.reward),
+        ]
+    hosted = [_with_speed(one, chat, hardware, measured(chat)) if one.role == "chat" else one for one in hosted]
     plan = hosted[0].plan
     screen.note(f"engine: {plan.engine} {plan.engine_version} ({why})")
     screen.note(f"weights: {plan.quant.scheme} ({plan.quant.reason})")
@@ -98,12 +108,23 @@ def _check_judges(wanted: Wanted, reward: RewardCheckpoint | None) -> None:
 
 
 def _planned(
-    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, speed: SpeedRequest,
-    measured: Callable[[Checkpoint], Measured],
-) -> Plan:  # fmt: skip
-    if speed.load is None and not speed.replicas:
-        return make_plan(checkpoint, hardware, request)
-    return plan_for_load(checkpoint, hardware, request, replace(speed, measured=measured(checkpoint)))
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, count: NumReplicas | None, speed: SpeedRequest
+) -> list[ReplicaPlan]:
+    """A plan for each replica of a chat model that has the machine for itself; a load decides the layout."""
+    if speed.load is None or (not hardware.devices and count not in (None, 1, AUTO)):
+        return plan_replicas(checkpoint, hardware, request, count or 1)
+    plan = check_fits(plan_for_load(checkpoint, hardware, request, speed))
+    return spread(plan, hardware, replicas_of(plan))
+
+
+def _replicas(one: Hosted, plans: Sequence[ReplicaPlan]) -> list[Hosted]:
+    """`one` as often as there are plans, each with its own, its cards and its cores."""
+    if len(plans) == 1:
+        return [replace(one, plan=plans[0].plan, num_cores=plans[0].num_cores)]
+    return [
+        replace(one, plan=each.plan, cards=each.cards, num_cores=each.num_cores, index=index, num_replicas=len(plans))
+        for index, each in enumerate(plans)
+    ]
 
 
 def _with_speed(hosted: Hosted, checkpoint: Checkpoint, hardware: Hardware, measured: Measured) -> Hosted:

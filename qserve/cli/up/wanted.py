@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from qserve.planner.engine import SCORER
+from qserve.planner.replicas import NumReplicas
 from qserve.reward.settings import RewardSettings
 
 __all__ = ["Wanted"]
@@ -14,7 +15,10 @@ __all__ = ["Wanted"]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user named. `configs` is a folder for config files of models that are not on disk."""
+    """What the user named. `configs` is a folder for config files of models that are not on disk.
+
+    `replicas` None: one, or as many as the layout for a load has.
+    """
 
     model: str | None
     model_names: tuple[str, ...]
@@ -24,3 +28,5 @@ class Wanted:
     load_format: Literal["auto", "dummy"]
     configs: Path
     reward_engine: str = SCORER
+    replicas: NumReplicas | None = None
+    reward_replicas: int = 1

@@ -6,18 +6,27 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qserve.wire.errors import ApiError
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "Moved"]
 
 # Until a first request has finished nobody knows how long one takes.
 _FIRST_GUESS_S = 5.0
 _SMOOTHING = 0.2
 _MAX_RETRY_AFTER_S = 60
+
+
+class Moved(Exception):
+    """Whoever waited here has a place elsewhere, at `to`."""
+
+    def __init__(self, to: Any) -> None:
+        super().__init__()
+        self.to = to
 
 
 @dataclass(eq=False, slots=True)
@@ -37,6 +46,8 @@ class Admission:
 
     def __init__(self, num_places: int, max_waiting: int) -> None:
         self.num_places = num_places
+        self.count_waiting: Callable[[], int] = lambda: self.num_waiting
+        """What `max_waiting` bounds: this queue, or those of several workers together."""
         self._max_waiting = max_waiting
         self._queue: deque[_Ticket] = deque()
         self._seconds_per_request = _FIRST_GUESS_S
@@ -71,6 +82,25 @@ class Admission:
             if not ticket.granted.done():
                 ticket.granted.set_exception(replace(error))
 
+    @property
+    def has_free_places(self) -> bool:
+        """Whether somebody who came now would not wait."""
+        return not self._queue and self.num_running_sequences < self.num_places
+
+    def move_first(self, to: Any) -> None:
+        """Who waits longest is to go to another worker: its wait ends with `Moved`."""
+        ticket = self._queue.popleft()
+        if not ticket.granted.done():
+            ticket.granted.set_exception(Moved(to))
+        self._admit()
+
+    def check_queue(self) -> None:
+        """429 unless one more may wait."""
+        if self.count_waiting() < self._max_waiting:
+            return
+        message = f"{self.count_waiting()} requests wait already; try again later or raise --max-queue"
+        raise ApiError(429, message, "queue_full", retry_after_s=self.retry_after_s())
+
     def retry_after_s(self) -> int:
         """Whole seconds until the queue will have moved through, by the pace of the requests that finished last."""
         ahead = sum(ticket.num_sequences for ticket in self._queue) + self.num_running_sequences
@@ -82,7 +112,7 @@ class Admission:
         if not ahead and self.num_running_sequences + num_sequences <= self._places_for(background):
             self._take(num_sequences)
             return
-        self._check_room()
+        self.check_queue()
         ticket = _Ticket(num_sequences, asyncio.get_running_loop().create_future(), background)
         self._queue.insert(self._turn_of(ticket), ticket)
         try:
@@ -99,12 +129,6 @@ class Admission:
         if ticket.is_background:
             return len(self._queue)
         return next((turn for turn, other in enumerate(self._queue) if other.is_background), len(self._queue))
-
-    def _check_room(self) -> None:
-        if len(self._queue) < self._max_waiting:
-            return
-        message = f"{len(self._queue)} requests wait already; try again later or raise --max-queue"
-        raise ApiError(429, message, "queue_full", retry_after_s=self.retry_after_s())
 
     def _withdraw(self, ticket: _Ticket) -> None:
         if ticket.granted.done() and not ticket.granted.cancelled() and ticket.granted.exception() is None:

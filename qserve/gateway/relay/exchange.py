@@ -1,24 +1,30 @@
 """One generation, from the client's bytes to the worker's bytes and back.
 
-    validate once → find the worker → wait for a place → forward the same bytes → relay what comes
+    validate once → choose a replica → wait for a place → forward the same bytes → relay what comes
 
 Two things end it early, whatever it is doing: the client leaves, or the supervisor gives the worker up. Either closes
-the connection to the worker, and with it the generation.
+the connection to the worker, and with it the generation. A request of which its client has seen no byte is then asked
+again at another replica, where there is one: a worker's end is no fault of those who wait for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 
 from starlette.types import Receive, Send
 
 from qserve.gateway.bodies import Body
+from qserve.gateway.relay.admission import Moved
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.relay.events import EventCutter, count_announcements, count_events
+from qserve.gateway.relay.replica_set import ReplicaSet, RoutedRequest
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.respond import JSON, send_body
+from qserve.gateway.routing.deadly import refusal
+from qserve.gateway.routing.outstanding import RequestTokens
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError, Dialect, from_engine
@@ -26,6 +32,8 @@ from qserve.wire.errors import ApiError, Dialect, from_engine
 __all__ = ["Call", "Exchange"]
 
 _EVENT_STREAM = b"text/event-stream"
+# What a request ends with that its worker did not answer: another replica may.
+_ELSEWHERE = frozenset({"worker_died", "worker_unreachable", "worker_not_ready", "draining"})
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
@@ -38,6 +46,7 @@ class Call:
         num_sequences: places it takes at the worker; 0 for work so small that it never queues.
         dialect: whose shape an error inside a stream has.
         is_bulk: of so many sequences that others go before it.
+        max_tokens: that the answer may have; None: as many as fit.
     """
 
     method: str
@@ -45,16 +54,17 @@ class Call:
     num_sequences: int
     dialect: Dialect
     is_bulk: bool = False
+    max_tokens: int | None = None
 
 
 class Exchange:
     """One request that a worker answers, with the body that goes with it."""
 
     def __init__(
-        self, upstream: Upstream, call: Call, body: Body, record: RequestRecord, metrics: GatewayMetrics,
+        self, replicas: ReplicaSet, call: Call, body: Body, record: RequestRecord, metrics: GatewayMetrics,
         stall_timeout_s: float,
     ) -> None:  # fmt: skip
-        self._upstream = upstream
+        self._replicas = replicas
         self._call = call
         self._body = body
         self._record = record
@@ -65,14 +75,66 @@ class Exchange:
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
-        self._upstream.check_ready()
+        call, tried, upstream = self._call, list[Upstream](), None
+        asked = self._replicas.asked(
+            call.path, self._body.data, self._record.model, call.num_sequences, call.max_tokens
+        )
+        while True:
+            try:
+                upstream = upstream or await self._chosen(asked, tried, receive)
+                await self._ask(upstream, asked, receive, send)
+            except Moved as moved:
+                upstream = moved.to
+            except ApiError as error:
+                error, is_final = self._seen(error, asked, tried, upstream)
+                if is_final:
+                    await self._fail(error, send)
+                    return
+                self._record.num_retries += 1
+                self._metrics.count_retry(self._record.worker, error.code)
+                upstream = None
+            else:
+                told = RequestTokens(self._record.num_prompt_tokens or 0, self._num_generated())
+                self._replicas.answered(asked, told)
+                return
+
+    async def _chosen(self, asked: RoutedRequest, tried: list[Upstream], receive: Receive) -> Upstream:
+        if chosen := self._replicas.chosen_now(asked, tried):
+            return chosen
+        never = asyncio.get_running_loop().create_future()  # nobody is asked who could be given up
+        async with EarlyEnd(receive, never, self._stall_timeout_s):
+            return await self._replicas.choose(asked, tried)
+
+    def _seen(
+        self, error: ApiError, asked: RoutedRequest, tried: list[Upstream], upstream: Upstream | None
+    ) -> tuple[ApiError, bool]:
+        """What the error comes to, and whether the request ends with it."""
+        if error.code == "worker_died" and self._replicas.deadly.died(asked.digest, self._life):
+            return (error if self._record.status else refusal()), True
+        if self._record.status or upstream is None or error.code not in _ELSEWHERE:
+            return error, True
+        if upstream.is_ready or error.code == "worker_died":  # who is not ready is not chosen anyway
+            tried.append(upstream)
+        return error, self._replicas.is_single or (len(tried) > 1 and error.code == "worker_died")
+
+    def _num_generated(self) -> int:
+        told = self._record.num_generated_tokens
+        return self._record.num_events if told is None else told
+
+    async def _ask(self, upstream: Upstream, asked: RoutedRequest, receive: Receive, send: Send) -> None:
+        """One attempt."""
+        upstream.check_ready()
+        self._upstream = upstream
+        self._life = (upstream.name, upstream.endpoint.num_restarts)
+        self._record.worker = upstream.name
         try:
-            async with EarlyEnd(receive, self._upstream.down, self._stall_timeout_s) as self._end:
-                await self._work(send)
+            with self._replicas.given(upstream, asked) as self._given:
+                async with EarlyEnd(receive, upstream.down, self._stall_timeout_s) as self._end:
+                    await self._work(send)
         except WorkerGivenUp:
-            await self._fail(_died(self._upstream.endpoint.detail), send)
-        except ApiError as error:
-            await self._fail(error, send)
+            raise _died(upstream.endpoint.detail) from None
+        finally:
+            self._replicas.even_out(upstream)
 
     async def _fail(self, error: ApiError, send: Send) -> None:
         if not self._streaming:
@@ -99,10 +161,11 @@ class Exchange:
     async def _forward(self, send: Send) -> None:
         self._record.phase = "waiting"
         call, record = self._call, self._record
-        request = self._upstream.client.request(
-            call.method, call.path, record.request_id, self._body, record.trace_headers
-        )
+        # Until its client has seen a byte, the request may have to be asked again.
+        body = self._body if self._replicas.is_single else Body(self._body.data)
+        request = self._upstream.client.request(call.method, call.path, record.request_id, body, record.trace_headers)
         self._await_worker(True)
+        self._upstream.endpoint.num_requests += 1
         try:
             async with request as reply:
                 if reply.content_type == _EVENT_STREAM and reply.status == 200:
@@ -116,6 +179,7 @@ class Exchange:
             raise _died(str(error)) from error
         finally:
             self._await_worker(False)
+            self._upstream.endpoint.num_requests -= 1
 
     def _await_worker(self, is_awaiting: bool) -> None:
         """What the supervisor tells a hung worker by: who waits for the worker, not for a client that reads slowly."""
@@ -182,7 +246,9 @@ class Exchange:
 
     async def _start_stream(self, reply: Reply, send: Send) -> None:
         """The status line waits for the first event: until then an error has a status of its own."""
+        self._given.has_begun()
         headers = [(b"content-type", reply.headers[b"content-type"]), *_STREAM_HEADERS]
+        self._body.drop()
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         self._streaming = True
         self._record.phase = "streaming"

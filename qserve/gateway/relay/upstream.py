@@ -6,19 +6,17 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from qserve.engine.base import WorkerEndpoint, WorkerState
 from qserve.errors import QserveError
 from qserve.gateway.relay.admission import Admission
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
-from qserve.gateway.routes import ROUTES, RelayedRoute
-from qserve.gateway.services import Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import ApiError
 
-__all__ = ["Upstream", "named", "serving", "watch"]
+__all__ = ["Observed", "Upstream", "watch"]
 
 _SCRAPE_TIMEOUT_S = 2.0
 # Measuring gives heap back and reads every page table: not for each of several scrapers.
@@ -33,6 +31,9 @@ class Upstream:
         self.endpoint = endpoint
         self.admission = Admission(endpoint.max_num_seqs, settings.max_queue)
         self.client = WorkerClient(endpoint.address, endpoint.key, settings.connect_timeout_s)
+        self.count_tokens: Callable[[], int] = lambda: 0
+        """Tokens that it has yet to read and write, and blocks of prompts that it has seen: the router tells them."""
+        self.count_blocks: Callable[[], int] = lambda: 0
         self.measured: Mapping[str, Any] = {}
         self._measured_s = -_MEASURED_FOR_S
         self._down: asyncio.Future[None] | None = None
@@ -56,6 +57,14 @@ class Upstream:
     @property
     def num_waiting(self) -> int:
         return self.admission.num_waiting
+
+    @property
+    def num_outstanding_tokens(self) -> int:
+        return self.count_tokens()
+
+    @property
+    def num_prefix_blocks(self) -> int:
+        return self.count_blocks()
 
     @property
     def down(self) -> asyncio.Future[None]:
@@ -121,58 +130,15 @@ class Upstream:
         return body
 
 
-def named(upstreams: Sequence[Upstream], model: str) -> Upstream:
-    """The worker that serves `model`. 404 names what is served."""
-    for upstream in upstreams:
-        if model in upstream.endpoint.names:
-            return upstream
-    served = ", ".join(repr(name) for upstream in upstreams for name in upstream.endpoint.names)
-    raise ApiError(404, f"the model {model[:100]!r} is not served here; there is {served}", "model_not_found", "model")
+class Observed(Protocol):
+    """What acts on the states that the supervisor writes."""
+
+    def observe(self) -> None: ...
 
 
-def serving(upstreams: Sequence[Upstream], route: RelayedRoute, model: str | None) -> tuple[Upstream, Service]:
-    """The worker that serves `model`, and its service of `route`; without a model the first worker that has one.
-
-    Raises ApiError: 404 for a model or a route that nobody serves, 400 for a model that does not serve this route.
-    """
-    for upstream in upstreams if model is None else [named(upstreams, model)]:
-        for service in route.services:
-            if _serves(service, route, upstream):
-                return upstream, service
-    raise _not_served(upstreams, route, model)
-
-
-def _not_served(upstreams: Sequence[Upstream], route: RelayedRoute, model: str | None) -> ApiError:
-    models = [one for one in upstreams if any(_serves(service, route, one) for service in route.services)]
-    where = f"{route.method} {route.path}"
-    if not models:
-        silent = [one for one in upstreams if any(service.fits(one.endpoint) for service in route.services)]
-        if silent:
-            name = silent[0].endpoint.models[0]
-            return ApiError(404, f"the engine does not serve {where} for the model {name!r}", "route_not_served")
-        kinds = " or ".join(f"{one.role} models on {one.api or 'any engine'}" for one in route.services)
-        return ApiError(404, f"{where} is served by {kinds}, and there is none here", "route_not_served")
-    who = " and ".join(repr(one.endpoint.models[0]) for one in models)
-    assert model is not None, "somebody serves it, and any would do"
-    asked = named(upstreams, model)
-    own = asked.endpoint
-    paths = ", ".join(
-        other.path for other in ROUTES
-        if isinstance(other, RelayedRoute) and any(_serves(service, other, asked) for service in other.services)
-    )  # fmt: skip
-    message = f"{model!r} is a {own.name} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
-    return ApiError(400, message, "route_not_served", "model")
-
-
-def _serves(service: Service, route: RelayedRoute, upstream: Upstream) -> bool:
-    """An engine of its own mind tells which of the routes it has for its model, once it is ready."""
-    fields = upstream.endpoint.request_fields if service.reader is not None else None
-    return service.fits(upstream.endpoint) and (fields is None or (route.path, route.method) in fields.routes)
-
-
-async def watch(upstreams: Iterable[Upstream], interval_s: float) -> None:
+async def watch(observed: Iterable[Observed], interval_s: float) -> None:
     """Looks at the states for ever. The supervisor writes a plain field, so nobody has to be told how to notify."""
     while True:
-        for upstream in upstreams:
-            upstream.observe()
+        for one in observed:
+            one.observe()
         await asyncio.sleep(interval_s)

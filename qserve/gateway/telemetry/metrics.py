@@ -46,6 +46,9 @@ class GatewayMetrics:
         self._disconnects = counter("disconnects", "Clients that left before their answer was complete", "phase")
         for phase in _PHASES:
             self._disconnects.labels(phase)  # a rate over what is not there yet is no zero
+        self._retries = counter(
+            "retries", "Requests asked again of another replica, by the one that was lost and why", "worker", "code"
+        )
         self.stream_events = counter("stream_events", "Server-sent events relayed", "model")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, from the usage that workers report", "model")
         self._generation_tokens = counter("generation_tokens", "Tokens generated, from the same usage", "model")
@@ -73,6 +76,10 @@ class GatewayMetrics:
     def watch_workers(self, workers: Iterable[WorkerView]) -> None:
         """Adds the gauges that tell each worker's state, load and memory."""
         self.registry.register(WorkerGauges(list(workers)))
+
+    def count_retry(self, worker: str, code: str) -> None:
+        """A request that `worker` did not answer goes to another replica."""
+        self._retries.labels(worker, code).inc()
 
     def count_error(self, code: str) -> None:
         """One error, by its `code`."""

@@ -38,6 +38,7 @@ class RequestRecord:
             to the answer's first byte; None before.
         num_prompt_tokens, num_generated_tokens: as the worker's `usage` told them; None where it did not.
         num_events: server-sent events relayed.
+        num_retries: how often it was asked again, of another replica.
         trace_headers: W3C's trace context for the worker, name and value.
     """
 
@@ -58,6 +59,7 @@ class RequestRecord:
     num_prompt_tokens: int | None = None
     num_generated_tokens: int | None = None
     num_events: int = 0
+    num_retries: int = 0
     trace_headers: tuple[tuple[str, str], ...] = ()
 
     @classmethod

@@ -31,6 +31,10 @@ class WorkerView(Protocol):
     def num_running_sequences(self) -> int: ...
     @property
     def num_waiting(self) -> int: ...
+    @property
+    def num_outstanding_tokens(self) -> int: ...
+    @property
+    def num_prefix_blocks(self) -> int: ...
 
 
 _READINGS: Mapping[str, tuple[str, Callable[[WorkerView], float]]] = {
@@ -38,6 +42,14 @@ _READINGS: Mapping[str, tuple[str, Callable[[WorkerView], float]]] = {
     "requests_running": ("Requests at the worker", lambda worker: worker.num_running_requests),
     "sequences_running": ("Sequences at the worker", lambda worker: worker.num_running_sequences),
     "requests_waiting": ("Requests in the queue", lambda worker: worker.num_waiting),
+    "outstanding_tokens": (
+        "Tokens that the worker has yet to read and write, as estimated for the choice of a replica",
+        lambda worker: worker.num_outstanding_tokens,
+    ),
+    "prefix_blocks": (
+        "Blocks of 128 bytes of prompts that the worker is known to have seen",
+        lambda worker: worker.num_prefix_blocks,
+    ),
 }
 
 

@@ -132,8 +132,7 @@ def _planned(layout: Layout, checkpoint: Checkpoint, hardware: Hardware, request
     if layout.replicas == 1:
         return again
     devices: tuple[DevicePlan, ...] = again.devices * layout.replicas
-    arguments = (*again.engine_args, "--data-parallel-size", str(layout.replicas))
-    return replace(again, devices=devices, engine_args=arguments)
+    return replace(again, devices=devices)
 
 
 def _shown(chosen: Layout, layouts: list[Layout], front: set[int]) -> list[Layout]:

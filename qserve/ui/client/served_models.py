@@ -41,7 +41,7 @@ async def served_models(api: Api) -> ServedModels:
     lengths = tuple((one["id"], one["max_model_len"]) for one in models if one.get("max_model_len"))
     if ready is None:
         return ServedModels(chat=names, lengths=lengths)
-    roles = {name: worker["name"] for worker in ready["workers"] for name in worker["models"]}
+    roles = {name: worker.get("role", worker["name"]) for worker in ready["workers"] for name in worker["models"]}
     return ServedModels(
         chat=tuple(name for name in names if roles.get(name, "chat") != "reward"),
         reward=tuple(name for name in names if roles.get(name) == "reward"),

@@ -252,7 +252,8 @@ async def test_planned_and_measured_memory_stand_side_by_side(engine, tmp_path):
     async with _gateway(big, reward) as http, http.get("/v1/qserve/memory") as response:
         first, second = (await response.json())["data"]
     assert first == {
-        "worker": "chat", "state": "ready", "planned": {"weights_bytes": 6}, "memory": {"weights_bytes": 7}
+        "worker": "chat", "role": "chat", "state": "ready", "planned": {"weights_bytes": 6},
+        "memory": {"weights_bytes": 7},
     }  # fmt: skip
     assert second["error"].endswith("what it holds: no such process") and "planned" not in second
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.supervisor.start_watch import StartWatch, limit_of
+from qserve.supervisor.liveness.start_watch import StartWatch, limit_of
 
 
 class Clock:

@@ -28,10 +28,10 @@ from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.runs import RunStore
 from qserve.runs.writer import NewRun
 from qserve.supervisor.hosted import _seen_by, _teller
+from qserve.supervisor.liveness.start_watch import StartStuck
 from qserve.supervisor.measure import held_by
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.screen import Screen
-from qserve.supervisor.start_watch import StartStuck
 from qserve.supervisor.worker import SupervisedWorker
 
 LIVES = "print('up', flush=True); import time; time.sleep(600)"
@@ -307,7 +307,7 @@ SPINS = "print('up', flush=True)\nwhile True: pass"
 
 @pytest.fixture
 def fast_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qserve.supervisor.stall.INTERVAL_S", 0.1)
+    monkeypatch.setattr("qserve.supervisor.liveness.stall.INTERVAL_S", 0.1)
 
 
 @pytest.mark.usefixtures("fast_watch")
@@ -347,8 +347,8 @@ async def test_a_worker_that_computes_or_is_asked_nothing_is_left_alone(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qserve.supervisor.start_watch.limit_of", lambda phase: 0.5)
-    monkeypatch.setattr("qserve.supervisor.start_watch._CHECK_INTERVAL_S", 0.1)
+    monkeypatch.setattr("qserve.supervisor.liveness.start_watch.limit_of", lambda phase: 0.5)
+    monkeypatch.setattr("qserve.supervisor.liveness.start_watch._CHECK_INTERVAL_S", 0.1)
 
 
 @pytest.mark.usefixtures("impatient")

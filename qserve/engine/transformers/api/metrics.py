@@ -22,6 +22,9 @@ class _EngineCollector(Collector):
         engine, load = self._engine, self._engine.batcher.load()
         return [
             CounterMetricFamily("qserve_worker_prompt_tokens", "Prompt tokens taken in", engine.num_prompt_tokens),
+            CounterMetricFamily(
+                "qserve_worker_cached_prompt_tokens", "Of them, those that were in the KV cache", load.num_shared_tokens
+            ),
             CounterMetricFamily("qserve_worker_generated_tokens", "Tokens generated", engine.num_generated_tokens),
             GaugeMetricFamily("qserve_worker_sequences_running", "Sequences that generate", load.num_running),
             GaugeMetricFamily("qserve_worker_sequences_waiting", "Sequences that wait", load.num_waiting),

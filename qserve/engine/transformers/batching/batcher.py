@@ -96,11 +96,15 @@ def undelivered_of(sequences: Iterable[Sequence]) -> Deliveries:
 
 @dataclass(frozen=True)
 class BatcherLoad:
-    """Right now: sequences that generate, sequences that wait, and how much of the KV pool is taken (0 to 1)."""
+    """Right now: sequences that generate, sequences that wait, and how much of the KV pool is taken (0 to 1).
+
+    `num_shared_tokens`: prompt tokens that were in the cache already, ever.
+    """
 
     num_running: int
     num_waiting: int
     kv_cache_usage: float
+    num_shared_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ class LibraryLoop:
         max_num_batched_tokens: int,
     ) -> None:
         """Nothing is allocated yet; `deliver` gets what each step has drawn."""
+        self._num_shared_tokens = 0
         self.manager = model.init_continuous_batching(
             # The argmax finds what our sampler chose. `eos` comes with each request.
             generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=1),
@@ -104,7 +105,16 @@ class LibraryLoop:
     def allocate(self) -> Any:
         """Make the pages; the cache that they are in. Raises what the allocator raises."""
         self.manager.warmup()
-        return self.manager.batch_processor.cache
+        cache = self.manager.batch_processor.cache
+        search = cache.search_prefix_match
+
+        def counted(request_id: str, prompt_ids: list[int]) -> int:
+            found: int = search(request_id, prompt_ids)
+            self._num_shared_tokens += found
+            return found
+
+        cache.search_prefix_match = counted
+        return cache
 
     @property
     def cache_bytes(self) -> int:
@@ -159,7 +169,8 @@ class LibraryLoop:
             return BatcherLoad(0, 0, 0.0)
         scheduler = processor.scheduler
         used = 1.0 - processor.cache.compute_free_capacity()
-        return BatcherLoad(len(scheduler.active_requests), len(scheduler.waiting_requests), used)
+        active, waiting = len(scheduler.active_requests), len(scheduler.waiting_requests)
+        return BatcherLoad(active, waiting, used, self._num_shared_tokens)
 
     @property
     def has_requests(self) -> bool:

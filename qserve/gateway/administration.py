@@ -1,0 +1,35 @@
+"""What an administrator may ask of the service over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.types import Receive, Scope, Send
+
+from qserve.gateway.auth import AdminKeys
+from qserve.gateway.respond import send_json
+from qserve.wire.errors import ApiError
+
+__all__ = ["Administration", "Restart"]
+
+Restart = Callable[[], tuple[str, ...] | None]
+"""Begins a rolling restart and returns the names of the workers in their order; None while one is under way."""
+
+
+class Administration:
+    """Guarded by the admin keys, whatever other keys there are."""
+
+    def __init__(self, keys: AdminKeys, restart: Restart | None) -> None:
+        """`restart` None: nobody here can restart workers."""
+        self._keys = keys
+        self._restart = restart
+
+    async def restart(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST /v1/qserve/restart: 202 with the workers that will be restarted, one after the other."""
+        await self._keys.check(scope, "send the process of `qserve up` a SIGHUP")
+        if self._restart is None:
+            raise ApiError(501, "nobody supervises the workers here", "not_supervised")
+        names = self._restart()
+        if names is None:
+            raise ApiError(409, "a rolling restart is under way; GET /ready tells how far it is", "restart_under_way")
+        await send_json(send, 202, {"status": "restarting", "workers": list(names)})

@@ -1,0 +1,61 @@
+"""Which model a request is for: the replicas that serve it, and what they are on its route."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qserve.gateway.relay.replica_set import ReplicaSet
+from qserve.gateway.routes import ROUTES, RelayedRoute
+from qserve.gateway.services import Service
+from qserve.wire.errors import ApiError
+
+__all__ = ["named", "serving"]
+
+
+def named(roles: Sequence[ReplicaSet], model: str) -> ReplicaSet:
+    """The replicas that serve `model`. 404 names what is served."""
+    for replicas in roles:
+        if model in replicas.endpoint.names:
+            return replicas
+    served = ", ".join(repr(name) for replicas in roles for name in replicas.endpoint.names)
+    raise ApiError(404, f"the model {model[:100]!r} is not served here; there is {served}", "model_not_found", "model")
+
+
+def serving(roles: Sequence[ReplicaSet], route: RelayedRoute, model: str | None) -> tuple[ReplicaSet, Service]:
+    """The replicas that serve `model`, and their service of `route`; without a model the first role that has one.
+
+    Raises ApiError: 404 for a model or a route that nobody serves, 400 for a model that does not serve this route.
+    """
+    for replicas in roles if model is None else [named(roles, model)]:
+        for service in route.services:
+            if _serves(service, route, replicas):
+                return replicas, service
+    raise _not_served(roles, route, model)
+
+
+def _not_served(roles: Sequence[ReplicaSet], route: RelayedRoute, model: str | None) -> ApiError:
+    models = [one for one in roles if any(_serves(service, route, one) for service in route.services)]
+    where = f"{route.method} {route.path}"
+    if not models:
+        silent = [one for one in roles if any(service.fits(one.endpoint) for service in route.services)]
+        if silent:
+            name = silent[0].endpoint.models[0]
+            return ApiError(404, f"the engine does not serve {where} for the model {name!r}", "route_not_served")
+        kinds = " or ".join(f"{one.role} models on {one.api or 'any engine'}" for one in route.services)
+        return ApiError(404, f"{where} is served by {kinds}, and there is none here", "route_not_served")
+    who = " and ".join(repr(one.endpoint.models[0]) for one in models)
+    assert model is not None, "somebody serves it, and any would do"
+    asked = named(roles, model)
+    own = asked.endpoint
+    paths = ", ".join(
+        other.path for other in ROUTES
+        if isinstance(other, RelayedRoute) and any(_serves(service, other, asked) for service in other.services)
+    )  # fmt: skip
+    message = f"{model!r} is a {own.role} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
+    return ApiError(400, message, "route_not_served", "model")
+
+
+def _serves(service: Service, route: RelayedRoute, replicas: ReplicaSet) -> bool:
+    """An engine of its own mind tells which of the routes it has for its model, once it is ready."""
+    fields = replicas.endpoint.request_fields if service.reader is not None else None
+    return service.fits(replicas.endpoint) and (fields is None or (route.path, route.method) in fields.routes)

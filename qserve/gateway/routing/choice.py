@@ -1,0 +1,41 @@
+"""One choice among replicas: prefix affinity within a bound on the difference of loads, else the least loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Candidate", "choose", "slack_tokens"]
+
+_LEAST_SLACK_REQUESTS = 4
+_SLACK_SHARE = 0.25
+# Sharing less than this with what a replica has seen is worth no detour.
+_LEAST_MATCHED_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A replica that takes requests: tokens that it has to read and write, bytes of this prompt that it has seen."""
+
+    name: str
+    num_tokens: int
+    num_matched_bytes: int = 0
+
+
+def slack_tokens(max_num_seqs: int, tokens_per_request: float) -> float:
+    """How much more than the least loaded a replica may have to do and still be asked for its cache's sake."""
+    return max(_LEAST_SLACK_REQUESTS, _SLACK_SHARE * max_num_seqs) * tokens_per_request
+
+
+def choose(candidates: Sequence[Candidate], slack: float) -> Candidate:
+    """The one to ask; of equal ones the first.
+
+    Those whose load is within `slack` of the least may win by the longest match. A prefix that everybody shares
+    therefore spreads: its replica fills up to the bound, the next one is asked, and has seen it from then on.
+    """
+    least = min(one.num_tokens for one in candidates)
+    near = [one for one in candidates if one.num_tokens <= least + slack]
+    longest = max(one.num_matched_bytes for one in near)
+    if longest >= _LEAST_MATCHED_BYTES:
+        near = [one for one in near if one.num_matched_bytes == longest]
+    return min(near, key=lambda one: one.num_tokens)

@@ -1,0 +1,149 @@
+"""A plan for each replica of one model, on its part of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Device, Hardware
+from qserve.errors import DoesNotFit, UsageError
+from qserve.planner.engine import changed_request, option_value
+from qserve.planner.fits import check_fits
+from qserve.planner.make import make_plan
+from qserve.planner.plan import Plan
+from qserve.planner.replicas.parts import share_out
+from qserve.planner.request import PlanRequest
+from qserve.units import format_bytes
+
+__all__ = ["AUTO", "NumReplicas", "ReplicaPlan", "as_one", "plan_replicas", "spread"]
+
+AUTO: Literal["auto"] = "auto"
+NumReplicas = int | Literal["auto"]
+"""How many replicas; `auto`: as many as the cards hold."""
+_RANKS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class ReplicaPlan:
+    """One replica: its plan, the cards that it may see (none on a CPU), its cores (None: all).
+
+    `num_sharers`: replicas on its card or CPU, itself among them.
+    """
+
+    plan: Plan
+    cards: tuple[Device, ...] = ()
+    num_cores: int | None = None
+    num_sharers: int = 1
+
+
+def plan_replicas(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, count: NumReplicas, flag: str = "--replicas"
+) -> list[ReplicaPlan]:
+    """A plan for each of `count` replicas; all of them fit.
+
+    `auto` takes the fewest cards a replica on which the model fits with its limits, and as many replicas as that
+    leaves; on a CPU one. Raises DoesNotFit or UsageError with one sentence that says what would work.
+    """
+    if count == 1:
+        return _fitting(checkpoint, hardware, request, 1, 0, flag)
+    if not hardware.devices or make_plan(checkpoint, hardware, request).on_cpu:
+        return _fitting(checkpoint, hardware, request, 1 if count == AUTO else count, 0, flag)
+    if count == AUTO:
+        return _as_many(checkpoint, hardware, request, flag)
+    fixed = _fixed_ranks(request)
+    most = max(1, len(hardware.devices) // count)
+    refused: DoesNotFit | None = None
+    if fixed and fixed > 1 and fixed * count > len(hardware.devices):
+        raise UsageError(
+            f"{flag} {count} times {fixed} cards each are more than the {len(hardware.devices)} that are there; "
+            f"lower {flag} or --tensor-parallel-size"
+        )
+    for ranks in [fixed] if fixed else [one for one in _RANKS if one <= most]:
+        try:
+            return _fitting(checkpoint, hardware, _with_ranks(request, ranks), count, ranks, flag)
+        except DoesNotFit as error:
+            refused = refused or error
+    assert refused is not None, "one number of ranks was tried"
+    raise refused
+
+
+def spread(plan: Plan, hardware: Hardware, count: int) -> list[ReplicaPlan]:
+    """`count` replicas of a plan that counts on whole cards for each, as a plan for a load does."""
+    ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+    one = replace(plan, devices=plan.devices[:ranks]) if count > 1 else plan
+    if plan.on_cpu or count == 1:
+        return [ReplicaPlan(one, hardware.devices)] * count
+    return [ReplicaPlan(one, hardware.devices[at * ranks : (at + 1) * ranks]) for at in range(count)]
+
+
+def as_one(replicas: Sequence[ReplicaPlan]) -> Plan:
+    """All replicas as a plan that is shown: the first one's, over all devices, with a note that says so."""
+    first = replicas[0].plan
+    if len(replicas) == 1:
+        return first
+    sharers = replicas[0].num_sharers
+    where = "the CPU" if first.on_cpu else "a card"
+    shared = f"; {sharers} of them share {where}, and count as others in each other's plan" if sharers > 1 else ""
+    note = f"{len(replicas)} replicas, each a server of its own with this plan{shared}"
+    devices = tuple(device for one in replicas[::sharers] for device in one.plan.devices)
+    return replace(first, devices=devices, notes=(*first.notes, note))
+
+
+def _as_many(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, flag: str) -> list[ReplicaPlan]:
+    fixed = _fixed_ranks(request)
+    cards = len(hardware.devices)
+    whole = request.max_model_len or checkpoint.spec.max_position_embeddings
+    tried: Sequence[int] = [fixed] if fixed else [one for one in _RANKS if one <= cards]
+    is_whole: Callable[[Plan], bool] = lambda plan: plan.workload.max_model_len >= whole  # noqa: E731 - a condition
+    for good in (is_whole, lambda plan: True):
+        for ranks in tried:
+            wanted = _with_ranks(request, ranks)
+            plan = make_plan(checkpoint, replace(hardware, devices=hardware.devices[:ranks]), wanted)
+            if plan.fits and good(plan):
+                return _fitting(checkpoint, hardware, wanted, cards // ranks, ranks, flag)
+    return _fitting(checkpoint, hardware, request, 1, cards, flag)
+
+
+def _fitting(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, count: int, ranks: int, flag: str
+) -> list[ReplicaPlan]:
+    shares = share_out(hardware, count, ranks)
+    plans = {share: make_plan(checkpoint, share, request) for share in dict.fromkeys(shares)}
+    for share, plan in plans.items():
+        if count == 1:
+            check_fits(plan)
+        if not plan.fits:
+            raise DoesNotFit(_why_not(plan, share, count, flag))
+    cores = shares[0].cpu_cores if count > 1 and not ranks else None
+    groups = max(1, len(hardware.devices) // ranks) if ranks else 1
+    sharers = -(-count // groups)
+    return [ReplicaPlan(plans[share], _own(hardware, share), cores, sharers) for share in shares]
+
+
+def _own(hardware: Hardware, share: Hardware) -> tuple[Device, ...]:
+    """The cards of a share as the machine has them."""
+    by_uuid = {card.uuid: card for card in hardware.devices if card.uuid}
+    return tuple(by_uuid.get(card.uuid, card) for card in share.devices)
+
+
+def _why_not(plan: Plan, share: Hardware, count: int, flag: str) -> str:
+    each = share.devices[0].available_bytes if share.devices else share.ram_available_bytes
+    where = f"of {share.devices[0].name}" if share.devices else "of RAM"
+    return (
+        f"{flag} {count}: each replica has {format_bytes(each)} {where}, and one lacks "
+        f"{format_bytes(plan.short_bytes)} ({plan.why_not}); lower {flag}, --max-model-len or --quant"
+    )
+
+
+def _fixed_ranks(request: PlanRequest) -> int | None:
+    tensor, stages = (option_value(request, f"{kind}_parallel_size") for kind in ("tensor", "pipeline"))
+    return (tensor or 1) * (stages or 1) if tensor or stages else None
+
+
+def _with_ranks(request: PlanRequest, ranks: int) -> PlanRequest:
+    """TP fixed to the cards of a replica, where the request does not fix a layout itself."""
+    if _fixed_ranks(request) or ranks == 1:
+        return request
+    return changed_request(request, tensor_parallel_size=ranks)

@@ -1,0 +1,126 @@
+"""The workers of a service together: who starts when, who may be missing, and the restart of one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
+
+from qserve.engine.base import WorkerState
+from qserve.errors import QserveError, WorkerFailed
+from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
+
+__all__ = ["RollingRestart", "start_all", "watch_all"]
+
+_log = logging.getLogger("qserve.supervisor")
+
+
+async def start_all(workers: Sequence[SupervisedWorker]) -> None:
+    """Ready, all of them. At once, but one after the other where they share a card or measure what is free meanwhile.
+
+    Raises what the first that could not start raised.
+    """
+    with _first_error():
+        async with asyncio.TaskGroup() as group:
+            for together in _sharing(workers):
+                group.create_task(_start(together))
+
+
+async def watch_all(
+    workers: Sequence[SupervisedWorker], after_ready: Callable[[], Coroutine[Any, Any, None]] | None = None
+) -> None:
+    """Until all replicas of one role have failed for good; raises what the last of them said, or `after_ready` did."""
+    with _first_error():
+        async with asyncio.TaskGroup() as group:
+            if after_ready is not None:
+                group.create_task(after_ready())
+            for worker in workers:
+                replicas = [one for one in workers if one.endpoint.role == worker.endpoint.role]
+                group.create_task(_watch(worker, replicas))
+    raise WorkerFailed("the workers are gone")
+
+
+class RollingRestart:
+    """Restarts workers one after the other, each when its requests are over; the other replicas serve meanwhile."""
+
+    def __init__(self, workers: Sequence[SupervisedWorker]) -> None:
+        self._workers = workers
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self) -> tuple[str, ...] | None:
+        """The names of those that will be restarted, in order; None while an earlier one is under way."""
+        if self._running is not None and not self._running.done():
+            return None
+        able = [one for one in self._workers if one.endpoint.state is WorkerState.READY]
+        self._running = asyncio.create_task(self._roll(able))
+        return tuple(worker.endpoint.name for worker in able)
+
+    async def stop(self) -> None:
+        """The service ends: whoever was not restarted yet stays as it is."""
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+
+    async def _roll(self, workers: Sequence[SupervisedWorker]) -> None:
+        for worker in workers:
+            try:
+                await worker.restart()
+            except QserveError as error:
+                _log.warning("the rolling restart ends at %s: %s", worker.endpoint.name, error)
+                return
+        _log.warning("rolling restart: %s ready again", ", ".join(one.endpoint.name for one in workers))
+
+
+async def _start(workers: Sequence[SupervisedWorker]) -> None:
+    """Workers that share devices."""
+    is_measured = any(worker.launch.measures_free_memory for worker in workers)
+    roles = [worker.endpoint.role for worker in workers]
+    are_replicas = len(set(roles)) < len(roles)
+    if is_measured or (are_replicas and CPU not in workers[0].devices):
+        for worker in workers:
+            await worker.start()
+        return
+    async with asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(worker.start())
+
+
+def _sharing(workers: Sequence[SupervisedWorker]) -> list[list[SupervisedWorker]]:
+    """Groups of workers none of which shares a device with one of another group."""
+    groups: list[list[SupervisedWorker]] = []
+    for worker in workers:
+        joined = [group for group in groups if any(_meet(worker, other) for other in group)]
+        groups = [group for group in groups if group not in joined]
+        groups.append([*(one for group in joined for one in group), worker])
+    return groups
+
+
+def _meet(one: SupervisedWorker, other: SupervisedWorker) -> bool:
+    both = (one.devices, other.devices)
+    if any(CPU in devices for devices in both):
+        return all(CPU in devices for devices in both)
+    return any(ANY in devices for devices in both) or bool(one.devices & other.devices)
+
+
+async def _watch(worker: SupervisedWorker, replicas: Sequence[SupervisedWorker]) -> None:
+    try:
+        await worker.watch()
+    except QserveError as error:
+        if all(one.endpoint.state is WorkerState.FAILED for one in replicas):
+            raise
+        _log.error("%s is out of service, the other replicas go on: %s", worker.endpoint.name, error)
+
+
+@contextlib.contextmanager
+def _first_error() -> Iterator[None]:
+    """A group of tasks fails with a group of errors; the first is the one that a user can act on."""
+    try:
+        yield
+    except* QserveError as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None

@@ -1,0 +1,114 @@
+"""Replicas on one machine: who gets which cards or part of a CPU, and that all plans fit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from qserve.cli.plan.command import command
+from qserve.core.hardware import Hardware, parse_gpu
+from qserve.errors import DoesNotFit, UsageError
+from qserve.hub import resolve
+from qserve.planner import PlanRequest, plan_request
+from qserve.planner.replicas import AUTO, as_one, plan_both, plan_replicas, share_out
+from qserve.units import GIB
+
+
+def machine(gpu: str | None = None, ram_gib: int = 32, cores: int = 8) -> Hardware:
+    cards = parse_gpu(gpu) if gpu else ()
+    cards = tuple(replace(card, uuid=f"GPU-{at}") for at, card in enumerate(cards))
+    return Hardware(cards, ram_gib * GIB, ram_gib * GIB, cores)
+
+
+def cards_of(replicas):
+    return [tuple(card.uuid for card in one.cards) for one in replicas]
+
+
+def test_each_replica_has_cards_of_its_own():
+    found = plan_replicas(resolve("Qwen/Qwen3-8B"), machine("h100-80gb:4"), PlanRequest(), 4)
+    assert cards_of(found) == [("GPU-0",), ("GPU-1",), ("GPU-2",), ("GPU-3",)]
+    assert all(one.plan.fits and len(one.plan.devices) == 1 for one in found)
+    assert len(as_one(found).devices) == 4
+
+
+def test_ranks_are_as_few_as_hold_the_model():
+    found = plan_replicas(resolve("Qwen/Qwen3-32B"), machine("rtx-4090:8"), plan_request(quant="bf16"), 2)
+    assert cards_of(found) == [tuple(f"GPU-{at}" for at in range(4)), tuple(f"GPU-{at}" for at in range(4, 8))]
+    assert found[0].plan.placement.tensor_parallel_size == 4
+
+
+def test_auto_keeps_the_whole_context_on_the_fewest_cards():
+    found = plan_replicas(resolve("Qwen/Qwen3-8B"), machine("rtx-4090:4"), plan_request(quant="bf16"), AUTO)
+    spec = resolve("Qwen/Qwen3-8B").spec
+    assert all(one.plan.workload.max_model_len == spec.max_position_embeddings for one in found)
+    ranks = found[0].plan.placement.tensor_parallel_size
+    assert len(found) * ranks == 4
+
+
+def test_auto_on_a_cpu_is_one():
+    assert len(plan_replicas(resolve("demo"), machine(), PlanRequest(), AUTO)) == 1
+
+
+def test_two_on_one_card_share_its_memory():
+    found = plan_replicas(resolve("Qwen/Qwen3-0.6B"), machine("rtx-4090"), PlanRequest(), 2)
+    assert cards_of(found) == [("GPU-0",)] * 2
+    held = [one.plan.devices[0].total_bytes - one.plan.devices[0].used_by_others_bytes for one in found]
+    assert sum(held) <= parse_gpu("rtx-4090")[0].total_bytes
+    assert len(as_one(found).devices) == 1, "there is one card, whoever shares it"
+
+
+def test_a_cpu_is_shared_in_ram_and_cores():
+    found = plan_replicas(resolve("demo"), machine(), PlanRequest(), 3)
+    assert [one.num_cores for one in found] == [2, 2, 2]
+    takes = sum(sum(term.num_bytes for term in one.plan.devices[0].terms) for one in found)
+    assert takes <= 32 * GIB
+    assert "3 of them share the CPU" in as_one(found).notes[-1]
+
+
+def test_two_replicas_and_a_budget_for_one_is_one_sentence():
+    with pytest.raises(
+        DoesNotFit, match=r"^--replicas 2: each replica has .* of RAM, and one lacks .*lower --replicas"
+    ):
+        plan_replicas(resolve("Qwen/Qwen3-8B"), machine(ram_gib=20), plan_request(quant="bf16"), 2)
+
+
+def test_more_ranks_than_cards_are_refused():
+    request = plan_request(tensor_parallel_size=4)
+    with pytest.raises(UsageError, match="--replicas 2 times 4 cards each are more than the 4 that are there"):
+        plan_replicas(resolve("Qwen/Qwen3-32B"), machine("h100-80gb:4"), request, 2)
+
+
+@pytest.mark.parametrize(("count", "cards", "ranks"), [(1, 4, 1), (3, 2, 1), (2, 4, 2), (5, 3, 1)])
+def test_shares_never_sum_to_more_than_a_card(count, cards, ranks):
+    whole = machine(f"rtx-4090:{cards}")
+    taken = dict.fromkeys((card.uuid for card in whole.devices), 0)
+    if count == 1:
+        assert share_out(whole, count, ranks) == [whole]
+        return
+    for share in share_out(whole, count, ranks):
+        assert len(share.devices) == ranks
+        for card in share.devices:
+            taken[card.uuid] += card.available_bytes
+    assert all(num_bytes <= card.total_bytes for num_bytes, card in zip(taken.values(), whole.devices, strict=True))
+
+
+def test_reward_replicas_have_the_last_cards():
+    both = plan_both(
+        resolve("Qwen/Qwen3-8B"), resolve("demo"), machine("h100-80gb:4"), (PlanRequest(), PlanRequest()), (2, 2)
+    )
+    assert cards_of(both.chat) == [("GPU-0",), ("GPU-1",)]
+    assert cards_of(both.reward) == [("GPU-2",), ("GPU-3",)]
+
+
+def test_on_a_cpu_both_share_cores_and_ram():
+    both = plan_both(resolve("demo"), resolve("demo"), machine(cores=6), (PlanRequest(), PlanRequest()), (2, 1))
+    assert {one.num_cores for one in (*both.chat, *both.reward)} == {2}
+
+
+def test_the_plan_command_says_what_the_replicas_share(tmp_path):
+    arguments = ["--model", "demo", "--gpu", "none", "--replicas", "2", "--json", "--state-dir", str(tmp_path)]
+    told = json.loads(CliRunner().invoke(command, arguments).stdout)
+    assert told["fits"] and "2 replicas, each a server of its own" in told["notes"][-1]

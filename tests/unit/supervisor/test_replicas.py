@@ -1,0 +1,109 @@
+"""Several workers: who starts when, what one's end means for the others, and a restart of one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from qserve.engine.base import WorkerState
+from qserve.errors import WorkerFailed
+from qserve.planner import Plan
+from qserve.supervisor import worker as supervised
+from qserve.supervisor.replicas import RollingRestart, _sharing, start_all, watch_all
+from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
+from tests.unit.supervisor.test_supervised_worker import LIVES, Script, plan, until, worker
+
+__all__ = ["plan"]
+
+
+def replicas(of: Plan, folder: Path, *devices: str, code: str = LIVES) -> list[SupervisedWorker]:
+    made = []
+    for index, on in enumerate(devices):
+        one, _ = worker(Script(of, code), folder)
+        one.endpoint.name = f"chat-{index}"
+        one.devices = frozenset(on.split())
+        made.append(one)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("devices", "groups"),
+    [
+        (("a", "b", "a"), [["chat-1"], ["chat-0", "chat-2"]]),
+        (("a b", "c", "b c"), [["chat-0", "chat-1", "chat-2"]]),
+        ((CPU, CPU, "a"), [["chat-0", "chat-1"], ["chat-2"]]),
+        ((ANY, "a", CPU), [["chat-0", "chat-1"], ["chat-2"]]),
+    ],
+)
+def test_who_shares_a_device(plan: Plan, tmp_path: Path, devices: tuple[str, ...], groups: list[list[str]]) -> None:
+    found = _sharing(replicas(plan, tmp_path, *devices))
+    assert [[one.endpoint.name for one in group] for group in found] == groups
+
+
+@pytest.mark.parametrize(("device", "at_once"), [("a", 1), (CPU, 3)])
+async def test_replicas_of_one_card_start_one_after_the_other(
+    plan: Plan, tmp_path: Path, device: str, at_once: int
+) -> None:
+    starting, most = 0, 0
+
+    async def start() -> None:
+        nonlocal starting, most
+        starting += 1
+        most = max(most, starting)
+        await asyncio.sleep(0.01)
+        starting -= 1
+
+    workers = replicas(plan, tmp_path, device, device, device)
+    for one in workers:
+        one.start = start  # type: ignore[method-assign]
+    await start_all(workers)
+    assert most == at_once
+
+
+async def test_one_after_the_other_is_drained_and_restarted(plan: Plan, tmp_path: Path) -> None:
+    workers = replicas(plan, tmp_path, CPU, CPU)
+    await start_all(workers)
+    before = [one.pid for one in workers]
+    workers[0].endpoint.num_requests = 1  # somebody is answered
+    watching = asyncio.create_task(watch_all(workers))
+    rolling = RollingRestart(workers)
+    try:
+        assert rolling.begin() == ("chat-0", "chat-1")
+        await until(lambda: workers[0].endpoint.state is WorkerState.DRAINING)
+        await asyncio.sleep(0.2)
+        assert rolling.begin() is None, "one is under way"
+        assert workers[0].pid == before[0] and workers[1].endpoint.state is WorkerState.READY
+        workers[0].endpoint.num_requests = 0
+        await until(lambda: workers[1].endpoint.state is not WorkerState.READY)
+        assert workers[0].endpoint.state is WorkerState.READY, "the next one follows when the first is back"
+        await until(lambda: all(one.endpoint.num_restarts == 1 and one.pid for one in workers))
+        await until(lambda: all(one.endpoint.state is WorkerState.READY for one in workers))
+        assert not set(before) & {one.pid for one in workers}
+    finally:
+        await rolling.stop()
+        watching.cancel()
+        await asyncio.gather(*(one.stop() for one in workers))
+
+
+async def test_the_service_ends_with_the_last_replica(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervised, "_FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(supervised, "_LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(supervised, "_MAX_FAILED_STARTS", 1)
+    workers = replicas(plan, tmp_path, CPU, CPU)
+    await start_all(workers)
+    watching = asyncio.create_task(watch_all(workers))
+    for one in workers:  # they live, and could not be started again
+        one.launch.command = ("/bin/false",)
+    assert workers[0]._child is not None and workers[1]._child is not None
+    await workers[0]._child.end()
+    await until(lambda: workers[0].endpoint.state is WorkerState.FAILED)
+    await asyncio.sleep(0.05)
+    assert not watching.done(), "the other one serves"
+    await workers[1]._child.end()
+    async with asyncio.timeout(20):
+        with pytest.raises(WorkerFailed, match="chat-1"):
+            await watching
