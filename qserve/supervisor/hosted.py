@@ -16,6 +16,7 @@ from qserve.engine.own_launch import OwnLaunch
 from qserve.engine.process import WorkerSpec
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
+from qserve.planner.replicas import num_engines
 from qserve.planner.speed.estimate import Replica
 from qserve.reward.judges.served import ServedChat
 from qserve.reward.settings import RewardSettings
@@ -88,7 +89,8 @@ def supervised(
     key = secrets.token_urlsafe(32)
     limits = hosted.plan.workload
     endpoint = WorkerEndpoint(
-        hosted.name, hosted.names, UnixAddress(socket), key, limits.max_num_seqs, limits.max_model_len,
+        hosted.name, hosted.names, UnixAddress(socket), key, num_engines(hosted.plan) * limits.max_num_seqs,
+        limits.max_model_len,
         api=_api_of(hosted), engine=hosted.plan.engine, plan=hosted.plan.to_json(),
         tells_report=hosted.role == "reward", tokenizer=hosted.tokenizer or hosted.folder,
         vocab_size=_vocab_size(hosted.folder), role=hosted.role,
@@ -104,7 +106,7 @@ def supervised(
     if hosted.role == "chat" and hosted.load_format != "dummy" and not hosted.index:  # all load the same weights
         worker.vocab_size = endpoint.vocab_size
     endpoint.memory = worker.memory
-    if hosted.speed is not None:
+    if hosted.speed is not None and num_engines(hosted.plan) == 1:  # requests of several are not told apart
         endpoint.latency = LatencyWatch(hosted.speed, record.kept, endpoint)
     return worker
 

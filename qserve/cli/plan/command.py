@@ -22,6 +22,7 @@ from qserve.core.hardware import Hardware
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
+from qserve.planner.engine import option_value
 from qserve.planner.replicas import NumReplicas, as_one, plan_replicas
 from qserve.planner.share import SharedPlan, make_shared_plan
 from qserve.planner.speed.plan import cheapest_cards, plan_for_load, with_one_stream
@@ -119,7 +120,8 @@ def _planned(
 ) -> Plan:
     """Replicas that no load decides, on whole cards or on parts of a device, or the layout for the load."""
     is_apart = isinstance(replicas, int) and replicas <= len(hardware.devices)
-    if replicas in (None, 1) or is_apart or (wanted.load is not None and hardware.devices):
+    one_server = replicas in (None, 1) and not (option_value(request, "data_parallel_size") or 1) > 1
+    if one_server or is_apart or (wanted.load is not None and hardware.devices):
         return plan_for_load(checkpoint, hardware, request, wanted)
     plan = as_one(plan_replicas(checkpoint, hardware, request, replicas or 1))
     return with_one_stream(plan, checkpoint, hardware, wanted.measured)

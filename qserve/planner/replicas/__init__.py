@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from qserve.planner.replicas.both import SharedReplicas, plan_both
 from qserve.planner.replicas.parts import share_out
-from qserve.planner.replicas.plans import AUTO, NumReplicas, ReplicaPlan, as_one, plan_replicas, spread
+from qserve.planner.replicas.plans import AUTO, NumReplicas, ReplicaPlan, as_one, num_engines, plan_replicas, spread
 
 __all__ = [
     "AUTO",
@@ -16,6 +16,7 @@ __all__ = [
     "ReplicaPlan",
     "SharedReplicas",
     "as_one",
+    "num_engines",
     "plan_both",
     "plan_replicas",
     "share_out",

@@ -17,11 +17,12 @@ from qserve.planner.replicas.parts import share_out
 from qserve.planner.request import PlanRequest
 from qserve.units import format_bytes
 
-__all__ = ["AUTO", "NumReplicas", "ReplicaPlan", "as_one", "plan_replicas", "spread"]
+__all__ = ["AUTO", "NumReplicas", "ReplicaPlan", "as_one", "num_engines", "plan_replicas", "spread"]
 
 AUTO: Literal["auto"] = "auto"
 NumReplicas = int | Literal["auto"]
 """How many replicas; `auto`: as many as the cards hold."""
+_DATA_PARALLEL = "--data-parallel-size"
 _RANKS = (1, 2, 4, 8, 16)
 
 
@@ -46,6 +47,9 @@ def plan_replicas(
     `auto` takes the fewest cards a replica on which the model fits with its limits, and as many replicas as that
     leaves; on a CPU one. Raises DoesNotFit or UsageError with one sentence that says what would work.
     """
+    engines = _data_parallel_size(request)
+    if engines > 1:
+        return [_spread_experts(checkpoint, hardware, request, engines, count, flag)]
     if count == 1:
         return _fitting(checkpoint, hardware, request, 1, 0, flag)
     if not hardware.devices or make_plan(checkpoint, hardware, request).on_cpu:
@@ -78,6 +82,12 @@ def spread(plan: Plan, hardware: Hardware, count: int) -> list[ReplicaPlan]:
     return [ReplicaPlan(one, hardware.devices[at * ranks : (at + 1) * ranks]) for at in range(count)]
 
 
+def num_engines(plan: Plan) -> int:
+    """Engines inside the one server of this plan, each with `max_num_seqs` of its own: vLLM's data parallelism."""
+    flags = plan.engine_args
+    return int(flags[flags.index(_DATA_PARALLEL) + 1]) if _DATA_PARALLEL in flags else 1
+
+
 def as_one(replicas: Sequence[ReplicaPlan]) -> Plan:
     """All replicas as a plan that is shown: the first one's, over all devices, with a note that says so."""
     first = replicas[0].plan
@@ -89,6 +99,30 @@ def as_one(replicas: Sequence[ReplicaPlan]) -> Plan:
     note = f"{len(replicas)} replicas, each a server of its own with this plan{shared}"
     devices = tuple(device for one in replicas[::sharers] for device in one.plan.devices)
     return replace(first, devices=devices, notes=(*first.notes, note))
+
+
+def _data_parallel_size(request: PlanRequest) -> int:
+    try:
+        return option_value(request, "data_parallel_size") or 1
+    except AttributeError:  # no engine that is installed has it
+        return 1
+
+
+def _spread_experts(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, engines: int, count: NumReplicas, flag: str
+) -> ReplicaPlan:
+    """One server of several engines: each is planned with whole experts on its cards, which is an upper bound."""
+    if count not in (1, AUTO):
+        raise UsageError(f"{flag} {count} and {_DATA_PARALLEL} {engines}: one or the other; leave one of them out")
+    each = len(hardware.devices) // engines
+    if not each:
+        raise UsageError(
+            f"{_DATA_PARALLEL} {engines} takes at least {engines} cards, and there are {len(hardware.devices)}"
+        )
+    plan = check_fits(make_plan(checkpoint, replace(hardware, devices=hardware.devices[:each]), request))
+    note = f"{engines} engines in one server; experts are counted as if each had all of them, an upper bound"
+    cards = hardware.devices[: engines * len(plan.devices)]
+    return ReplicaPlan(replace(plan, devices=plan.devices * engines, notes=(*plan.notes, note)), cards)
 
 
 def _as_many(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, flag: str) -> list[ReplicaPlan]:

@@ -210,6 +210,8 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
             )
         )
     name = ", ".join(worker.get("models") or ()) or str(worker.get("worker", ""))
+    if worker.get("role", worker.get("worker")) != worker.get("worker"):
+        name = f"{name} · {worker['worker']}"  # one of several replicas
     inside = stacked_bars(bars, _size) if bars else ""
     if worker.get("error"):
         why = say(language, "memory.failed", why=_sentence(worker["error"]))

@@ -13,7 +13,7 @@ from qserve.core.hardware import Hardware, parse_gpu
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, plan_request
-from qserve.planner.replicas import AUTO, as_one, plan_both, plan_replicas, share_out
+from qserve.planner.replicas import AUTO, as_one, num_engines, plan_both, plan_replicas, share_out
 from qserve.units import GIB
 
 
@@ -112,3 +112,24 @@ def test_the_plan_command_says_what_the_replicas_share(tmp_path):
     arguments = ["--model", "demo", "--gpu", "none", "--replicas", "2", "--json", "--state-dir", str(tmp_path)]
     told = json.loads(CliRunner().invoke(command, arguments).stdout)
     assert told["fits"] and "2 replicas, each a server of its own" in told["notes"][-1]
+
+
+def test_experts_are_spread_over_the_engines_of_one_server():
+    request = plan_request(data_parallel_size=2, enable_expert_parallel=True)
+    (one,) = plan_replicas(resolve("Qwen/Qwen3-30B-A3B"), machine("h100-80gb:2"), request, 1)
+    assert len(one.plan.devices) == 2 and cards_of([one]) == [("GPU-0", "GPU-1")]
+    assert {"--data-parallel-size", "--enable-expert-parallel"} <= set(one.plan.engine_args)
+    assert num_engines(one.plan) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "count", "why"),
+    [
+        ("Qwen/Qwen3-8B", "h100-80gb:2", 1, "is for models with experts, and Qwen/Qwen3-8B has none; --replicas N"),
+        ("Qwen/Qwen3-30B-A3B", "h100-80gb:4", 2, "one or the other"),
+        ("Qwen/Qwen3-30B-A3B", "h100-80gb", 1, "takes at least 2 cards, and there are 1"),
+    ],
+)
+def test_engines_that_would_spread_nothing_are_refused(model, gpu, count, why):
+    with pytest.raises(UsageError, match=why):
+        plan_replicas(resolve(model), machine(gpu), plan_request(data_parallel_size=2), count)

@@ -48,6 +48,14 @@ class VllmOptions(EngineOptions):
     kv_cache_dtype: str = option("text", "auto, bfloat16, fp8, fp8_e5m2, nvfp4, …", "auto")
     tensor_parallel_size: int | None = option("count", "Cards that share every layer.", harmless=(1,))
     pipeline_parallel_size: int | None = option("count", "Stages of layers, one after the other.", harmless=(1,))
+    data_parallel_size: int | None = option(
+        "count", "Engines of one server over which vLLM spreads experts, each on tensor-parallel-size cards.",
+        harmless=(1,), sent_as="--data-parallel-size",
+    )  # fmt: skip
+    enable_expert_parallel: bool = option(
+        "flag", "Whole experts on each card in place of a part of every one.", False,
+        sent_as="--enable-expert-parallel",
+    )  # fmt: skip
     enforce_eager: bool = option(
         "flag", "No CUDA graphs: less memory, slower decoding.", False, sent_as="--enforce-eager"
     )

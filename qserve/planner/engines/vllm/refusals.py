@@ -34,7 +34,19 @@ def refuse(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
             f"--num-speculative-tokens {options.num_speculative_tokens}: {checkpoint.id} has no MTP head to draft "
             "with; leave it out"
         )
+    _refuse_spread_experts(checkpoint, options)
     check_knows(checkpoint.spec.architecture, release)
+
+
+def _refuse_spread_experts(checkpoint: Checkpoint, options: VllmOptions) -> None:
+    """Of dense models the loss of one engine would end a whole server of several (docs/results/scale.md)."""
+    given = "--enable-expert-parallel" if options.enable_expert_parallel else ""
+    if (options.data_parallel_size or 1) > 1:
+        given = f"--data-parallel-size {options.data_parallel_size}"
+    if given and checkpoint.spec.moe is None:
+        raise UsageError(
+            f"{given} is for models with experts, and {checkpoint.id} has none; --replicas N starts N servers of it"
+        )
 
 
 def _refuse_what_no_attention_reads(options: VllmOptions, spec: ModelSpec, device: Device) -> None:
