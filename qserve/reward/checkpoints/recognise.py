@@ -21,6 +21,9 @@ from qserve.reward.settings import RewardSettings
 
 __all__ = ["recognise"]
 
+# What says which layers follow the body of an embedding model.
+_SENTENCE_TRANSFORMERS = "modules.json"
+
 
 @dataclass(frozen=True)
 class _Place:
@@ -151,6 +154,12 @@ def _named_head(config: Mapping[str, Any]) -> str | None:
 def _no_head(place: _Place) -> str:
     kind = "an adapter" if place.adapter else "a checkpoint"
     names = [tensor.name for tensor in place.own]
+    if (place.path / _SENTENCE_TRANSFORMERS).is_file():
+        return (
+            f"{place.id} is an embedding model ({_SENTENCE_TRANSFORMERS}): it gives a text a vector and no reward, and "
+            "qserve has no route for vectors; vLLM serves it by itself (vllm serve --runner pooling). Of its family a "
+            "reranker scores a query with a document in one text, which --reward takes"
+        )
     if any("lm_head" in name for name in names) or _is_causal(place.own_config):
         return (
             f"{place.id} is {kind} of a causal language model and has no reward head: a merge through "

@@ -142,6 +142,13 @@ def test_refused_with_what_was_found(what: str, tmp_path: Path) -> None:
         found(write_folder(tmp_path, tensors, **config))
 
 
+def test_an_embedding_model_is_told_from_a_model_that_lost_its_head(tmp_path: Path) -> None:
+    path = write_folder(tmp_path, body(""), architectures=["Qwen3ForCausalLM"])
+    (path / "modules.json").write_text("[]")
+    with pytest.raises(BrokenCheckpoint, match=r"is an embedding model .*no reward.*--runner pooling.*reranker"):
+        recognise(path, RewardSettings())
+
+
 def test_a_gating_network_is_refused_and_its_attributes_can_be_had(tmp_path: Path) -> None:
     """ArmoRM's tensors."""
     gating = {"gating.layers.0.weight": (8, HIDDEN), "regression_layer.weight": (3, HIDDEN)}
