@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +11,7 @@ import click
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.reward.options import settings_of
 from qserve.cli.reward.source import local_rewards, opened_scorer, with_progress
-from qserve.cli.reward.texts import Rewards, TextToScore
+from qserve.cli.reward.texts import Answered, Rewards, TextToScore
 from qserve.errors import UsageError
 from qserve.planner import PlanRequest
 
@@ -18,10 +19,26 @@ if TYPE_CHECKING:
     from qserve.reward.evaluation.agreement import Agreement
     from qserve.reward.evaluation.records import Record
 
-__all__ = ["Checked", "check_model", "show_model"]
+__all__ = ["Checked", "CheckedRewards", "check_model", "show_model"]
 
-Checked = dict[str, tuple["Agreement", dict[str, Any]]]
-"""By the name of a quantization, or `served`: how far rewards are from the true ones, and how they came about."""
+
+@dataclass(frozen=True)
+class CheckedRewards:
+    """How far rewards are from the true ones, each of several labels by itself, and how they came about (`meta`)."""
+
+    reward: Agreement
+    labels: Mapping[str, Agreement]
+    meta: Mapping[str, Any]
+
+
+Checked = dict[str, CheckedRewards]
+"""By the name of a quantization, or `served`."""
+
+
+@dataclass(frozen=True)
+class _Truth:
+    reward: float
+    labels: Mapping[str, float]
 
 
 def check_model(
@@ -38,7 +55,7 @@ def check_model(
     """
     from qserve.reward.evaluation.agreement import agreement
 
-    true = _true_rewards(model, values, asked)
+    true = _truth(model, values, asked)
     place = {index: position for position, index in enumerate(true)}
     compared = _compared(records)
     pairs = [(place[i], place[j]) for i, j in compared if i in place and j in place] if compared else None
@@ -49,8 +66,23 @@ def check_model(
         failed = next((answer["error"] for answer in answers if "error" in answer), None)
         if failed is not None:
             raise UsageError(f"{name}: {failed}")
-        rows[name] = (agreement([answer["reward"] for answer in answers], list(true.values()), pairs), meta)
+        of_reward = agreement([answer["reward"] for answer in answers], [one.reward for one in true.values()], pairs)
+        rows[name] = CheckedRewards(of_reward, _by_label(answers, list(true.values()), pairs), meta)
     return rows, len(asked) - len(true)
+
+
+def _by_label(
+    answers: Sequence[Answered], true: Sequence[_Truth], pairs: Sequence[tuple[int, int]] | None
+) -> dict[str, Agreement]:
+    """Empty for a model of one label, and for a server that does not tell them."""
+    from qserve.reward.evaluation.agreement import agreement
+
+    told = [answer.get("attributes") or {} for answer in answers]
+    return {
+        label: agreement([one[label] for one in told], [one.labels[label] for one in true], pairs)
+        for label in true[0].labels
+        if all(label in one for one in told)
+    }
 
 
 def _loaded(model: str, values: dict[str, Any]) -> tuple[Rewards, dict[str, Any]]:
@@ -74,7 +106,7 @@ def _compared(records: Sequence[Record]) -> list[tuple[int, int]]:
     return pairs
 
 
-def _true_rewards(model: str, values: dict[str, Any], asked: Sequence[TextToScore]) -> dict[int, float]:
+def _truth(model: str, values: dict[str, Any], asked: Sequence[TextToScore]) -> dict[int, _Truth]:
     """By the index of each text that can be scored at all."""
     from qserve.reward.evaluation.reference import plain_scorer
     from qserve.reward.failures import TextRefused
@@ -91,7 +123,7 @@ def _true_rewards(model: str, values: dict[str, Any], asked: Sequence[TextToScor
     plain = plain_scorer(checkpoint, plan)
     template = RewardTemplate(plain.tokenizer, checkpoint, settings, plan.workload.max_model_len)
     rule = PoolingRule.of(checkpoint, settings, plain.tokenizer.eos_token_id)
-    true: dict[int, float] = {}
+    true: dict[int, _Truth] = {}
     for index, one in enumerate(asked):
         try:
             ids = template.encode(one.content).token_ids
@@ -99,7 +131,9 @@ def _true_rewards(model: str, values: dict[str, Any], asked: Sequence[TextToScor
         except TextRefused as error:
             click.echo(f"text {index} is left out: {error}", err=True)
             continue
-        true[index] = plain.score(ids, -1 if pooled.mean else pooled.positions[-1])
+        read = plain.values(ids, -1 if pooled.mean else pooled.positions[-1])
+        labels = dict(zip(checkpoint.labels, read, strict=True)) if checkpoint.labels else {}
+        true[index] = _Truth(checkpoint.reward(read), labels)
     if not true:
         raise UsageError("no text of the file can be scored; the lines above say why")
     return true
@@ -111,19 +145,21 @@ def show_model(rows: Checked, num_left_out: int) -> None:
 
     from qserve.cli.terminal import console_of
 
-    first = next(iter(rows.values()))[0]
+    first = next(iter(rows.values())).reward
     table = Table(title=f"{first.num_texts} texts against plain transformers in float32, one at a time", box=None)
     for heading in ("", "largest difference", "mean", "rank correlation", "pairs turned around"):
         table.add_column(heading, justify="left" if not heading else "right")
-    for name, (row, meta) in rows.items():
-        what = f"{name} ({meta['dtype']})" if "dtype" in meta else name
-        table.add_row(
-            what,
-            f"{row.largest_difference:.2e}",
-            f"{row.mean_difference:.2e}",
-            f"{row.rank_correlation:.5f}",
-            f"{row.num_flipped} of {row.num_pairs}",
-        )
+    for name, row in rows.items():
+        table.add_row(f"{name} ({row.meta['dtype']})" if "dtype" in row.meta else name, *_cells(row.reward))
+        for label, found in row.labels.items():
+            table.add_row(f"  {label}", *_cells(found))
     console_of().print(table)
     left_out = f"; {num_left_out} texts were left out" if num_left_out else ""
     click.echo(f"standard deviation of the true rewards {first.spread:.3g}{left_out}")
+
+
+def _cells(row: Agreement) -> tuple[str, ...]:
+    return (
+        f"{row.largest_difference:.2e}", f"{row.mean_difference:.2e}", f"{row.rank_correlation:.5f}",
+        f"{row.num_flipped} of {row.num_pairs}",
+    )  # fmt: skip

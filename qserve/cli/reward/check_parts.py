@@ -42,7 +42,7 @@ def of_part(rewards: Rewards, part: ModelPart) -> Rewards:
     """The model's own rewards, out of those of a server that combines it with others."""
 
     def raw(answer: Answered) -> Answered:
-        return {**answer, "reward": answer["attributes"][part.name] * part.std + part.mean}
+        return {**answer, "reward": answer["attributes"][part.name] * part.std + part.mean, "attributes": {}}
 
     def own(texts: Sequence[TextToScore]) -> list[Answered]:
         return [

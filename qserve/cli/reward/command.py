@@ -13,7 +13,7 @@ import click
 
 from qserve.cli.options.given import refuse_given
 from qserve.cli.options.url import ServerUrl
-from qserve.cli.reward.check_model import Checked, check_model, show_model
+from qserve.cli.reward.check_model import Checked, CheckedRewards, check_model, show_model
 from qserve.cli.reward.check_parts import check_parts, of_part, show_parts
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, loading_options, reward_options
@@ -98,7 +98,7 @@ def check(
         show_model(rows, num_left_out)
     if parts:
         show_parts(parts)
-    figures = {name: {**_figures(row), "meta": meta or {"url": url}} for name, (row, meta) in rows.items()}
+    figures = {name: _document(row, url) for name, row in rows.items()}
     told = {"parts": [asdict(part) for part in parts]} if recipe is not None else {}
     about = {"file": file.name if file else "the built-in set", "model": url or reward, "quantizations": figures}
     keep(state_dir, "reward check", {**about, **told}, url, api_key)
@@ -114,6 +114,11 @@ def _fail(parts: Sequence[PartFound]) -> None:
         click.echo(f"error: {fault}", err=True)
     if faults:
         sys.exit(1)
+
+
+def _document(row: CheckedRewards, url: str | None) -> dict[str, Any]:
+    labels = {label: _figures(found) for label, found in row.labels.items()}
+    return {**_figures(row.reward), **({"labels": labels} if labels else {}), "meta": row.meta or {"url": url}}
 
 
 def _figures(row: Agreement) -> dict[str, float | None]:

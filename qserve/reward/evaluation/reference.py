@@ -25,17 +25,22 @@ class PlainScorer:
     def tokenizer(self) -> Any:
         return self.loaded.tokenizer
 
-    @torch.inference_mode()
     def score(self, token_ids: Sequence[int], position: int) -> float:
         """The reward read at `position`, or over the mean of all tokens for -1.
 
         As `RewardCheckpoint.reward` makes it of the head's values.
         """
+        return self.loaded.checkpoint.reward(self.values(token_ids, position))
+
+    @torch.inference_mode()
+    def values(self, token_ids: Sequence[int], position: int) -> list[float]:
+        """The head's values there, in the order of its labels."""
         ids = torch.tensor([list(token_ids)], device=self.loaded.device)
         hidden = self.loaded.body(input_ids=ids, use_cache=False).last_hidden_state[0].float()
         read = hidden.mean(0) if position < 0 else hidden[position]
         output = self.loaded.head(read[None].to(next(self.loaded.head.parameters()).device))[0]
-        return self.loaded.checkpoint.reward(output.tolist())
+        values: list[float] = output.tolist()
+        return values
 
 
 def plain_scorer(checkpoint: RewardCheckpoint, plan: Plan) -> PlainScorer:

@@ -32,7 +32,8 @@ def answers_view(
     if len(rewards) > 1:
         margin = rewards[order[0]] - rewards[order[1]]
         figures = [(say(language, "score.margin"), f"{margin:.3f}")]
-        if not any(row.get("steps") for row in rows):  # a step's score is a share already, and no logit
+        # A step's score is a share already, and a sum of rules and judges no logit.
+        if not any(row.get("steps") for row in rows) and "rules_failed" not in meta:
             figures.append((say(language, "score.probability"), f"{100 * probability_of(margin):.1f} %"))
         parts.append(tiles(figures))
     # Steps are shares of one: their bars stand on that, whatever the best answer has.

@@ -107,7 +107,7 @@ def test_normalize_is_for_checkpoints_that_record_mean_and_deviation(file: Path,
     assert "records no mean" in refused.output
 
 
-@pytest.mark.parametrize("kind", ["sequence-classification", "process-reward-model"])
+@pytest.mark.parametrize("kind", ["sequence-classification", "process-reward-model", "multi-attribute"])
 def test_check_holds_scores_against_plain_transformers(
     kind: str, tmp_path: Path, state: Path, made: Callable[[str], Path]
 ) -> None:
@@ -124,6 +124,9 @@ def test_check_holds_scores_against_plain_transformers(
     assert found["largest_difference"] < 1e-5
     assert found["rank_correlation"] == pytest.approx(1.0)
     assert found["meta"]["template_hash"]
+    labels = found.get("labels", {})
+    assert len(labels) == (5 if kind == "multi-attribute" else 0)
+    assert all(one["num_texts"] == 12 and one["largest_difference"] < 1e-5 for one in labels.values())
     assert "12 texts against plain transformers" in done.output
     assert kept(state)["kind"] == "reward check"
     assert kept(state)["quantizations"]["fp32"] == found
