@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -159,7 +160,8 @@ async def affinity(model: str, conversations: int, turns: int) -> bool:
     with served("--model", model, "--replicas", "3") as three:
         rows["3, prefix affinity"] = await _talk([three.url], model, conversations, turns)
     with ExitStack() as stack:
-        urls = [stack.enter_context(served("--model", model, *_THIRD)).url for _ in range(3)]
+        os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // 3))  # as replicas share the cores
+        urls = [stack.enter_context(served("--model", model)).url for _ in range(3)]
         rows["3, round robin"] = await _talk(urls, model, conversations, turns)
     alone = rows["1 replica"].cached
     print(f"{conversations} conversations of {turns} turns with {model}:")
@@ -170,9 +172,6 @@ async def affinity(model: str, conversations: int, turns: int) -> bool:
             f"TTFT {row.ttft_ms:7.1f} ms mean, {row.tokens_per_s:6.1f} tokens/s"
         )
     return rows["3, prefix affinity"].cached >= _LEAST_KEPT * alone > 0
-
-
-_THIRD = ("--kv-cache-memory-bytes", "64MiB")
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def look_at(
         model=name,
         max_model_len=int(length or 0),
         tokenizer=tokenizer or _given_tokenizer(url, api_key, name, cache, counts_tokens),
-        concurrency=max(1, min(int(seqs), _MOST_CONCURRENCY)),
+        concurrency=max(1, min(int(seqs) * _num_replicas(workers, name), _MOST_CONCURRENCY)),
         run=_run(planned),
         run_id=report["run"],
     )
@@ -173,6 +173,10 @@ def _words(error: urllib.error.HTTPError) -> str:
 
 def _planned(workers: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return next((worker.get("planned") or {} for worker in workers if name in worker["models"]), {})
+
+
+def _num_replicas(workers: list[dict[str, Any]], name: str) -> int:
+    return max(1, sum(name in worker["models"] for worker in workers))
 
 
 def _only(url: str, cards: Mapping[str, Any], workers: list[dict[str, Any]]) -> str:

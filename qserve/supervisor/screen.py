@@ -111,7 +111,7 @@ class Screen:
     def row(self, name: str, text: str) -> None:
         """One line, however long: a command that is wrapped can't be copied."""
         style = "bold yellow" if name == "Warn" else "bold"
-        self.console.print(Text.assemble((f"{name:<7}", style), text), soft_wrap=True)
+        self.console.print(Text.assemble((f"{name:<6} ", style), text), soft_wrap=True)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class Exchange:
         self._stall_timeout_s = stall_timeout_s
         self._streaming = False
         self._is_awaiting = False
+        self._queued_s = 0.0
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
@@ -147,7 +148,7 @@ class Exchange:
             await self._forward(send)
             return
         self._record.phase = "queued"
-        queued_s = time.perf_counter()
+        queued_s = self._queued_s = self._queued_s or time.perf_counter()  # also where it has moved since
         admission, background = self._upstream.admission, self._record.is_background or self._call.is_bulk
         async with admission.places(self._call.num_sequences, background=background):
             self._record.queue_wait_s = time.perf_counter() - queued_s

@@ -109,3 +109,14 @@ def test_a_reader_that_leaves_ends_the_words_and_not_the_service() -> None:
         ["bash", "-o", "pipefail", "-c", command], env={**os.environ, "CODE": code}, capture_output=True, text=True
     )
     assert ended.returncode == 0 and "still here" in ended.stderr and "serving goes on" in ended.stderr
+
+
+def test_replicas_share_what_holds_for_all_and_have_a_line_each() -> None:
+    replicas = [replace(chat(), name=f"chat-{index}") for index in range(3)]
+    shown = ready_rows("http://h", replicas, has_key=False, logs=Path("/logs"))
+    names = [name for name, _ in shown]
+    assert names.count("Model") == names.count("Limits") == 1
+    assert [name for name in names if name.startswith("chat")] == ["chat-0", "chat-1", "chat-2"]
+    line = dict(shown)["chat-1"]
+    assert "KV 256 MiB (planned" in line and "resident now" in line and "start 1.2 s" in line
+    assert "Memory" not in names and "Start" not in names
