@@ -1,6 +1,7 @@
 """Replicas behind one port: what kills cost, what prefix affinity keeps, and how throughput grows with their number.
 
     python bench/replicas.py failover [--minutes 2] [--kill-every-s 5] [--streams 64]     3 real demo replicas
+    python bench/replicas.py restart                        a rolling restart of 3 under 16 clients: nothing is lost
     python bench/replicas.py affinity [--model demo]       40 conversations of 6 turns: 1 replica, 3, 3 by round robin
     python bench/replicas.py linear                        fake workers of known latency, 1 to 8 of them
 
@@ -17,6 +18,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -147,6 +149,44 @@ async def _streamed(http: aiohttp.ClientSession, question: str) -> tuple[str, st
                 error = event["error"]["code"] if "error" in event else error
                 words += "".join(one["delta"].get("content") or "" for one in event.get("choices", ()))
     return words, error
+
+
+# ---- restart
+
+
+async def restart(num_clients: int = 16) -> bool:
+    """Prints how many were answered while all replicas were restarted in turn; whether all were."""
+    answered: Counter[int] = Counter()
+    with served("--model", "demo", "--replicas", "3") as service:
+        async with aiohttp.ClientSession(service.url) as http:
+            began_s, done = time.monotonic(), asyncio.Event()
+
+            async def ask(client: int) -> None:
+                body = {"model": "demo", "max_tokens": 32, "messages": [{"role": "user", "content": f"{client}+1?"}]}
+                while not done.is_set():
+                    async with http.post("/v1/chat/completions", json=body) as response:
+                        await response.read()
+                        answered[response.status] += 1
+
+            asking = [asyncio.create_task(ask(client)) for client in range(num_clients)]
+            service.process.send_signal(signal.SIGHUP)
+            async with asyncio.timeout(300):
+                while not await _all_restarted(http):
+                    await asyncio.sleep(0.2)
+            done.set()
+            await asyncio.gather(*asking)
+            took_s = time.monotonic() - began_s
+    print(
+        f"3 replicas restarted in turn in {took_s:.1f} s under {num_clients} clients; "
+        f"answers by status: {dict(answered)}"
+    )
+    return answered.keys() == {200}
+
+
+async def _all_restarted(http: aiohttp.ClientSession) -> bool:
+    async with http.get("/v1/qserve/report") as response:
+        workers = (await response.json())["data"]
+    return all(one["num_restarts"] and one["state"] == "ready" for one in workers)
 
 
 # ---- affinity
@@ -309,12 +349,15 @@ def main() -> None:
     talks.add_argument("--model", default="demo")
     talks.add_argument("--conversations", type=int, default=40)
     talks.add_argument("--turns", type=int, default=6)
+    parts.add_parser("restart")
     parts.add_parser("linear")
     given = parser.parse_args()
     if given.part == "failover":
         kept = asyncio.run(failover(given.minutes, given.kill_every_s, given.streams))
     elif given.part == "affinity":
         kept = asyncio.run(affinity(given.model, given.conversations, given.turns))
+    elif given.part == "restart":
+        kept = asyncio.run(restart())
     else:
         kept = uvloop.run(linear())
     sys.exit(0 if kept else 1)

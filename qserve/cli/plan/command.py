@@ -15,6 +15,7 @@ from qserve.cli.doctor.measured import measured_speed
 from qserve.cli.learning import with_learned
 from qserve.cli.options.deployment import config_option, deployment_of
 from qserve.cli.options.load import load_options, price_options, speed_request_of
+from qserve.cli.options.numbers import Count
 from qserve.cli.options.planning import hardware_of, plan_options, request_of
 from qserve.cli.state import state_folder
 from qserve.core.checkpoint import Checkpoint
@@ -23,7 +24,7 @@ from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
 from qserve.planner.engine import option_value
-from qserve.planner.replicas import NumReplicas, as_one, plan_replicas
+from qserve.planner.replicas import NumReplicas, as_one, plan_both, plan_replicas
 from qserve.planner.share import SharedPlan, make_shared_plan
 from qserve.planner.speed.plan import cheapest_cards, plan_for_load, with_one_stream
 from qserve.planner.speed.request import SpeedRequest
@@ -50,6 +51,9 @@ class _WithTraining(click.Group):
 @config_option
 @click.option("--model", help="A folder, a hub id, an alias, or demo.")
 @click.option("--reward", help="A reward model that shares the cards with --model.")
+@click.option(
+    "--reward-replicas", type=Count(min=1, max=1024), default=1, show_default=True, help="Servers of the reward model."
+)
 @plan_options
 @load_options
 @price_options
@@ -69,6 +73,7 @@ def command(
     model: str | None,
     reward: str | None,
     gpu: str | None,
+    reward_replicas: int,
     engine_args: str,
     as_json: bool,
     explain: bool,
@@ -101,18 +106,31 @@ def command(
         _print_cheapest(model, reward, hardware, request, wanted, as_json, values["monthly"])
         return
     if reward is None:
+        if reward_replicas > 1:
+            raise click.UsageError("--reward-replicas is for a reward model, and none is named; add --reward")
         plan = _planned(checkpoint, hardware, request, wanted, values["replicas"])
         _print(plan, as_json, explain, values["monthly"])
         fits, shared = plan.fits, None
     else:
         from qserve.reward.find import planned_reward  # brings YAML and templates
 
-        shared = make_shared_plan(checkpoint, planned_reward(reward), hardware, request, PlanRequest())
+        counts = (values["replicas"] or 1, reward_replicas)
+        shared = _shared(checkpoint, planned_reward(reward), hardware, request, counts)
         _print_shared(shared, as_json, explain)
         plan, fits = shared.chat, shared.fits
     _hold_against(ctx, plan, shared.reward if shared else None)
     if not fits:
         sys.exit(_DOES_NOT_FIT)
+
+
+def _shared(
+    chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, counts: tuple[NumReplicas, int]
+) -> SharedPlan:
+    """One of each, or replicas, each kind told as one plan over all of its devices."""
+    if counts == (1, 1):
+        return make_shared_plan(chat, reward, hardware, request, PlanRequest())
+    both = plan_both(chat, reward, hardware, (request, PlanRequest()), counts)
+    return SharedPlan(as_one(both.chat), as_one(both.reward), both.where)
 
 
 def _planned(

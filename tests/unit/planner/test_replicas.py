@@ -114,6 +114,13 @@ def test_the_plan_command_says_what_the_replicas_share(tmp_path):
     assert told["fits"] and "2 replicas, each a server of its own" in told["notes"][-1]
 
 
+def test_the_plan_command_counts_replicas_of_both(tmp_path):
+    arguments = ["--model", "demo", "--reward", "demo", "--gpu", "none", "--replicas", "2", "--reward-replicas", "2"]
+    arguments += ["--json", "--state-dir", str(tmp_path)]
+    told = json.loads(CliRunner().invoke(command, arguments).stdout)
+    assert "2 replicas" in told["notes"][-1] and "2 replicas" in told["reward"]["notes"][-1]
+
+
 def test_experts_are_spread_over_the_engines_of_one_server():
     request = plan_request(data_parallel_size=2, enable_expert_parallel=True)
     (one,) = plan_replicas(resolve("Qwen/Qwen3-30B-A3B"), machine("h100-80gb:2"), request, 1)
