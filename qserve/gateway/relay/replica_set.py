@@ -81,6 +81,7 @@ class ReplicaSet:
         self.router.add(upstream.name, upstream.endpoint.max_num_seqs)
         upstream.admission.count_waiting = lambda: self.num_waiting
         upstream.count_tokens = lambda: self.router.num_tokens(upstream.name)
+        upstream.count_matched = lambda: self.router.num_matched(upstream.name)
         upstream.count_blocks = lambda: self.router.num_blocks(upstream.name)
 
     def remove(self, upstream: Upstream) -> None:

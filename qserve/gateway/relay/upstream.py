@@ -34,6 +34,8 @@ class Upstream:
         self.count_tokens: Callable[[], int] = lambda: 0
         """Tokens that it has yet to read and write, and blocks of prompts that it has seen: the router tells them."""
         self.count_blocks: Callable[[], int] = lambda: 0
+        self.count_matched: Callable[[], int] = lambda: 0
+        """Prompt tokens that its cache should have had, ever."""
         self.measured: Mapping[str, Any] = {}
         self._measured_s = -_MEASURED_FOR_S
         self._down: asyncio.Future[None] | None = None
@@ -65,6 +67,10 @@ class Upstream:
     @property
     def num_prefix_blocks(self) -> int:
         return self.count_blocks()
+
+    @property
+    def num_matched_tokens(self) -> int:
+        return self.count_matched()
 
     @property
     def down(self) -> asyncio.Future[None]:

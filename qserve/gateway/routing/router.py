@@ -17,6 +17,7 @@ class _Replica:
     max_num_seqs: int
     num_tokens: int = 0
     num_requests: int = 0
+    num_matched: int = 0
     seen: PrefixTable = field(default_factory=PrefixTable)
 
 
@@ -51,6 +52,10 @@ class Router:
         """What is remembered of it."""
         return len(self._replicas[name].seen) if name in self._replicas else 0
 
+    def num_matched(self, name: str) -> int:
+        """Prompt tokens that it was given and is known to have seen before, ever: what its cache should have had."""
+        return self._replicas[name].num_matched if name in self._replicas else 0
+
     def choose(self, blocks: Sequence[int], among: Collection[str]) -> Candidate:
         """Whom to ask a prompt of these blocks; `among` are replicas that take requests, at least one."""
         names = list(among)
@@ -64,6 +69,7 @@ class Router:
         """It is given this request; returns what of it counts: what it has seen it need not read again."""
         replica = self._replicas[name]
         cached = replica.seen.num_matched(blocks) * BLOCK_BYTES / self.estimates.bytes_per_token
+        replica.num_matched += min(int(cached), tokens.prompt)
         tokens = RequestTokens(max(1, tokens.prompt - int(cached)), tokens.answer)
         replica.num_tokens += tokens.total
         replica.num_requests += 1

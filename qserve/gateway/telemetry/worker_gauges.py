@@ -35,6 +35,8 @@ class WorkerView(Protocol):
     def num_outstanding_tokens(self) -> int: ...
     @property
     def num_prefix_blocks(self) -> int: ...
+    @property
+    def num_matched_tokens(self) -> int: ...
 
 
 _READINGS: Mapping[str, tuple[str, Callable[[WorkerView], float]]] = {
@@ -74,6 +76,13 @@ class WorkerGauges(Collector):
         for worker in self._workers:
             restarts.add_metric([worker.name], worker.endpoint.num_restarts)
         yield restarts
+        matched = CounterMetricFamily(
+            "qserve_gateway_prefix_matched_tokens", "Prompt tokens that the worker is known to have seen",
+            labels=["worker"],
+        )  # fmt: skip
+        for worker in self._workers:
+            matched.add_metric([worker.name], worker.num_matched_tokens)
+        yield matched
         yield from self._memory()
 
     def _memory(self) -> Iterator[Metric]:
