@@ -75,7 +75,10 @@ class GatewayMetrics:
 
     def watch_workers(self, workers: Iterable[WorkerView]) -> None:
         """Adds the gauges that tell each worker's state, load and memory."""
-        self.registry.register(WorkerGauges(list(workers)))
+        watched = list(workers)
+        self.registry.register(WorkerGauges(watched))
+        for worker in watched:
+            self._retries.labels(worker.name, "worker_died")  # a rate over what is not there yet is no zero
 
     def count_retry(self, worker: str, code: str) -> None:
         """A request that `worker` did not answer goes to another replica."""
