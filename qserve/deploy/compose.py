@@ -12,6 +12,7 @@ from qserve.units import GIB
 __all__ = ["compose_file"]
 
 _FIRST_START = "1h"  # it fetches the weights
+_ADMIN_KEYS = "admin-keys"
 
 
 def compose_file(service: Service, image: str) -> str:
@@ -27,14 +28,23 @@ def compose_file(service: Service, image: str) -> str:
 
 
 def _project(service: Service, image: str) -> dict[str, Any]:
-    return {"name": service.name, "services": {"qserve": _container(service, image)}, "volumes": {"state": {}}}
+    project = {"name": service.name, "services": {"qserve": _container(service, image)}, "volumes": {"state": {}}}
+    if service.admin_key_file is not None:
+        project["secrets"] = {_ADMIN_KEYS: {"file": service.admin_key_file}}
+    return project
 
 
 def _container(service: Service, image: str) -> dict[str, Any]:
-    needs = service.needs
+    needs, admin = service.needs, service.admin_key_file is not None
     return {
         "image": image,
-        "command": ["up", *(word.replace("$", "$$") for word in service.words), "--host=0.0.0.0"],
+        "command": [
+            "up",
+            *(word.replace("$", "$$") for word in service.words),
+            *([f"--admin-key-file=/run/secrets/{_ADMIN_KEYS}"] if admin else []),
+            "--host=0.0.0.0",
+        ],
+        **({"secrets": [_ADMIN_KEYS]} if admin else {}),
         "env_file": f"{service.name}.env",
         "ports": [f"{_published(service.host)}:{service.port}:{PORT_INSIDE}"],
         "volumes": [f"state:{HOME}", *(_bind(mount.host, mount.inside) for mount in service.mounts)],

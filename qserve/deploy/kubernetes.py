@@ -57,11 +57,12 @@ class Cluster:
 def kubernetes_text(service: Service, cluster: Cluster) -> str:
     """All of them as one file for `kubectl apply`."""
     where = f" --namespace {cluster.namespace}" if cluster.namespace else ""
+    admin = f" --from-file=admin-key={service.admin_key_file}" if service.admin_key_file else ""
     usage = (
         "",
         "Before the first start (one key; a gated model needs --from-literal=hf-token=… beside it):",
         f"    kubectl create secret generic {service.name}-keys{where} "
-        '--from-literal=api-key="$(openssl rand -hex 24)"',
+        f'--from-literal=api-key="$(openssl rand -hex 24)"{admin}',
         "    kubectl apply --filename FILE",
         f"    kubectl rollout status statefulset/{service.name}{where}      # returns when every model takes requests",
     )

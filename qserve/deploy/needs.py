@@ -48,7 +48,10 @@ class Needs:
 
 
 def needs_of(plans: Sequence[Plan], num_cards: int, fetched_parameters: int) -> Needs:
-    """Of one service that runs all of `plans`; `fetched_parameters` are those that it downloads."""
+    """Of one service that runs all of `plans`, a replica each; `fetched_parameters` are those that it downloads.
+
+    `num_cards`: replicas may share them.
+    """
     num_ranks = sum(_num_ranks(plan) for plan in plans)
     shm = _SHM_BYTES + (_SHM_OF_RANK_BYTES * num_ranks if num_ranks > 1 else 0)
     memory = _whole_gib(_GATEWAY_BYTES + shm + sum(_ram_of(plan) for plan in plans))

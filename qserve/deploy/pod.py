@@ -11,6 +11,7 @@ from qserve.units import GIB
 
 __all__ = ["labels_of", "pod_template", "state_claim"]
 
+_SECRETS = "/run/secrets/qserve"
 _UID = 1000  # the Dockerfile's
 # Between "this pod ends" and its removal from every load balancer: requests still arrive, and are answered.
 _LEAVING_S = 5
@@ -39,6 +40,10 @@ def pod_template(service: Service, image: str, models_claim: str | None) -> dict
     volumes: list[dict[str, Any]] = [
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _gib(service.needs.shm_bytes)}}
     ]
+    if service.admin_key_file is not None:
+        items = [{"key": "admin-key", "path": "admin-keys"}]
+        secret = {"secretName": f"{service.name}-keys", "items": items, "defaultMode": 0o440}
+        volumes.append({"name": "admin-keys", "secret": secret})
     if service.mounts:
         volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": models_claim, "readOnly": True}})
     spec: dict[str, Any] = {
@@ -74,14 +79,21 @@ def _check_mounts(service: Service, models_claim: str | None) -> None:
 
 
 def _container(service: Service, image: str) -> dict[str, Any]:
-    mounts = [{"name": "state", "mountPath": HOME}, {"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108
+    mounts: list[dict[str, Any]] = [
+        {"name": "state", "mountPath": HOME},
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
+    ]
+    words = [word.replace("$(", "$$(") for word in service.words]
+    if service.admin_key_file is not None:
+        mounts.append({"name": "admin-keys", "mountPath": _SECRETS, "readOnly": True})
+        words.append(f"--admin-key-file={_SECRETS}/admin-keys")
     if service.mounts:
-        mounts.append({"name": "models", "mountPath": MODELS, "readOnly": True})  # type: ignore[dict-item]
+        mounts.append({"name": "models", "mountPath": MODELS, "readOnly": True})
     is_alive = {"httpGet": {"path": "/health", "port": "http"}}
     return {
         "name": "qserve",
         "image": image,
-        "args": ["up", *(word.replace("$(", "$$(") for word in service.words), "--host=0.0.0.0"],
+        "args": ["up", *words, "--host=0.0.0.0"],
         "env": [
             {"name": "QSERVE_API_KEY", "valueFrom": _secret(service, "api-key")},
             {"name": "HF_TOKEN", "valueFrom": _secret(service, "hf-token", optional=True)},

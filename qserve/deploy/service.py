@@ -44,7 +44,7 @@ class Service:
         plan_lines: the plan for people, a line each.
         command: the call of `qserve deploy` that made it.
         host: where it listens, or is published.
-        key_file: keys on this machine, where one was named.
+        key_file, admin_key_file: keys on this machine, where such files were named.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Service:
     drain_timeout_s: float = 30.0
     mounts: tuple[Mount, ...] = ()
     key_file: str | None = None
+    admin_key_file: str | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError for a name that no format takes."""

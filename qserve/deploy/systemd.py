@@ -9,6 +9,7 @@ from qserve.units import GIB
 __all__ = ["systemd_unit"]
 
 _CREDENTIAL = "keys"
+_ADMIN_CREDENTIAL = "admin-keys"
 _DEFAULT_KEYS = "/etc/qserve/keys"
 
 
@@ -39,10 +40,12 @@ def _service(service: Service, qserve: str, python: str, user: str, keys: str | 
     ready = [_quoted(python), "-m", "qserve.deploy.probe", url]
     lines = ["[Service]", "Type=exec", f"User={user}"]
     if keys is not None:
-        path = keys.replace("%", "%%")
-        lines.append(f"LoadCredential={_CREDENTIAL}:{path}")
+        lines.append(_credential(_CREDENTIAL, keys))
         words.append(f"--api-key-file=%d/{_CREDENTIAL}")
         ready.append(f"%d/{_CREDENTIAL}")
+    if service.admin_key_file is not None:
+        lines.append(_credential(_ADMIN_CREDENTIAL, service.admin_key_file))
+        words.append(f"--admin-key-file=%d/{_ADMIN_CREDENTIAL}")
     return [
         *lines,
         f"StateDirectory=qserve/{service.name}",
@@ -54,6 +57,7 @@ def _service(service: Service, qserve: str, python: str, user: str, keys: str | 
         "# The start is over when /ready says so; a first one fetches the weights.",
         f"ExecStartPost={' '.join(ready)}",
         "TimeoutStartSec=1h",
+        "ExecReload=kill -HUP $MAINPID",
         "# SIGTERM to qserve alone, which drains and ends its workers; the rest only after the time is over.",
         "KillMode=mixed",
         f"TimeoutStopSec={service.stop_timeout_s}s",
@@ -72,6 +76,11 @@ def _service(service: Service, qserve: str, python: str, user: str, keys: str | 
         "ProtectControlGroups=yes",
         "RestrictSUIDSGID=yes",
     ]
+
+
+def _credential(name: str, file: str) -> str:
+    path = file.replace("%", "%%")
+    return f"LoadCredential={name}:{path}"
 
 
 def _asked_at(host: str) -> str:

@@ -31,9 +31,9 @@ __all__ = ["command"]
 
 _TARGETS = ("compose", "systemd", "k8s")
 # Those of `up` that --help repeats; it has the others by a sentence.
-_SHOWN = ("config", "model", "reward", "gpu", "replicas")
+_SHOWN = ("config", "model", "reward", "gpu", "replicas", "reward_replicas")
 # Where it listens, its keys and its folders are the manifest's own.
-_REPLACED = ("host", "port", "api_key_file", "state_dir", "gpu")
+_REPLACED = ("host", "port", "api_key_file", "admin_key_file", "state_dir", "gpu")
 _OF_THE_CLUSTER = ("namespace", "models_claim", "storage_class", "min_pods", "max_pods", "pod_monitor")
 _OF_UP = frozenset(str(option.name) for option in up.params)
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
@@ -123,9 +123,6 @@ def _service(ctx: click.Context, target: str, values: dict[str, Any], planned: P
     )
     if values["gpu"] == "none":
         kept["gpu"] = "none"
-    files = values["api_key_file"]
-    if target == "systemd" and len(files) > 1:
-        raise UsageError(f"--api-key-file {files[1]}: a unit reads one file of keys, one a line; put them into one")
     return Service(
         values["name"] or _default_name(ctx),
         tuple(words_of(up.params, kept)),
@@ -136,8 +133,15 @@ def _service(ctx: click.Context, target: str, values: dict[str, Any], planned: P
         values["port"],
         values["drain_timeout"],
         mounts,
-        str(files[0].expanduser().absolute()) if files else None,
+        _only_file("--api-key-file", values["api_key_file"]),
+        _only_file("--admin-key-file", values["admin_key_file"]),
     )
+
+
+def _only_file(flag: str, files: tuple[Path, ...]) -> str | None:
+    if len(files) > 1:
+        raise UsageError(f"{flag} {files[1]}: a manifest names one file of keys, one a line; put them into one")
+    return str(files[0].expanduser().absolute()) if files else None
 
 
 def _text(ctx: click.Context, target: str, service: Service, planned: Planned, values: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,29 +15,31 @@ from qserve.deploy.words import local_path
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.errors import UsageError
 from qserve.hub import resolve
-from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner import Plan, PlanRequest
 from qserve.planner.fits import check_fits
+from qserve.planner.replicas import ReplicaPlan, plan_both, plan_replicas
 from qserve.planner.share import make_shared_plan
-from qserve.planner.speed.plan import plan_for_load
+from qserve.planner.speed.served_replicas import plan_served
 
 __all__ = ["Planned", "planned_service"]
 
 
 @dataclass(frozen=True)
 class Planned:
-    """`plans`: the chat model's, the reward model's, or both, in this order."""
+    """The service's models, the chat model before the reward model, each as the plans of its replicas."""
 
-    plans: tuple[Plan, ...]
+    models: tuple[tuple[Plan, ...], ...]
     needs: Needs
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A line for each, for people."""
-        return tuple(_line(plan) for plan in self.plans)
+        """A line for each model, for people."""
+        return tuple(map(_line, self.models))
 
     @property
     def max_num_seqs(self) -> int:
-        return self.plans[0].workload.max_num_seqs
+        """Requests that the first model's replicas answer at once."""
+        return sum(plan.workload.max_num_seqs for plan in self.models[0])
 
 
 def planned_service(values: dict[str, Any], gpu: str | None) -> Planned:
@@ -53,11 +56,11 @@ def planned_service(values: dict[str, Any], gpu: str | None) -> Planned:
         model, reward = reward, None
     hardware = hardware_of(gpu)
     request = with_counted_flags(request_of(values), values.get("engine_args") or "")
-    if reward is None:
-        chat = resolve(str(model))
-        plan = check_fits(plan_for_load(chat, hardware, request, speed_request_of(values)))
-        return Planned((plan,), needs_of((plan,), _num_cards(plan), _fetched(str(model), chat)))
-    return _with_reward(model, reward, hardware, request, values)
+    if reward is not None:
+        return _with_reward(model, reward, hardware, request, values)
+    chat = resolve(str(model))
+    replicas = plan_served(chat, hardware, request, values.get("replicas"), speed_request_of(values))
+    return _planned([replicas], _fetched(str(model), chat))
 
 
 def _with_reward(
@@ -69,15 +72,30 @@ def _with_reward(
     scoring = PlanRequest(
         quant=values["reward_quant"], engine=values["reward_engine"], max_model_len=values["max_length"]
     )  # fmt: skip
+    num_chat, num_reward = values.get("replicas") or 1, values["reward_replicas"]
     if model is None:
-        plan = check_fits(make_plan(scored, hardware, scoring))
-        return Planned((plan,), needs_of((plan,), _num_cards(plan), _fetched(reward, scored)))
+        replicas = plan_replicas(scored, hardware, scoring, num_reward, "--reward-replicas")
+        return _planned([replicas], _fetched(reward, scored))
     chat = resolve(model)
+    fetched = _fetched(model, chat) + _fetched(reward, scored)
+    if (num_chat, num_reward) != (1, 1):
+        both = plan_both(chat, scored, hardware, (request, scoring), (num_chat, num_reward))
+        return _planned([both.chat, both.reward], fetched)
     shared = make_shared_plan(chat, scored, hardware, request, scoring)
     plans = (check_fits(shared.chat), check_fits(shared.reward))
     is_apart = len(shared.chat_cards) < len(hardware.devices) and not shared.reward.on_cpu
     num_cards = _num_cards(shared.chat) + (_num_cards(shared.reward) if is_apart else 0)
-    return Planned(plans, needs_of(plans, num_cards, _fetched(model, chat) + _fetched(reward, scored)))
+    return Planned(tuple((plan,) for plan in plans), needs_of(plans, num_cards, fetched))
+
+
+def _planned(models: Sequence[Sequence[ReplicaPlan]], fetched: int) -> Planned:
+    plans = [one.plan for replicas in models for one in replicas]
+    num_cards = sum(
+        sum(_num_cards(one.plan) for one in replicas) // replicas[0].num_sharers for replicas in models
+    )  # fmt: skip
+    return Planned(
+        tuple(tuple(one.plan for one in replicas) for replicas in models), needs_of(plans, num_cards, fetched)
+    )
 
 
 def _num_cards(plan: Plan) -> int:
@@ -89,7 +107,9 @@ def _fetched(named: str, checkpoint: Checkpoint) -> int:
     return 0 if named == "demo" or local_path(named) is not None else checkpoint.parameters
 
 
-def _line(plan: Plan) -> str:
+def _line(replicas: Sequence[Plan]) -> str:
+    plan = replicas[0]
     where = "the CPU" if plan.on_cpu else f"{len(plan.devices)} × {plan.devices[0].name}"
     limits = f"{plan.workload.max_model_len} tokens, {plan.workload.max_num_seqs} at once"
-    return f"{plan.model.id}, {plan.engine} {plan.engine_version}, {plan.quant.scheme}, {limits}, on {where}"
+    count = f"{len(replicas)} replicas of " if len(replicas) > 1 else ""
+    return f"{count}{plan.model.id}, {plan.engine} {plan.engine_version}, {plan.quant.scheme}, {limits}, on {where}"

@@ -16,12 +16,13 @@ from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
 from qserve.planner.fits import check_fits
-from qserve.planner.replicas import AUTO, NumReplicas, ReplicaPlan, plan_both, plan_replicas, spread
+from qserve.planner.replicas import ReplicaPlan, plan_both, plan_replicas
 from qserve.planner.share import make_shared_plan
-from qserve.planner.speed.estimate import device_of, replica_of, replicas_of
+from qserve.planner.speed.estimate import device_of, replica_of
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
-from qserve.planner.speed.plan import plan_for_load, with_one_stream
+from qserve.planner.speed.plan import with_one_stream
 from qserve.planner.speed.request import NO_LOAD, SpeedRequest
+from qserve.planner.speed.served_replicas import plan_served
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.engines import reward_engine
@@ -68,7 +69,7 @@ def what_to_host(
         screen.note(message)
     request, why = choose_engine(chat, hardware, request, Packages.installed())
     if reward is None:
-        answering = _planned(chat, hardware, request, wanted.replicas, replace(speed, measured=measured(chat)))
+        answering = plan_served(chat, hardware, request, wanted.replicas, replace(speed, measured=measured(chat)))
         hosted = _replicas(_chat(wanted, chat, answering[0].plan, screen), answering)
     elif wanted.replicas in (None, 1) and wanted.reward_replicas == 1:
         shared = make_shared_plan(chat, reward.planned(), hardware, request, reward_request)
@@ -105,16 +106,6 @@ def _check_judges(wanted: Wanted, reward: RewardCheckpoint | None) -> None:
             f"{wanted.reward}: a judge in it is the chat model of the same service (url: {SERVED}), and none is "
             "named; add --model"
         )
-
-
-def _planned(
-    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, count: NumReplicas | None, speed: SpeedRequest
-) -> list[ReplicaPlan]:
-    """A plan for each replica of a chat model that has the machine for itself; a load decides the layout."""
-    if speed.load is None or (not hardware.devices and count not in (None, 1, AUTO)):
-        return plan_replicas(checkpoint, hardware, request, count or 1)
-    plan = check_fits(plan_for_load(checkpoint, hardware, request, speed))
-    return spread(plan, hardware, replicas_of(plan))
 
 
 def _replicas(one: Hosted, plans: Sequence[ReplicaPlan]) -> list[Hosted]:

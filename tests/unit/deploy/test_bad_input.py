@@ -35,7 +35,10 @@ def refused(kind, *words):
         (["systemd", *DEMO, "--user", "root"], "--user, not root"),
         (["k8s", *DEMO, "--name", "Not_A_Name"], "--name 'Not_A_Name'"),
         (["k8s", *DEMO, "--min-pods", "3", "--max-pods", "2"], "--min-pods 3 is more than --max-pods 2"),
-        (["k8s", "--model", "demo", "--gpu", "l40s:2", "--replicas", "3"], "--replicas 3"),
+        (
+            ["k8s", "--model", "Qwen/Qwen3-8B", "--gpu", "l40s:2", "--replicas", "3", "--tensor-parallel-size", "2"],
+            "--replicas 3 times 2 cards each are more than the 2",
+        ),
     ],
 )
 def test_it_is_said_in_one_sentence(words, said):
@@ -48,6 +51,11 @@ def test_a_plan_that_does_not_fit_is_no_file(capsys):
     message = refused(DoesNotFit, "k8s", "--model", "Qwen/Qwen3-32B", "--gpu", "rtx-4090", "--quant", "bf16")
     assert "What would fit" in message
     assert capsys.readouterr().out == ""
+
+
+def test_replicas_for_which_the_cards_are_too_small_are_no_file():
+    call = ["k8s", "--model", "Qwen/Qwen3-8B", "--gpu", "rtx-4090", "--quant", "bf16", "--replicas", "3"]
+    assert "--replicas 3: each replica has" in refused(DoesNotFit, *call)
 
 
 def test_a_file_that_is_there_stays(tmp_path, capsys):

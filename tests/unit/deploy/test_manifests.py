@@ -140,6 +140,46 @@ def test_the_autoscaler_reads_a_metric_that_there_is(deployed):
     assert "replicas" not in objects_of(text)["StatefulSet"]["spec"]
 
 
+@pytest.mark.parametrize(
+    ("words", "num_cards"),
+    [
+        (["--gpu", "l40s:4", "--replicas", "4"], 4),
+        (["--gpu", "l40s:4", "--replicas", "2", "--tensor-parallel-size", "2"], 4),
+        (["--gpu", "l40s:2", "--replicas", "auto"], 2),
+        (["--gpu", "h100-80gb", "--replicas", "2"], 1),  # they share it
+        (["--gpu", "l40s:3", "--replicas", "2", "--reward", "Qwen/Qwen3-0.6B"], 3),
+    ],
+)
+def test_replicas_have_their_cards(deployed, words, num_cards):
+    text = deployed("k8s", "--model", "Qwen/Qwen3-8B", "--max-model-len", "4096", *words)
+    container = objects_of(text)["StatefulSet"]["spec"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == str(num_cards)
+    assert str(flags_of(container["args"])["replicas"]) == words[3]
+    assert "replicas of Qwen/Qwen3-8B" in text
+
+
+@pytest.mark.parametrize("target", ["compose", "k8s", "systemd"])
+def test_keys_of_administrators_are_a_file_that_the_service_reads(deployed, tmp_path, target):
+    file = tmp_path / "admin"
+    file.write_text(SECRET)
+    user = ["--user", "serve"] if target == "systemd" else []
+    text = deployed(target, "--config", "demo-cpu", "--admin-key-file", str(file), *user)
+    assert SECRET not in text
+    assert str(file) in text
+    if target == "k8s":
+        pod = objects_of(text)["StatefulSet"]
+        check(pod)
+        assert (
+            "--admin-key-file=/run/secrets/qserve/admin-keys"
+            in pod["spec"]["template"]["spec"]["containers"][0]["args"]
+        )
+    elif target == "compose":
+        assert yaml.safe_load(text)["secrets"] == {"admin-keys": {"file": str(file)}}
+        assert "--admin-key-file=/run/secrets/admin-keys" in text
+    else:
+        assert "--admin-key-file=%d/admin-keys" in text and f"LoadCredential=admin-keys:{file}\n" in text
+
+
 def test_equal_bounds_are_a_fixed_number_of_pods(deployed):
     objects = objects_of(deployed("k8s", "--config", "demo-cpu", "--min-pods", "2", "--max-pods", "2"))
     assert "HorizontalPodAutoscaler" not in objects
@@ -148,7 +188,19 @@ def test_equal_bounds_are_a_fixed_number_of_pods(deployed):
 
 def test_compose_is_what_the_specification_allows(deployed, tmp_path):
     file = tmp_path / "compose.yaml"
-    file.write_text(deployed("compose", "--config", "qwen3-32b-2x24gb", "--drain-timeout", "90", "--port", "9000"))
+    file.write_text(
+        deployed(
+            "compose",
+            "--config",
+            "qwen3-32b-2x24gb",
+            "--drain-timeout",
+            "90",
+            "--port",
+            "9000",
+            "--admin-key-file",
+            "keys",
+        )
+    )
     checker = [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", file]
     done = subprocess.run(checker, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout
