@@ -25,6 +25,7 @@ COMMANDS = {
     "eval": "lm-eval against a running server; diff compares two results.",
     "compare": "One model at several quantizations: accuracy, memory, latency side by side.",
     "bench": "Load test of chat or reward: TTFT, TPOT, ITL, E2E, goodput, saturation.",
+    "train": "Train with TRL: SFT, LoRA, QLoRA, reward models, DPO, GRPO; planned, measured, hosted.",
     "score": "Rewards for a file of prompts and answers, without a server.",
     "reward": "Are the rewards right? Against plain transformers, per quantization.",
     "eval-reward": "Accuracy of a reward model on preference data.",

@@ -48,6 +48,7 @@ class RunReport:
     evals: tuple[StoredDocument, ...] = ()
     benches: tuple[StoredDocument, ...] = ()
     comparisons: tuple[StoredDocument, ...] = ()
+    trainings: tuple[StoredDocument, ...] = ()
     made_unix_s: float = field(default_factory=time.time)
 
     def traffic_of(self, worker: StoredWorker) -> WorkerTraffic | None:
@@ -90,6 +91,7 @@ def read_report(store: RunStore, run: StoredRun, told: Mapping[str, Mapping[str,
         store.evals(run)[-_MOST_RESULTS:],
         store.benches(run)[-_MOST_RESULTS:],
         _comparisons(store, run)[-_MOST_RESULTS:],
+        store.trainings(run),
     )
 
 

@@ -31,6 +31,7 @@ def run_document(store: RunStore, run: StoredRun) -> dict[str, Any]:
         "evals": [one.to_json() for one in store.evals(run)],
         "benches": [one.to_json() for one in store.benches(run)],
         "comparisons": [one.to_json() for one in store.comparisons(run)],
+        "trainings": [one.to_json() for one in store.trainings(run)],
     }
 
 

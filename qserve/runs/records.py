@@ -65,7 +65,7 @@ class StoredRun(_Json):
         num_errors: those that ended with an error's code.
         num_lost: requests that could not be kept (full disk, locked store).
         workers: with their plans and starts.
-        started_by: `compare` or `eval` where that command started it for itself, else "".
+        started_by: `compare` or `eval` where that command started it for itself, `train` of a training run, else "".
     """
 
     id: str
@@ -251,13 +251,13 @@ class Traffic(_Json):
 
 @dataclass(frozen=True)
 class StoredDocument(_Json):
-    """A result that another command kept: an evaluation, a load test, a comparison.
+    """A result that another command kept: an evaluation, a load test, a comparison, a training run.
 
     `run` is the id of the run that it is about, None where there is none; `document` is what the command stored.
     """
 
     number: int
-    kind: Literal["eval", "bench", "comparison"]
+    kind: Literal["eval", "bench", "comparison", "train"]
     unix_s: float
     run: str | None
     name: str

@@ -129,6 +129,16 @@ class RunStore:
         """Comparisons of quantizations, likewise."""
         return self._results("comparison", run)
 
+    def trainings(self, run: StoredRun | str | None = None) -> tuple[StoredDocument, ...]:
+        """What training runs came to, likewise."""
+        return self._results("train", run)
+
+    def add_training(
+        self, document: Mapping[str, Any], *, name: str = "", run: StoredRun | str | None = None
+    ) -> StoredDocument:
+        """Keep what a training run came to."""
+        return self._add("train", document, name, run)
+
     def add_eval(
         self, document: Mapping[str, Any], *, name: str = "", run: StoredRun | str | None = None
     ) -> StoredDocument:
@@ -164,7 +174,7 @@ class RunStore:
 
     def _add(
         self,
-        kind: Literal["eval", "bench", "comparison"],
+        kind: Literal["eval", "bench", "comparison", "train"],
         document: Mapping[str, Any],
         name: str,
         run: StoredRun | str | None,
@@ -180,7 +190,7 @@ class RunStore:
         return StoredDocument(number, kind, unix_s, run_id, name, json.loads(text))
 
     def _results(
-        self, kind: Literal["eval", "bench", "comparison"], run: StoredRun | str | None
+        self, kind: Literal["eval", "bench", "comparison", "train"], run: StoredRun | str | None
     ) -> tuple[StoredDocument, ...]:
         with self.connection() as connection:
             rows = connection.execute(

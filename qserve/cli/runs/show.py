@@ -56,7 +56,7 @@ def show_run(store: RunStore, run: StoredRun) -> None:
     console = console_of()
     console.print(f"[bold]{run.id}[/bold]  {_state(run)} · {lasting(run.duration_s)} · began {_when(run)}")
     console.print(f"  {' '.join(run.command)}", markup=False, soft_wrap=True)
-    if run.started_by:
+    if run.started_by and run.started_by != "train":
         console.print(f"  started by qserve {run.started_by} for itself")
     console.print(f"  {_machine(run)}", markup=False, soft_wrap=True)
     console.print(f"  logs: {run.folder}", markup=False, soft_wrap=True)
@@ -113,6 +113,8 @@ def lasting(seconds: float, in_full: bool = True) -> str:
 def _served(run: StoredRun, is_wide: bool) -> str:
     """Each worker's models, and how they are served where there is room."""
     workers = (f"{', '.join(one.models)} ({_how(one)})" if is_wide else ", ".join(one.models) for one in run.workers)
+    if run.started_by == "train":
+        return f"training, {' '.join(run.command[2:3])}"
     served = " + ".join(workers) or "not planned"
     by = f"qserve {run.started_by}" if is_wide else run.started_by
     return f"{served}, for {by}" if run.started_by else served
@@ -184,7 +186,7 @@ def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
 
 
 def _show_results(console: Console, store: RunStore, run: StoredRun) -> None:
-    results = [*store.evals(run), *store.benches(run), *store.comparisons(run)]
+    results = [*store.evals(run), *store.benches(run), *store.comparisons(run), *store.trainings(run)]
     if results:
         names = "; ".join(f"{one.kind} {one.name}".strip() for one in results)
         console.print(f"\nresults: {names}; qserve report {run.id} shows them", markup=False, soft_wrap=True)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from qserve.planner.training.make import plan_training
 from qserve.planner.training.plan import CardMemory, TrainingPlan
 from qserve.planner.training.request import TrainingRequest, VllmBeside
-from qserve.planner.training.suggest import TrainingJob, ways_out
+from qserve.planner.training.suggest import TrainingJob, Way, cheaper, fitting_jobs, ways_out
 
-__all__ = ["CardMemory", "TrainingJob", "TrainingPlan", "TrainingRequest", "VllmBeside", "plan_training", "ways_out"]
+__all__ = [
+    "CardMemory", "TrainingJob", "TrainingPlan", "TrainingRequest", "VllmBeside", "Way", "cheaper", "fitting_jobs",
+    "plan_training", "ways_out",
+]  # fmt: skip

@@ -72,7 +72,7 @@ def logits_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     if request.fused_loss:
         return _fused_loss_bytes(model, request)
     kind = "lm" if request.upcast_logits else "lm-16bit"
-    if request.method in ("ppo", "grpo"):
+    if request.method in ("dpo", "ppo", "grpo"):
         kind = "rl-16bit" if request.precision in ("mixed", "pure") and request.zero_stage else "rl-fp32"
     return LOGIT_BYTES[kind] * model.spec.vocab_size * request.logit_tokens
 

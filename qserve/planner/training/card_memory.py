@@ -20,6 +20,7 @@ from qserve.planner.training.constants import (
     NCCL,
     PRECISIONS,
     RUNTIME,
+    RUNTIME_ON_CPU,
 )
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.plan import CardMemory
@@ -54,7 +55,7 @@ def trainer_card(run: Run, device: Device) -> CardMemory:
     backward = resident + _beside(run, device, asleep=True) + _gathered(run) + _backward(run)
     phases = {
         "backward": backward + _fragmentation(run, device.total_bytes - _sum(backward)),
-        "step": resident + _beside(run, device, asleep=True) + _step(run),
+        "step": resident + _beside(run, device, asleep=True) + _step(run, device),
     }
     if run.request.vllm is not None and run.request.vllm.mode == "colocated":
         phases["rollout"] = resident + _beside(run, device, asleep=False)
@@ -150,11 +151,14 @@ def _optimizer_formula(run: Run, trained: str) -> str:
 
 
 def _environment(run: Run, device: Device) -> tuple[Term, ...]:
-    low, expected, high = int(RUNTIME.low), int(RUNTIME.expected), int(RUNTIME.high)
+    band, how = RUNTIME, "CUDA context, cuBLAS, loaded kernels"
+    if device.kind == "cpu":
+        band, how = RUNTIME_ON_CPU, "Python with torch, transformers and TRL"
+    low, expected, high = int(band.low), int(band.expected), int(band.high)
     if run.request.runtime_bytes is not None:
         low = expected = high = run.request.runtime_bytes
-    terms = [_term("runtime", expected, "CUDA context, cuBLAS, loaded kernels", RUNTIME.source, low, high)]
-    if run.num_ranks > 1:
+    terms = [_term("runtime", expected, how, band.source, low, high)]
+    if run.num_ranks > 1 and device.kind != "cpu":
         terms.append(_band_term("nccl", "communicators", NCCL.expected, NCCL.low, NCCL.high, NCCL.source))
     terms.append(_term("others", device.used_by_others_bytes, "held by other processes", "driver"))
     return tuple(terms)
@@ -216,9 +220,15 @@ def _logits_term(model: TrainedModel, request: TrainingRequest, num_bytes: int) 
     return _term("logits", num_bytes, how, _MEMTRACKER, low, num_bytes)
 
 
-def _step(run: Run) -> tuple[Term, ...]:
-    """Temporaries of the optimizer step; the optimizers of policy and critic step one after the other."""
+def _step(run: Run, device: Device) -> tuple[Term, ...]:
+    """Temporaries of the optimizer step; the optimizers of policy and critic step one after the other.
+
+    torch takes one tensor after the other on a CPU (no foreach), so that its temporaries are of one tensor.
+    """
     temporaries = max(states.step_bytes for _, states in run.states())
+    if device.kind == "cpu" and run.request.zero_stage == 0:
+        trained = [tensor for model in run.trained for tensor in model.trained_tensors]
+        temporaries = min(temporaries, 4 * max(tensor.num_elements // tensor.repeat for tensor in trained))
     how = "fp32 copies of 16-bit gradients, and sqrt of the second moment (foreach AdamW)"
     return (_term("optimizer step", temporaries, how, "torch.optim._multi_tensor_adamw; DeepSpeed stage 1 to 3"),)
 

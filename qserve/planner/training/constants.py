@@ -24,6 +24,7 @@ __all__ = [
     "OPTIMIZERS",
     "PRECISIONS",
     "RUNTIME",
+    "RUNTIME_ON_CPU",
     "ZERO_BUCKET_ELEMENTS",
     "ZERO_LIVE_ELEMENTS",
     "ZERO_SUB_GROUP_ELEMENTS",
@@ -142,6 +143,10 @@ RUNTIME = Band(
     0.6 * GIB, 0.4 * GIB, 1.2 * GIB, "CUDA 12 with lazy module loading, A100 and H100 logs: 0.5 GiB + cuBLAS"
 )
 NCCL = Band(0.5 * GIB, 0.3 * GIB, 2.1 * GIB, "vLLM 0.19 on H100 logs up to 2.1 GiB of non-torch memory at TP 2 to 4")
+# The same of a trainer process without a card: Python with torch, transformers and TRL imported, before any model.
+RUNTIME_ON_CPU = Band(
+    0.6 * GIB, 0.5 * GIB, 1.0 * GIB, "PSS of TRL 1.16 on torch 2.13's CPU build, docs/results/training.md"
+)
 # Before CUDA 11.7's lazy loading every kernel of torch, flash-attn and DeepSpeed was loaded at once.
 EAGER_CUDA_CONTEXT = Band(
     1.3 * GIB, 1.0 * GIB, 1.6 * GIB, "torch 2.0 for CUDA 11.8 on A100, nvidia-smi of an idle process"

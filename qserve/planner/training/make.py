@@ -72,7 +72,10 @@ def _refuse_packed_weights(spec: ModelSpec, request: TrainingRequest) -> None:
 def _divide(devices: Sequence[Device], request: TrainingRequest) -> tuple[Sequence[Device], Sequence[Device]]:
     """(cards that train, cards that only generate)."""
     if not devices:
-        raise UsageError("there is no accelerator to train on; describe one with --gpu, for example --gpu rtx-4090:2")
+        raise UsageError(
+            "there is no accelerator to train on; describe one with --gpu, for example --gpu rtx-4090:2, or plan for "
+            "the CPU: --gpu none"
+        )
     vllm = request.vllm
     if vllm is None or vllm.mode == "colocated":
         if vllm is not None and len(devices) % vllm.tensor_parallel_size:

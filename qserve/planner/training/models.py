@@ -109,7 +109,8 @@ def cast_of(spec: ModelSpec, request: TrainingRequest, reward: ModelSpec | None 
     cast = [policy]
     if request.method == "ppo":
         cast.append(replace(policy, role="critic", spec=_with_head(spec)))
-    if request.method in ("ppo", "grpo") and request.beta > 0 and request.tuning == "full":
+    compares = request.method == "dpo" or (request.method in ("ppo", "grpo") and request.beta > 0)
+    if compares and request.tuning == "full":
         cast.append(TrainedModel("reference", spec, None))
     if request.method == "ppo" or (request.method == "grpo" and reward is not None):
         cast.append(TrainedModel("reward", reward or _with_head(spec), None))

@@ -10,7 +10,7 @@ from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
 
 __all__ = ["Method", "Offload", "TrainingRequest", "VllmBeside"]
 
-Method = Literal["sft", "lora", "qlora", "reward", "ppo", "grpo"]
+Method = Literal["sft", "lora", "qlora", "reward", "dpo", "ppo", "grpo"]
 Tuning = Literal["full", "lora", "qlora", "head"]
 Offload = Literal["none", "cpu", "nvme"]
 Attention = Literal["sdpa", "eager"]
@@ -35,12 +35,13 @@ class VllmBeside:
 class TrainingRequest:
     """One training run, per device.
 
-    `micro_batch` is per_device_train_batch_size; for `reward` it counts pairs, each two sequences. `max_length` is in
-    tokens, prompt and completion together; `completion_length` the part whose log-probabilities a policy loss needs
-    (None: all). `mean_length`: the data's mean length where batches are not padded to one length (None: they are).
-    `freeze_base` trains the head only. `lora_targets`: "all-linear" or "attention". `train_embeddings` is PEFT's
-    modules_to_save of embedding and lm_head. `fused_loss`: Liger's linear cross-entropy, which never holds all logits
-    (use_liger_kernel=True). `beta` > 0 keeps a reference model (grpo, ppo).
+    `micro_batch` is per_device_train_batch_size; for `reward` and `dpo` it counts pairs, each two sequences.
+    `max_length` is in tokens, prompt and completion together; `completion_length` the part whose log-probabilities a
+    policy loss needs (None: all). `mean_length`: the data's mean length where batches are not padded to one length
+    (None: they are). `freeze_base` trains the head only. `load_in_4bit`: adapters of any method on an nf4 base, as
+    qlora has them. `lora_targets`: "all-linear" or "attention". `train_embeddings` is PEFT's modules_to_save of
+    embedding and lm_head. `fused_loss`: Liger's linear cross-entropy, which never holds all logits
+    (use_liger_kernel=True). `beta` > 0 keeps a reference model (grpo, ppo); dpo always has one.
     """
 
     method: Method
@@ -58,6 +59,7 @@ class TrainingRequest:
     offload_param: Offload = "none"
     lora_rank: int = 0
     lora_targets: Literal["all-linear", "attention", "qkv"] = "all-linear"
+    load_in_4bit: bool = False
     train_embeddings: bool = False
     attention: Attention = "sdpa"
     fused_loss: bool = False
@@ -87,6 +89,8 @@ class TrainingRequest:
             raise UsageError("--offload-optimizer is DeepSpeed's; add --zero 1, 2 or 3")
         if self.freeze_base and self.method != "reward":
             raise UsageError(f"--freeze-base trains the reward head only; --method {self.method} has none to train")
+        if self.freeze_base and self.load_in_4bit:
+            raise UsageError("--freeze-base trains the head alone and needs no adapters; leave --load-in-4bit out")
         if self.vllm is not None and self.method not in ("ppo", "grpo"):
             raise UsageError(f"--vllm serves rollouts, which --method {self.method} has none of; use ppo or grpo")
         if self.vllm is not None and not 0 < self.vllm.gpu_memory_utilization <= 1:
@@ -99,7 +103,7 @@ class TrainingRequest:
         """What is trained: all weights, adapters, adapters on 4-bit weights, or the head alone."""
         if self.freeze_base:
             return "head"
-        if self.method == "qlora":
+        if self.method == "qlora" or self.load_in_4bit:
             return "qlora"
         return "lora" if self.method == "lora" or self.lora_rank else "full"
 
@@ -110,8 +114,8 @@ class TrainingRequest:
 
     @property
     def sequences(self) -> int:
-        """Sequences in one forward pass of one device: a reward pair is two."""
-        return self.micro_batch * (2 if self.method == "reward" else 1)
+        """Sequences in one forward pass of one device: a pair is two."""
+        return self.micro_batch * (2 if self.method in ("reward", "dpo") else 1)
 
     @property
     def tokens(self) -> int:

@@ -15,7 +15,7 @@ from qserve.planner.training.make import plan_training
 from qserve.planner.training.plan import TrainingPlan
 from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["TrainingJob", "ways_out"]
+__all__ = ["TrainingJob", "Way", "cheaper", "fitting_jobs", "ways_out"]
 
 _WANTED = 4
 
@@ -44,6 +44,14 @@ class TrainingJob:
 
 
 @dataclass(frozen=True)
+class Way:
+    """A way out: what changes, and the job after it, which fits."""
+
+    suggestion: Suggestion
+    job: TrainingJob
+
+
+@dataclass(frozen=True)
 class _Change:
     what: str
     cost: str
@@ -52,7 +60,12 @@ class _Change:
 
 def ways_out(job: TrainingJob) -> tuple[Suggestion, ...]:
     """Up to four changes after which the run fits: single ones first, then pairs and triples of them."""
-    found: list[Suggestion] = []
+    return tuple(way.suggestion for way in fitting_jobs(job))
+
+
+def fitting_jobs(job: TrainingJob) -> tuple[Way, ...]:
+    """The same with the jobs that fit, cheapest first."""
+    found: list[Way] = []
     used: list[set[str]] = []
     applicable = [change for change in _CHANGES if change.apply(job) is not None]
     for size in (1, 2, 3):
@@ -61,23 +74,44 @@ def ways_out(job: TrainingJob) -> tuple[Suggestion, ...]:
             # A pair that holds a single way out says nothing new.
             if any(done <= names for done in used) or len(found) >= _WANTED:
                 continue
-            suggestion = _tried(job, changes)
-            if suggestion is not None and all(suggestion.command != other.command for other in found):
-                found.append(suggestion)
+            way = _tried(job, changes)
+            if way is not None and all(way.job != other.job for other in found):
+                found.append(way)
                 used.append(names)
         if len(found) >= 3:
             break
     return tuple(found)
 
 
-def _tried(job: TrainingJob, changes: Sequence[_Change]) -> Suggestion | None:
+def cheaper(job: TrainingJob) -> tuple[Suggestion, ...]:
+    """Single changes that lower what the tightest card needs, cheapest first, whether they suffice or not.
+
+    What to pull when a run went out of memory though its plan fits.
+    """
+    used = _most_used(job)
+    tried = [(change, change.apply(job)) for change in _CHANGES]
+    return tuple(
+        Suggestion(change.what, change.cost, changed.command())
+        for change, changed in tried
+        if changed is not None and used is not None and (_most_used(changed) or used) < used
+    )
+
+
+def _most_used(job: TrainingJob) -> int | None:
+    try:
+        return max(card.used_bytes for card in job.plan().cards)
+    except UsageError:
+        return None
+
+
+def _tried(job: TrainingJob, changes: Sequence[_Change]) -> Way | None:
     changed: TrainingJob | None = job
     for change in changes:
         changed = change.apply(changed) if changed is not None else None
     if changed is None or not _fits(changed):
         return None
     cost = "; ".join(change.cost for change in changes)
-    return Suggestion(", and ".join(change.what for change in changes), cost, changed.command())
+    return Way(Suggestion(", and ".join(change.what for change in changes), cost, changed.command()), changed)
 
 
 def _fits(job: TrainingJob) -> bool:

@@ -54,7 +54,7 @@ class Lines:
 
     unix_s: tuple[float, ...]
     lines: tuple[Line, ...]
-    kind: Literal["count", "ms", "rate", "bytes"]
+    kind: Literal["count", "number", "ms", "rate", "bytes"]
     step_s: float
 
 

@@ -19,13 +19,14 @@ from qserve.report.sections.reward import reward
 from qserve.report.sections.reward_truth import reward_truth
 from qserve.report.sections.start import start
 from qserve.report.sections.traffic import traffic
+from qserve.report.sections.training import training
 from qserve.version import __version__
 
 __all__ = ["sections_of"]
 
 _ORDER: tuple[Callable[[RunReport], Section | None], ...] = (
-    overview, memory, latency, layouts, start, traffic, reward, reward_truth, evals, comparison, bench, faults,
-    reproduce,
+    overview, training, memory, latency, layouts, start, traffic, reward, reward_truth, evals, comparison, bench,
+    faults, reproduce,
 )  # fmt: skip
 
 

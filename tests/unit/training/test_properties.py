@@ -32,7 +32,7 @@ BASE = ModelSpec.from_config(
 
 @st.composite
 def requests(draw: st.DrawFn) -> TrainingRequest:
-    method = draw(st.sampled_from(["sft", "lora", "qlora", "reward", "ppo", "grpo"]))
+    method = draw(st.sampled_from(["sft", "lora", "qlora", "reward", "dpo", "ppo", "grpo"]))
     stage = draw(st.integers(0, 3))
     vllm = None
     if method in ("ppo", "grpo") and draw(st.booleans()):

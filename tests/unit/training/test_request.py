@@ -29,7 +29,7 @@ def spec_for(model_id: str) -> ModelSpec:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"method": "dpo"}, "--method is 'dpo'; it takes sft"),
+        ({"method": "kto"}, "--method is 'kto'; it takes sft"),
         ({"method": "sft", "micro_batch": 0}, "--micro-batch is 0"),
         ({"method": "sft", "zero_stage": 4}, "--zero is 4"),
         ({"method": "sft", "optimizer": "adam"}, "adamw-8bit"),

@@ -1,0 +1,99 @@
+"""The flags of a training request, which `qserve plan train` and `qserve train` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import click
+
+from qserve.cli.options.numbers import FiniteRange
+from qserve.planner.training import TrainingRequest, VllmBeside
+from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
+
+__all__ = ["training_options", "training_request"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_POSITIVE = click.IntRange(1, 65_536)
+# The longest context of a known model is a million.
+_TOKENS = click.IntRange(1, 16_777_216)
+_WEIGHT, _SHARE = FiniteRange(min=0), FiniteRange(0, 1, min_open=True)
+_OFFLOAD = click.Choice(["none", "cpu", "nvme"])
+
+_OPTIONS = (
+    click.option(
+        "--gpu", help="Plan for cards that are not here: rtx-3090:4, or memory=23.6GiB,count=4. none: the CPU."
+    ),
+    click.option(
+        "--micro-batch", type=_POSITIVE, default=1, show_default=True, help="Sequences a card; reward, dpo: pairs."
+    ),
+    click.option(
+        "--max-length", type=_TOKENS, default=2048, show_default=True, help="Prompt and completion, in tokens."
+    ),
+    click.option("--completion-length", type=_TOKENS, help="ppo, grpo: the part whose log-probabilities count [all]."),
+    click.option("--mean-length", type=_TOKENS, help="The data's mean, where batches are not padded to one length."),
+    click.option("--gradient-accumulation-steps", type=_POSITIVE, default=1, show_default=True),
+    click.option("--gradient-checkpointing/--no-gradient-checkpointing", default=True, show_default=True),
+    click.option("--freeze-base", is_flag=True, help="reward: train the head alone."),
+    click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default="adamw", show_default=True),
+    click.option(
+        "--zero", "zero_stage", type=click.IntRange(0, 3), default=0, show_default=True, help="DeepSpeed ZeRO."
+    ),
+    click.option("--offload-optimizer", type=_OFFLOAD, default="none", show_default=True),
+    click.option("--offload-param", type=_OFFLOAD, default="none", show_default=True),
+    click.option("--lora-rank", type=_POSITIVE, help="Train adapters [8 with lora and qlora]."),
+    click.option("--lora-targets", type=click.Choice(["all-linear", "attention", "qkv"]), default="all-linear"),
+    click.option("--load-in-4bit", is_flag=True, help="Adapters on an nf4 base, with any method."),
+    click.option("--train-embeddings", is_flag=True, help="Train embedding and lm_head beside the adapters."),
+    click.option("--attention", type=click.Choice(["sdpa", "eager"]), default="sdpa", show_default=True),
+    click.option(
+        "--beta", type=_WEIGHT, default=0.04, show_default=True, help="KL weight; grpo: 0 needs no reference model."
+    ),
+    click.option("--vllm", type=click.Choice(["colocated", "separate"]), help="Where the engine for rollouts lives."),
+    click.option("--vllm-gpus", type=_POSITIVE, default=1, show_default=True, help="Cards of a separate engine."),
+    click.option("--vllm-tensor-parallel-size", type=_POSITIVE, default=1, show_default=True),
+    click.option(
+        "--vllm-sleep", is_flag=True, help="A colocated engine gives its memory back while the trainer works."
+    ),
+    click.option(
+        "--gpu-memory-utilization",
+        type=_SHARE,
+        default=0.9,
+        show_default=True,
+        help="The engine's share.",
+    ),
+)
+_PRECISION = click.Choice(list(PRECISIONS))
+
+
+def training_options(precision: str | None) -> Callable[[Function], Function]:
+    """Adds them all. `precision` is the default of --precision; None: what the machine and ZeRO make of it."""
+    kind = click.option(
+        "--precision", type=_PRECISION, default=precision, show_default=precision or "by device and ZeRO"
+    )
+
+    def decorate(function: Function) -> Function:
+        for option in reversed((*_OPTIONS, kind)):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def training_request(values: Mapping[str, Any]) -> TrainingRequest:
+    """The request of a command's keyword arguments; others among them are left alone. Raises UsageError."""
+    given = {name: value for name, value in values.items() if value is not None}
+    known = {field.name: given[field.name] for field in fields(TrainingRequest) if field.name in given}
+    mode = known.pop("vllm", None)
+    vllm = None
+    if mode is not None:
+        vllm = VllmBeside(
+            mode,
+            values["gpu_memory_utilization"],
+            values["vllm_tensor_parallel_size"],
+            values["vllm_gpus"],
+            values["vllm_sleep"],
+        )
+    return TrainingRequest(**known, vllm=vllm)

@@ -1,0 +1,1 @@
+"""`qserve train`: `options` its flags, `command` the story, `fitting` what runs here, `follow` the screen."""

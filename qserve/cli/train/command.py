@@ -1,0 +1,127 @@
+"""`qserve train`: plan, prepare, train, check, keep."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from qserve.cli.options.planning import hardware_of
+from qserve.cli.options.training import training_options, training_request
+from qserve.cli.state import state_folder
+from qserve.cli.train.fitting import default_precision, fitting_request, need_trl
+from qserve.cli.train.follow import follow, say_end
+from qserve.cli.train.options import METHODS, TrainFlags, completed, run_options
+from qserve.cli.up.recording import without_secrets
+from qserve.core.hardware import Hardware
+from qserve.errors import UsageError
+from qserve.hub import resolve
+from qserve.planner.training import TrainingJob
+from qserve.planner.training.request import Method
+from qserve.training.job import TrainingRun
+
+__all__ = ["command"]
+
+
+@click.command("train")
+@click.argument("method", type=click.Choice(METHODS))
+@click.option("--model", required=True, help="A folder, a hub id, an alias, or demo.")
+@run_options
+@training_options(None)
+def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
+    """Train a model or a reward model with TRL, planned first and measured against the plan.
+
+    What does not fit is refused with the changes that would, cheapest first; --auto takes the first. Ctrl-C saves,
+    --resume goes on. The configuration that was used lies in OUTPUT/run, in TRL's and accelerate's own formats.
+
+    \b
+    qserve train reward --model Qwen/Qwen2.5-3B --data pairs.jsonl --max-length 4096 --output my-reward-model
+    qserve train lora --model Qwen/Qwen3-8B --data conversations.jsonl
+    qserve train grpo --model Qwen/Qwen2-7B --lora-rank 16 --data prompts.parquet --reward http://127.0.0.1:8000
+    qserve up --reward my-reward-model
+    """
+    from qserve.hub.download import download
+
+    need_trl()
+    if gpu not in (None, "none"):
+        raise UsageError(
+            "--gpu describes cards that are not here, and a run takes those that are; plan with it: qserve plan train "
+            f"--method {method} --gpu {gpu}. --gpu none trains on the CPU"
+        )
+    hardware = hardware_of(gpu)
+    checkpoint = resolve(model)
+    values["precision"] = values["precision"] or default_precision(hardware, values["zero_stage"])
+    request = completed(training_request({**values, "method": cast("Method", method)}), hardware)
+    devices = hardware.devices or (hardware.cpu_device,)
+    job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=hardware.ram_available_bytes)
+    job, plan = fitting_request(job, values["auto"], values["data"], checkpoint.messages)
+    flags = TrainFlags(values)
+    if checkpoint.folder is None:
+        checkpoint = download(checkpoint)
+    output = _output(values, method)
+    run = replace(
+        flags.run(job.request, Path(str(checkpoint.folder)).absolute(), output, hardware), plan=plan.to_json()
+    )
+    _refuse_used_output(run, values["resume"])
+    sys.exit(_train(run, job, state_folder(values["state_dir"]), hardware))
+
+
+def _output(values: dict[str, Any], method: str) -> Path:
+    if values["output"] is not None:
+        return Path(values["output"]).expanduser().absolute()
+    if values["resume"]:
+        raise UsageError("--resume goes on from the checkpoints in a folder; name it: --output FOLDER")
+    name = f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return (state_folder(values["state_dir"]) / "training" / name).absolute()
+
+
+def _refuse_used_output(run: TrainingRun, resume: bool) -> None:
+    """Nothing is trained over: an output of another run, or of this one without --resume, stays as it is."""
+    earlier = run.folder / "job.json"
+    if not resume:
+        if run.output.exists() and any(run.output.iterdir()):
+            what = "holds a run already: go on with it by --resume" if earlier.exists() else "is not empty"
+            raise UsageError(f"{run.output} {what}, or name another --output")
+        return
+    if not earlier.exists():
+        raise UsageError(f"{run.output} holds no run to go on with; start one without --resume")
+    changed = run.changes_since(TrainingRun.read(earlier))
+    if changed:
+        raise UsageError(
+            f"--resume goes on with the run in {run.output}, and this command differs from it in {', '.join(changed)}; "
+            "give the flags that it was started with (steps, epochs and how often is saved may change)"
+        )
+
+
+def _train(run: TrainingRun, job: TrainingJob, state: Path, hardware: Hardware) -> int:
+    from qserve.training.configuration.files import write_configuration
+    from qserve.training.data.prepare import prepare, prepared
+    from qserve.training.launch import LOG, launch
+    from qserve.training.outcome import outcome_of
+    from qserve.training.record import TrainingRecord
+
+    data = prepared(run.folder)
+    if data is None:
+        data = prepare(run.data, run.trainer, run.data_folder, run.folder)
+    click.echo(data.told)
+    if run.trainer == "reward" and not data.num_eval:
+        click.echo("no pairs are held out, so nothing will say how good it is; --eval-share or --eval-data", err=True)
+    _, accelerate_file = write_configuration(run, data)
+    record = TrainingRecord(run, state, without_secrets(["qserve", *sys.argv[1:]]), hardware)
+    events, status = follow(launch(run, run.write(), accelerate_file))
+    outcome = outcome_of(events, status, run.folder / LOG, job)
+    check = _checked(run) if outcome.state == "ended" and run.trainer == "reward" and data.num_eval else None
+    exit_status = int(outcome.state == "failed")
+    say_end(run, outcome, check, record.close(outcome, check, exit_status))
+    return exit_status
+
+
+def _checked(run: TrainingRun) -> dict[str, Any] | None:
+    """The saved checkpoint, scored as the reward host scores it, against the trainer's own last evaluation."""
+    from qserve.training.check import check_saved
+
+    return check_saved(run)

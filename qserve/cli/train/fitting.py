@@ -1,0 +1,66 @@
+"""What runs on this machine: the request as it was asked for, or with --auto the cheapest change of it that fits."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import replace
+
+import click
+
+from qserve.core.hardware import Hardware
+from qserve.errors import DoesNotFit, MissingExtra
+from qserve.planner.training import TrainingJob, TrainingPlan, Way, fitting_jobs
+
+__all__ = ["default_precision", "fitting_request", "need_trl"]
+
+
+def need_trl() -> None:
+    """Raises MissingExtra where what trains is not installed. Imports nothing."""
+    missing = [name for name in ("trl", "datasets", "peft", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtra(missing[0], "`qserve train`", *missing[1:])
+
+
+def default_precision(hardware: Hardware, zero_stage: int) -> str:
+    """fp32 on a CPU, whose results can be repeated bit by bit; DeepSpeed's on ZeRO; else autocast over fp32 weights."""
+    if not hardware.devices:
+        return "fp32"
+    return "mixed" if zero_stage else "amp"
+
+
+def fitting_request(
+    job: TrainingJob, auto: bool, data: str | None, messages: Sequence[str] = ()
+) -> tuple[TrainingJob, TrainingPlan]:
+    """(the job that runs, its plan). Raises DoesNotFit with the ways out where `auto` may not take one."""
+    from qserve.cli.plan.show_training import show_training
+
+    plan = job.plan()
+    if plan.fits:
+        show_training(replace(plan, notes=(*messages, *plan.notes)))
+        return job, plan
+    ways = tuple(way for way in fitting_jobs(job) if _can_run(way, job))
+    if auto and ways:
+        click.echo(f"does not fit: {plan.why_not}\n--auto: {ways[0].suggestion.change} ({ways[0].suggestion.cost})")
+        plan = ways[0].job.plan()
+        show_training(plan)
+        return ways[0].job, plan
+    offered = tuple(replace(way.suggestion, command=_as_run(way, data)) for way in ways)
+    show_training(replace(plan, notes=(*messages, *plan.notes), suggestions=offered))
+    none = "" if ways else "; no single change, pair or triple of them helps on this machine"
+    raise DoesNotFit(f"the run is not started: {plan.why_not}{none}")
+
+
+def _can_run(way: Way, job: TrainingJob) -> bool:
+    """Only on the cards that are here, and by packages that are here."""
+    needs_deepspeed = way.job.request.zero_stage > 0 and importlib.util.find_spec("deepspeed") is None
+    needs_bnb = way.job.request.optimizer == "adamw-8bit" and importlib.util.find_spec("bitsandbytes") is None
+    return way.job.devices == job.devices and not needs_deepspeed and not needs_bnb
+
+
+def _as_run(way: Way, data: str | None) -> str:
+    """The plan's command as one of `qserve train`."""
+    words = way.suggestion.command.replace("qserve plan train --method ", "qserve train ", 1).replace(
+        " --fused-loss", ""
+    )
+    return f"{words} --data {data or 'FILE'}"

@@ -1,0 +1,105 @@
+"""A run on the screen: a bar with the loss while it goes, and at its end what it came to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qserve.units import format_bytes
+
+if TYPE_CHECKING:
+    from qserve.training.job import TrainingRun
+    from qserve.training.launch import Launched
+    from qserve.training.outcome import Outcome
+
+__all__ = ["follow", "say_end"]
+
+Event = dict[str, Any]
+
+
+def follow(launched: Launched) -> tuple[list[Event], int]:
+    """(all events, exit status). On a terminal a bar; elsewhere a line for each evaluation and save."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    events: list[Event] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True, disable=not sys.stdout.isatty()) as bar:
+        task = bar.add_task("loading", total=None)
+
+        def tell(event: Event) -> None:
+            events.append(event)
+            if event["event"] == "train":
+                bar.update(task, description="training", total=event["to_step"], completed=event["from_step"])
+            elif event["event"] == "logged" and event.get("loss") is not None:
+                bar.update(task, description=f"loss {event['loss']:.4f}", completed=event["step"])
+            line = _line(event)
+            if line:
+                bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+        status = launched.follow(tell)
+    return events, status
+
+
+def _line(event: Mapping[str, Any]) -> str | None:
+    """What is worth a line of its own."""
+    kind = event["event"]
+    if kind == "evaluated":
+        shown = [
+            ("eval_loss", "loss"),
+            ("eval_accuracy", "accuracy"),
+            ("eval_rewards/accuracies", "accuracy"),
+            ("eval_margin", "margin"),
+        ]
+        told = ", ".join(f"{name} {event[key]:.4f}" for key, name in shown if isinstance(event.get(key), int | float))
+        return f"step {event['step']}: evaluated, {told}"
+    if kind == "stopping":
+        return "stopping: this step ends and is saved (Ctrl-C again ends it now)"
+    return None
+
+
+def say_end(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None, kept: str | None) -> None:
+    """The end in a few lines; a failure's reason goes to standard error."""
+    if outcome.state == "failed":
+        click.secho(f"qserve: {outcome.reason}", err=True, fg="red")
+    else:
+        for line in _told(run, outcome, check):
+            click.echo(line)
+    if kept:
+        click.echo(f"the whole story: qserve report {kept}")
+
+
+def _told(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -> list[str]:
+    if outcome.state == "stopped":
+        step = (outcome.last("stopped") or {}).get("step")
+        return [f"stopped after step {step} and saved; --resume goes on"]
+    lines = []
+    losses = outcome.losses
+    if losses:
+        lines.append(f"loss {losses[0][1]:.4f} at step {losses[0][0]}, {losses[-1][1]:.4f} at step {losses[-1][0]}")
+    held_out = outcome.last("held out")
+    if held_out:
+        share = held_out["right"] / held_out["pairs"]
+        lines.append(f"held-out pairs right: {held_out['right']} of {held_out['pairs']} ({share:.1%})")
+    if check and "error" in check:
+        lines.append(f"reward check: the saved checkpoint could not be scored: {check['error']}")
+    elif check:
+        lines.append(
+            f"reward check: the saved checkpoint scores {check['num_texts']} held-out texts within "
+            f"{check['largest_difference']:.1e} of the trainer, {check['num_flipped']} of {check['num_pairs']} pairs "
+            "turned around"
+        )
+    measured = outcome.measured
+    if "backward_bytes" in measured:
+        peak = max(measured["backward_bytes"], measured.get("step_bytes", 0))
+        planned = max(run.plan["devices"][0]["phases"].values()) - _others(run.plan)
+        lines.append(f"peak memory {format_bytes(peak)}, planned {format_bytes(planned)}")
+    serve = "--reward" if run.trainer == "reward" else "--model"
+    lines.append(f"the model is in {run.output}: qserve up {serve} {run.output}")
+    return lines
+
+
+def _others(plan: Mapping[str, Any]) -> int:
+    return sum(term["num_bytes"] for term in plan["devices"][0]["terms"] if term["name"] == "others")

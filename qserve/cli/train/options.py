@@ -1,0 +1,164 @@
+"""The flags of `qserve train` beyond those of `qserve plan train`, and the job that they make."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import click
+
+from qserve.cli.options.numbers import Count, FiniteRange
+from qserve.core.hardware import Hardware
+from qserve.errors import MissingExtra, UsageError
+from qserve.planner.training import TrainingRequest
+from qserve.training.job import DataSource, RewardSource, SaveAs, Schedule, TrainingRun
+
+__all__ = ["METHODS", "TrainFlags", "completed", "run_options", "source_at"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+METHODS = ("sft", "lora", "qlora", "reward", "dpo", "grpo")
+_STEPS, _SHARE = Count(1), FiniteRange(0, 1)
+_FOLDER = click.Path(path_type=Path)
+
+_OPTIONS = (
+    click.option("--data", help="JSON lines, JSON, Parquet or Arrow: a file, a folder, or a data set of the hub."),
+    click.option("--eval-data", help="Likewise, to evaluate on [a share of the prompts is held out]."),
+    click.option("--eval-share", type=_SHARE, default=0.05, show_default=True, help="Share of prompts held out."),
+    click.option("--max-broken", type=_SHARE, default=0.01, show_default=True, help="Share of rows that may be bad."),
+    click.option("--output", type=_FOLDER, help="Folder for model, checkpoints and configuration [below --state-dir]."),
+    click.option("--max-steps", type=_STEPS, help="Optimizer steps [by --epochs]."),
+    click.option("--epochs", type=FiniteRange(0, min_open=True), default=1.0, show_default=True),
+    click.option("--learning-rate", type=FiniteRange(0, min_open=True), help="[by method]"),
+    click.option("--warmup-steps", type=Count(0), default=0, show_default=True),
+    click.option("--seed", type=Count(0), default=0, show_default=True),
+    click.option("--eval-steps", type=_STEPS, help="Evaluate every so many steps [a tenth of the run, at most 200]."),
+    click.option("--save-steps", type=_STEPS, help="A checkpoint every so many steps [as --eval-steps]."),
+    click.option("--save-total-limit", type=_STEPS, default=2, show_default=True, help="Checkpoints that are kept."),
+    click.option("--patience", type=_STEPS, help="reward: end after so many evaluations without a better one [never]."),
+    click.option("--center-rewards", type=FiniteRange(0), help="reward: pull the mean to 0 (0.01 is usual) [off]."),
+    click.option("--label-smoothing", type=FiniteRange(0, 0.5), default=0.0, show_default=True, help="dpo."),
+    click.option(
+        "--save-as", type=click.Choice(["sequence-classification", "reward-head"]), default="sequence-classification",
+        show_default=True, help="reward: transformers' layout, or a linear reward_head over base_model.",
+    ),
+    click.option(
+        "--reward", "rewards", multiple=True,
+        help="grpo: what rewards: a server's URL, a checkpoint, a YAML of rules; WEIGHT=… before it weighs several.",
+    ),
+    click.option("--num-generations", type=Count(2), default=8, show_default=True, help="grpo: rollouts a prompt."),
+    click.option("--packing", is_flag=True, help="sft: several rows in one sequence of --max-length."),
+    click.option("--num-workers", type=Count(0), default=0, show_default=True, help="Processes that prepare batches."),
+    click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --output."),
+    click.option("--auto", is_flag=True, help="Take the cheapest change that fits where the run does not."),
+    click.option(
+        "--state-dir", type=_FOLDER, envvar="QSERVE_STATE_DIR", help="Where runs are kept [~/.local/state/qserve]."
+    ),
+)  # fmt: skip
+
+
+def run_options(function: Function) -> Function:
+    """Adds them all."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True)
+class TrainFlags:
+    """What was typed beside the request."""
+
+    values: dict[str, Any]
+
+    def run(self, request: TrainingRequest, model: Path, output: Path, hardware: Hardware) -> TrainingRun:
+        """The run that they describe. Raises UsageError for what contradicts each other."""
+        values = self.values
+        if values["data"] is None:
+            raise UsageError(
+                f"qserve train {request.method} needs --data: a file of rows, a folder, or a data set's id"
+            )
+        num_cards = len(hardware.devices)
+        self._refuse(request)
+        return TrainingRun(
+            request=request,
+            model=str(model),
+            data=DataSource(source_at(values["data"]), values["eval_data"] and source_at(values["eval_data"]),
+                            values["eval_share"], values["max_broken"]),
+            output=output,
+            schedule=Schedule(**{name: values[name] for name in Schedule.__dataclass_fields__}),
+            seed=values["seed"],
+            device="cuda" if num_cards else "cpu",
+            num_processes=max(1, _trainers(request, num_cards)),
+            center_rewards=values["center_rewards"],
+            label_smoothing=values["label_smoothing"],
+            save_as=cast("SaveAs", values["save_as"]),
+            rewards=tuple(_reward(text) for text in values["rewards"]),
+            num_generations=values["num_generations"],
+            num_workers=values["num_workers"],
+            packing=values["packing"],
+        )  # fmt: skip
+
+    def _refuse(self, request: TrainingRequest) -> None:
+        values, method = self.values, request.method
+        only: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
+            ("--patience", values["patience"] is not None, ("reward",)),
+            ("--center-rewards", values["center_rewards"] is not None, ("reward",)),
+            ("--save-as", values["save_as"] != "sequence-classification", ("reward",)),
+            ("--label-smoothing", bool(values["label_smoothing"]), ("dpo",)),
+            ("--packing", values["packing"], ("sft", "lora", "qlora")),
+            ("--reward", bool(values["rewards"]), ("grpo",)),
+        )
+        for flag, is_given, methods in only:
+            if is_given and method not in methods:
+                raise UsageError(f"{flag} is for {', '.join(methods)}; leave it out with {method}")
+        if request.freeze_base and request.lora_rank:
+            raise UsageError("--freeze-base trains the head alone; leave --lora-rank out, or train adapters without it")
+        if method == "grpo" and not values["rewards"]:
+            raise UsageError(
+                "grpo needs --reward: a server's URL (qserve up --reward …), a checkpoint, or a YAML of rules"
+            )
+        if values["save_as"] == "reward-head" and request.tuning in ("lora", "qlora"):
+            raise UsageError("--save-as reward-head is a whole model's layout; adapters are saved as PEFT has them")
+
+
+def _trainers(request: TrainingRequest, num_cards: int) -> int:
+    separate = request.vllm is not None and request.vllm.mode == "separate"
+    return num_cards - (request.vllm.num_gpus if separate and request.vllm else 0)
+
+
+def source_at(text: str) -> str:
+    """A path made absolute; a hub id as it is."""
+    path = Path(text).expanduser()
+    return str(path.absolute()) if path.exists() else text
+
+
+def _reward(text: str) -> RewardSource:
+    """`0.5=http://…` or a target alone."""
+    weight, mark, target = text.partition("=")
+    if not mark or "/" in weight or not weight.replace(".", "", 1).replace("-", "", 1).isdigit():
+        weight, target = "1", text
+    return RewardSource(source_at(target), float(weight))
+
+
+def completed(request: TrainingRequest, hardware: Hardware) -> TrainingRequest:
+    """The request with what TRL does by itself, and what this machine has to do.
+
+    Raises UsageError, or MissingExtra for ZeRO without DeepSpeed and 8-bit or 4-bit without bitsandbytes.
+    """
+    device: Literal["cpu", "cuda"] = "cuda" if hardware.devices else "cpu"
+    if request.zero_stage and importlib.util.find_spec("deepspeed") is None:
+        raise MissingExtra("deepspeed", f"--zero {request.zero_stage}")
+    if (request.optimizer == "adamw-8bit" or request.tuning == "qlora") and not importlib.util.find_spec(
+        "bitsandbytes"
+    ):
+        raise MissingExtra("bitsandbytes", "--optimizer adamw-8bit, --load-in-4bit and qlora")
+    if request.precision == "mixed" and not request.zero_stage and request.tuning == "full" and device == "cuda":
+        raise UsageError(
+            "--precision mixed is DeepSpeed's (16-bit weights with an fp32 master copy); add --zero 1, 2 or 3, or take "
+            "--precision amp"
+        )
+    # TRL 1.16 computes log-probabilities of all its causal losses in tiles and never holds all logits.
+    return replace(request, fused_loss=request.method != "reward")

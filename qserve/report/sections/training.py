@@ -1,0 +1,122 @@
+"""A training run: what was planned of its memory and what was measured, its losses, and how good the model is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qserve.report.blocks import Block, Code, Column, Figure, Section, Table, Text, Tile, Tiles
+from qserve.report.charts.specs import Line, Lines
+from qserve.report.facts import RunReport
+
+__all__ = ["training"]
+
+_MEMORY = (
+    Column("term", "term"), Column("planned_bytes", "planned", "bytes"), Column("measured_bytes", "measured", "bytes"),
+    Column("change", "measured against planned", "change"),
+)  # fmt: skip
+_CURVE = (
+    Column("step", "step", "count"), Column("loss", "loss", "number"), Column("learning_rate", "learning rate"),
+    Column("accuracy", "accuracy", "share"), Column("step_s", "step", "s"),
+)  # fmt: skip
+_EVALUATIONS = (
+    Column("step", "step", "count"), Column("loss", "loss", "number"), Column("accuracy", "accuracy", "share"),
+    Column("margin", "margin", "number"),
+)  # fmt: skip
+_STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
+
+
+def training(report: RunReport) -> Section | None:
+    """Of the last result that the run kept; a run that goes on after `--resume` is a run of its own."""
+    if not report.trainings:
+        return None
+    document = report.trainings[-1].document
+    blocks: list[Block] = [Tiles("training", tuple(_tiles(document)))]
+    if document["reason"]:
+        blocks.append(Text(str(document["reason"]), is_warning=True))
+    if document["curve"]:
+        blocks.append(_curve(document["curve"]))
+    if document["measured"]:
+        blocks.append(_memory(document))
+    if document["evaluations"]:
+        rows = tuple(_row(one, _EVALUATIONS) for one in document["evaluations"])
+        blocks.append(Table("evaluations", "Evaluations", _EVALUATIONS, rows, "on held-out rows, by TRL's trainer"))
+    blocks += _checked(document)
+    blocks.append(Code("train.yaml", "TRL's configuration", tuple(document["configuration"].splitlines())))
+    return Section("training", f"Training: {document['method']}", tuple(blocks))
+
+
+def _tiles(document: Mapping[str, Any]) -> list[Tile]:
+    curve = document["curve"]
+    tiles = (
+        [Tile("loss", curve[-1]["loss"], "number", f"{curve[0]['loss']:.4f} at first; {document['state']}")]
+        if curve
+        else []
+    )
+    held_out = document["held_out"]
+    if held_out:
+        tiles.append(
+            Tile("held-out pairs right", held_out["right"] / held_out["pairs"], "share", f"of {held_out['pairs']:,}")
+        )
+    peak, planned = _peaks(document)
+    if peak and planned:
+        tiles.append(Tile("peak memory", peak / planned - 1, "change", "measured against planned"))
+    if document["tokens_per_s"]:
+        tiles.append(Tile("tokens per second", document["tokens_per_s"], "rate", "of training, without the first step"))
+    return tiles
+
+
+def _peaks(document: Mapping[str, Any]) -> tuple[float, float]:
+    measured, planned = document["measured"], document["planned"]["phases"]
+    return max(measured.get("backward_bytes", 0), measured.get("step_bytes", 0)), max(planned.values(), default=0)
+
+
+def _memory(document: Mapping[str, Any]) -> Table:
+    measured, planned = document["measured"], document["planned"]
+    rows = []
+    for name, key in _STATES.items():
+        terms = [size for term, size in planned["terms"].items() if term.startswith(f"{name} (")]
+        rows.append(_compared(name, sum(terms), measured.get(key)))
+    for phase, key in (("backward", "backward_bytes"), ("step", "step_bytes")):
+        rows.append(_compared(f"peak of the {phase} phase", planned["phases"].get(phase), measured.get(key)))
+    rows.append(_compared("before the model", planned["terms"].get("runtime"), measured.get("baseline_bytes")))
+    how = f"planned of the first device; measured: {document['memory_source']}, sizes of the tensors themselves"
+    return Table("training memory", "Memory, planned and measured", _MEMORY, tuple(rows), how)
+
+
+def _compared(name: str, planned: float | None, measured: float | None) -> tuple[Any, ...]:
+    change = measured / planned - 1 if planned and measured else None
+    return (name, planned, measured, change)
+
+
+def _curve(points: list[Mapping[str, Any]]) -> Figure:
+    times = tuple(float(one["unix_s"]) for one in points)
+    lines = [Line("loss", "1", tuple(one["loss"] for one in points))]
+    if any("accuracy" in one for one in points):
+        lines.append(Line("accuracy", "2", tuple(one.get("accuracy") for one in points)))
+    table = Table(
+        "curve", "Loss by step", _CURVE, tuple(_row(one, _CURVE) for one in points), "every step", is_long=True
+    )
+    step_s = max(1.0, (times[-1] - times[0]) / max(1, len(times) - 1))
+    return Figure(Lines(times, tuple(lines), "number", step_s), table)
+
+
+def _row(one: Mapping[str, Any], columns: tuple[Column, ...]) -> tuple[Any, ...]:
+    return tuple(
+        f"{one['learning_rate']:.2e}" if c.key == "learning_rate" and c.key in one else one.get(c.key) for c in columns
+    )
+
+
+def _checked(document: Mapping[str, Any]) -> list[Block]:
+    check = document["check"]
+    if not check:
+        return []
+    if "error" in check:
+        return [Text(f"The saved model could not be scored: {check['error']}", is_warning=True)]
+    return [
+        Text(
+            f"The saved checkpoint, scored as the reward host scores it, is within {check['largest_difference']:.1e} "
+            f"of the trainer's own rewards of {check['num_texts']} held-out texts (spread {check['spread']:.3g}); "
+            f"{check['num_flipped']} of {check['num_pairs']} pairs turn around."
+        )
+    ]

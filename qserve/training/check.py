@@ -1,0 +1,61 @@
+"""A saved reward model against the trainer's last evaluation: the same pairs, scored as the reward host does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from qserve.reward.evaluation.agreement import agreement
+from qserve.training.data.prepare import PreparedData, prepared
+from qserve.training.job import TrainingRun
+
+__all__ = ["check_saved", "pairs_to_score"]
+
+_TIMEOUT_S = 1800
+_NOTHING = PreparedData(0, 0, 0, 0, (), "")
+
+
+def check_saved(run: TrainingRun) -> dict[str, Any] | None:
+    """Differences of `qserve score` on the saved model from the trainer's rewards; None where it can't be scored.
+
+    In a process of its own: this one imports no torch.
+    """
+    if "prompt" not in (prepared(run.folder) or _NOTHING).columns:
+        return None  # whole texts, to which the trainer adds an end of its own
+    rewards = [json.loads(line) for line in (run.folder / "held_out.jsonl").read_text().splitlines()]
+    asked, scored = run.folder / "check.jsonl", run.folder / "check_scored.jsonl"
+    asked.write_text("".join(json.dumps(one) + "\n" for one in pairs_to_score(run.data_folder / "test.jsonl", rewards)))
+    dtype = "float32" if run.request.precision == "fp32" else "bfloat16"
+    command = [
+        sys.executable, "-m", "qserve", "score", str(asked), "--reward", str(run.output), "--dtype", dtype,
+        "--output", str(scored),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if not scored.exists():
+        return {"error": (done.stderr or done.stdout).strip()[-500:]}
+    return _compared(scored, rewards)
+
+
+def pairs_to_score(test: Path, rewards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The pairs of `rewards`, in their order, as `qserve score` reads them."""
+    rows = {row["row"]: row for row in map(json.loads, test.read_text().splitlines())}
+    return [
+        {name: rows[one["row"]][name] for name in ("prompt", "chosen", "rejected") if name in rows[one["row"]]}
+        for one in rewards
+    ]
+
+
+def _compared(scored: Path, rewards: list[dict[str, Any]]) -> dict[str, Any]:
+    lines = [json.loads(line) for line in scored.read_text().splitlines()]
+    true = [value for one in rewards for value in (one["chosen"], one["rejected"])]
+    ours = [value for line in lines for value in _both(line)]
+    pairs = [(index, index + 1) for index in range(0, len(true), 2)]
+    return asdict(agreement(ours, true, pairs))
+
+
+def _both(line: dict[str, Any]) -> list[float]:
+    return [float(line["chosen_rewards"][0]), float(line["rejected_rewards"][0])]

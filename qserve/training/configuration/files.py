@@ -1,0 +1,38 @@
+"""Writes a run's configuration: train.yaml for TRL, accelerate.yaml, and the command that runs both without qserve."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qserve.training.configuration.accelerate import accelerate_configuration
+from qserve.training.configuration.trl import beyond_trl, trl_configuration
+from qserve.training.data.prepare import PreparedData
+from qserve.training.job import TrainingRun
+
+__all__ = ["command_without_qserve", "write_configuration"]
+
+
+def write_configuration(run: TrainingRun, data: PreparedData) -> tuple[Path, Path]:
+    """(TRL's file, accelerate's file), below the run's folder."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    trl, accelerate = run.folder / "train.yaml", run.folder / "accelerate.yaml"
+    lead = [f"Without qserve: {command_without_qserve(run)}", *beyond_trl(run)]
+    _write(trl, trl_configuration(run, data.num_train, data.num_eval), lead)
+    _write(accelerate, accelerate_configuration(run), ())
+    return trl, accelerate
+
+
+def command_without_qserve(run: TrainingRun) -> str:
+    """TRL's own command line over the two files."""
+    files = ["--config", str(run.folder / "train.yaml"), "--accelerate_config", str(run.folder / "accelerate.yaml")]
+    return shlex.join(["trl", run.trainer, *files])
+
+
+def _write(file: Path, content: Mapping[str, Any], lead: Sequence[str]) -> None:
+    comments = "".join(f"# {' '.join(line.split())}\n" for line in lead)
+    file.write_text(comments + yaml.safe_dump(dict(content), sort_keys=False))

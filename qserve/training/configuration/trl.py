@@ -1,0 +1,189 @@
+"""A `TrainingRun` as the configuration of TRL's command line: `trl sft|reward|dpo|grpo --config FILE`.
+
+Pure: field names and meanings are those of trl 1.16 (SFTConfig, RewardConfig, DPOConfig, GRPOConfig, ModelConfig) and
+transformers 5.19 (TrainingArguments); tests/tiny/training parses what stands here with TRL's own parser.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qserve.planner.training.constants import OPTIMIZERS
+from qserve.training.job import TrainingRun
+
+__all__ = ["LEARNING_RATES", "beyond_trl", "num_steps", "trl_configuration"]
+
+# Usual rates of full training and of adapters; a head alone learns like adapters.
+LEARNING_RATES = {"sft": (1e-5, 2e-4), "reward": (1e-5, 1e-4), "dpo": (1e-6, 1e-5), "grpo": (1e-6, 1e-5)}
+_TARGETS = {
+    "all-linear": ["all-linear"],
+    "attention": ["q_proj", "k_proj", "v_proj", "o_proj"],
+    "qkv": ["q_proj", "k_proj", "v_proj"],
+}
+_LOGS = 1
+_DEFAULT_STEPS = 200
+
+
+def trl_configuration(run: TrainingRun, num_train: int, num_eval: int) -> dict[str, Any]:
+    """What `trl` reads. `num_train` and `num_eval` are rows."""
+    return {
+        **_model(run),
+        **_data(run, num_eval),
+        **_batch(run),
+        **_optimizer(run),
+        **_schedule(run, num_train, num_eval),
+        **_METHODS[run.trainer](run),
+    }
+
+
+def beyond_trl(run: TrainingRun) -> list[str]:
+    """What this run does that TRL's command line has no field for; written above the configuration."""
+    notes = []
+    if run.request.freeze_base:
+        notes.append("the base is frozen and only `score` is trained: trl's own script would train all weights")
+    if run.rewards:
+        notes.append("rewards are asked of " + ", ".join(one.target for one in run.rewards) + " by qserve's functions")
+    return notes
+
+
+def _model(run: TrainingRun) -> dict[str, Any]:
+    request = run.request
+    made: dict[str, Any] = {
+        "model_name_or_path": run.model,
+        "dtype": _dtype(run),
+        "attn_implementation": request.attention,
+    }
+    if request.tuning in ("lora", "qlora"):
+        made |= {
+            "use_peft": True,
+            "lora_r": request.rank,
+            "lora_alpha": 2 * request.rank,
+            "lora_dropout": 0.0,
+            "lora_target_modules": _TARGETS[request.lora_targets],
+            "lora_task_type": "SEQ_CLS" if run.trainer == "reward" else "CAUSAL_LM",
+        }
+        saved = ["score"] if run.trainer == "reward" else []
+        saved += ["embed_tokens", "lm_head"] if request.train_embeddings else []
+        made |= {"lora_modules_to_save": saved} if saved else {}
+    if request.tuning == "qlora":
+        made |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
+    return made
+
+
+def _dtype(run: TrainingRun) -> str:
+    """Of the weights as they are loaded; a trained head and adapters are in fp32 whatever it says."""
+    precision = run.request.precision
+    if precision == "fp32" or (precision == "amp" and run.request.tuning == "full"):
+        return "float32"
+    return "bfloat16"
+
+
+def _data(run: TrainingRun, num_eval: int) -> dict[str, Any]:
+    made = {
+        "dataset_name": str(run.data_folder),
+        "dataset_train_split": "train",
+        "dataset_test_split": "test",
+        "dataloader_num_workers": run.num_workers,
+    }
+    if run.num_workers:
+        made |= {"dataloader_prefetch_factor": 2, "dataloader_persistent_workers": True}
+    return made
+
+
+def _batch(run: TrainingRun) -> dict[str, Any]:
+    request = run.request
+    return {
+        "per_device_train_batch_size": request.micro_batch,
+        "per_device_eval_batch_size": request.micro_batch,
+        "gradient_accumulation_steps": request.gradient_accumulation_steps,
+        "gradient_checkpointing": request.gradient_checkpointing,
+        "bf16": request.precision != "fp32",
+        "use_cpu": run.device == "cpu",
+    }
+
+
+def _optimizer(run: TrainingRun) -> dict[str, Any]:
+    full, adapters = LEARNING_RATES[run.trainer]
+    rate = run.schedule.learning_rate or (full if run.request.tuning == "full" else adapters)
+    return {
+        "optim": OPTIMIZERS[run.request.optimizer].flag,
+        "learning_rate": rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": run.schedule.warmup_steps,
+        "seed": run.seed,
+    }
+
+
+def _schedule(run: TrainingRun, num_train: int, num_eval: int) -> dict[str, Any]:
+    schedule = run.schedule
+    steps = num_steps(run, num_train)
+    every = max(1, min(_DEFAULT_STEPS, steps // 10))
+    eval_steps = schedule.eval_steps or every
+    save_steps = schedule.save_steps or eval_steps
+    made: dict[str, Any] = {
+        "output_dir": str(run.output),
+        "num_train_epochs": schedule.epochs,
+        "max_steps": schedule.max_steps or -1,
+        "logging_steps": _LOGS,
+        "logging_first_step": True,
+        "save_strategy": "steps",
+        "save_steps": save_steps,
+        "save_total_limit": schedule.save_total_limit,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    if num_eval:
+        made |= {"eval_strategy": "steps", "eval_steps": eval_steps}
+    if num_eval and run.trainer == "reward" and schedule.patience is not None:
+        # transformers asks that saves fall on evaluations
+        made["save_steps"] = eval_steps
+        made |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_accuracy", "greater_is_better": True}
+    return made
+
+
+def num_steps(run: TrainingRun, num_train: int) -> int:
+    """Optimizer steps of the whole run."""
+    if run.schedule.max_steps:
+        return run.schedule.max_steps
+    rows = run.request.micro_batch * run.request.gradient_accumulation_steps * run.num_processes
+    return max(1, round(run.schedule.epochs * num_train / rows))
+
+
+def _sft(run: TrainingRun) -> dict[str, Any]:
+    return {"max_length": run.request.max_length, "packing": run.packing}
+
+
+def _reward(run: TrainingRun) -> dict[str, Any]:
+    made: dict[str, Any] = {"max_length": run.request.max_length}
+    if run.center_rewards is not None:
+        made["center_rewards_coefficient"] = run.center_rewards
+    return made
+
+
+def _dpo(run: TrainingRun) -> dict[str, Any]:
+    made = {"max_length": run.request.max_length, "beta": run.request.beta}
+    return {**made, "label_smoothing": run.label_smoothing} if run.label_smoothing else made
+
+
+def _grpo(run: TrainingRun) -> dict[str, Any]:
+    request = run.request
+    made: dict[str, Any] = {
+        "beta": request.beta,
+        "num_generations": run.num_generations,
+        "max_completion_length": request.completion_length or request.max_length // 2,
+        "reward_weights": [one.weight for one in run.rewards],
+        "log_completions": False,
+    }
+    if request.vllm is not None:
+        made |= {
+            "use_vllm": True,
+            "vllm_mode": "colocate" if request.vllm.mode == "colocated" else "server",
+            "vllm_gpu_memory_utilization": request.vllm.gpu_memory_utilization,
+            "vllm_tensor_parallel_size": request.vllm.tensor_parallel_size,
+            "vllm_enable_sleep_mode": request.vllm.sleep,
+            "vllm_max_model_length": request.max_length,
+        }
+    return made
+
+
+_METHODS = {"sft": _sft, "reward": _reward, "dpo": _dpo, "grpo": _grpo}

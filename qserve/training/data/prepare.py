@@ -1,0 +1,189 @@
+"""All rows of a source, once through: those that can be trained on to TRL's own format, the others named and counted.
+
+What is written is what is trained on: `train.jsonl` and `test.jsonl`, which `datasets` maps from disk, so that neither
+this pass nor training ever holds the data in memory. The split is by prompt: no prompt stands on both sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from qserve.errors import UsageError
+from qserve.training.data.read import rows_in
+from qserve.training.data.rows import RowError, answers_of, preference_of, prompt_of
+from qserve.training.job import DataSource
+
+__all__ = ["PreparedData", "prepare", "prepared", "source_of"]
+
+_SHOWN = 5
+_KEPT_BROKEN = 1000
+# Below this many rows a share of broken ones says little: one is told, not refused.
+_LEAST_BROKEN = 2
+_ABOUT = "data.json"
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """`num_rows` of the source; of them `num_broken` are left out. `columns` are those of train.jsonl but the place."""
+
+    num_rows: int
+    num_train: int
+    num_eval: int
+    num_broken: int
+    columns: tuple[str, ...]
+    sha256: str
+
+    @property
+    def told(self) -> str:
+        """For people, in one line."""
+        broken = f", {self.num_broken:,} broken rows left out" if self.num_broken else ""
+        return f"{self.num_train:,} rows to train on, {self.num_eval:,} held out{broken}"
+
+
+def prepare(source: DataSource, trainer: str, folder: Path, run_folder: Path) -> PreparedData:
+    """Writes `folder`/train.jsonl and test.jsonl, and `run_folder`/broken.jsonl.
+
+    Raises UsageError where nothing is left to train on, or more rows than allowed are broken.
+    """
+    fresh = folder.with_name(f".{folder.name}-fresh")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    run_folder.mkdir(parents=True, exist_ok=True)
+    try:
+        found = _Pass(source, trainer, fresh).run()
+        _refuse(found, source)
+    finally:
+        (run_folder / "broken.jsonl").unlink(missing_ok=True)
+        if (fresh / "broken.jsonl").exists():
+            shutil.move(fresh / "broken.jsonl", run_folder / "broken.jsonl")
+    about = found.about(fresh)
+    (run_folder / _ABOUT).write_text(json.dumps(asdict(about), indent=2) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+    return about
+
+
+def prepared(run_folder: Path) -> PreparedData | None:
+    """What an earlier pass made; None where there was none."""
+    file = run_folder / _ABOUT
+    if not file.exists():
+        return None
+    data = json.loads(file.read_text())
+    return PreparedData(**{**data, "columns": tuple(data["columns"])})
+
+
+def source_of(folder: Path, row: int, split: str = "train") -> str:
+    """FILE:LINE of the row with this number in `split`.jsonl."""
+    with (folder / f"{split}.jsonl").open() as stream:
+        for line in stream:
+            data = json.loads(line)
+            if data["row"] == row:
+                return str(data["source"])
+    return f"row {row}"
+
+
+class _Pass:
+    """One pass over the source; the counts are its results."""
+
+    def __init__(self, source: DataSource, trainer: str, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        self._convert = _CONVERTERS[trainer]
+        self.num_rows = self.num_broken = 0
+        self.num = {"train": 0, "test": 0}
+        self.columns: tuple[str, ...] | None = None
+        self.shown: list[str] = []
+
+    def run(self) -> _Pass:
+        with ExitStack() as stack:
+            self._files = {
+                name: stack.enter_context((self.folder / f"{name}.jsonl").open("w"))
+                for name in ("train", "test", "broken")
+            }
+            self._read(self.source.path, "train", self.source.eval_share if self.source.eval_path is None else 0.0)
+            if self.source.eval_path is not None:
+                self._read(self.source.eval_path, "test", 0.0)
+        if not self.num["test"]:
+            (self.folder / "test.jsonl").unlink()
+        if not self.num_broken:
+            (self.folder / "broken.jsonl").unlink()
+        return self
+
+    def about(self, folder: Path) -> PreparedData:
+        digest = hashlib.sha256()
+        with (folder / "train.jsonl").open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+        return PreparedData(
+            self.num_rows, self.num["train"], self.num["test"], self.num_broken, self.columns or (), digest.hexdigest()
+        )
+
+    def _read(self, path: str, split: str, held_out_share: float) -> None:
+        for raw in rows_in(path):
+            self.num_rows += 1
+            try:
+                if raw.error is not None:
+                    raise RowError(raw.error)
+                made = self._convert(raw.data)
+                self._same_columns(made)
+            except RowError as error:
+                self._broken(raw.place, str(error))
+                continue
+            name = "test" if held_out_share and _is_held_out(made[0], held_out_share) else split
+            for row in made:
+                self.num[name] += 1
+                line = {**row, "row": self.num[name], "source": raw.place}
+                self._files[name].write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def _same_columns(self, made: list[dict[str, Any]]) -> None:
+        """A table has one set of columns: the first good row's."""
+        columns = tuple(made[0])
+        if self.columns is None:
+            self.columns = columns
+        if columns != self.columns:
+            raise RowError(f"gives {', '.join(columns)}, but the first rows give {', '.join(self.columns)}")
+
+    def _broken(self, place: str, why: str) -> None:
+        self.num_broken += 1
+        if len(self.shown) < _SHOWN:
+            self.shown.append(f"{place}: {why}")
+        if self.num_broken <= _KEPT_BROKEN:
+            self._files["broken"].write(json.dumps({"source": place, "why": why}, ensure_ascii=False) + "\n")
+
+
+def _refuse(found: _Pass, source: DataSource) -> None:
+    if not found.num_rows:
+        raise UsageError(f"{source.path} holds no row")
+    share = found.num_broken / found.num_rows
+    told = "".join(f"\n  {line}" for line in found.shown)
+    is_too_many = share > source.max_broken_share and found.num_broken >= _LEAST_BROKEN
+    if is_too_many or not found.num["train"]:
+        raise UsageError(
+            f"{found.num_broken:,} of {found.num_rows:,} rows are broken ({100 * share:.1f} %, allowed are "
+            f"{100 * source.max_broken_share:g} %: --max-broken), {found.num['train']:,} are left to train on:{told}"
+        )
+
+
+def _is_held_out(row: Mapping[str, Any], share: float) -> bool:
+    """By the prompt's hash: the same prompt is always on the same side, whatever else the file holds."""
+    prompt = row.get("prompt", row.get("chosen", row.get("text")))
+    digest = hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).digest()
+    return int.from_bytes(digest[:8]) < share * 2**64
+
+
+def _one(convert: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Callable[[Mapping[str, Any]], list[dict[str, Any]]]:
+    return lambda row: [convert(row)]
+
+
+_CONVERTERS: dict[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {
+    "sft": answers_of,
+    "reward": _one(preference_of),
+    "dpo": _one(preference_of),
+    "grpo": _one(prompt_of),
+}

@@ -1,0 +1,98 @@
+"""Starts the process that trains, follows what it tells, and ends with it: no torch here.
+
+    qserve → guard → accelerate launch → one process a rank
+
+The guard (`engine/guard.py`) ends all of it when qserve ends, by whatever signal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from qserve.engine import guard
+from qserve.training.job import TrainingRun
+
+__all__ = ["LOG", "Launched", "launch"]
+
+LOG = "train.log"
+_POLL_S = 0.2
+_GRACE_S = 120.0
+"""So long a process that was asked to stop may take for the step at hand and its checkpoint."""
+
+Event = dict[str, Any]
+
+
+class Launched:
+    """A run that was started. `follow` is to be called once."""
+
+    def __init__(self, run: TrainingRun, process: subprocess.Popen[bytes], events: _Told) -> None:
+        self._run, self._process, self._events = run, process, events
+
+    def follow(self, tell: Callable[[Event], None]) -> int:
+        """Every event as it comes; the exit status (minus the signal). Ctrl-C: it saves and stops; twice: it ends."""
+        asked_s: float | None = None
+        while True:
+            try:
+                ended = self._process.poll()
+                for event in self._events:
+                    tell(event)
+                if ended is not None:
+                    return ended
+                if asked_s is not None and time.monotonic() - asked_s > _GRACE_S:
+                    self.end()
+                time.sleep(_POLL_S)
+            except KeyboardInterrupt:
+                if asked_s is not None:
+                    self.end()
+                    raise
+                asked_s = time.monotonic()
+                self._run.stop_file.touch()
+                tell({"event": "stopping"})
+
+    def end(self) -> None:
+        """Now, without a checkpoint; those that were written are whole."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def launch(run: TrainingRun, job_file: Path, accelerate_file: Path) -> Launched:
+    """Starts it, in a session of its own: the terminal's Ctrl-C comes to qserve alone."""
+    run.stop_file.unlink(missing_ok=True)
+    run.events_file.touch()
+    told = _Told(run.events_file, run.events_file.stat().st_size)
+    command = [
+        sys.executable, "-I", "-S", str(guard.__file__),
+        sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(accelerate_file),
+        "-m", "qserve.training.process", str(job_file),
+    ]  # fmt: skip
+    with (run.folder / LOG).open("ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    return Launched(run, process, told)
+
+
+class _Told:
+    """What was appended to the file since the last look; a line that is not whole yet waits for the next."""
+
+    def __init__(self, file: Path, start: int) -> None:
+        self._file, self._position = file, start
+
+    def __iter__(self) -> Iterator[Event]:
+        with self._file.open("rb") as stream:
+            stream.seek(self._position)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    return
+                self._position += len(line)
+                yield json.loads(line)

@@ -1,0 +1,94 @@
+"""Peaks of a phase and sizes of what a trainer holds: the allocator and driver of a card, or the process's own pages.
+
+On a CPU a peak is the kernel's high-water mark of resident pages (VmHWM, which is exact and can be reset), less the
+share of pages that other processes map too (RSS less PSS).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["PeakMemory", "optimizer_bytes", "storage_bytes"]
+
+_KIB = 1024
+
+
+class PeakMemory:
+    """`reset` begins a phase, `peak_bytes` is the most that was held since."""
+
+    def __init__(self, device: str) -> None:
+        self.on_card = device == "cuda"
+        self.source = "torch's allocator" if self.on_card else "VmHWM less shared pages"
+        self.baseline_bytes = self.held_bytes()
+        """Before there was a model: interpreter and libraries; next to nothing on a card."""
+
+    def reset(self) -> None:
+        if self.on_card:
+            torch.cuda.reset_peak_memory_stats()
+            return
+        with contextlib.suppress(OSError):  # a kernel without it: peaks are then of the whole run
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def peak_bytes(self) -> int:
+        if self.on_card:
+            return int(torch.cuda.max_memory_allocated())
+        rss, pss = _pages()
+        return max(pss, _status("VmHWM") - (rss - pss))
+
+    def held_bytes(self) -> int:
+        return int(torch.cuda.memory_allocated()) if self.on_card else _pages()[1]
+
+    def driver_bytes(self) -> int | None:
+        """What the driver says of the card, context and caches included; None on a CPU."""
+        if not self.on_card:
+            return None
+        free, total = torch.cuda.mem_get_info()
+        return int(total - free)
+
+
+def _pages() -> tuple[int, int]:
+    """(RSS, PSS) in bytes."""
+    found = {"Rss": 0, "Pss": 0}
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name in found:
+            found[name] = int(rest.split()[0]) * _KIB
+    return found["Rss"], found["Pss"]
+
+
+def _status(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * _KIB
+    return 0
+
+
+def storage_bytes(tensors: Iterable[torch.Tensor | None]) -> int:
+    """Each storage once: tied weights share theirs."""
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        if tensor is not None and tensor.numel():
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def optimizer_bytes(optimizer: Any) -> int:
+    """Tensors of its states; step counters and their like (a few bytes a tensor) do not count."""
+    optimizer = getattr(optimizer, "optimizer", optimizer)
+    states = getattr(optimizer, "state", {})
+    tensors = [value for state in states.values() for value in _tensors(state)]
+    return storage_bytes(tensor for tensor in tensors if tensor.numel() > 1)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for one in value.values() for tensor in _tensors(one)]
+    return []

@@ -1,0 +1,121 @@
+"""What every trainer of ours does besides TRL's: it knows a batch's rows, ends on NaN, and never half-writes a save."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.trainer_utils import rotate_checkpoints
+
+__all__ = ["LossNotFinite", "Recorded"]
+
+_ROW = "row"
+_BESIDE = ".saving"
+
+
+class LossNotFinite(ArithmeticError):
+    """The loss is no number: `rows` are the numbers of the batch's rows in train.jsonl."""
+
+    def __init__(self, step: int, loss: float, rows: list[int]) -> None:
+        super().__init__(f"the loss of step {step} is {loss}")
+        self.step, self.loss, self.rows = step, loss, rows
+
+
+class Recorded:
+    """A mixin before one of TRL's trainers.
+
+    A checkpoint is written into a folder beside and renamed when it is whole: an interrupted or failed save leaves the
+    earlier ones as they were.
+    """
+
+    args: Any
+    state: Any
+    _signature_columns: list[str] | None
+    _is_saving = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.data_collator = _WithRows(self.data_collator)  # type: ignore[has-type]
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()  # type: ignore[misc]
+        if self._signature_columns is not None and _ROW not in self._signature_columns:
+            self._signature_columns = [*self._signature_columns, _ROW]
+
+    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = _rows_of(inputs)
+        loss = super().training_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise LossNotFinite(self.state.global_step + 1, value, rows)
+        return loss
+
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        _rows_of(inputs)
+        return super().prediction_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """None: a page about the run is `qserve report`."""
+
+    def _get_output_dir(self, trial: Any) -> str:
+        folder: str = super()._get_output_dir(trial)  # type: ignore[misc]
+        return os.path.join(folder, _BESIDE) if self._is_saving else folder  # noqa: PTH118 - transformers wants text
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(self._get_output_dir(trial))
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        self._is_saving = True
+        try:
+            super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        finally:
+            self._is_saving = False
+            self.args.save_total_limit = limit
+        if self.args.should_save:
+            _rename(folder, f"checkpoint-{self.state.global_step}")
+            best = self.state.best_global_step
+            if best and (folder / f"checkpoint-{best}").exists():
+                self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")
+            rotate_checkpoints(
+                output_dir=str(folder),
+                save_total_limit=limit,
+                best_model_checkpoint=self.state.best_model_checkpoint,
+                use_mtime=True,
+            )
+
+
+def _rename(folder: Path, name: str) -> None:
+    fresh, place = folder / _BESIDE / name, folder / name
+    for file in fresh.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as stream:  # what is renamed must be on the disk before its name says so
+                os.fsync(stream.fileno())
+    if place.exists():
+        shutil.rmtree(place)
+    fresh.rename(place)
+    shutil.rmtree(folder / _BESIDE, ignore_errors=True)
+
+
+class _WithRows:
+    """A collator that keeps the rows' numbers beside the tensors."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __call__(self, examples: list[dict[str, Any]]) -> Any:
+        rows = [example[_ROW] for example in examples if _ROW in example]
+        batch = self.inner([{name: one[name] for name in one if name != _ROW} for one in examples])
+        if rows and isinstance(batch, dict):
+            batch[_ROW] = torch.tensor(rows)
+        return batch
+
+
+def _rows_of(inputs: Any) -> list[int]:
+    """Takes them out of a batch: no model knows them."""
+    if isinstance(inputs, dict):
+        rows = inputs.pop(_ROW, None)
+        return [] if rows is None else [int(row) for row in rows]
+    return []

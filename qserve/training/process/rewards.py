@@ -1,0 +1,138 @@
+"""What rewards rollouts, as functions of TRL's signature: a reward host over HTTP, a checkpoint, or a recipe.
+
+All three go through qserve's own reward formats, so that a trainer sees the reward that a server would give.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from qserve.training.job import RewardSource
+
+__all__ = ["reward_functions"]
+
+RewardFunction = Callable[..., list[float]]
+_TIMEOUT_S = 600.0
+
+
+def reward_functions(sources: Sequence[RewardSource]) -> list[RewardFunction]:
+    """One for each source, in order; TRL weighs them by `reward_weights`."""
+    made = [_of_answers(_function(source.target)) for source in sources]
+    for function, source in zip(made, sources, strict=True):
+        # TRL logs each reward under its function's name
+        function.__name__ = re.sub(r"\W+", "_", source.target.rstrip("/").rsplit("/", 1)[-1]).strip("_") or "reward"
+    return made
+
+
+def _of_answers(score: RewardFunction) -> RewardFunction:
+    """An answer without a token has no reward anywhere: it gets the lowest of its batch, so that nobody learns it."""
+
+    def reward(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:
+        spoken = [index for index, one in enumerate(completions) if _text_of(one)]
+        lists = {
+            name: value for name, value in columns.items() if isinstance(value, list) and len(value) == len(prompts)
+        }
+        told = (
+            score(
+                [prompts[index] for index in spoken],
+                [completions[index] for index in spoken],
+                **{name: [value[index] for index in spoken] for name, value in lists.items()},
+            )
+            if spoken
+            else []
+        )
+        lowest = min(told, default=0.0)
+        found = dict(zip(spoken, told, strict=True))
+        return [found.get(index, lowest) for index in range(len(prompts))]
+
+    return reward
+
+
+def _text_of(completion: Any) -> str:
+    return completion if isinstance(completion, str) else "".join(turn.get("content") or "" for turn in completion)
+
+
+def _function(target: str) -> RewardFunction:
+    if target.startswith(("http://", "https://")):
+        return _served(target)
+    return _in_process(target)
+
+
+def _served(url: str) -> RewardFunction:
+    import os
+
+    import httpx
+
+    key = os.environ.get("QSERVE_API_KEY")
+    client = httpx.Client(timeout=_TIMEOUT_S, headers={"Authorization": f"Bearer {key}"} if key else {})
+
+    def reward(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:
+        conversations = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+        body: dict[str, Any] = {"conversations": conversations}
+        references = columns.get("references")
+        if references and any(references):
+            body["references"] = references
+        answer = client.post(f"{url.rstrip('/')}/v1/reward", json=body)
+        if answer.is_error:
+            raise RuntimeError(f"the reward host at {url} answered {answer.status_code}: {answer.text[:300]}")
+        return [float(row["reward"]) for row in answer.json()["data"]]
+
+    return reward
+
+
+def _in_process(target: str) -> RewardFunction:
+    """A checkpoint of any format that the reward host knows, or a recipe's rules; loaded at the first call."""
+    from qserve.reward.recipe import is_recipe
+
+    if is_recipe(target):
+        return _of_recipe(Path(target))
+    state: dict[str, Any] = {}
+
+    def reward(prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
+        if not state:
+            from qserve.detect import detect
+            from qserve.planner import PlanRequest
+            from qserve.reward.open import open_scorer
+            from qserve.reward.settings import RewardSettings
+
+            state["scorer"] = open_scorer(target, RewardSettings(), detect(), PlanRequest())
+        from qserve.reward.items import ScoreItem
+
+        scorer = state["scorer"]
+        encoded = [
+            scorer.template.encode([*prompt, *completion])
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
+        outcomes = scorer.score_now([ScoreItem(one.token_ids, truncated=one.truncated) for one in encoded])
+        failed = next((one for one in outcomes if isinstance(one, Exception)), None)
+        if failed is not None:
+            raise failed
+        return [float(one.reward) for one in outcomes]
+
+    return reward
+
+
+def _of_recipe(file: Path) -> RewardFunction:
+    """Rules alone: what holds a model or a judge is served, and asked by its URL."""
+    import asyncio
+
+    from qserve.reward.protocols.job import Text
+    from qserve.reward.recipe import read_recipe
+    from qserve.reward.recipe.parts import RecipeScorer
+
+    parts = RecipeScorer(read_recipe(file))
+    runner = asyncio.Runner()
+    parts.start()
+
+    def reward(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:
+        references = columns.get("references") or [""] * len(prompts)
+        texts = [
+            Text((*prompt, *completion), "text", reference=reference or None)
+            for prompt, completion, reference in zip(prompts, completions, references, strict=True)
+        ]
+        return [float(score.reward) for score in runner.run(parts.scores(texts, None))]
+
+    return reward

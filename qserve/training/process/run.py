@@ -1,0 +1,83 @@
+"""One run, start to end: build, train, evaluate, save; whatever ends it is told in one event."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from qserve.training.job import TrainingRun
+from qserve.training.process.callbacks import Measuring, StopOnRequest, Telling
+from qserve.training.process.events import EventLog
+from qserve.training.process.failures import failure_of
+from qserve.training.process.memory import PeakMemory, storage_bytes
+
+__all__ = ["main", "train"]
+
+
+def main(job_file: Path) -> int:
+    """The exit status: 0 when it ended, was stopped or can be resumed; 1 after a failure that was told."""
+    run = TrainingRun.read(job_file)
+    events = EventLog(run.events_file if int(os.environ.get("RANK", "0")) == 0 else None)
+    try:
+        train(run, events)
+    except BaseException as error:
+        failure = failure_of(error, run)
+        if failure is None:
+            raise
+        events.tell("failed", **failure)
+        sys.stderr.write(f"{failure['reason']}\n")
+        return 1
+    return 0
+
+
+def train(run: TrainingRun, events: EventLog) -> None:
+    """Raises whatever the libraries raise."""
+    began_s = time.monotonic()
+    from qserve.training.process.trainers import make_trainer
+
+    memory = PeakMemory(run.device)
+    events.tell("imported", seconds=round(time.monotonic() - began_s, 2), baseline_bytes=memory.baseline_bytes)
+    stop = StopOnRequest(run.stop_file)
+    memory.reset()
+    trainer = make_trainer(run, [Telling(events), Measuring(events, memory), stop])
+    events.tell(
+        "loaded",
+        peak_bytes=memory.peak_bytes(),
+        held_bytes=memory.held_bytes(),
+        weights_bytes=storage_bytes([*trainer.model.parameters(), *trainer.model.buffers()]),
+        parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
+        trainable=sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad),
+        num_train=len(trainer.train_dataset),
+        num_eval=len(trainer.eval_dataset) if trainer.eval_dataset is not None else 0,
+    )
+    trainer.train(resume_from_checkpoint=_last_checkpoint(run))
+    if stop.was_asked:
+        events.tell("stopped", step=trainer.state.global_step)
+        return
+    _finish(trainer, run, events)
+    events.tell("ended", step=trainer.state.global_step, seconds=round(time.monotonic() - began_s, 2))
+
+
+def _finish(trainer: Any, run: TrainingRun, events: EventLog) -> None:
+    from qserve.training.process.saving import save_model
+
+    if trainer.eval_dataset is not None:
+        trainer.evaluate()  # of the weights that are saved: the best ones where early stopping went back to them
+        if run.trainer == "reward":
+            from qserve.training.process.held_out import write_held_out_rewards
+
+            rewards = write_held_out_rewards(trainer, run.folder)
+            events.tell("held out", pairs=len(rewards), right=sum(one["chosen"] > one["rejected"] for one in rewards))
+    save_model(trainer, run)
+    events.tell("model saved", folder=str(run.output))
+
+
+def _last_checkpoint(run: TrainingRun) -> str | None:
+    """The newest whole one; None at a first start. The parent has cleared the folder where it does not resume."""
+    from transformers.trainer_utils import get_last_checkpoint
+
+    last: str | None = get_last_checkpoint(str(run.output)) if run.output.is_dir() else None
+    return last

@@ -1,0 +1,57 @@
+"""The trained model into the output folder: written beside and moved file by file, each atomically."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+
+from qserve.training.job import TrainingRun
+
+__all__ = ["save_model", "to_reward_head"]
+
+_BESIDE = ".model"
+
+
+def save_model(trainer: Any, run: TrainingRun) -> None:
+    """Weights, config, tokenizer (adapters alone under LoRA) at the top of `run.output`."""
+    fresh = run.output / _BESIDE
+    shutil.rmtree(fresh, ignore_errors=True)
+    trainer.save_model(str(fresh))
+    if not trainer.is_world_process_zero():
+        return
+    (fresh / "training_args.bin").unlink(missing_ok=True)
+    (fresh / "README.md").unlink(missing_ok=True)
+    if run.trainer == "reward" and run.save_as == "reward-head":
+        to_reward_head(fresh)
+    for stale in run.output.glob("*.safetensors"):
+        if not (fresh / stale.name).exists():
+            stale.unlink()
+    for file in sorted(fresh.iterdir()):
+        file.replace(run.output / file.name)
+    fresh.rmdir()
+
+
+def to_reward_head(folder: Path) -> None:
+    """The write-up's layout, in place: a linear `reward_head` over `base_model`."""
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors = load_file(file)
+        named = {_renamed(name): tensor for name, tensor in tensors.items()}
+        save_file(named, file, metadata={"format": "pt"})
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        data = json.loads(index.read_text())
+        data["weight_map"] = {_renamed(name): place for name, place in data["weight_map"].items()}
+        index.write_text(json.dumps(data, indent=2) + "\n")
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("architectures", None)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _renamed(name: str) -> str:
+    if name.startswith("score."):
+        return name.replace("score.", "reward_head.", 1)
+    return name.replace("model.", "base_model.", 1) if name.startswith("model.") else f"base_model.{name}"

@@ -1,0 +1,109 @@
+"""`qserve train` before anything is loaded: what it refuses, what --auto takes, how an end is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from qserve.cli.train.command import command
+from qserve.cli.train.fitting import fitting_request
+from qserve.cli.train.options import source_at
+from qserve.core.hardware import Device
+from qserve.errors import DoesNotFit
+from qserve.hub import resolve
+from qserve.planner.training import TrainingJob, TrainingRequest
+from qserve.training.outcome import outcome_of
+from qserve.units import GIB
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"}) + "\n")
+    return str(file)
+
+
+def refused(*words: str) -> str:
+    result = CliRunner().invoke(command, [*words, "--gpu", "none"])
+    assert result.exception is not None and result.exit_code != 0
+    return str(result.exception) if not isinstance(result.exception, SystemExit) else result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("ppo",), "'ppo' is not one of 'sft', 'lora', 'qlora', 'reward', 'dpo', 'grpo'"),
+        (("reward", "--model", "demo"), "needs --data"),
+        (("sft", "--model", "demo", "--data", "x", "--patience", "2"), "--patience is for reward"),
+        (("grpo", "--model", "demo", "--data", "x"), "grpo needs --reward"),
+        (("reward", "--model", "demo", "--data", "x", "--resume"), "name it: --output"),
+        (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--save-as", "reward-head"), "as PEFT has"),
+        (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--freeze-base"), "leave --lora-rank out"),
+        (("sft", "--model", "demo", "--data", "x", "--freeze-base"), "has none to train"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(words: tuple[str, ...], told: str) -> None:
+    assert told in refused(*words)
+
+
+def test_cards_that_are_not_here_are_for_plans(data: str) -> None:
+    result = CliRunner().invoke(command, ["reward", "--model", "demo", "--data", data, "--gpu", "h100:8"])
+    assert "plan with it: qserve plan train" in str(result.exception)
+
+
+def test_an_output_that_holds_something_is_left_alone(data: str, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious.txt").write_text("x")
+    told = refused("reward", "--model", "demo", "--data", data, "--output", str(tmp_path / "out"))
+    assert "is not empty" in told
+    told = refused("reward", "--model", "demo", "--data", data, "--output", str(tmp_path / "out"), "--resume")
+    assert "holds no run to go on with" in told
+    assert (tmp_path / "out" / "precious.txt").read_text() == "x"
+
+
+def job(**fields) -> TrainingJob:
+    """Of the demo on a card that is far too small."""
+    request = TrainingRequest("sft", fused_loss=True, precision="amp", max_length=2048, **fields)
+    card = Device("small", "cuda", int(1.0 * GIB))
+    return TrainingJob("demo", resolve("demo").spec, None, (card,), request)
+
+
+def test_what_does_not_fit_is_refused_with_commands_that_do(capsys) -> None:
+    with pytest.raises(DoesNotFit, match="the run is not started"):
+        fitting_request(job(micro_batch=32), auto=False, data="d.jsonl")
+    shown = capsys.readouterr().out
+    assert "qserve train sft --model demo" in shown and "--data d.jsonl" in shown
+
+
+def test_auto_takes_the_cheapest_that_fits_and_keeps_the_batch(capsys) -> None:
+    asked = job(micro_batch=32, gradient_checkpointing=True)
+    taken, plan = fitting_request(asked, auto=True, data="d.jsonl")
+    assert plan.fits
+    request = taken.request
+    assert request.micro_batch < 32
+    assert request.micro_batch * request.gradient_accumulation_steps == 32
+    assert "--auto:" in capsys.readouterr().out
+
+
+def test_out_of_memory_names_the_lever(tmp_path: Path) -> None:
+    events = [{"event": "failed", "kind": "memory", "reason": "CUDA out of memory"}]
+    outcome = outcome_of(events, 1, tmp_path / "log", job(micro_batch=8, gradient_checkpointing=False))
+    assert outcome.state == "failed"
+    assert "recompute activations (gradient checkpointing) (20 to 30 % slower)" in str(outcome.reason)
+    killed = outcome_of([], -9, tmp_path / "log", job(micro_batch=8))
+    assert "SIGKILL" in str(killed.reason) and "a smaller micro-batch" in str(killed.reason)
+
+
+def test_a_process_that_ends_without_a_word_shows_its_log(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("line 1\nModuleNotFoundError: nothing\n")
+    outcome = outcome_of([], 1, tmp_path / "log", job())
+    assert "ModuleNotFoundError: nothing" in str(outcome.reason)
+
+
+def test_a_hub_id_is_no_path(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").touch()
+    assert source_at(str(tmp_path / "pairs.jsonl")) == str(tmp_path / "pairs.jsonl")
+    assert source_at("trl-lib/ultrafeedback_binarized") == "trl-lib/ultrafeedback_binarized"

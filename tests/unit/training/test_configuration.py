@@ -1,0 +1,114 @@
+"""A run as TRL's and accelerate's YAML, as JSON and back, and what of it a run that goes on may change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from qserve.errors import UsageError
+from qserve.planner.training import TrainingRequest, VllmBeside
+from qserve.training.configuration.accelerate import accelerate_configuration
+from qserve.training.configuration.files import write_configuration
+from qserve.training.configuration.trl import num_steps, trl_configuration
+from qserve.training.data.prepare import PreparedData
+from qserve.training.job import DataSource, RewardSource, Schedule, TrainingRun
+
+DATA = PreparedData(1000, 900, 100, 0, ("prompt", "chosen", "rejected"), "0" * 64)
+
+
+def run_of(method: str, output: Path = Path("/out"), **fields) -> TrainingRun:
+    of_run = {name: fields.pop(name) for name in tuple(fields) if name in TrainingRun.__dataclass_fields__}
+    return TrainingRun(TrainingRequest(method, **fields), "/model", DataSource("pairs.jsonl"), output, **of_run)
+
+
+def configured(method: str, **fields) -> dict:
+    return trl_configuration(run_of(method, **fields), DATA.num_train, DATA.num_eval)
+
+
+@pytest.mark.parametrize(
+    ("tuning", "precision", "dtype", "bf16"),
+    [
+        ({}, "amp", "float32", True), ({}, "fp32", "float32", False), ({}, "pure", "bfloat16", True),
+        ({"zero_stage": 2}, "mixed", "bfloat16", True), ({"lora_rank": 8}, "amp", "bfloat16", True),
+        ({"freeze_base": True}, "amp", "bfloat16", True), ({"lora_rank": 8}, "fp32", "float32", False),
+    ],
+)  # fmt: skip
+def test_weights_are_loaded_as_the_plan_counts_them(tuning, precision, dtype, bf16):
+    made = configured("reward", precision=precision, **tuning)
+    assert (made["dtype"], made["bf16"]) == (dtype, bf16)
+
+
+def test_adapters_of_a_reward_model_save_its_head():
+    made = configured("reward", lora_rank=16)
+    assert made["lora_modules_to_save"] == ["score"]
+    assert made["lora_task_type"] == "SEQ_CLS"
+    assert configured("lora", lora_rank=16)["lora_task_type"] == "CAUSAL_LM"
+    assert configured("dpo", load_in_4bit=True)["load_in_4bit"] is True
+
+
+def test_an_engine_gets_the_fraction_that_was_planned():
+    made = configured("grpo", lora_rank=8, vllm=VllmBeside("colocated", 0.35, sleep=True))
+    assert made["vllm_gpu_memory_utilization"] == 0.35
+    assert (made["vllm_mode"], made["vllm_enable_sleep_mode"]) == ("colocate", True)
+
+
+def test_steps_follow_from_rows_batch_and_ranks():
+    run = run_of("sft", micro_batch=4, gradient_accumulation_steps=2, num_processes=3, schedule=Schedule(epochs=2))
+    assert num_steps(run, 2400) == 200
+    made = trl_configuration(run, 2400, 10)
+    assert (made["eval_steps"], made["save_steps"], made["max_steps"]) == (20, 20, -1)
+    assert num_steps(replace(run, schedule=Schedule(max_steps=7)), 2400) == 7
+
+
+def test_early_stopping_saves_where_it_evaluates():
+    made = configured("reward", schedule=Schedule(max_steps=100, eval_steps=20, save_steps=7, patience=2))
+    assert made["save_steps"] == made["eval_steps"] == 20
+    assert made["metric_for_best_model"] == "eval_accuracy"
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, "NO"), ({"num_processes": 2}, "MULTI_CPU"), ({"num_processes": 2, "device": "cuda"}, "MULTI_GPU"),
+        ({"num_processes": 4, "device": "cuda", "zero_stage": 3}, "DEEPSPEED"),
+    ],
+)  # fmt: skip
+def test_accelerate_starts_what_was_planned(fields, kind):
+    made = accelerate_configuration(run_of("sft", **fields))
+    assert made["distributed_type"] == kind
+    assert made["num_processes"] == fields.get("num_processes", 1)
+    assert ("deepspeed_config" in made) == (kind == "DEEPSPEED")
+
+
+def test_offload_to_disk_has_a_place():
+    run = run_of("sft", zero_stage=3, offload_optimizer="nvme", offload_param="cpu")
+    made = accelerate_configuration(run)["deepspeed_config"]
+    assert made["offload_optimizer_nvme_path"] == "/out/nvme"
+    assert made["offload_param_device"] == "cpu"
+
+
+def test_the_files_are_yaml_with_the_command_that_runs_them(tmp_path):
+    run = run_of("reward", tmp_path, freeze_base=True)
+    trl, accelerate = write_configuration(run, DATA)
+    text = trl.read_text()
+    assert text.startswith(f"# Without qserve: trl reward --config {trl} --accelerate_config {accelerate}\n")
+    assert "trl's own script would train all weights" in text.splitlines()[1]
+    assert yaml.safe_load(text)["model_name_or_path"] == "/model"
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path):
+    vllm = VllmBeside("separate", num_gpus=2)
+    run = run_of("grpo", tmp_path, vllm=vllm, rewards=(RewardSource("http://127.0.0.1:8000", 0.5),), seed=3)
+    assert TrainingRun.read(run.write()) == run
+    with pytest.raises(UsageError, match="no job of qserve train"):
+        TrainingRun.read(tmp_path / "other.json")
+
+
+def test_a_run_that_goes_on_may_be_longer_and_no_other():
+    run = run_of("reward", schedule=Schedule(max_steps=10))
+    assert replace(run, schedule=Schedule(max_steps=20)).changes_since(run) == []
+    assert replace(run, seed=1).changes_since(run) == ["seed"]
+    assert replace(run, schedule=Schedule(learning_rate=1e-3)).changes_since(run) == ["learning_rate"]
