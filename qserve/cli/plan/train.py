@@ -24,6 +24,7 @@ _DOES_NOT_FIT = 3
 @click.option("--model", required=True, help="A folder, a hub id, an alias, or demo.")
 @training_options("mixed")
 @click.option("--fused-loss", is_flag=True, help="Liger's fused linear cross-entropy (use_liger_kernel=True).")
+@click.option("--tiled-loss", is_flag=True, help="TRL 1.16 and later: log-probabilities in tiles, never all logits.")
 @click.option("--reward-model", help="ppo, grpo: a reward model beside the policy [ppo: one of its size].")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 @click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")

@@ -61,6 +61,6 @@ def _can_run(way: Way, job: TrainingJob) -> bool:
 def _as_run(way: Way, data: str | None) -> str:
     """The plan's command as one of `qserve train`."""
     words = way.suggestion.command.replace("qserve plan train --method ", "qserve train ", 1).replace(
-        " --fused-loss", ""
+        " --tiled-loss", ""
     )
     return f"{words} --data {data or 'FILE'}"

@@ -161,4 +161,4 @@ def completed(request: TrainingRequest, hardware: Hardware) -> TrainingRequest:
             "--precision amp"
         )
     # TRL 1.16 computes log-probabilities of all its causal losses in tiles and never holds all logits.
-    return replace(request, fused_loss=request.method != "reward")
+    return replace(request, tiled_loss=request.method != "reward")

@@ -8,6 +8,9 @@ from qserve.planner.training.constants import (
     BACKWARD_INTERMEDIATE_BYTES,
     LAYER_BYTES,
     LOGIT_BYTES,
+    TILE_BYTES_ON_CPU,
+    TILE_COLUMNS,
+    TILE_TOKENS,
 )
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.request import TrainingRequest
@@ -65,10 +68,12 @@ def forward_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     return (2 * 3 * _active_intermediate(model.spec) + 4 * model.spec.hidden_size) * request.tokens
 
 
-def logits_bytes(model: TrainedModel, request: TrainingRequest) -> int:
+def logits_bytes(model: TrainedModel, request: TrainingRequest, *, on_cpu: bool = False) -> int:
     """Logits, log-softmax and their gradients; nothing where a head gives one number a sequence."""
     if model.spec.head.kind != "lm":
         return 0
+    if request.tiled_loss:
+        return _tiled_loss_bytes(model, request, on_cpu)
     if request.fused_loss:
         return _fused_loss_bytes(model, request)
     kind = "lm" if request.upcast_logits else "lm-16bit"
@@ -87,6 +92,20 @@ def _fused_loss_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     is_trained = model.tuning == "full" or model.train_embeddings
     lm_head = 2 * spec.vocab_size * spec.hidden_size if is_trained else 0
     return 4 * chunk * spec.vocab_size + 2 * tokens * spec.hidden_size + lm_head
+
+
+def _tiled_loss_bytes(model: TrainedModel, request: TrainingRequest, on_cpu: bool) -> int:
+    """One tile of logits, and in fp32 the gradients of all hidden states and of lm_head if trained.
+
+    Source: trl/kernels/chunked_logprob.py. A CPU touches of the buffer only what the vocabulary fills.
+    """
+    spec, tokens = model.spec, request.logit_tokens
+    width = 4 if request.precision == "fp32" else 2
+    rows, columns = min(tokens, TILE_TOKENS), TILE_COLUMNS
+    tile = rows * min(columns, spec.vocab_size) * TILE_BYTES_ON_CPU if on_cpu else rows * columns * width
+    is_trained = model.tuning == "full" or model.train_embeddings
+    lm_head = 4 * spec.vocab_size * spec.hidden_size if is_trained else 0
+    return tile + 4 * tokens * spec.hidden_size + lm_head
 
 
 def _active_intermediate(spec: ModelSpec) -> int:

@@ -52,9 +52,9 @@ class Run:
 def trainer_card(run: Run, device: Device) -> CardMemory:
     """Memory of a card that trains, in the phase that needs most."""
     resident = _resident(run) + _environment(run, device)
-    backward = resident + _beside(run, device, asleep=True) + _gathered(run) + _backward(run)
+    backward = resident + _beside(run, device, asleep=True) + _gathered(run) + _backward(run, device)
     phases = {
-        "backward": backward + _fragmentation(run, device.total_bytes - _sum(backward)),
+        "backward": backward + _fragmentation(run, device, device.total_bytes - _sum(backward)),
         "step": resident + _beside(run, device, asleep=True) + _step(run, device),
     }
     if run.request.vllm is not None and run.request.vllm.mode == "colocated":
@@ -164,11 +164,12 @@ def _environment(run: Run, device: Device) -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def _backward(run: Run) -> tuple[Term, ...]:
+def _backward(run: Run, device: Device) -> tuple[Term, ...]:
     """Activations and logits of the trained model that needs most; policy and critic take turns."""
-    model = max(run.trained, key=lambda model: _peak(model, run.request))
+    on_cpu = device.kind == "cpu"
+    model = max(run.trained, key=lambda model: _peak(model, run.request, on_cpu))
     request, tokens = run.request, run.request.tokens
-    logits = activations.logits_bytes(model, request)
+    logits = activations.logits_bytes(model, request, on_cpu=on_cpu)
     if model.tuning == "head":
         how = f"{tokens} tokens × (6 · intermediate + 4 · hidden): no graph over frozen weights"
         return (_term("activations", activations.forward_bytes(model, request), how, "one layer's forward pass"),)
@@ -190,10 +191,10 @@ def _backward(run: Run) -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def _peak(model: TrainedModel, request: TrainingRequest) -> int:
+def _peak(model: TrainedModel, request: TrainingRequest, on_cpu: bool) -> int:
     if model.tuning == "head":
         return activations.forward_bytes(model, request)
-    logits = activations.logits_bytes(model, request)
+    logits = activations.logits_bytes(model, request, on_cpu=on_cpu)
     if not request.gradient_checkpointing:
         return activations.saved_bytes(model, request) + logits
     return activations.checkpoint_bytes(model, request) + max(logits, activations.recompute_bytes(model, request))
@@ -214,9 +215,15 @@ def _logits_term(model: TrainedModel, request: TrainingRequest, num_bytes: int) 
     how = f"{request.logit_tokens} tokens × {model.spec.vocab_size} vocabulary × {per} B"
     if request.fused_loss:
         how = "a chunk of logits, gradients of the hidden states and of a trained lm_head: fused linear cross-entropy"
+    if request.tiled_loss:
+        how = "a tile of logits, fp32 gradients of the hidden states and of a trained lm_head: trl's chunked log-probs"
     if model.spec.head.kind != "lm":
         how = "none: a reward head gives one number a sequence"
-    low = round(num_bytes * LOGIT_BYTES["rl-16bit"] / 16) if per == LOGIT_BYTES["rl-fp32"] else num_bytes
+    low = (
+        round(num_bytes * LOGIT_BYTES["rl-16bit"] / 16)
+        if per == LOGIT_BYTES["rl-fp32"] and not request.tiled_loss
+        else num_bytes
+    )
     return _term("logits", num_bytes, how, _MEMTRACKER, low, num_bytes)
 
 
@@ -233,13 +240,14 @@ def _step(run: Run, device: Device) -> tuple[Term, ...]:
     return (_term("optimizer step", temporaries, how, "torch.optim._multi_tensor_adamw; DeepSpeed stage 1 to 3"),)
 
 
-def _fragmentation(run: Run, left_bytes: int) -> tuple[Term, ...]:
+def _fragmentation(run: Run, device: Device, left_bytes: int) -> tuple[Term, ...]:
     """What the allocator keeps beyond need; it gives this back before it fails, so it never exceeds what is left."""
     request = run.request
-    model = max(run.trained, key=lambda model: _peak(model, request))
+    on_cpu = device.kind == "cpu"
+    model = max(run.trained, key=lambda model: _peak(model, request, on_cpu))
     length = request.mean_length or request.max_length
     varying = activations.checkpoint_bytes(model, request)
-    if not request.fused_loss:  # whose chunks are all of one size
+    if not request.fused_loss and not request.tiled_loss:  # whose chunks are all of one size
         varying += activations.logits_bytes(model, request)
     share = min(length, request.max_length) / request.max_length
     full = FRAGMENTATION.expected * share * varying

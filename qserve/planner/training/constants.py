@@ -25,6 +25,9 @@ __all__ = [
     "PRECISIONS",
     "RUNTIME",
     "RUNTIME_ON_CPU",
+    "TILE_BYTES_ON_CPU",
+    "TILE_COLUMNS",
+    "TILE_TOKENS",
     "ZERO_BUCKET_ELEMENTS",
     "ZERO_LIVE_ELEMENTS",
     "ZERO_SUB_GROUP_ELEMENTS",
@@ -96,6 +99,13 @@ LOGIT_BYTES = {
     # The same when accelerate's autocast wrapper converted the logits to fp32.
     "rl-fp32": 16,
 }
+
+# trl 1.16's log-probabilities: one buffer of so many tokens × columns, in the logits' own width (trl/trainer/utils.py:
+# _CHUNKED_LOGPROB_CHUNK_SIZE, trl/kernels/chunked_logprob.py: TOKEN_CHUNK_SIZE). Triton works in place.
+TILE_TOKENS, TILE_COLUMNS = 4096, 32768
+# Without Triton its _backward_tile holds y, z, log p, p, the gradient and two products beside the buffer, in fp32,
+# and a mask of one byte.
+TILE_BYTES_ON_CPU = 4 + 7 * 4 + 1
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ class TrainingRequest:
     (None: they are). `freeze_base` trains the head only. `load_in_4bit`: adapters of any method on an nf4 base, as
     qlora has them. `lora_targets`: "all-linear" or "attention". `train_embeddings` is PEFT's modules_to_save of
     embedding and lm_head. `fused_loss`: Liger's linear cross-entropy, which never holds all logits
-    (use_liger_kernel=True). `beta` > 0 keeps a reference model (grpo, ppo); dpo always has one.
+    (use_liger_kernel=True); `tiled_loss`: TRL 1.16 and later, whose log-probabilities are computed in tiles.
+    `beta` > 0 keeps a reference model (grpo, ppo); dpo always has one.
     """
 
     method: Method
@@ -63,6 +64,7 @@ class TrainingRequest:
     train_embeddings: bool = False
     attention: Attention = "sdpa"
     fused_loss: bool = False
+    tiled_loss: bool = False
     beta: float = 0.04
     vllm: VllmBeside | None = None
     upcast_logits: bool = True

@@ -137,7 +137,7 @@ def _sdpa(job: TrainingJob) -> TrainingJob | None:
 
 
 def _fused_loss(job: TrainingJob) -> TrainingJob | None:
-    has_logits = job.request.method != "reward" and not job.request.fused_loss
+    has_logits = job.request.method != "reward" and not (job.request.fused_loss or job.request.tiled_loss)
     return _with(job, fused_loss=True) if has_logits else None
 
 

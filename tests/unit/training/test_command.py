@@ -66,7 +66,7 @@ def test_an_output_that_holds_something_is_left_alone(data: str, tmp_path: Path)
 
 def job(**fields) -> TrainingJob:
     """Of the demo on a card that is far too small."""
-    request = TrainingRequest("sft", fused_loss=True, precision="amp", max_length=2048, **fields)
+    request = TrainingRequest("sft", tiled_loss=True, precision="amp", max_length=2048, **fields)
     card = Device("small", "cuda", int(1.0 * GIB))
     return TrainingJob("demo", resolve("demo").spec, None, (card,), request)
 
