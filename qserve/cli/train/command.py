@@ -17,11 +17,13 @@ from qserve.cli.train.fitting import default_precision, fitting_request, need_tr
 from qserve.cli.train.follow import follow, say_end
 from qserve.cli.train.options import METHODS, TrainFlags, completed, run_options
 from qserve.cli.up.recording import without_secrets
+from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.hub import resolve
 from qserve.planner.training import TrainingJob
 from qserve.planner.training.request import Method
+from qserve.training.emit import emitted
 from qserve.training.job import TrainingRun
 
 __all__ = ["command"]
@@ -44,30 +46,41 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
     qserve train grpo --model Qwen/Qwen2-7B --lora-rank 16 --data prompts.parquet --reward http://127.0.0.1:8000
     qserve up --reward my-reward-model
     """
-    from qserve.hub.download import download
+    hardware, emit = hardware_of(gpu), values["emit"]
+    if emit is None:
+        need_trl()
+        _refuse_described(gpu, method)
+    checkpoint = resolve(model)
+    values["precision"] = values["precision"] or default_precision(hardware, values["zero_stage"])
+    request = completed(training_request({**values, "method": cast("Method", method)}), hardware, emit=emit)
+    devices = hardware.devices or (hardware.cpu_device,)
+    ram_bytes = hardware.ram_available_bytes if emit is None else None
+    job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
+    job, plan = fitting_request(job, values["auto"], values["data"], checkpoint.messages, elsewhere=emit is not None)
+    output = _output(values, method)
+    made = TrainFlags(values).run(job.request, str(checkpoint.folder or model), output, hardware)
+    run = replace(made, plan=plan.to_json())
+    if emit is not None:
+        click.echo(emitted(run, emit))
+        return
+    if checkpoint.folder is None:
+        run = replace(run, model=_downloaded(checkpoint))
+    _refuse_used_output(run, values["resume"])
+    sys.exit(_train(run, job, state_folder(values["state_dir"]), hardware))
 
-    need_trl()
+
+def _refuse_described(gpu: str | None, method: str) -> None:
     if gpu not in (None, "none"):
         raise UsageError(
             "--gpu describes cards that are not here, and a run takes those that are; plan with it: qserve plan train "
-            f"--method {method} --gpu {gpu}. --gpu none trains on the CPU"
+            f"--method {method} --gpu {gpu}, or write another trainer's command: --emit. --gpu none trains on the CPU"
         )
-    hardware = hardware_of(gpu)
-    checkpoint = resolve(model)
-    values["precision"] = values["precision"] or default_precision(hardware, values["zero_stage"])
-    request = completed(training_request({**values, "method": cast("Method", method)}), hardware)
-    devices = hardware.devices or (hardware.cpu_device,)
-    job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=hardware.ram_available_bytes)
-    job, plan = fitting_request(job, values["auto"], values["data"], checkpoint.messages)
-    flags = TrainFlags(values)
-    if checkpoint.folder is None:
-        checkpoint = download(checkpoint)
-    output = _output(values, method)
-    run = replace(
-        flags.run(job.request, Path(str(checkpoint.folder)).absolute(), output, hardware), plan=plan.to_json()
-    )
-    _refuse_used_output(run, values["resume"])
-    sys.exit(_train(run, job, state_folder(values["state_dir"]), hardware))
+
+
+def _downloaded(checkpoint: Checkpoint) -> str:
+    from qserve.hub.download import download
+
+    return str(download(checkpoint).folder)
 
 
 def _output(values: dict[str, Any], method: str) -> Path:

@@ -30,16 +30,19 @@ def default_precision(hardware: Hardware, zero_stage: int) -> str:
 
 
 def fitting_request(
-    job: TrainingJob, auto: bool, data: str | None, messages: Sequence[str] = ()
+    job: TrainingJob, auto: bool, data: str | None, messages: Sequence[str] = (), *, elsewhere: bool = False
 ) -> tuple[TrainingJob, TrainingPlan]:
-    """(the job that runs, its plan). Raises DoesNotFit with the ways out where `auto` may not take one."""
+    """(the job that runs, its plan). Raises DoesNotFit with the ways out where `auto` may not take one.
+
+    `elsewhere`: another machine runs it, with whatever packages and cards a way out needs.
+    """
     from qserve.cli.plan.show_training import show_training
 
     plan = job.plan()
     if plan.fits:
         show_training(replace(plan, notes=(*messages, *plan.notes)))
         return job, plan
-    ways = tuple(way for way in fitting_jobs(job) if _can_run(way, job))
+    ways = tuple(way for way in fitting_jobs(job) if elsewhere or _can_run(way, job))
     if auto and ways:
         click.echo(f"does not fit: {plan.why_not}\n--auto: {ways[0].suggestion.change} ({ways[0].suggestion.cost})")
         plan = ways[0].job.plan()

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -14,13 +14,14 @@ from qserve.cli.options.numbers import Count, FiniteRange
 from qserve.core.hardware import Hardware
 from qserve.errors import MissingExtra, UsageError
 from qserve.planner.training import TrainingRequest
+from qserve.training.emit import FRAMEWORKS
 from qserve.training.job import DataSource, RewardSource, SaveAs, Schedule, TrainingRun
 
 __all__ = ["METHODS", "TrainFlags", "completed", "run_options", "source_at"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-METHODS = ("sft", "lora", "qlora", "reward", "dpo", "grpo")
+METHODS = ("sft", "lora", "qlora", "reward", "dpo", "grpo", "ppo")
 _STEPS, _SHARE = Count(1), FiniteRange(0, 1)
 _FOLDER = click.Path(path_type=Path)
 
@@ -53,6 +54,9 @@ _OPTIONS = (
     click.option("--packing", is_flag=True, help="sft: several rows in one sequence of --max-length."),
     click.option("--num-workers", type=Count(0), default=0, show_default=True, help="Processes that prepare batches."),
     click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --output."),
+    click.option(
+        "--emit", type=click.Choice(FRAMEWORKS), help="Print the command of another trainer, and run nothing."
+    ),
     click.option("--auto", is_flag=True, help="Take the cheapest change that fits where the run does not."),
     click.option(
         "--state-dir", type=_FOLDER, envvar="QSERVE_STATE_DIR", help="Where runs are kept [~/.local/state/qserve]."
@@ -73,7 +77,7 @@ class TrainFlags:
 
     values: dict[str, Any]
 
-    def run(self, request: TrainingRequest, model: Path, output: Path, hardware: Hardware) -> TrainingRun:
+    def run(self, request: TrainingRequest, model: str, output: Path, hardware: Hardware) -> TrainingRun:
         """The run that they describe. Raises UsageError for what contradicts each other."""
         values = self.values
         if values["data"] is None:
@@ -84,7 +88,7 @@ class TrainFlags:
         self._refuse(request)
         return TrainingRun(
             request=request,
-            model=str(model),
+            model=source_at(model),
             data=DataSource(source_at(values["data"]), values["eval_data"] and source_at(values["eval_data"]),
                             values["eval_share"], values["max_broken"]),
             output=output,
@@ -109,13 +113,17 @@ class TrainFlags:
             ("--save-as", values["save_as"] != "sequence-classification", ("reward",)),
             ("--label-smoothing", bool(values["label_smoothing"]), ("dpo",)),
             ("--packing", values["packing"], ("sft", "lora", "qlora")),
-            ("--reward", bool(values["rewards"]), ("grpo",)),
+            ("--reward", bool(values["rewards"]), ("grpo", "ppo")),
         )
         for flag, is_given, methods in only:
             if is_given and method not in methods:
                 raise UsageError(f"{flag} is for {', '.join(methods)}; leave it out with {method}")
         if request.freeze_base and request.lora_rank:
             raise UsageError("--freeze-base trains the head alone; leave --lora-rank out, or train adapters without it")
+        if method == "ppo" and values["emit"] is None:
+            raise UsageError(
+                "PPO left TRL with release 1.16, and qserve runs none; --emit openrlhf or verl writes its command"
+            )
         if method == "grpo" and not values["rewards"]:
             raise UsageError(
                 "grpo needs --reward: a server's URL (qserve up --reward …), a checkpoint, or a YAML of rules"
@@ -143,22 +151,26 @@ def _reward(text: str) -> RewardSource:
     return RewardSource(source_at(target), float(weight))
 
 
-def completed(request: TrainingRequest, hardware: Hardware) -> TrainingRequest:
-    """The request with what TRL does by itself, and what this machine has to do.
+def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None = None) -> TrainingRequest:
+    """The request with what TRL does by itself, and what this machine has to do where the run is not another trainer's.
 
     Raises UsageError, or MissingExtra for ZeRO without DeepSpeed and 8-bit or 4-bit without bitsandbytes.
     """
-    device: Literal["cpu", "cuda"] = "cuda" if hardware.devices else "cpu"
-    if request.zero_stage and importlib.util.find_spec("deepspeed") is None:
-        raise MissingExtra("deepspeed", f"--zero {request.zero_stage}")
-    if (request.optimizer == "adamw-8bit" or request.tuning == "qlora") and not importlib.util.find_spec(
-        "bitsandbytes"
-    ):
-        raise MissingExtra("bitsandbytes", "--optimizer adamw-8bit, --load-in-4bit and qlora")
-    if request.precision == "mixed" and not request.zero_stage and request.tuning == "full" and device == "cuda":
+    if emit is not None:
+        return replace(request, tiled_loss=emit == "trl" and request.method != "reward")
+    _refuse_what_is_not_installed(request)
+    if request.precision == "mixed" and not request.zero_stage and request.tuning == "full" and hardware.devices:
         raise UsageError(
             "--precision mixed is DeepSpeed's (16-bit weights with an fp32 master copy); add --zero 1, 2 or 3, or take "
             "--precision amp"
         )
     # TRL 1.16 computes log-probabilities of all its causal losses in tiles and never holds all logits.
     return replace(request, tiled_loss=request.method != "reward")
+
+
+def _refuse_what_is_not_installed(request: TrainingRequest) -> None:
+    if request.zero_stage and importlib.util.find_spec("deepspeed") is None:
+        raise MissingExtra("deepspeed", f"--zero {request.zero_stage}")
+    needs_bnb = request.optimizer == "adamw-8bit" or request.tuning == "qlora"
+    if needs_bnb and importlib.util.find_spec("bitsandbytes") is None:
+        raise MissingExtra("bitsandbytes", "--optimizer adamw-8bit, --load-in-4bit and qlora")

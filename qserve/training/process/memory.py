@@ -1,7 +1,7 @@
 """Peaks of a phase and sizes of what a trainer holds: the allocator and driver of a card, or the process's own pages.
 
 On a CPU a peak is the kernel's high-water mark of resident pages (VmHWM, which is exact and can be reset), less the
-share of pages that other processes map too (RSS less PSS).
+share of pages that other processes map too (RSS less PSS) when it began: libraries, which a run maps before its model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class PeakMemory:
     def __init__(self, device: str) -> None:
         self.on_card = device == "cuda"
         self.source = "torch's allocator" if self.on_card else "VmHWM less shared pages"
+        self._shared_bytes = 0 if self.on_card else _shared_bytes()
         self.baseline_bytes = self.held_bytes()
         """Before there was a model: interpreter and libraries; next to nothing on a card."""
 
@@ -37,11 +38,10 @@ class PeakMemory:
     def peak_bytes(self) -> int:
         if self.on_card:
             return int(torch.cuda.max_memory_allocated())
-        rss, pss = _pages()
-        return max(pss, _status("VmHWM") - (rss - pss))
+        return _status("VmHWM") - self._shared_bytes
 
     def held_bytes(self) -> int:
-        return int(torch.cuda.memory_allocated()) if self.on_card else _pages()[1]
+        return int(torch.cuda.memory_allocated()) if self.on_card else _status("VmRSS") - self._shared_bytes
 
     def driver_bytes(self) -> int | None:
         """What the driver says of the card, context and caches included; None on a CPU."""
@@ -51,14 +51,14 @@ class PeakMemory:
         return int(total - free)
 
 
-def _pages() -> tuple[int, int]:
-    """(RSS, PSS) in bytes."""
+def _shared_bytes() -> int:
+    """RSS less PSS: what of this process's pages counts for others that map them too."""
     found = {"Rss": 0, "Pss": 0}
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         name, _, rest = line.partition(":")
         if name in found:
             found[name] = int(rest.split()[0]) * _KIB
-    return found["Rss"], found["Pss"]
+    return found["Rss"] - found["Pss"]
 
 
 def _status(name: str) -> int:

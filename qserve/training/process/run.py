@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -53,12 +54,35 @@ def train(run: TrainingRun, events: EventLog) -> None:
         num_train=len(trainer.train_dataset),
         num_eval=len(trainer.eval_dataset) if trainer.eval_dataset is not None else 0,
     )
-    trainer.train(resume_from_checkpoint=_last_checkpoint(run))
+    _train_or_load(trainer, _last_checkpoint(run))
     if stop.was_asked:
         events.tell("stopped", step=trainer.state.global_step)
         return
     _finish(trainer, run, events)
     events.tell("ended", step=trainer.state.global_step, seconds=round(time.monotonic() - began_s, 2))
+
+
+def _train_or_load(trainer: Any, checkpoint: str | None) -> None:
+    """A run with nothing left to do is loaded: transformers would train it one step more."""
+    if checkpoint is not None:
+        from transformers import TrainerState
+        from transformers.trainer import TRAINER_STATE_NAME
+
+        state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
+        if state.global_step >= _max_steps(trainer):
+            trainer.state = state
+            trainer._load_from_checkpoint(checkpoint)
+            return
+    trainer.train(resume_from_checkpoint=checkpoint)
+
+
+def _max_steps(trainer: Any) -> int:
+    """Optimizer steps of the whole run, as transformers counts them."""
+    args = trainer.args
+    if args.max_steps > 0:
+        return int(args.max_steps)
+    batches = len(trainer.get_train_dataloader())
+    return math.ceil(args.num_train_epochs * max(1, math.ceil(batches / args.gradient_accumulation_steps)))
 
 
 def _finish(trainer: Any, run: TrainingRun, events: EventLog) -> None:

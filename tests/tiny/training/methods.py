@@ -30,7 +30,7 @@ from qserve.training.process.events import EventLog
 from qserve.training.process.failures import failure_of
 
 torch.set_num_threads(1)
-FOLDER = Path(sys.argv[1])
+FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 PAIRS, RULES = FOLDER / "pairs.jsonl", FOLDER / "rules.yaml"
 failures: dict[str, dict] = {}
 
@@ -100,7 +100,9 @@ def main() -> None:
     trained(full)
     recorded._rename = whole
     trained(replace(full))  # goes on from step 2
+    trained(replace(full))  # has nothing left to do
     (FOLDER / "failures.json").write_text(json.dumps(failures))
 
 
-main()
+if __name__ == "__main__":  # the rules' process is spawned, and imports this file
+    main()

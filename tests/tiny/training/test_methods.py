@@ -89,6 +89,11 @@ def test_a_full_disk_costs_the_save_and_no_earlier_one(runs):
     assert [one["from_step"] for one in runs.events("full-disk", "train")] == [0, 2]
 
 
+def test_a_run_that_has_ended_is_not_trained_further(runs):
+    assert [one["step"] for one in runs.events("full-disk", "ended")] == [6, 6]
+    assert max(step for step, _ in runs.losses("full-disk")) == 6
+
+
 def test_a_run_that_goes_on_has_the_losses_that_it_would_have_had(runs):
     first = [loss for step, loss in runs.losses("full-disk") if step in (3, 4)]
     assert len(first) == 4

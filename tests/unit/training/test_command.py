@@ -35,7 +35,8 @@ def refused(*words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("ppo",), "'ppo' is not one of 'sft', 'lora', 'qlora', 'reward', 'dpo', 'grpo'"),
+        (("kto",), "'kto' is not one of 'sft', 'lora', 'qlora', 'reward', 'dpo', 'grpo', 'ppo'"),
+        (("ppo", "--model", "demo", "--data", "x"), "--emit openrlhf or verl"),
         (("reward", "--model", "demo"), "needs --data"),
         (("sft", "--model", "demo", "--data", "x", "--patience", "2"), "--patience is for reward"),
         (("grpo", "--model", "demo", "--data", "x"), "grpo needs --reward"),
@@ -52,6 +53,17 @@ def test_what_contradicts_itself_is_refused(words: tuple[str, ...], told: str) -
 def test_cards_that_are_not_here_are_for_plans(data: str) -> None:
     result = CliRunner().invoke(command, ["reward", "--model", "demo", "--data", data, "--gpu", "h100:8"])
     assert "plan with it: qserve plan train" in str(result.exception)
+
+
+def test_another_trainer_s_command_is_planned_for_its_cards() -> None:
+    words = ["grpo", "--model", "Qwen/Qwen2-7B", "--data", "p.parquet", "--reward", "/rm", "--lora-rank", "16"]
+    words += ["--zero", "3", "--micro-batch", "7", "--max-length", "1024", "--emit", "verl"]
+    result = CliRunner().invoke(command, [*words, "--gpu", "a10:4", "--vllm", "separate"])
+    assert result.exit_code == 0
+    assert "actor_rollout_ref.model.lora_rank=16" in result.output
+    assert "trainer.n_gpus_per_node=3" in result.output  # the fourth is the engine's
+    result = CliRunner().invoke(command, [*words, "--gpu", "a10:3", "--vllm", "colocated"])
+    assert isinstance(result.exception, DoesNotFit)
 
 
 def test_an_output_that_holds_something_is_left_alone(data: str, tmp_path: Path) -> None:

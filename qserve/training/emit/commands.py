@@ -1,0 +1,51 @@
+"""Which trainer runs which method, and the planned run as its command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from qserve.errors import UsageError
+from qserve.training.configuration.files import command_without_qserve
+from qserve.training.emit.openrlhf import openrlhf_words
+from qserve.training.emit.swift import swift_words
+from qserve.training.emit.verl import verl_words
+from qserve.training.job import TrainingRun
+
+__all__ = ["FRAMEWORKS", "emitted"]
+
+_WORDS: dict[str, tuple[Callable[[TrainingRun], list[str]], tuple[str, ...]]] = {
+    "ms-swift": (swift_words, ("sft", "lora", "qlora", "reward", "dpo", "grpo")),
+    "openrlhf": (openrlhf_words, ("sft", "lora", "reward", "dpo", "grpo", "ppo")),
+    "verl": (verl_words, ("grpo", "ppo")),
+}
+FRAMEWORKS = ("trl", *_WORDS)
+
+
+def emitted(run: TrainingRun, framework: str) -> str:
+    """The command, to be pasted into a shell. Raises UsageError for a method that the trainer does not have."""
+    if framework == "trl":
+        if run.method == "ppo":
+            raise UsageError("PPO left TRL with release 1.16; --emit openrlhf or --emit verl has it")
+        return command_without_qserve(run)
+    make, methods = _WORDS[framework]
+    if run.method not in methods:
+        raise UsageError(
+            f"{framework} has no {run.method} that qserve writes a command for; it takes {', '.join(methods)}"
+        )
+    if run.request.load_in_4bit and framework == "verl":
+        raise UsageError("verl trains no adapters on a 4-bit base; leave --load-in-4bit out")
+    return _shell(make(run))
+
+
+def _shell(words: list[str]) -> str:
+    """One flag a line, as people read them."""
+    quoted = [shlex.quote(word) for word in words]
+    lines: list[str] = []
+    for word in quoted:
+        starts = word.startswith("--") or ("=" in word and not word[:1].isupper() and "." in word.partition("=")[0])
+        if lines and not starts:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return " \\\n  ".join(lines)

@@ -1,0 +1,81 @@
+"""The planned run as other trainers' commands: values follow the plan; scripts/emitted_flags.py holds the names."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from qserve.errors import UsageError
+from qserve.planner.training import TrainingRequest, VllmBeside
+from qserve.training.emit import FRAMEWORKS, emitted
+from qserve.training.job import DataSource, RewardSource, TrainingRun
+
+
+def run_of(method: str, **fields) -> TrainingRun:
+    of_run = {name: fields.pop(name) for name in tuple(fields) if name in TrainingRun.__dataclass_fields__}
+    request = TrainingRequest(method, precision="mixed", **fields)
+    return TrainingRun(request, "/policy", DataSource("data.parquet"), Path("/out"), num_processes=4, **of_run)
+
+
+def flags(run: TrainingRun, framework: str) -> dict[str, str]:
+    words = shlex.split(emitted(run, framework).replace("\\\n", " "))
+    if framework == "verl":
+        return dict(word.split("=", 1) for word in words[3:])
+    return {word: following for word, following in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
+
+
+ROLLOUTS = {
+    "micro_batch": 2, "gradient_accumulation_steps": 8, "zero_stage": 3, "max_length": 1024, "completion_length": 768,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("framework", "flag"),
+    [
+        ("ms-swift", "--vllm_gpu_memory_utilization"),
+        ("openrlhf", "--vllm.gpu_memory_utilization"),
+        ("verl", "actor_rollout_ref.rollout.gpu_memory_utilization"),
+    ],
+)
+def test_an_engine_gets_the_planned_fraction(framework: str, flag: str) -> None:
+    run = run_of("grpo", vllm=VllmBeside("colocated", 0.35, sleep=True), **ROLLOUTS)
+    assert flags(run, framework)[flag] == "0.35"
+
+
+def test_the_batch_is_kept_whatever_each_trainer_counts() -> None:
+    run = run_of("grpo", **ROLLOUTS)
+    assert flags(run, "openrlhf")["--train.batch_size"] == "64"  # of all cards
+    assert flags(run, "verl")["data.train_batch_size"] == "64"
+    swift = flags(run, "ms-swift")  # of one
+    assert (swift["--per_device_train_batch_size"], swift["--gradient_accumulation_steps"]) == ("2", "8")
+    assert swift["--deepspeed"] == "zero3"
+    assert emitted(run, "ms-swift").startswith("NPROC_PER_NODE=4 swift rlhf")
+
+
+def test_prompt_and_completion_share_the_length() -> None:
+    run = run_of("grpo", **ROLLOUTS)
+    made = flags(run, "verl")
+    assert (made["data.max_prompt_length"], made["data.max_response_length"]) == ("256", "768")
+
+
+def test_ppo_names_all_four_models() -> None:
+    run = run_of("ppo", rewards=(RewardSource("/reward"),), **ROLLOUTS)
+    made = flags(run, "openrlhf")
+    assert made["--critic.model_name_or_path"] == made["--actor.model_name_or_path"] == "/policy"
+    assert made["--reward.model_name_or_path"] == "/reward"
+    assert made["--ref.num_gpus_per_node"] == "4"
+    assert flags(run, "verl")["reward.reward_model.model_path"] == "/reward"
+
+
+def test_a_served_reward_is_asked_where_it_is_served() -> None:
+    run = run_of("ppo", rewards=(RewardSource("http://127.0.0.1:8000/"),), **ROLLOUTS)
+    assert flags(run, "openrlhf")["--reward.remote_url"] == "http://127.0.0.1:8000/get_reward"
+
+
+@pytest.mark.parametrize(("framework", "method"), [("trl", "ppo"), ("ms-swift", "ppo"), ("verl", "reward")])
+def test_a_method_that_a_trainer_lacks_is_refused(framework: str, method: str) -> None:
+    assert framework in FRAMEWORKS
+    with pytest.raises(UsageError):
+        emitted(run_of(method), framework)
