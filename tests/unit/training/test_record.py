@@ -1,0 +1,103 @@
+"""What is kept of a training run, and what a report tells of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qserve.cli.runs.show import show_list, show_run
+from qserve.core.hardware import Hardware
+from qserve.hub import resolve
+from qserve.planner.training import TrainingJob, TrainingRequest
+from qserve.report import read_report, to_html, to_json, to_markdown
+from qserve.runs import RunStore
+from qserve.training.job import DataSource, TrainingRun
+from qserve.training.outcome import Outcome, outcome_of
+from qserve.training.record import TrainingRecord
+from qserve.units import GIB, MIB
+
+HARDWARE = Hardware((), 8 * GIB, 6 * GIB, 2)
+CHECK = {
+    "num_texts": 8, "largest_difference": 3e-7, "mean_difference": 1e-7, "spread": 0.4, "rank_correlation": 1.0,
+    "num_pairs": 4, "num_flipped": 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> TrainingRun:
+    request = TrainingRequest("reward", precision="fp32", max_length=128)
+    job = TrainingJob("demo", resolve("demo").spec, "none", (HARDWARE.cpu_device,), request)
+    made = TrainingRun(request, "demo", DataSource("d.jsonl"), tmp_path / "out", plan=job.plan().to_json())
+    made.write()
+    (made.folder / "train.yaml").write_text("model_name_or_path: demo\n")
+    return made
+
+
+def events(run: TrainingRun) -> list[dict]:
+    terms = {term["name"]: term["num_bytes"] for term in run.plan["devices"][0]["terms"]}
+    steps = [
+        {"event": "logged", "unix_s": 1000.0 + n, "step": n, "loss": 0.7 / n, "step_s": 0.5, "num_tokens": 100.0 * n,
+         "learning_rate": 1e-4, "accuracy": 0.5}
+        for n in range(1, 1001)
+    ]  # fmt: skip
+    memory = {
+        "event": "memory", "step": 1, "source": "VmHWM", "weights_bytes": terms["weights (reward)"],
+        "gradients_bytes": terms["gradients (reward)"], "optimizer_bytes": terms["optimizer (reward)"],
+        "backward_bytes": 700 * MIB, "step_bytes": 650 * MIB, "baseline_bytes": 600 * MIB,
+    }  # fmt: skip
+    end = [
+        {"event": "evaluated", "step": 1000, "eval_loss": 0.3, "eval_accuracy": 0.9, "eval_margin": 1.5},
+        {"event": "held out", "pairs": 40, "right": 36},
+        {"event": "ended", "step": 1000},
+    ]
+    return [memory, *steps, *end]
+
+
+def kept(run: TrainingRun, outcome: Outcome, state: Path) -> RunStore:
+    record = TrainingRecord(run, state, ("qserve", "train", "reward", "--model", "demo"), HARDWARE)
+    assert (
+        record.close(outcome, CHECK if outcome.state == "ended" else None, int(outcome.state == "failed")) == record.id
+    )
+    return RunStore.open(state)
+
+
+@pytest.fixture
+def store(run: TrainingRun, tmp_path: Path) -> RunStore:
+    job = TrainingJob("demo", resolve("demo").spec, "none", (HARDWARE.cpu_device,), run.request)
+    return kept(run, outcome_of(events(run), 0, tmp_path / "log", job), tmp_path / "state")
+
+
+def test_a_long_run_is_kept_short(store: RunStore) -> None:
+    (training,) = store.trainings()
+    curve = training.document["curve"]
+    assert len(curve) == 400
+    assert (curve[0]["step"], curve[-1]["step"]) == (1, 1000)
+    assert training.document["tokens_per_s"] == pytest.approx(200)
+    assert store.run().started_by == "train"
+
+
+def test_a_report_sets_measured_beside_planned(store: RunStore) -> None:
+    report = read_report(store, store.run())
+    text = to_markdown(report)
+    assert "## Training: reward" in text
+    assert "| weights | 7.7 MiB | 7.7 MiB | +0.0 % |" in text
+    assert "held-out pairs right: **90.0 %**, of 40" in text
+    assert "within 3.0e-07 of the trainer's own rewards of 8 held-out texts" in text
+    assert "model_name_or_path: demo" in text
+    assert "<svg" in to_html(report)
+    assert "training" in to_json(report)["sections"]
+
+
+def test_the_list_of_runs_names_it(store: RunStore, capsys) -> None:
+    show_list(store.runs(), store.path)
+    show_run(store, store.run())
+    shown = capsys.readouterr().out
+    assert "training, reward" in shown
+    assert "results: train reward demo" in shown
+
+
+def test_a_failed_run_says_why(run: TrainingRun, tmp_path: Path) -> None:
+    store = kept(run, Outcome("failed", [], "out of memory"), tmp_path / "state")
+    assert "out of memory" in to_markdown(read_report(store, store.run()))
+    assert store.run().exit_status == 1
