@@ -130,7 +130,9 @@ def _trained_tensors(model: TrainedModel) -> tuple[Tensor, ...]:
         return model.tensors
     if model.tuning == "head":
         return tuple(tensor for tensor in model.tensors if tensor.role == "head")
-    saved = [t for t in model.tensors if model.train_embeddings and t.role in ("embedding", "lm_head")]
+    # A reward head is trained whole beside the adapters, as modules_to_save=["score"] copies it.
+    saved = [t for t in model.tensors if t.role == "head"]
+    saved += [t for t in model.tensors if model.train_embeddings and t.role in ("embedding", "lm_head")]
     return (*_adapters(model), *saved)
 
 
