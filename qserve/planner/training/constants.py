@@ -15,6 +15,7 @@ __all__ = [
     "ATTENTION_MATRIX_BYTES",
     "BACKWARD_INTERMEDIATE_BYTES",
     "EAGER_CUDA_CONTEXT",
+    "EIGHT_BIT_LEAST_ELEMENTS",
     "EIGHT_BIT_STATE_BYTES",
     "ENGINE_OVERHEAD",
     "FRAGMENTATION",
@@ -87,6 +88,7 @@ OPTIMIZERS = {
 
 # bitsandbytes keeps one fp32 scale a block of 256 states, and transformers keeps embeddings' states in 32 bit.
 EIGHT_BIT_STATE_BYTES = 1 + 4 / 256
+EIGHT_BIT_LEAST_ELEMENTS = 4096  # bitsandbytes/optim/optimizer.py: min_8bit_size
 
 # Bytes per token and vocabulary entry at the peak of the loss; measured.
 LOGIT_BYTES = {

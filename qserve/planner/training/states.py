@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from qserve.core.tensors import Tensor
 from qserve.planner.training.constants import (
+    EIGHT_BIT_LEAST_ELEMENTS,
     EIGHT_BIT_STATE_BYTES,
     OPTIMIZERS,
     PRECISIONS,
@@ -86,8 +87,9 @@ def _optimizer_bytes(tensor: Tensor, request: TrainingRequest) -> int:
     master = precision.master_bytes * tensor.num_elements
     if optimizer.factored and len(tensor.shape) == 2:
         return master + precision.state_bytes * sum(tensor.shape) * tensor.repeat
-    # transformers tells bitsandbytes to keep the states of embeddings in 32 bit.
-    if optimizer.eight_bit and tensor.role != "embedding":
+    # transformers tells bitsandbytes to keep the states of embeddings in 32 bit; those of small tensors it does itself.
+    is_large = tensor.num_elements // tensor.repeat >= EIGHT_BIT_LEAST_ELEMENTS
+    if optimizer.eight_bit and tensor.role != "embedding" and is_large:
         return master + math.ceil(optimizer.states * EIGHT_BIT_STATE_BYTES * tensor.num_elements)
     return master + optimizer.states * max(precision.state_bytes, 4 * optimizer.eight_bit) * tensor.num_elements
 
