@@ -82,7 +82,7 @@ def _max_steps(trainer: Any) -> int:
     if args.max_steps > 0:
         return int(args.max_steps)
     batches = len(trainer.get_train_dataloader())
-    return math.ceil(args.num_train_epochs * max(1, math.ceil(batches / args.gradient_accumulation_steps)))
+    return math.ceil(float(args.num_train_epochs) * max(1, math.ceil(batches / args.gradient_accumulation_steps)))
 
 
 def _finish(trainer: Any, run: TrainingRun, events: EventLog) -> None:
