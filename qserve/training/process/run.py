@@ -81,8 +81,8 @@ def _max_steps(trainer: Any) -> int:
     args = trainer.args
     if args.max_steps > 0:
         return int(args.max_steps)
-    batches = len(trainer.get_train_dataloader())
-    return math.ceil(float(args.num_train_epochs) * max(1, math.ceil(batches / args.gradient_accumulation_steps)))
+    num_batches, num_accumulated = len(trainer.get_train_dataloader()), int(args.gradient_accumulation_steps)
+    return math.ceil(float(args.num_train_epochs) * max(1, math.ceil(num_batches / num_accumulated)))
 
 
 def _finish(trainer: Any, run: TrainingRun, events: EventLog) -> None:
