@@ -104,7 +104,8 @@ LOGIT_BYTES = {
 
 # trl 1.16's log-probabilities: one buffer of so many tokens × columns, in the logits' own width (trl/trainer/utils.py:
 # _CHUNKED_LOGPROB_CHUNK_SIZE, trl/kernels/chunked_logprob.py: TOKEN_CHUNK_SIZE). Triton works in place.
-TILE_TOKENS, TILE_COLUMNS = 4096, 32768
+TILE_TOKENS = 4096
+TILE_COLUMNS = 32768
 # Without Triton its _backward_tile holds y, z, log p, p, the gradient and two products beside the buffer, in fp32,
 # and a mask of one byte.
 TILE_BYTES_ON_CPU = 4 + 7 * 4 + 1
