@@ -108,16 +108,17 @@ def _compared(records: Sequence[Record]) -> list[tuple[int, int]]:
 
 def _truth(model: str, values: dict[str, Any], asked: Sequence[TextToScore]) -> dict[int, _Truth]:
     """By the index of each text that can be scored at all."""
+    from qserve.reward.find import find_reward
+
+    settings = settings_of(dict(values))
+    checkpoint = find_reward(model, settings)  # what it refuses needs no torch
     from qserve.reward.evaluation.reference import plain_scorer
     from qserve.reward.failures import TextRefused
-    from qserve.reward.find import find_reward
     from qserve.reward.open import plan_reward
     from qserve.reward.scoring.pooling import PoolingRule
     from qserve.reward.scoring.scorer import ScoreItem
     from qserve.reward.scoring.template import RewardTemplate
 
-    settings = settings_of(dict(values))
-    checkpoint = find_reward(model, settings)
     request = PlanRequest(dtype="float32", quant="fp32", max_model_len=settings.max_length)
     plan = plan_reward(checkpoint, hardware_of(None), request)
     plain = plain_scorer(checkpoint, plan)

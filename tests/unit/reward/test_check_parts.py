@@ -143,3 +143,23 @@ def test_a_server_s_judge_is_told_as_it_counts(check: Callable[..., Any]) -> Non
         status, found, said = check([judge_part("served")], "--url", url)
     assert status == 1 and "8 of 40 verdicts can't be read" in said and "wins 80 % of comparisons" in said
     assert found["nice"]["num_tied"] == 3 and "it says 0.5 of every text" in said
+
+
+def test_a_checkpoint_that_is_served_as_a_judge_is_checked_by_its_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`qserve up --reward CHECKPOINT --judge TEMPLATE`; here nothing of it is loaded."""
+
+    def answer(path: str, body: Any) -> tuple[int, Any]:
+        values = [float("2" in one[-1]["content"]) for one in body["conversations"]] if body else []
+        rows = [{"reward": one, "num_tokens": 1, "attributes": {"judge": one}} for one in values]
+        return 200, {"data": rows, "run": None}
+
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in PAIRS[:2]))
+    arguments = ["check", str(file), "--reward", str(tmp_path / "nowhere"), "--judge", "pointwise"]
+    with answering(answer) as url:
+        reward.main([*arguments, "--url", url, "--state-dir", str(tmp_path)], standalone_mode=False)
+    assert "1 of 2" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"--judge pointwise: .* ask it by --url"):
+        reward.main(arguments, standalone_mode=False)
