@@ -20,12 +20,13 @@ from qserve.cli.reward.options import LOADING_FLAGS, loading_options, reward_opt
 from qserve.cli.reward.recipe_source import recipe_to_check
 from qserve.cli.reward.served_source import served_rewards
 from qserve.cli.reward.source import with_progress
-from qserve.cli.reward.texts import texts_of
+from qserve.cli.reward.texts import Rewards, TextToScore, texts_of
 
 if TYPE_CHECKING:
     from qserve.reward.evaluation.agreement import Agreement
     from qserve.reward.evaluation.parts import PartFound
     from qserve.reward.evaluation.records import Record
+    from qserve.reward.recipe import Recipe
 
 __all__ = ["command"]
 
@@ -85,27 +86,31 @@ def check(
     source = None if url is None else served_rewards(url, model, api_key)
     if source is not None:
         source(asked[:1])  # before a model is loaded for nothing
-    parts: list[PartFound] = []
-    if recipe is not None:
-        served = None if source is None else with_progress(source, asked, f"asking {url}")
-        parts = check_parts(recipe, records, asked, served)
-        source = of_part(source, recipe.model) if source is not None and recipe.model is not None else None
+    parts = [] if recipe is None else _parts(recipe, records, asked, source)
     rows: Checked = {}
     if recipe is None or recipe.model is not None:
         own = reward if recipe is None or recipe.model is None else recipe.model.path
-        names = quants.split(",") if quants else [values["quant"]]
-        rows, num_left_out = check_model(own, records, asked, values, names, source)
+        of_model = of_part(source, recipe.model) if source and recipe and recipe.model else source
+        rows, num_left_out = check_model(own, records, asked, values, (quants or values["quant"]).split(","), of_model)
         show_model(rows, num_left_out)
     if parts:
         show_parts(parts)
     figures = {name: _document(row, url) for name, row in rows.items()}
-    told = {"parts": [asdict(part) for part in parts]} if recipe is not None else {}
+    told = {} if recipe is None else {"parts": [asdict(part) for part in parts]}
     about = {"file": file.name if file else "the built-in set", "model": url or reward, "quantizations": figures}
     keep(state_dir, "reward check", {**about, **told}, url, api_key)
     if json_file is not None:
         document = figures if recipe is None else {**told, "quantizations": figures}
         json_file.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     _fail(parts)
+
+
+def _parts(
+    recipe: Recipe, records: Sequence[Record], asked: Sequence[TextToScore], source: Rewards | None
+) -> list[PartFound]:
+    """`source` is a server that combines them."""
+    served = None if source is None else with_progress(source, asked, "asking the server")
+    return check_parts(recipe, records, asked, served)
 
 
 def _fail(parts: Sequence[PartFound]) -> None:
