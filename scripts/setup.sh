@@ -105,6 +105,16 @@ install_browser() {
     esac
 }
 
+# What the rule `code` of a reward runs in, and its tests; without it the rule is refused, and the tests say so.
+install_sandbox() {
+    [ -d tests/unit ] || return 0
+    if [ -z "$(command -v bwrap)" ] && [ "$(id -u)" = 0 ] && [ -n "$(command -v apt-get)" ]; then
+        apt-get -qq -o DPkg::Lock::Timeout=120 -o Acquire::Retries=2 install -y --no-install-recommends bubblewrap \
+            >>"$LOG" 2>&1 || true
+    fi
+    [ -n "$(command -v bwrap)" ] || say "tests of the rule that runs code need bubblewrap, and will not run"
+}
+
 main() {
     case $chosen in "" | cpu | cuda) ;; *) fail "ACCELERATOR=$chosen is neither cpu nor cuda" ;; esac
     if is_current; then return; fi
@@ -115,6 +125,7 @@ main() {
     pip_install "pip==$PIP_VERSION" packaging
     "install_$(accelerator)"
     install_browser
+    install_sandbox
     fingerprint >"$STAMP"
     say "done in $SECONDS s"
 }
