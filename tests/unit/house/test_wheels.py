@@ -145,6 +145,7 @@ def test_the_models_have_a_wheel_of_their_own(models):
     [
         ("plan", "--model", "Qwen/Qwen32B", "--quant", "4bit", "--gpu", "rtx-4090"),
         ("plan", "train", "--method", "lora", "--model", "Qwen/Qwen3-8B", "--gpu", "rtx-4090"),
+        ("deploy", "k8s", "--config", "qwen2.5-7b-with-reward-1x24gb"),
         ("models", "--json"),
         ("bench", "--help"),
         ("report", "--help"),
