@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from random_checkpoint import SHAPES as CHAT_SHAPES
 from random_checkpoint import write_tokenizer
 from servers import Server, free_port, running, wait_ready
 
@@ -47,17 +48,20 @@ Rate = Callable[[Texts], Awaitable[float]]
 
 
 def write_checkpoint(folder: Path, shape: str) -> Path:
-    """A Qwen3ForSequenceClassification of one label with random weights; one that is there is kept."""
+    """A Qwen3ForSequenceClassification of one label with random weights; one that is there is kept.
+
+    `shape` is one of `SHAPES` or of bench/random_checkpoint.py.
+    """
     import torch
     from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
     done = folder / "random.json"
-    if done.exists() and json.loads(done.read_text()) == SHAPES[shape]:
+    dims = {**CHAT_SHAPES, **SHAPES}[shape] | {"tie_word_embeddings": True}
+    if done.exists() and json.loads(done.read_text()) == dims:
         return folder
-    dims = SHAPES[shape]
     torch.manual_seed(0)
     config = Qwen3Config(
-        **dims, max_position_embeddings=4096, num_labels=1, bos_token_id=None, tie_word_embeddings=True,
+        **dims, max_position_embeddings=4096, num_labels=1, bos_token_id=None,
         pad_token_id=dims["vocab_size"] - 3, eos_token_id=dims["vocab_size"] - 1, dtype="bfloat16",
     )  # fmt: skip
     Qwen3ForSequenceClassification(config).to(torch.bfloat16).save_pretrained(folder)

@@ -2,6 +2,7 @@
 
     python bench/soak.py --minutes 30 [--clients 64] [--kill-every-s 120] [--output soak.json]
     python bench/soak.py --minutes 10 --kill-every-s 0      # no kills: does what each process holds stay flat?
+    python bench/soak.py --minutes 10 --model qwen3-0.6b --reward qwen3-0.6b --clients 8   # random weights of a shape
 
 Starts `qserve up --model demo --reward demo`, has clients of eight kinds ask it (bench/soak_clients.py), and kills the
 chat or the reward worker by SIGKILL in turn. Every ten seconds it notes RSS, PSS, descriptors and threads of each
@@ -27,13 +28,15 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
+from random_checkpoint import SHAPES, write_checkpoint
+from reward import write_checkpoint as write_reward
 from soak_clients import KINDS, Outcome, ask
 from streams import ended, wait_for
 
@@ -43,7 +46,8 @@ _ROLE_OF_MODULE = {
     "qserve.engine.transformers": "chat",
     "qserve.reward": "reward",
     "qserve.engine.prompts.process": "prompts",
-    "qserve.ui": "ui",
+    "qserve.gateway.large_bodies": "large bodies",
+    "qserve.ui": "web UI",
 }
 # What an error may be while a worker is away.
 _AWAY = frozenset({"worker_died", "worker_not_ready", "worker_unreachable", "error event"})
@@ -100,15 +104,15 @@ class Soak:
         return one.role in ("", kill.role) and one.began_s < kill.back_s and one.began_s + one.seconds > kill.at_s
 
 
-async def client(soak: Soak, number: int, until_s: float, think_s: float) -> None:
+async def client(soak: Soak, number: int, until_s: float, args: argparse.Namespace) -> None:
     """Asks one thing after another, over connections of its own."""
     draw = random.Random(number)
     weights = [kind.weight for kind in KINDS]
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=args.timeout_s)) as http:
         while time.monotonic() < until_s:
             (kind,) = draw.choices(KINDS, weights)
             soak.outcomes.append(await ask(kind, http, soak.url, draw))
-            await asyncio.sleep(draw.expovariate(1 / think_s))
+            await asyncio.sleep(draw.expovariate(1 / args.think_s))
 
 
 async def kill_in_turn(soak: Soak, every_s: float) -> None:
@@ -193,7 +197,7 @@ def service(folder: Path, model: str, reward: str, flags: list[str]) -> Iterator
     command = [
         str(Path(sys.executable).parent / "qserve"), "up", "--model", model, "--reward", reward, "--port", "0",
         "--served-model-name", "demo", "--served-reward-name", "demo-reward",
-        "--no-ui", "--state-dir", str(folder), "--ready-file", str(ready), *flags,
+        "--ui", "--state-dir", str(folder), "--ready-file", str(ready), *flags,
     ]  # fmt: skip
     with ended(command, folder / "up.log") as process:
         wait_for(ready.exists, process)
@@ -206,21 +210,22 @@ async def run(soak: Soak, args: argparse.Namespace) -> None:
     beside = [asyncio.create_task(sample(soak))]
     if args.kill_every_s > 0:
         beside.append(asyncio.create_task(kill_in_turn(soak, args.kill_every_s)))
-    await asyncio.gather(*(client(soak, number, until_s, args.think_s) for number in range(args.clients)))
+    await asyncio.gather(*(client(soak, number, until_s, args) for number in range(args.clients)))
     for task in beside:
         task.cancel()
     await asyncio.gather(*beside, return_exceptions=True)
 
 
 def planned_mib(url: str) -> dict[str, float]:
-    """What the plan says that each worker's process holds, where the service tells it."""
+    """What the plan says that each process holds, where the service tells it."""
     with urllib.request.urlopen(f"{url}/v1/qserve/memory", timeout=30) as answer:
-        entries = json.load(answer)["data"]
+        document = json.load(answer)
     names = ("weights_bytes", "kv_cache_bytes", "activations_bytes", "cuda_graphs_bytes", "runtime_bytes")
-    return {
+    workers = {
         one["worker"]: sum(device.get(name, 0) for device in one["planned"]["devices"] for name in names) / _MIB
-        for one in entries if "planned" in one
+        for one in document["data"] if "planned" in one
     }  # fmt: skip
+    return workers | {one["process"]: one["planned_bytes"] / _MIB for one in document["host"]}
 
 
 def report(soak: Soak, planned: dict[str, float]) -> str:
@@ -243,7 +248,7 @@ def report(soak: Soak, planned: dict[str, float]) -> str:
             f"| {_at(took, 0.99):.2f} |"
         )
     lines += ["", "| process | planned MiB | " + " | ".join(_COLUMNS) + " |", "|---|---|" + "---|" * len(_COLUMNS)]
-    lines += [_process_row(soak, name, planned.get(name)) for name in ("gateway", "chat", "prompts", "reward")]
+    lines += [_process_row(soak, name, planned.get(name)) for name in _ROLES]
     lines += ["", *_account_rows(soak)]
     lines += [
         "",
@@ -256,6 +261,7 @@ def report(soak: Soak, planned: dict[str, float]) -> str:
     return "\n".join(lines)
 
 
+_ROLES = ("gateway", "large bodies", "chat", "prompts", "reward", "web UI")
 _COLUMNS = (
     "RSS minute 3", "RSS end", "since minute 3", "of the plan", "RSS most", "PSS end", "terms of PSS",
     "descriptors minute 3", "descriptors end", "threads end",
@@ -316,6 +322,19 @@ def _kinds_of(lost: list[Outcome]) -> Counter[str]:
     return Counter(f"{one.kind}: status {one.status} {one.what[:100]}" for one in lost)
 
 
+def _folder_of(name: str, write: Callable[[Path, str], Path]) -> str:
+    """A model's name as it is; of a shape the checkpoint that is made of it, which stays for the next time."""
+    if name not in SHAPES:
+        return name
+    return str(write(Path(tempfile.gettempdir()) / f"qserve-soak-{write.__module__}-{name}", name))
+
+
+def _flags(args: argparse.Namespace) -> list[str]:
+    """Of a shape, whose tokenizer has a token for each letter, room for the longest prompt that is to fit."""
+    flags = shlex.split(args.up)
+    return flags if args.model not in SHAPES or "--max-model-len" in flags else ["--max-model-len", "4096", *flags]
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -323,12 +342,13 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--kill-every-s", type=float, default=120.0, help="0: none is killed")
     parser.add_argument("--think-s", type=float, default=0.5, help="mean pause of a client between requests")
-    parser.add_argument("--model", default="demo", help="a folder with demo's tokenizer (bench/random_checkpoint.py)")
-    parser.add_argument("--reward", default="demo")
+    parser.add_argument("--timeout-s", type=float, default=180.0, help="when a client gives up, which counts as lost")
+    parser.add_argument("--model", default="demo", help="demo, a folder, or a shape of bench/random_checkpoint.py")
+    parser.add_argument("--reward", default="demo", help="the same; of a shape a classifier with one score is made")
     parser.add_argument("--up", default="", help="more flags of `qserve up`, as one word")
     parser.add_argument("--output", type=Path, help="all samples, kills and lost answers as JSON")
     args = parser.parse_args()
-    asked = (args.model, args.reward, shlex.split(args.up))
+    asked = (_folder_of(args.model, write_checkpoint), _folder_of(args.reward, write_reward), _flags(args))
     with tempfile.TemporaryDirectory(prefix="qserve-soak-") as name, service(Path(name), *asked) as (url, process):
         soak, planned = Soak(url, psutil.Process(process.pid)), planned_mib(url)
         asyncio.run(run(soak, args))

@@ -15,7 +15,6 @@ import aiohttp
 __all__ = ["KINDS", "Kind", "Outcome", "ask"]
 
 WORDS = ("the", "a", "of", "sum", "red", "green", "seven", "nine", "answer", "count", "letters", "why", "is", "it")
-_TIMEOUT = aiohttp.ClientTimeout(total=180)
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def _chat(draw: random.Random, num_words: int, max_tokens: int, **fields: Any) -
 async def _post(http: aiohttp.ClientSession, url: str, body: Any) -> tuple[int, bool, str]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = {"content-type": "application/json"}
-    async with http.post(url, data=data, headers=headers, timeout=_TIMEOUT) as answer:
+    async with http.post(url, data=data, headers=headers) as answer:
         document = await answer.json()
         code = "" if answer.status < 400 else str(document["error"]["code"])
         return answer.status, True, code
@@ -80,7 +79,7 @@ async def _post(http: aiohttp.ClientSession, url: str, body: Any) -> tuple[int, 
 
 async def _stream(http: aiohttp.ClientSession, url: str, draw: random.Random) -> tuple[int, bool, str]:
     body = _chat(draw, draw.randint(3, 60), draw.randint(8, 96), stream=True, ignore_eos=True)
-    async with http.post(f"{url}/v1/chat/completions", json=body, timeout=_TIMEOUT) as answer:
+    async with http.post(f"{url}/v1/chat/completions", json=body) as answer:
         data = await answer.read()
     if answer.status != 200:
         return answer.status, True, str(json.loads(data)["error"]["code"])
@@ -92,7 +91,7 @@ async def _stream(http: aiohttp.ClientSession, url: str, draw: random.Random) ->
 async def _cancel(http: aiohttp.ClientSession, url: str, draw: random.Random) -> tuple[int, bool, str]:
     """Leaves after the first piece, or before it."""
     body = _chat(draw, 20, 512, stream=True, ignore_eos=True)
-    async with http.post(f"{url}/v1/chat/completions", json=body, timeout=_TIMEOUT) as answer:
+    async with http.post(f"{url}/v1/chat/completions", json=body) as answer:
         if answer.status != 200:
             return answer.status, True, str((await answer.json())["error"]["code"])
         await answer.content.readany()

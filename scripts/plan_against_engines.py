@@ -29,6 +29,7 @@ from random_checkpoint import write_checkpoint
 
 from qserve.detect import detect
 from qserve.engine.process import WorkerSpec
+from qserve.engine.vllm.cpu_processes import joined_processes
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.units import GIB, MIB
@@ -151,6 +152,7 @@ def _vllm(folder: Path, plan: Plan) -> dict[str, float]:
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": str(plan.placement.kv_cache_memory_bytes // GIB), "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": str(Path(__file__).parent),
+        **joined_processes(plan, plan.engine_args, os.environ),
     }  # fmt: skip
     with log_file.open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **settings})

@@ -16,7 +16,9 @@ from qserve.core.facts import load
 from qserve.errors import UsageError
 from qserve.units import MIB, parse_bytes
 
-__all__ = ["CpuFeatures", "Device", "Hardware", "formats_of", "known_gpus", "parse_gpu", "usual_gpus"]
+__all__ = [
+    "CpuFeatures", "Device", "Hardware", "HostProcess", "formats_of", "known_gpus", "parse_gpu", "usual_gpus",
+]  # fmt: skip
 
 _LEAST_BYTES = 64 * MIB  # no card has less: a number without its unit
 _DESCRIPTION_KEYS = ("memory", "sm", "count", "bandwidth", "cc", "used", "name")
@@ -75,6 +77,17 @@ class CpuFeatures:
 
 
 @dataclass(frozen=True)
+class HostProcess:
+    """A process of the service that holds no model, and the RAM that is expected of it, within a band."""
+
+    name: str
+    num_bytes: int
+    low_bytes: int
+    high_bytes: int
+    source: str
+
+
+@dataclass(frozen=True)
 class Hardware:
     """The machine: its accelerators (none on a CPU machine), RAM and cores as far as we may use them.
 
@@ -82,6 +95,9 @@ class Hardware:
     can be taken now without pushing anybody out. `disk_free_bytes` is for offload; 0 where nobody asked.
     `notes` are sentences for people about what was found odd (a MIG slice, a hidden card, a driver without cards).
     `packages` are the installed ones by distribution name; None of a machine that is described, not looked at.
+    `host`: what of the service runs in this RAM beside the models; it is taken from what they may have.
+    `torch_has_cuda`: the installed torch brings CUDA's libraries, which its processes load on a CPU, too.
+    `numa_nodes`: memory nodes with cores of their own; threads that span several read from the far one.
     """
 
     devices: tuple[Device, ...]
@@ -92,11 +108,24 @@ class Hardware:
     disk_free_bytes: int = 0
     notes: tuple[str, ...] = ()
     packages: frozenset[str] | None = None
+    numa_nodes: int = 1
+    host: tuple[HostProcess, ...] = ()
+    torch_has_cuda: bool = False
+
+    @property
+    def ram_for_models_bytes(self) -> int:
+        """RAM that can be taken now, less what the service's other processes will hold; never negative."""
+        return max(0, self.ram_available_bytes - self.host_bytes)
+
+    @property
+    def host_bytes(self) -> int:
+        """Of all processes of `host`."""
+        return sum(process.num_bytes for process in self.host)
 
     @property
     def cpu_device(self) -> Device:
         """RAM seen as a device, for plans that run on the CPU."""
-        used = max(0, self.ram_total_bytes - self.ram_available_bytes)
+        used = max(0, self.ram_total_bytes - self.ram_for_models_bytes)
         name = self.cpu.model_name or "cpu"
         return Device(name, "cpu", self.ram_total_bytes, used, formats=self.cpu.formats)
 

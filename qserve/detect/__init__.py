@@ -27,15 +27,17 @@ def detect(offload_folder: Path | None = None, *, is_described: bool = False) ->
         ram_available_bytes=memory.available_bytes,
         cpu_cores=host.count_cores(),
         cpu=host.read_cpu(),
+        numa_nodes=host.count_numa_nodes(),
         disk_free_bytes=_disk_free_bytes(offload_folder or Path.cwd()),
     )
     if is_described:
         return machine
     from qserve.detect import nvml
-    from qserve.detect.packages import Packages
+    from qserve.detect.packages import Packages, torch_has_cuda
 
     devices, notes = nvml.read_devices(os.environ, memory)
-    return replace(machine, devices=devices, notes=notes, packages=frozenset(Packages.installed().versions))
+    packages = frozenset(Packages.installed().versions)
+    return replace(machine, devices=devices, notes=notes, packages=packages, torch_has_cuda=torch_has_cuda())
 
 
 def _disk_free_bytes(folder: Path) -> int:

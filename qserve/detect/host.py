@@ -13,7 +13,7 @@ from pathlib import Path
 
 from qserve.core.hardware import CpuFeatures
 
-__all__ = ["HostMemory", "count_cores", "read_cpu", "read_memory"]
+__all__ = ["HostMemory", "count_cores", "count_numa_nodes", "count_physical_cores", "read_cpu", "read_memory"]
 
 _ROOT = Path("/")
 
@@ -48,6 +48,25 @@ def count_cores(root: Path = _ROOT, affinity: int | None = None) -> int:
     for folder in _cgroup_folders(root, "cpu"):
         cores = min(cores, _quota_cores(folder))
     return max(1, int(cores))
+
+
+def count_physical_cores(root: Path = _ROOT, cores: frozenset[int] | None = None) -> int:
+    """Of the cores of our affinity mask, those that are no second thread of another; at least 1.
+
+    A core whose siblings the kernel does not name counts by itself.
+    """
+    mine = os.sched_getaffinity(0) if cores is None else cores
+    siblings = {
+        _text(root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").strip() or str(core)
+        for core in mine
+    }
+    return max(1, len(siblings))
+
+
+def count_numa_nodes(root: Path = _ROOT) -> int:
+    """Memory nodes that have cores; 1 where the kernel names none."""
+    lists = (root / "sys/devices/system/node").glob("node[0-9]*/cpulist")
+    return max(1, sum(bool(_text(file).strip()) for file in lists))
 
 
 def read_cpu(root: Path = _ROOT) -> CpuFeatures:

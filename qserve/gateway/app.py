@@ -22,7 +22,7 @@ from qserve.gateway.administration import Administration, Restart
 from qserve.gateway.auth import AdminKeys, GuardedKeys, KeyAuth
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Dispatch
-from qserve.gateway.endpoints import Endpoints
+from qserve.gateway.endpoints import Endpoints, HostTeller
 from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.key_brake import KeyBrake
 from qserve.gateway.middleware import ApiErrors, RequestContext
@@ -44,13 +44,15 @@ def build_gateway(
     ui: UiEndpoint | None = None,
     runs: KeptRuns | None = None,
     restart: Restart | None = None,
+    host: HostTeller | None = None,
 ) -> ASGIApp:
     """The ASGI app. Workers of one role are replicas of each other.
 
     It needs its lifespan run, and reads the workers' `state` and `detail` while they change.
 
     With `ui`, browsers that ask for `/` get the web UI. `runs` shows runs, and takes requests that are over. `restart`
-    begins a rolling restart and names the workers; None while one is under way.
+    begins a rolling restart and names the workers; None while one is under way. `host`
+    tells what the processes without a model hold.
     """
     assert workers, "a gateway without workers has nothing to serve"
     metrics = GatewayMetrics()
@@ -61,7 +63,7 @@ def build_gateway(
     bodies = Bodies(settings)
     brake = KeyBrake()
     administration = Administration(AdminKeys(settings.admin_keys, brake), restart)
-    endpoints = Endpoints(settings, roles, metrics, runs, bodies, administration)
+    endpoints = Endpoints(settings, roles, metrics, runs, bodies, administration, host)
     app: ASGIApp = Dispatch({route: endpoints.of(route) for route in ROUTES})
     watched: list[Observed] = [*roles]
     relayed = upstreams

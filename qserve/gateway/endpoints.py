@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,10 @@ from qserve.wire import vllm
 from qserve.wire.errors import ApiError
 from qserve.wire.reward import BULK_PLACES
 
-__all__ = ["Endpoints"]
+__all__ = ["Endpoints", "HostTeller"]
+
+HostTeller = Callable[[], Awaitable[list[dict[str, Any]]]]
+"""What the service's processes without a model hold, planned beside measured: the `host` of the memory's document."""
 
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
@@ -49,11 +52,12 @@ class Endpoints:
 
     def __init__(
         self, settings: GatewaySettings, roles: Sequence[ReplicaSet], metrics: GatewayMetrics, runs: KeptRuns,
-        bodies: Bodies, administration: Administration,
+        bodies: Bodies, administration: Administration, host: HostTeller | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._bodies = bodies
         self._administration = administration
+        self._host = host
         self._roles = roles
         self._metrics = metrics
         self._runs = runs
@@ -206,12 +210,12 @@ class Endpoints:
 
     async def memory(self, scope: Scope, receive: Receive, send: Send) -> None:
         entries = await asyncio.gather(*(self._memory_of(upstream) for upstream in self._upstreams))
-        await send_json(send, 200, {"object": "list", "data": entries})
+        await send_json(send, 200, {"object": "list", "data": entries, "host": await self._host_told()})
 
     async def report(self, scope: Scope, receive: Receive, send: Send) -> None:
         entries = await asyncio.gather(*(self._report_of(upstream) for upstream in self._upstreams))
         about = {"object": "list", "version": __version__, "run": self._runs.run_id}
-        await send_json(send, 200, {**about, "data": entries})
+        await send_json(send, 200, {**about, "data": entries, "host": await self._host_told()})
 
     async def report_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         told = {upstream.name: await self._told_by(upstream) for upstream in self._upstreams}
@@ -241,6 +245,9 @@ class Endpoints:
 
         workers = tuple(DocumentedWorker.of(replicas.endpoint) for replicas in self._roles)
         await send_body(send, 200, document(bool(self._settings.keys), workers))
+
+    async def _host_told(self) -> list[dict[str, Any]]:
+        return [] if self._host is None else await self._host()
 
     async def _memory_of(self, upstream: Upstream) -> dict[str, Any]:
         endpoint = upstream.endpoint

@@ -9,6 +9,7 @@ from qserve.errors import UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan
 from qserve.planner.engine import own_engines
+from qserve.planner.memory.host import with_host
 from qserve.planner.options import options_of
 from qserve.planner.request import PlanRequest
 
@@ -33,4 +34,4 @@ def plan(model: str, *, gpu: str | None = None, **options: Any) -> Plan:
     unknown = sorted(set(options) - known)
     if unknown:
         raise UsageError(f"qserve.plan has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")
-    return make_plan(resolve(model), hardware_of(gpu), request_of(options))
+    return make_plan(resolve(model), with_host(hardware_of(gpu)), request_of(options))

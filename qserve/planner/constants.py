@@ -18,6 +18,11 @@ class Constant:
     high_bytes: int
     source: str
 
+    def plus(self, other: Constant) -> Constant:
+        """Both together; the bounds of each may come at once."""
+        low, high = self.low_bytes + other.low_bytes, self.high_bytes + other.high_bytes
+        return Constant(self.num_bytes + other.num_bytes, low, high, f"{self.source}; {other.source}")
+
 
 CUDA_CONTEXT_SINGLE = Constant(522 * MIB, 300 * MIB, 700 * MIB, "vLLM 0.19, H100, one card: memory before loading")
 

@@ -26,7 +26,7 @@ Corrections = Mapping[LearnedTerm, Correction]
 
 # Raised when what the terms of a CPU hold changes: a residual is over the plan of its day, and would take that change
 # out of the new plan. Earlier measurements then hold for no setup, and the next run leaves new ones.
-_CPU_TERMS = 2
+_CPU_TERMS = 3
 # A measurement further off than this is of something else (a device shared with others, a bug): it corrects nothing.
 _MOST_OF_DEVICE = 0.25
 _MOST_TOKENS = 2.0

@@ -45,7 +45,7 @@ def make_plan(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) 
         *engine.notes(setup, plan),
     )  # fmt: skip
     explanations = (*engine.explanations(setup, plan), *explanations_of(setup, plan))
-    plan = with_corrections(setup, replace(plan, notes=notes, explanations=explanations))
+    plan = with_corrections(setup, replace(plan, notes=notes, explanations=explanations, host=hardware.host))
     if plan.fits:
         return replace(plan, engine_args=engine.flags(setup, plan))
     return replace(plan, suggestions=suggestions(setup, plan, _fits))

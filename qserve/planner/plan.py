@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from qserve.core.hardware import Device
+from qserve.core.hardware import Device, HostProcess
 from qserve.core.workload import Workload
 from qserve.planner.html import plan_html
 from qserve.planner.learned import Correction
@@ -135,6 +135,8 @@ class Plan:
     """What `planner/speed` says of it, as --json has it; None for a plan that nobody asked it of."""
     corrections: tuple[Correction, ...] = ()
     """Terms that stand where earlier runs measured them; the estimate holds the corrected figures."""
+    host: tuple[HostProcess, ...] = ()
+    """What of the service holds RAM beside the models; in a plan on the CPU it is part of what others hold."""
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a bar for each device."""
@@ -145,6 +147,8 @@ class Plan:
         plain: dict[str, Any] = _plain(asdict(self))
         if self.speed is None:
             del plain["speed"]
+        if not self.host:
+            del plain["host"]
         return plain
 
     @classmethod
@@ -164,6 +168,7 @@ class Plan:
                 "explanations": tuple(data.get("explanations", ())),
                 "engine_args": tuple(data.get("engine_args", ())),
                 "corrections": tuple(Correction(**item) for item in data.get("corrections", ())),
+                "host": tuple(HostProcess(**item) for item in data.get("host", ())),
             }
         )
 

@@ -12,6 +12,7 @@ import psutil
 
 from qserve.engine.base import WorkerState
 from qserve.errors import QserveError
+from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.worker import SupervisedWorker
 
@@ -32,7 +33,7 @@ async def held_by(worker: SupervisedWorker) -> dict[str, Any]:
         return {}
 
 
-async def measure_on(workers: Sequence[SupervisedWorker], record: RunRecord) -> None:
+async def measure_on(workers: Sequence[SupervisedWorker], host: HostMemory, record: RunRecord) -> None:
     """Until it is cancelled. A worker that is not ready is left alone."""
     pause_s = _FIRST_PAUSE_S
     while True:
@@ -42,9 +43,10 @@ async def measure_on(workers: Sequence[SupervisedWorker], record: RunRecord) -> 
             if worker.endpoint.state is WorkerState.READY:
                 record.memory(worker.endpoint.name, "serving", await held_by(worker))
                 await _keep_told(worker, record)
+        await _keep_host(host, record, "serving")
 
 
-async def measure_last(workers: Sequence[SupervisedWorker], record: RunRecord) -> None:
+async def measure_last(workers: Sequence[SupervisedWorker], host: HostMemory, record: RunRecord) -> None:
     """Before they are ended; whoever does not answer within two seconds is not waited for."""
     alive = [one for one in workers if one.endpoint.state in (WorkerState.READY, WorkerState.DRAINING)]
     with contextlib.suppress(TimeoutError):
@@ -52,7 +54,16 @@ async def measure_last(workers: Sequence[SupervisedWorker], record: RunRecord) -
             held = await asyncio.gather(*(held_by(worker) for worker in alive))
             for worker, document in zip(alive, held, strict=True):
                 record.memory(worker.endpoint.name, "end", document)
+            await _keep_host(host, record, "end")
             await asyncio.gather(*(_keep_told(worker, record) for worker in alive))
+
+
+async def _keep_host(host: HostMemory, record: RunRecord, moment: str) -> None:
+    """Under the processes' names, as workers' memory is under theirs."""
+    for one in await host.documents():
+        if one["resident_bytes"] is not None:
+            sources = {"resident_bytes": one["source"]}
+            record.memory(one["process"], moment, {"resident_bytes": one["resident_bytes"], "sources": sources})
 
 
 async def _keep_told(worker: SupervisedWorker, record: RunRecord) -> None:

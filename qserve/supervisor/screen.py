@@ -130,9 +130,10 @@ class Shown:
 
 
 def ready_rows(
-    url: str, workers: Sequence[Shown], *, has_key: bool, logs: Path, has_ui: bool = False
-) -> list[tuple[str, str]]:
-    """What `Screen.ready` shows: name and text of each row."""
+    url: str, workers: Sequence[Shown], beside: Sequence[Mapping[str, Any]] = (), *, has_key: bool, logs: Path,
+    has_ui: bool = False,
+) -> list[tuple[str, str]]:  # fmt: skip
+    """What `Screen.ready` shows: name and text of each row. `beside`: `HostMemory.documents`."""
     rows = [("API", f"{url}/v1  ({'guarded by your key' if has_key else 'no key; only this machine reaches it'})")]
     if has_ui:
         rows.append(("UI", f"{url}/  (in a browser; it starts when it is first opened)"))
@@ -141,6 +142,7 @@ def ready_rows(
         rows += _worker_rows(replicas[0]) if len(replicas) == 1 else _role_rows(replicas)
     return [
         *rows,
+        *([("Beside", " · ".join(map(_beside, beside)))] if beside else []),
         ("Try", _example(url, workers[0], has_key)),
         ("Logs", str(logs)),
         ("Stop", "Ctrl-C; running requests finish first"),
@@ -216,6 +218,12 @@ def _memory(worker: Shown) -> str:
     ]
     held = worker.memory.get("resident_bytes")
     return " · ".join([*told, *([f"resident now {format_bytes(held)}"] if held else [])])
+
+
+def _beside(one: Mapping[str, Any]) -> str:
+    """A process without a model: what it holds now, or what is kept free for it."""
+    held, planned = one["resident_bytes"], format_bytes(one["planned_bytes"])
+    return f"{one['process']} " + (f"{format_bytes(held)} (planned {planned})" if held else f"planned {planned}")
 
 
 def _devices(plan: Plan) -> str:

@@ -17,11 +17,13 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qserve.core.hardware import HostProcess
 from qserve.engine.base import WorkerState
 from qserve.errors import QserveError, UsageError
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.gateway.telemetry.tracing import NoTraces, Traces
 from qserve.supervisor import ports
 from qserve.supervisor.hosted import Hosted, supervised
@@ -57,6 +59,7 @@ class UpOptions:
         ui: the web UI at once (True), when `/` is first opened (None), or never (False).
         strict: a chat model that serves noise ends the service (`sanity/losses.py`).
         start_timeout_s: how long a worker's start may show no progress; None: by phase (`start_watch.py`).
+        beside: what was planned for the processes that hold no model.
 
     """
 
@@ -71,6 +74,7 @@ class UpOptions:
     recording: Recording | None = None
     strict: bool = False
     start_timeout_s: float | None = None
+    beside: tuple[HostProcess, ...] = ()
 
 
 @dataclass
@@ -162,20 +166,23 @@ async def _serve(
             for worker in workers:
                 worker.start_limit_s = options.start_timeout_s
             endpoints = [worker.endpoint for worker in workers]
+            host = HostMemory(options.beside)
             rolling = RollingRestart(workers)
             stop.on_hangup(rolling.begin)
-            gateway = build_gateway(options.gateway, endpoints, options.traces, ui, record.kept, rolling.begin)
+            gateway = build_gateway(
+                options.gateway, endpoints, options.traces, ui, record.kept, rolling.begin, host.documents
+            )
             in_flight = _InFlight(gateway)
             server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)
             serving = asyncio.create_task(_run_server(server, listener))
             try:
-                status = await _live(workers, url, options, record, screen, stop)
+                status = await _live(workers, host, url, options, record, screen, stop)
                 if status is None:
                     status = await _drain(workers, in_flight, options, screen, stop)
             finally:
                 screen.end_progress()
                 await rolling.stop()
-                await measure_last(workers, record)
+                await measure_last(workers, host, record)
                 await asyncio.gather(*(worker.stop() for worker in workers))
                 server.should_exit = True
                 await serving
@@ -194,8 +201,9 @@ def _workers(hosted: Sequence[Hosted], private: Path, record: RunRecord, screen:
 
 
 async def _live(
-    workers: list[SupervisedWorker], url: str, options: UpOptions, record: RunRecord, screen: Screen, stop: _StopSignal
-) -> int | None:
+    workers: list[SupervisedWorker], host: HostMemory, url: str, options: UpOptions, record: RunRecord, screen: Screen,
+    stop: _StopSignal,
+) -> int | None:  # fmt: skip
     """Start the workers and stay with them; None when the user wants to stop, before or after they were ready."""
     if not await _unless_stopped(start_all(workers), stop):
         return 0
@@ -208,11 +216,12 @@ async def _live(
         found = await checks.first(strict=options.strict)
         shown = [_shown(worker, held, found) for worker, held in zip(workers, memory, strict=True)]
         has_key, has_ui = bool(options.gateway.keys), options.ui is not False
-        screen.ready(ready_rows(url, shown, has_key=has_key, has_ui=has_ui, logs=options.run_folder))
+        beside = await host.documents()
+        screen.ready(ready_rows(url, shown, beside, has_key=has_key, has_ui=has_ui, logs=options.run_folder))
 
     try:
         if await _unless_stopped(tell_ready(), stop):
-            await _unless_stopped(_watch(workers, record, partial(_after_checks, checks, url, options)), stop)
+            await _unless_stopped(_watch(workers, host, record, partial(_after_checks, checks, url, options)), stop)
     finally:
         await checks.close()
     return None
@@ -262,10 +271,11 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: _StopSignal) ->
 
 
 async def _watch(
-    workers: list[SupervisedWorker], record: RunRecord, after_ready: Callable[[], Coroutine[Any, Any, None]]
-) -> None:
+    workers: list[SupervisedWorker], host: HostMemory, record: RunRecord,
+    after_ready: Callable[[], Coroutine[Any, Any, None]],
+) -> None:  # fmt: skip
     """Stay with the workers, measure them, and do what is left of the start."""
-    measuring = asyncio.create_task(measure_on(workers, record))
+    measuring = asyncio.create_task(measure_on(workers, host, record))
     try:
         await watch_all(workers, after_ready)
     finally:

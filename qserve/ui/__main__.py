@@ -13,14 +13,16 @@ from typing import Any
 
 from qserve.engine import worker_process
 from qserve.engine.asgi import KeyGuard
+from qserve.engine.paused_collection import paused_collection
 from qserve.errors import UsageError
 from qserve.ui.settings import UISettings
 
 
 async def _serve(document: dict[str, Any]) -> None:
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
-    from qserve.ui.process.app import build_app
-    from qserve.ui.process.visitors import Visitors
+    with paused_collection():
+        from qserve.ui.process.app import build_app
+        from qserve.ui.process.visitors import Visitors
 
     settings = UISettings.from_json(document)
     if settings.socket is None:

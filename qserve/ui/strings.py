@@ -143,6 +143,8 @@ STRINGS: dict[str, tuple[str, str]] = {
     "memory.measured": ("measured", "实测"),
     "memory.of": ("{used} of {total}", "{used} / {total}"),
     "memory.term": ("Term", "项目"),
+    "memory.beside": ("Beside the models", "模型之外的进程"),
+    "memory.not_running": ("not running", "未运行"),
     "memory.difference": ("Difference", "差异"),
     "memory.source": ("How it was measured", "测量方式"),
     "memory.latency": ("Latency", "延迟"),

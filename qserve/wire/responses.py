@@ -95,9 +95,23 @@ class WorkerMemory(BaseModel):
     error: str | None = None
 
 
+class HostProcessMemory(BaseModel):
+    """A process of the service that holds no model. `resident_bytes` is null of one that does not run now."""
+
+    process: str
+    planned_bytes: int
+    low_bytes: int
+    high_bytes: int
+    planned_by: str
+    resident_bytes: int | None
+    difference: float | None
+    source: str
+
+
 class MemoryList(BaseModel):
     object: Literal["list"]
     data: list[WorkerMemory]
+    host: list[HostProcessMemory]
 
 
 class WorkerReport(WorkerMemory):
@@ -118,6 +132,7 @@ class ReportList(BaseModel):
     version: str
     run: str | None
     data: list[WorkerReport]
+    host: list[HostProcessMemory]
 
 
 class TokenizerFiles(BaseModel):

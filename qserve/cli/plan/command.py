@@ -24,6 +24,7 @@ from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
 from qserve.planner.engine import option_value
+from qserve.planner.memory.host import with_host
 from qserve.planner.replicas import NumReplicas, as_one, plan_both, plan_replicas
 from qserve.planner.share import SharedPlan, make_shared_plan
 from qserve.planner.speed.plan import cheapest_cards, plan_for_load, with_one_stream
@@ -96,7 +97,7 @@ def command(
     if model is None:
         raise click.UsageError("--model is missing: a folder, a hub id, an alias, or demo")
     wanted = speed_request_of(values)
-    hardware = hardware_of(None if gpu == "any" else gpu)
+    hardware = with_host(hardware_of(None if gpu == "any" else gpu))
     request = with_counted_flags(request_of(values), engine_args)
     request = with_learned(request, state_folder(state_dir), model, gpu, is_off=values["no_learn"])
     checkpoint = resolve(model)
@@ -192,5 +193,5 @@ def _print_shared(shared: SharedPlan, as_json: bool, explain: bool) -> None:
     from qserve.cli.plan.show import show_plan
 
     click.secho(shared.where, bold=True)
-    show_plan(shared.chat, explain)
-    show_plan(shared.reward, explain)
+    show_plan(replace(shared.chat, host=()), explain)
+    show_plan(shared.reward, explain)  # what both have beside them once, at the end

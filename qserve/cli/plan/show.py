@@ -36,9 +36,13 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
         console.print(Text(row), soft_wrap=True)
     if plan.fits:
         console.print(_limits(plan))
+    if plan.host:
+        console.print(Text(_beside(plan)), soft_wrap=True)
     if explain:
         for device, cards in groupby(plan.devices):
             console.print(_terms(device, len(list(cards))))
+        for process in plan.host:
+            console.print(Text(f"  {process.name}, in RAM: {format_bytes(process.num_bytes)}; {process.source}"))
         console.print(Text("Good to know:", style="bold"))
         for line in plan.explanations:
             console.print(Text(f"· {line}"))
@@ -83,6 +87,12 @@ def _limits(plan: Plan) -> RenderableType:
         if value is not None:
             grid.add_row(Text(name, style="bold"), value)
     return grid
+
+
+def _beside(plan: Plan) -> str:
+    """What of the machine's RAM the service's other processes are planned to hold."""
+    told = [f"{process.name} {format_bytes(process.num_bytes)}" for process in plan.host]
+    return f"beside it, in RAM: {' · '.join(told)}"
 
 
 def _describe_map(plan: Plan) -> str:

@@ -37,6 +37,7 @@ def show_live(url: str, api_key: str | None, *, as_json: bool) -> None:
     console = console_of()
     for worker in document["data"]:
         _show(console, worker)
+    _show_host(console, document.get("host") or [])
 
 
 def _fetched(url: str, api_key: str | None) -> Any:
@@ -99,6 +100,18 @@ def _show_memory(console: Console, planned: dict[str, Any], memory: dict[str, An
         table.add_row("KV tokens", f"{promised:,}", f"{found:,}", f"{100 * (found / promised - 1):+.1f} %", source)
     if memory.get("resident_bytes"):
         table.add_row("resident", "", format_bytes(memory["resident_bytes"]), "", sources.get("resident_bytes", ""))
+    console.print(table)
+
+
+def _show_host(console: Console, host: list[dict[str, Any]]) -> None:
+    """The processes without a model; an older service does not tell of them."""
+    if not host:
+        return
+    table = _table("beside the models", "planned", "measured", "difference")
+    for one in host:
+        held = one["resident_bytes"]
+        found = _measured(one["planned_bytes"], held) if held is not None else ("not running", "")
+        table.add_row(one["process"], format_bytes(one["planned_bytes"]), *found)
     console.print(table)
 
 

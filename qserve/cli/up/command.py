@@ -27,6 +27,7 @@ from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.errors import MissingExtra, UsageError
 from qserve.packages import missing_to_serve, why_no_server
 from qserve.planner.engine import SCORER, reward_engine_names
+from qserve.planner.memory.host import with_host
 from qserve.planner.request import PlanRequest
 from qserve.units import MIB
 
@@ -244,7 +245,7 @@ def command(
         max_queue=max_queue,
         max_body_bytes=max_body_mib * MIB,
     )
-    run_folder, hardware = _run_folder(state_dir), hardware_of(gpu)
+    run_folder, hardware = _run_folder(state_dir), with_host(hardware_of(gpu), has_ui=ui is not False)
     recording = recording_of(run_folder, hardware, keep_runs_days, keep_runs_gib)
     settings = settings_of(values)
     request = with_counted_flags(request_of(values), engine_args)
@@ -272,8 +273,9 @@ def command(
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)
         options = UpOptions(
-            host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording, strict, start_timeout
-        )
+            host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording, strict, start_timeout,
+            hardware.host,
+        )  # fmt: skip
         sys.exit(uvloop.run(serve(hosted, options, screen)))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from qserve.engine import worker_process
 from qserve.engine.free_heap import giving_back_free_heap
 from qserve.engine.heartbeat import Heartbeat, heartbeat_file
+from qserve.engine.paused_collection import paused_collection
 from qserve.engine.process import WorkerSpec, report_note, report_phase
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ _WARM_UP_OPERATIONS = 200_000_000_000
 
 
 async def _serve(document: dict[str, Any]) -> None:
-    from qserve.engine.transformers.api.app import build_app
-    from qserve.engine.transformers.api.prompt_lanes import prompt_lanes
+    with paused_collection():
+        from qserve.engine.transformers.api.app import build_app
+        from qserve.engine.transformers.api.prompt_lanes import prompt_lanes
 
     spec = WorkerSpec.from_json(document)
     engine = await _start_engine(spec)
@@ -47,13 +49,14 @@ async def _serve(document: dict[str, Any]) -> None:
 
 async def _start_engine(spec: WorkerSpec) -> Engine:
     # Imported here: it takes seconds, and the parent has been told what they are spent on.
-    from qserve.engine.transformers.batching.make import make_batcher
-    from qserve.engine.transformers.batching.progress import beat_with_layers
-    from qserve.engine.transformers.batching.scoring import PromptScorer
-    from qserve.engine.transformers.engine import Engine
-    from qserve.model.card_share import keep_to_plan
-    from qserve.model.load import load
-    from qserve.model.load_cost import reset_peaks
+    with paused_collection():
+        from qserve.engine.transformers.batching.make import make_batcher
+        from qserve.engine.transformers.batching.progress import beat_with_layers
+        from qserve.engine.transformers.batching.scoring import PromptScorer
+        from qserve.engine.transformers.engine import Engine
+        from qserve.model.card_share import keep_to_plan
+        from qserve.model.load import load
+        from qserve.model.load_cost import reset_peaks
 
     report_phase("loading weights")
     keep_to_plan(spec.plan)

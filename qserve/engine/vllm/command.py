@@ -13,6 +13,7 @@ from pathlib import Path
 from qserve.core.release import parse_release
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
+from qserve.engine.vllm.cpu_processes import joined_processes
 from qserve.engine.vllm.parser import FlagParser, user_cache
 from qserve.engine.vllm.user_flags import COMPACT_JSON, merged
 from qserve.engine.vllm.weights import check_fused
@@ -85,7 +86,8 @@ def command(
         "--disable-uvicorn-access-log",  # the gateway logs requests
     )
     words = merged(own, _defaults(chat_format_of(spec.folder), parser), _split(extra), parser)
-    return VllmCommand((python, "-m", _SERVER, *words), _environment(spec, inherited))
+    environment = {**_environment(spec, inherited), **joined_processes(spec.plan, words, inherited)}
+    return VllmCommand((python, "-m", _SERVER, *words), environment)
 
 
 def ready_timeout_s(num_bytes: int) -> int:

@@ -15,7 +15,8 @@ def share_out(hardware: Hardware, count: int, ranks: int) -> list[Hardware]:
         return [hardware]
     if not ranks:
         cores = max(1, hardware.cpu_cores // count)
-        ram = hardware.ram_available_bytes // count
+        # What the service's other processes hold is taken once, and not from each part.
+        ram = hardware.ram_for_models_bytes // count + hardware.host_bytes
         return [replace(hardware, devices=(), ram_available_bytes=ram, cpu_cores=cores)] * count
     groups = [hardware.devices[at : at + ranks] for at in range(0, len(hardware.devices) - ranks + 1, ranks)]
     sharers = [len(range(group, count, len(groups))) for group in range(len(groups))]

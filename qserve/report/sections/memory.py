@@ -53,6 +53,8 @@ def memory(report: RunReport) -> Section | None:
         return None
     if any("activations_bytes" in sample.terms for sample in report.memory):
         blocks.append(Text(_HIGH_WATER))
+    if (host := _host(report)) is not None:
+        blocks.append(host)
     if (over_time := _over_time(report)) is not None:
         blocks.append(over_time)
     return Section("memory", "Memory: planned against measured", tuple(blocks))
@@ -153,6 +155,18 @@ def _limits(report: RunReport, worker: StoredWorker) -> list[Block]:
         "tokens in the KV cache", planned, int(found), _change(planned, found), sources.get("kv_cache_tokens", ""),
     )  # fmt: skip
     return [Table(f"limits_{worker.name}", f"{worker.name}: what fits into it", _LIMITS, (row,))]
+
+
+def _host(report: RunReport) -> Table | None:
+    """The processes without a model, as the run's plans counted on them; None of a run that knew of none."""
+    rows: list[tuple[Value, ...]] = []
+    for process in report.run.hardware.get("host", ()):
+        held = next((one.terms["resident_bytes"] for one in reversed(report.memory)
+                     if one.worker == process["name"] and "resident_bytes" in one.terms), None)  # fmt: skip
+        planned = process["num_bytes"]
+        rows.append((process["name"], planned, held, _change(planned, held), "psutil rss" if held else "never started"))
+    how = "processes of the service that hold no model, by their newest measurement"
+    return Table("memory_host", "beside the models", _COLUMNS, tuple(rows), how) if rows else None
 
 
 def _over_time(report: RunReport) -> Figure | None:

@@ -11,6 +11,7 @@ from qserve.detect.packages import Packages
 from qserve.engine import worker_process
 from qserve.engine.free_heap import giving_back_free_heap
 from qserve.engine.heartbeat import Heartbeat, heartbeat_file
+from qserve.engine.paused_collection import paused_collection
 from qserve.engine.process import WorkerSpec, report_note, report_phase
 from qserve.planner.request import PlanRequest
 from qserve.reward.checkpoints import RewardCheckpoint
@@ -46,9 +47,10 @@ class _OwnScorer:
             await _serve_without_model(spec, recipe, heartbeat, served)
             return
         # Imported here: it takes seconds, and the parent has been told what they are spent on.
-        from qserve.reward.recipe.parts import RecipeScorer
-        from qserve.reward.serving.app import build_app
-        from qserve.reward.serving.memory import measured_memory
+        with paused_collection():
+            from qserve.reward.recipe.parts import RecipeScorer
+            from qserve.reward.serving.app import build_app
+            from qserve.reward.serving.memory import measured_memory
 
         scorer = _load(spec, settings)
         scorer.beat_on_the_way(heartbeat)
@@ -84,9 +86,10 @@ async def _serve_without_model(
 
 
 def _load(spec: WorkerSpec, settings: RewardSettings) -> RewardScorer:
-    from qserve.model.card_share import keep_to_plan
-    from qserve.reward.checkpoints import recognise
-    from qserve.reward.open import make_scorer
+    with paused_collection():
+        from qserve.model.card_share import keep_to_plan
+        from qserve.reward.checkpoints import recognise
+        from qserve.reward.open import make_scorer
 
     report_phase("loading weights and warming up")
     keep_to_plan(spec.plan)

@@ -15,6 +15,7 @@ from qserve.ui.strings import marked, say
 from qserve.ui.views.memory import (
     comparisons_view,
     evals_view,
+    host_view,
     latency_view,
     live_view,
     memory_view,
@@ -84,7 +85,9 @@ class MemoryPage:
         return {
             **update,
             **self._live_update(samples, before, language),
-            self._views["memory"]: memory_view(report["data"], language),
+            self._views["memory"]: (
+                memory_view(report["data"], language) + host_view(report.get("host") or (), language)
+            ),
             self._views["latency"]: planned_latency_view(report["data"], language) + latency_view(samples, language),
             self._views["runs"]: await self._runs(language),
         }

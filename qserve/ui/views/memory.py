@@ -17,6 +17,7 @@ __all__ = [
     "TERMS",
     "comparisons_view",
     "evals_view",
+    "host_view",
     "latency_view",
     "live_view",
     "memory_view",
@@ -39,6 +40,18 @@ _MOST_RUNS = 20
 def memory_view(workers: Sequence[Mapping[str, Any]], language: str) -> str:
     """Planned against measured, a pair of bars a worker, and a row a term."""
     return "".join(_worker_view(worker, language) for worker in workers)
+
+
+def host_view(host: Sequence[Mapping[str, Any]], language: str) -> str:
+    """The service's processes without a model: a row each, planned beside measured; empty where none is told."""
+    rows = []
+    for one in host:
+        held = one.get("resident_bytes")
+        difference = f"{100 * one['difference']:+.1f} %" if held is not None else ""
+        told = _size(held) if held is not None else say(language, "memory.not_running")
+        rows.append((one["process"], _size(one["planned_bytes"]), told, difference, one["source"]))
+    keys = ("beside", "planned", "measured", "difference", "source")
+    return table([say(language, f"memory.{key}") for key in keys], rows, numbers=(1, 2, 3)) if rows else ""
 
 
 def plan_bars(plan: Mapping[str, Any], language: str) -> str:

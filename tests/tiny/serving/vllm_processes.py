@@ -23,7 +23,7 @@ def family(service: Service) -> list[psutil.Process]:
 
 
 def the(service: Service, kind: str) -> psutil.Process:
-    """One process of the worker: `api`, `engine` (VLLM::EngineCore) or `worker` (VLLM::Worker)."""
+    """One process of the worker: `api`, `engine` (VLLM::EngineCore) or `worker` (VLLM::Worker, where it is apart)."""
     marks = {"api": "vllm.entrypoints.openai.api_server", "engine": "VLLM::EngineCor", "worker": "VLLM::Worker"}
     for process in family(service):
         words = command(process)

@@ -16,6 +16,7 @@ from tests.tiny.serving.served import Service
 from tests.tiny.serving.vllm_processes import kill_under_load
 from tests.tiny.vllm.engines import engine, plan_of
 
+NAMES = ("demo", "another/name")
 QUESTION = [{"role": "user", "content": "What is 12+30?"}]
 
 
@@ -23,7 +24,14 @@ QUESTION = [{"role": "user", "content": "What is 12+30?"}]
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     flags = ("--engine", "vllm", "--max-model-len", "512", "--kv-cache-memory-bytes", "64MiB", "--enforce-eager")
     one = Service(
-        ("--model", "demo", "--quant", "4bit", *flags),
+        (
+            "--model",
+            "demo",
+            "--quant",
+            "4bit",
+            *flags,
+            *(word for name in NAMES for word in ("--served-model-name", name)),
+        ),
         tmp_path_factory.mktemp("vllm-4bit"),
         {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "qserve-tests-torchinductor")},
     )
@@ -42,6 +50,12 @@ def test_nf4_answers_whole_and_streamed(client):
     whole = client.chat.completions.create(**asked).choices[0].message.content
     pieces = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**asked, stream=True)]
     assert whole and "".join(pieces) == whole
+
+
+def test_every_name_that_was_asked_for_is_served(client):
+    assert [card.id for card in client.models.list()] == list(NAMES)
+    answer = client.chat.completions.create(model="another/name", messages=QUESTION, temperature=0, max_tokens=2)
+    assert answer.choices[0].message.content
 
 
 def test_nf4_with_choices_and_logprobs(client):

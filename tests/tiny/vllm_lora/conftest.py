@@ -41,6 +41,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("vllm-lora")
     adapter = _write_adapter(folder / "adapter")
     lora = ("--engine-args", f"--enable-lora --max-lora-rank 8 --lora-modules tuned={adapter}")
-    one = Service(("--model", "demo", "--engine", "vllm", *FLAGS, *lora), folder / "service")
+    # The worker in a process of its own, as several ranks have it: elsewhere it shares the engine's.
+    apart = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    one = Service(("--model", "demo", "--engine", "vllm", *FLAGS, *lora), folder / "service", apart)
     yield one.until_ready()
     one.end()

@@ -9,7 +9,7 @@ import pytest
 
 from qserve.core.hardware import Hardware
 from qserve.detect import detect
-from qserve.detect.host import count_cores, read_cpu, read_memory
+from qserve.detect.host import count_cores, count_numa_nodes, count_physical_cores, read_cpu, read_memory
 from qserve.units import GIB, MIB
 
 MEMINFO = "MemTotal:       67108864 kB\nMemFree:        1048576 kB\nMemAvailable:   33554432 kB\nHugePages_Total:   0\n"
@@ -108,3 +108,21 @@ def test_this_machine_is_read_within_its_own_bounds(tmp_path: Path) -> None:
     assert hardware.ram_total_bytes <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 1 <= hardware.cpu_cores <= len(os.sched_getaffinity(0))
     assert hardware.disk_free_bytes > 0
+
+
+def test_two_threads_of_one_core_are_one_core(tmp_path: Path) -> None:
+    siblings = {0: "0,4", 4: "0,4", 1: "1,5", 5: "1,5"}
+    root = _tree(
+        tmp_path,
+        {f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list": f"{of}\n" for core, of in siblings.items()},
+    )
+    assert count_physical_cores(root, frozenset({0, 4, 1, 5})) == 2
+    assert count_physical_cores(root, frozenset({0, 1})) == 2
+    assert count_physical_cores(root, frozenset({8, 9})) == 2, "without a topology each counts"
+
+
+def test_memory_nodes_without_cores_are_none_that_threads_run_on(tmp_path: Path) -> None:
+    assert count_numa_nodes(tmp_path) == 1
+    files = {"node0/cpulist": "0-3\n", "node1/cpulist": "4-7\n", "node2/cpulist": "\n"}
+    root = _tree(tmp_path, {f"sys/devices/system/node/{name}": text for name, text in files.items()})
+    assert count_numa_nodes(root) == 2

@@ -101,7 +101,8 @@ def test_the_ready_screen_has_the_rows_that_the_readme_shows():
     plan = make_plan(resolve("demo"), hardware_of("none"), PlanRequest())
     demo = Shown("chat", ("demo",), plan, memory, {}, sanity=Sanity(1280, {"English": 3.0}))
     reward = Shown("reward", ("demo-reward",), plan, memory, {})
-    rows = ready_rows("http://127.0.0.1:8000", [demo, reward], has_key=False, has_ui=True, logs=Path("logs"))
+    beside = [{"process": "gateway", "planned_bytes": 1, "resident_bytes": 1}]
+    rows = ready_rows("http://127.0.0.1:8000", [demo, reward], beside, has_key=False, has_ui=True, logs=Path("logs"))
     assert [name for name, _ in rows] == shown
     assert f"Try    {dict(rows)['Try']}\n" in screen
 

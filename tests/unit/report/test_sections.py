@@ -18,7 +18,7 @@ from qserve.report.sections.overview import overview
 from qserve.report.sections.reward_truth import reward_truth
 from qserve.report.sections.start import start
 from qserve.report.sections.traffic import traffic
-from qserve.runs import StoredDocument, StoredEvent
+from qserve.runs import MemorySample, StoredDocument, StoredEvent
 from tests.unit.report.made_up import BEGAN, a_report, a_run, a_worker
 
 
@@ -28,6 +28,18 @@ def _rows(section, key):
         if getattr(table, "key", "") == key:
             return {row[0]: row for row in table.rows}
     raise KeyError(key)
+
+
+def test_processes_without_a_model_stand_planned_beside_measured():
+    host = [{"name": "gateway", "num_bytes": 80}, {"name": "web UI", "num_bytes": 200}]
+    report = a_report()
+    hardware = {**report.run.hardware, "host": host}
+    samples = (*report.memory, MemorySample(BEGAN + 9, "gateway", "serving", {"resident_bytes": 76}))
+    rows = _rows(memory(replace(report, run=replace(report.run, hardware=hardware), memory=samples)), "memory_host")
+    assert rows["gateway"][1:3] == (80, 76) and rows["gateway"][3] == pytest.approx(-0.05)
+    assert rows["web UI"][2:] == (None, None, "never started")
+    with pytest.raises(KeyError):
+        _rows(memory(report), "memory_host")  # a run of an older qserve
 
 
 def test_the_error_of_the_plan_is_told_for_each_term_and_for_all():

@@ -74,6 +74,15 @@ def test_a_reward_model_has_rows_of_its_own_and_an_example_where_it_is_alone() -
     assert "/v1/reward" in alone["Try"]
 
 
+def test_what_runs_beside_the_models_is_shown_planned_and_measured() -> None:
+    beside = [
+        {"process": "gateway", "planned_bytes": 74 * 2**20, "resident_bytes": 70 * 2**20},
+        {"process": "web UI", "planned_bytes": 160 * 2**20, "resident_bytes": None},
+    ]
+    shown = dict(ready_rows("http://h", [chat()], beside, has_key=False, logs=Path("/logs")))
+    assert shown["Beside"] == "gateway 70 MiB (planned 74 MiB) · web UI planned 160 MiB"
+
+
 def test_a_long_phase_is_heard_of_again_in_a_pipe(monkeypatch) -> None:
     monkeypatch.setattr(Screen, "still_after_s", 0.02)
     out = io.StringIO()

@@ -10,7 +10,15 @@ import pytest
 
 from qserve.ui.client.exposition import histograms, read, total
 from qserve.ui.views.charts import Bar, Part, histogram, probability_of, score_bars, stacked_bars, table
-from qserve.ui.views.memory import comparisons_view, evals_view, latency_view, live_view, memory_view, runs_view
+from qserve.ui.views.memory import (
+    comparisons_view,
+    evals_view,
+    host_view,
+    latency_view,
+    live_view,
+    memory_view,
+    runs_view,
+)
 
 METRICS = """# TYPE a_seconds histogram
 qserve_gateway_time_to_first_token_seconds_bucket{le="0.1",model="m"} 2.0
@@ -93,6 +101,13 @@ def test_rates_are_differences_and_never_negative() -> None:
 def test_memory_is_drawn_for_a_worker_that_can_not_be_asked() -> None:
     worker = {"worker": "chat", "models": ["m"], "error": {"message": "it is <starting>"}, "planned": None}
     assert "it is &lt;starting&gt;" in memory_view([worker], "en")
+
+
+def test_processes_without_a_model_are_told_whether_they_run_or_not() -> None:
+    gateway = {"process": "gateway", "planned_bytes": 2**30, "resident_bytes": 2**29, "difference": -0.5, "source": "p"}
+    page = host_view([gateway, {**gateway, "process": "web UI", "resident_bytes": None}], "en")
+    assert "-50.0 %" in page and "512 MiB" in page and "not running" in page
+    assert host_view([], "en") == "", "an older service does not tell"
 
 
 def test_runs_and_evals_are_tables() -> None:

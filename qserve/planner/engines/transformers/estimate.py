@@ -11,7 +11,7 @@ from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_HOPPER, CUDA_CONTEXT_SINGLE, Constant
 from qserve.planner.corrections import Corrections, corrections_for
-from qserve.planner.engines.transformers.constants import COMPILED_KERNEL, PYTHON_CPU
+from qserve.planner.engines.transformers.constants import COMPILED_KERNEL, PYTHON_CPU, TORCH_WITH_CUDA
 from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, place_modules
 from qserve.planner.engines.transformers.memory import (
     activation_bytes,
@@ -176,7 +176,10 @@ class TransformersEstimate:
     @property
     def runtime(self) -> Constant:
         """What belongs to no tensor; measured, nothing is left of its band."""
-        base = PYTHON_CPU if self.setup.on_cpu else CUDA_CONTEXT_SINGLE
+        base = CUDA_CONTEXT_SINGLE
+        if self.setup.on_cpu:
+            has_cuda = self.setup.hardware.torch_has_cuda
+            base = PYTHON_CPU.plus(TORCH_WITH_CUDA) if has_cuda else PYTHON_CPU
         correction = self.corrections.get("runtime")
         if correction is None:
             return base
@@ -269,7 +272,7 @@ class TransformersEstimate:
         if self.setup.on_cpu:
             cards = [replace(cards[0], name="cpu")]
         elif self.options.offloads_to("cpu") and not self.why_no_offload:
-            overflow.append(Bin("cpu", self._allowed("cpu", hardware.ram_available_bytes)))
+            overflow.append(Bin("cpu", self._allowed("cpu", hardware.ram_for_models_bytes)))
         if self.options.offloads_to("disk") and not self.why_no_offload:
             # A safetensors checkpoint is read where it lies; only what has to be written anew takes room.
             overflow.append(Bin("disk", max(hardware.disk_free_bytes, self.weights_bytes)))

@@ -22,7 +22,7 @@ def relaxations(setup: Setup) -> Iterator[Ways]:
     needs_another = any(one.name == _UNSERVED for given in wanted for one in given)
     if setup.on_cpu or options.offload != "none" or needs_another:
         return
-    base, ram = request.for_engine(TransformersOptions.engine), format_bytes(setup.hardware.ram_available_bytes)
+    base, ram = request.for_engine(TransformersOptions.engine), format_bytes(setup.hardware.ram_for_models_bytes)
     costs: tuple[tuple[Offload, str, str], ...] = (
         ("cpu", "RAM", f"layers in RAM ({ram} available) cross the bus for every token: seconds per token"),
         ("disk", "RAM and on disk", "layers on disk are read again for every token: tens of seconds per token"),

@@ -142,7 +142,11 @@ class Runtime(TermKind[DeviceShare]):
         return sizes.estimate.runtime.num_bytes
 
     def formula(self, sizes: DeviceShare, stage: int) -> str:
-        return "the Python process and its libraries" if sizes.estimate.setup.on_cpu else "CUDA context"
+        setup = sizes.estimate.setup
+        if not setup.on_cpu:
+            return "CUDA context"
+        build = ", CUDA's among them: torch's build for cards is installed" if setup.hardware.torch_has_cuda else ""
+        return f"the Python process and its libraries{build}"
 
     def source(self, sizes: DeviceShare) -> str:
         return sizes.estimate.runtime.source

@@ -26,6 +26,7 @@ __all__ = [
     "GRAPH_BYTES_PER_LAYER_V2",
     "NON_TORCH_INTEGRATED",
     "PYTHON_VLLM_CPU",
+    "PYTHON_VLLM_CPU_JOINED",
     "SAMPLER_BYTES_BONUS",
     "SAMPLER_BYTES_FLASHINFER",
     "SAMPLER_BYTES_GREEDY",
@@ -142,5 +143,8 @@ def _non_torch_of_many(release: tuple[int, ...], fuses_all_reduce: bool, is_hybr
 # Proportional memory (PSS) before the model: API server 840 MiB, engine core 659, worker 598, resource tracker 7.
 PYTHON_VLLM_CPU = Constant(
     2104 * MIB, 1900 * MIB, 2400 * MIB, "vllm-cpu 0.32, vocabulary of 151936: three Python processes before the model"
+)
+PYTHON_VLLM_CPU_JOINED = Constant(
+    1500 * MIB, 1350 * MIB, 1700 * MIB, "vllm-cpu 0.32, vocabulary of 151936: two Python processes before the model"
 )
 STEP_VLLM_CPU = Constant(60 * MIB, 40 * MIB, 120 * MIB, "vllm-cpu 0.32: the worker's growth over its first steps")

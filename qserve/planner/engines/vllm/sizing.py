@@ -75,6 +75,12 @@ class Sizing:
         has_flashinfer = is_able and "flashinfer-python" in (self.setup.hardware.packages or ())
         return replace(VllmVersion.parse(self.setup.engine_version), has_flashinfer=has_flashinfer)
 
+    @property
+    def joins_worker(self) -> bool:
+        """Whether, on a CPU, the model computes in the engine's process."""
+        setup = self.setup
+        return setup.on_cpu and self.version.joins_worker_on_cpu(setup.num_ranks, setup.hardware.numa_nodes)
+
     @cached_property
     def layout(self) -> KvLayout:
         """Pages of one rank of one stage's share of the layers (whole model for a single stage)."""

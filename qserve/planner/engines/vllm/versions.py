@@ -173,3 +173,12 @@ class VllmVersion:
     def caches_prefixes_of_hybrids(self) -> bool:
         """Whether prefix caching (mamba cache mode `align`) is on for hybrids by default: from 0.28 on, vllm#50991."""
         return self.release >= (0, 28)
+
+    def joins_worker_on_cpu(self, num_ranks: int, numa_nodes: int) -> bool:
+        """Whether one rank on a CPU computes in the engine's own process, as `engine/vllm/cpu_processes.py` asks for.
+
+        A third of what a start imports, and of what its processes hold, is not there then. Several memory nodes keep
+        the worker apart, whose threads vLLM binds to one of them. Source: vllm 0.32 platforms/cpu.py, which takes the
+        executor for several processes unless VLLM_ENABLE_V1_MULTIPROCESSING=0; the release that this was run with.
+        """
+        return self.release >= (0, 32) and num_ranks == 1 and numa_nodes == 1

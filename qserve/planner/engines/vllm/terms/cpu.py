@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from qserve.core.tensors import dtype_bytes
-from qserve.planner.engines.vllm.constants import PYTHON_VLLM_CPU, STEP_VLLM_CPU
+from qserve.planner.constants import Constant
+from qserve.planner.engines.vllm.constants import PYTHON_VLLM_CPU, PYTHON_VLLM_CPU_JOINED, STEP_VLLM_CPU
 from qserve.planner.engines.vllm.memory import cpu
 from qserve.planner.engines.vllm.sizing import Sizing
 from qserve.planner.engines.vllm.terms.activations import step_extra_bytes
@@ -77,16 +78,22 @@ class Python(MeasuredKind[Sizing]):
     name, column, learned = "Python", "runtime", "runtime"
 
     def num_bytes(self, sizes: Sizing, stage: int) -> int:
-        return PYTHON_VLLM_CPU.num_bytes
+        return _processes(sizes).num_bytes
 
     def formula(self, sizes: Sizing, stage: int) -> str:
+        if sizes.joins_worker:
+            return "API server, and the engine with its worker, before the model"
         return "API server, engine core and worker before the model"
 
     def source(self, sizes: Sizing) -> str:
-        return PYTHON_VLLM_CPU.source
+        return _processes(sizes).source
 
     def band(self, sizes: Sizing, num_bytes: int) -> tuple[int, int]:
-        return PYTHON_VLLM_CPU.low_bytes, PYTHON_VLLM_CPU.high_bytes
+        return _processes(sizes).low_bytes, _processes(sizes).high_bytes
 
     def is_shown(self, sizes: Sizing, num_bytes: int) -> bool:
         return True
+
+
+def _processes(sizes: Sizing) -> Constant:
+    return PYTHON_VLLM_CPU_JOINED if sizes.joins_worker else PYTHON_VLLM_CPU

@@ -1,0 +1,60 @@
+"""What the service's processes without a model hold in RAM, beside what was planned for them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+
+from qserve.core.hardware import HostProcess
+from qserve.engine.process_tree import children_of
+from qserve.planner.memory.host import GATEWAY, LARGE_BODIES, WEB_UI
+
+__all__ = ["HostMemory"]
+
+# By what stands in their command lines; the gateway is this process itself.
+_MODULES = {"qserve.ui": WEB_UI.name, "qserve.gateway.large_bodies": LARGE_BODIES.name}
+_SOURCE = "psutil rss"
+
+
+class HostMemory:
+    """Of the process that it is made in, which holds the gateway, and of its children that are no workers."""
+
+    def __init__(self, planned: Sequence[HostProcess]) -> None:
+        self._planned = planned
+
+    async def documents(self) -> list[dict[str, Any]]:
+        """One for each planned process; `resident_bytes` is None of one that does not run now."""
+        held = await asyncio.to_thread(_held_bytes)
+        return [_document(one, held.get(one.name)) for one in self._planned]
+
+
+def _document(planned: HostProcess, held_bytes: int | None) -> dict[str, Any]:
+    return {
+        "process": planned.name,
+        "planned_bytes": planned.num_bytes,
+        "low_bytes": planned.low_bytes,
+        "high_bytes": planned.high_bytes,
+        "planned_by": planned.source,
+        "resident_bytes": held_bytes,
+        "difference": None if held_bytes is None else held_bytes / planned.num_bytes - 1,
+        "source": _SOURCE,
+    }
+
+
+def _held_bytes() -> dict[str, int]:
+    """RSS by the process's name; of several of one name together."""
+    held = Counter({GATEWAY.name: psutil.Process().memory_info().rss})
+    for pid in children_of(os.getpid()):
+        try:
+            child = psutil.Process(pid)
+            names = [name for module, name in _MODULES.items() if module in child.cmdline()]
+            if names:
+                held[names[0]] += child.memory_info().rss
+        except psutil.Error:
+            continue  # it has just ended
+    return dict(held)
