@@ -25,6 +25,7 @@ from qserve.wire.openai import INT64_MAX, MAX_TOKEN_ID
 __all__ = ["DocumentedWorker", "document"]
 
 _REF = "#/components/schemas/{model}"
+_RESTART = "/v1/qserve/restart"
 _ERRORS_OF_ANY = {"500": "a fault inside qserve; its log has the request id"}
 _ERRORS_OF_RELAYED = {
     "400": "a field is wrong, unknown or unsupported, or the prompt is too long",
@@ -32,6 +33,7 @@ _ERRORS_OF_RELAYED = {
     "408": "the body stopped arriving",
     "413": "the body is too large",
     "415": "the body is not declared as JSON",
+    "422": "this very request was in flight when workers died, twice",
     "502": "the worker died or answered nonsense",
     "503": "the worker is not ready, or the server drains; Retry-After tells when to come back",
 }
@@ -147,7 +149,7 @@ def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[s
     operation: dict[str, Any] = {
         "operationId": route.operation_id,
         "summary": route.summary,
-        "responses": {"200": _success(route), **_errors(route, with_keys)},
+        "responses": {"202" if route.path == _RESTART else "200": _success(route), **_errors(route, with_keys)},
     }
     if with_keys and route.path not in OPEN_PATHS:
         operation["security"] = [{"key": []}]
@@ -208,6 +210,11 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
         meanings["503"] = "the store can't be read"
         if "{run}" in route.path or route.path == "/report":
             meanings["404"] = "no run's id begins so, or none is kept"
+    elif route.path == _RESTART:
+        meanings |= {
+            "403": "no admin key, or none is known here", "409": "a rolling restart is under way",
+            "501": "nobody here can restart workers",
+        }  # fmt: skip
     elif route.path == "/ready":
         meanings["503"] = "a worker is not ready; the body tells the state of each beside the error"
     shapes = {Dialect.ANTHROPIC: responses.AnthropicErrorBody, Dialect.TEI: responses.TeiErrorBody}

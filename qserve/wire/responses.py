@@ -64,6 +64,13 @@ class Ready(BaseModel):
     workers: list[WorkerStatus]
 
 
+class Restarting(BaseModel):
+    """The workers that are restarted, in their order."""
+
+    status: Literal["restarting"]
+    workers: list[str]
+
+
 class Version(BaseModel):
     version: str
 
@@ -208,6 +215,7 @@ OF_ROUTE: dict[str, type[BaseModel]] = {
     "/health": Health,
     "/ready": Ready,
     "/version": Version,
+    "/v1/qserve/restart": Restarting,
     "/v1/models": ModelList,
     "/v1/models/{model}": ModelCard,
     "/v1/qserve/memory": MemoryList,
