@@ -102,6 +102,8 @@ class Exchange:
     async def _chosen(self, asked: RoutedRequest, tried: list[Upstream], receive: Receive) -> Upstream:
         if chosen := self._replicas.chosen_now(asked, tried):
             return chosen
+        if self._replicas.is_single:
+            return await self._replicas.choose(asked)  # which says why not
         never = asyncio.get_running_loop().create_future()  # nobody is asked who could be given up
         async with EarlyEnd(receive, never, self._stall_timeout_s):
             return await self._replicas.choose(asked, tried)

@@ -137,6 +137,8 @@ class ReplicaSet:
 
     def chosen_now(self, asked: RoutedRequest, without: Collection[Upstream] = ()) -> Upstream | None:
         """Who is to answer among those that take requests now; None where that is nobody."""
+        if self.is_single:  # the usual case, in the path of every request
+            return self.upstreams[0] if self.upstreams[0].is_ready and not without else None
         ready = {one.name: one for one in self.upstreams if one.is_ready and one not in without}
         return ready[self.router.choose(asked.blocks, ready).name] if ready else None
 
