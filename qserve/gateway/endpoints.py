@@ -296,6 +296,7 @@ class Endpoints:
             "root": name if is_adapter else endpoint.models[0],
             "parent": endpoint.models[0] if is_adapter else None,
             "max_model_len": endpoint.max_model_len,
+            "kind": endpoint.name,
         }
 
 

@@ -32,7 +32,7 @@ class Route:
     @property
     def operation_id(self) -> str:
         """`chat_completions`, `model`, …: the path without versions and braces."""
-        return "_".join(part.strip("{}") for part in self.path.removeprefix("/v1/").strip("/").split("/"))
+        return "_".join(part.strip("{}") for part in self.path.removeprefix("/v1/").strip("/").split("/")) or "root"
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,7 @@ _REWARD = (
     RelayedRoute(
         "POST", "/predict", "text-embeddings-inference's.", (_reward(reward.PredictRequest),), Dialect.TEI
     ),
+    RelayedRoute("POST", "/", "The same, where its clients ask.", (_reward(reward.PredictRequest),), Dialect.TEI),
     RelayedRoute(
         "POST", "/v1/score/evaluation", "LLaMA-Factory's reward server.", (_reward(reward.ScoreEvaluationRequest),),
         names_model=False,

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-__all__ = ["ThinkingTemplate", "answer_prefix", "read_template", "thinking_template"]
+__all__ = ["ThinkingTemplate", "ToolFormat", "answer_prefix", "read_template", "thinking_template", "tool_format"]
+
+ToolFormat = Literal["hermes", "qwen3_coder"]
+"""How a model writes its calls, by the names of vLLM's parsers."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,17 @@ def thinking_template(template: str) -> ThinkingTemplate:
         on_by_default=not unasked.endswith("</think>"),
         opens=(asked if has_switch else unasked).endswith("<think>"),
     )
+
+
+def tool_format(template: str) -> ToolFormat | None:
+    """How calls of tools are written; None where the template knows no tools.
+
+    - `<tool_call>{"name": …}</tool_call>` (Qwen2.5, QwQ, Qwen3): hermes
+    - `<function=name><parameter=key>` (Qwen3-Coder, Qwen3-Next-Coder, Qwen3.5 and later): qwen3_coder
+    """
+    if "<function=" in template:
+        return "qwen3_coder"
+    return "hermes" if "<tool_call>" in template else None
 
 
 def answer_prefix(template: str, **variables: bool) -> str:

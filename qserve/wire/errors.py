@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,10 @@ _ANTHROPIC_TYPE_OF_STATUS = {
 }
 _TEI_TYPE_OF_STATUS = {429: "overloaded", 503: "unhealthy"}
 # Of what a worker's engine says by code alone (`qserve.errors.RequestFailed`): all else is a failure of the worker.
-_STATUS_OF_FAILURE = {"out_of_memory": 503, "context_length_exceeded": 400, "empty_prompt": 400, "worker_stopping": 503}
+_STATUS_OF_FAILURE = {
+    "out_of_memory": 503, "context_length_exceeded": 400, "empty_prompt": 400, "worker_stopping": 503,
+    "invalid_grammar": 400, "grammar_too_complex": 400,
+}  # fmt: skip
 # And what a reward model, a rule or a judge says (`qserve.reward.failures`).
 _STATUS_OF_FAILURE |= dict.fromkeys(
     (
@@ -65,6 +69,9 @@ class Dialect(enum.StrEnum):
     TEI = "tei"
 
 
+# What pydantic writes into a path for the alternative that it tried: no name in the body.
+_ALTERNATIVE = re.compile(r"(str|int|bool|list\[.*\]|function-(?:before|after|wrap)\[.*\]|constrained-.*)")
+_OUR_SENTENCES = frozenset({"part"})
 # A name in an error is the client's own text, and may be as long as its body.
 _MAX_NAME = 100
 
@@ -139,10 +146,14 @@ def from_validation(error: ValidationError) -> ApiError:
     problems = []
     first_param = None
     items = error.errors(include_url=False, include_input=False)
+    # Of alternatives each complains; the one that knows what is wrong says all there is to say.
+    items = [item for item in items if item["type"] in _OUR_SENTENCES] or items
     for item in items:
         if item["type"] == "json_invalid":
             return ApiError(400, f"the body is no JSON: {item['ctx']['error']}", "invalid_json")
-        path = ".".join(str(part)[:_MAX_NAME] for part in item["loc"])
+        is_unknown = item["type"] == "extra_forbidden"  # its name is the client's, and may look like an alternative's
+        places = [str(part)[:_MAX_NAME] for part in item["loc"]]
+        path = ".".join(part for part in places if is_unknown or not _ALTERNATIVE.fullmatch(part))[: 4 * _MAX_NAME]
         if item["type"] == "extra_forbidden":
             problems.append(f"'{path}' is no field of this request")
         elif item["type"] == "unsupported_field":

@@ -1,40 +1,56 @@
 """The OpenAI requests that qserve understands, as pydantic models.
 
-The rule of the house: a field is used, is harmless, or is refused by name. `extra="forbid"` refuses the unknown ones;
-fields of OpenAI's that we know and do not serve are refused with a sentence of their own in `_REFUSED`. Fields that
-OpenAI does not have (`top_k`, `min_p`, `repetition_penalty`, …) are spelled as vLLM spells them.
+Fields that OpenAI does not have (`top_k`, `min_p`, `repetition_penalty`, …) are spelled as vLLM spells them. The rules
+that all schemas share are in `schema`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
+from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic_core import PydanticCustomError
+
+from qserve.wire.messages import ChatMessage, ConversationMessage, TextPart
+from qserve.wire.refused_fields import SERVED_BY_VLLM
+from qserve.wire.schema import (
+    INT64_MAX,
+    MAX_TOKEN_ID,
+    NonEmptyString,
+    OnlyFalse,
+    OnlyOne,
+    OnlyZero,
+    PromptText,
+    StopString,
+    TokenId,
+    TokenIds,
+    Wire,
 )
-from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import PydanticCustomError, from_json, to_json
-
-from qserve.wire.errors import from_validation
 from qserve.wire.schema_rules import needs, one_of_these
+from qserve.wire.structured import Choices, Pattern, ResponseFormat, StructuredOutputs, TextFormat, structure_of
+from qserve.wire.tools import MAX_TOOLS, Tool, ToolChoice, check_choice, offered
 
 __all__ = [
+    "INT64_MAX",
     "MAX_PROMPTS",
     "MAX_TOKEN_ID",
     "ChatCompletionRequest",
     "ChatMessage",
     "CompletionRequest",
     "DetokenizeRequest",
+    "NonEmptyString",
+    "OnlyFalse",
+    "OnlyOne",
+    "OnlyZero",
+    "PromptText",
     "SamplingFields",
     "StreamOptions",
+    "TextFormat",
     "TextPart",
+    "TokenId",
+    "TokenIds",
     "TokenizeRequest",
     "Wire",
 ]
@@ -45,27 +61,8 @@ MAX_PROMPTS = 2048
 # Each takes tokens of the template; no context is so long that more would fit.
 MAX_MESSAGES = 8192
 MAX_STOP_STRINGS = 16
-# Looked for after every token.
-MAX_STOP_CHARS = 4096
 MAX_STOP_TOKEN_IDS = 4096
 MAX_TOP_LOGPROBS = 20
-INT64_MAX = 2**63 - 1
-
-_REFUSED = {
-    "tools": "this engine does not parse tool calls",
-    "tool_choice": "this engine does not parse tool calls",
-    "parallel_tool_calls": "this engine does not parse tool calls",
-    "functions": "deprecated by OpenAI, and this engine does not parse tool calls",
-    "function_call": "deprecated by OpenAI, and this engine does not parse tool calls",
-    "suffix": "Qwen chat models do not fill in the middle through this field",
-    "modalities": "only text is served",
-    "audio": "only text is served",
-    "reasoning_effort": "use chat_template_kwargs, for example {\"enable_thinking\": false}",
-    "service_tier": "there is one tier",
-    "prediction": "predicted outputs are not served",
-    "web_search_options": "there is no web search",
-}  # fmt: skip
-
 
 # What our validators ask beyond names and types, where JSON Schema can tell it; docs/api.md has the rest.
 _SAMPLING_RULES = (needs("stream_options", "object", "stream", True),)
@@ -77,90 +74,11 @@ _ZERO_TOKENS_NEED_ECHO = {
     ]
 }
 _COMPLETION_SCHEMA: dict[str, Any] = {"allOf": [*_SAMPLING_RULES, _ZERO_TOKENS_NEED_ECHO]}
-_MESSAGE_SCHEMA: dict[str, Any] = {
-    "allOf": [{"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}}}]
-}
 _TOKENIZE_SCHEMA = one_of_these(prompt="string", messages="array")
 _TOKEN_IDS_AS_NAMES: dict[str, Any] = {"propertyNames": {"pattern": "^[0-9]+$"}}
 
 
-def _check_bool(value: Any) -> Any:
-    if not isinstance(value, bool):
-        raise PydanticCustomError("bool_type", "Input should be a valid boolean")
-    return value
-
-
-# Lists stop at their first wrong item: an error for each of a million items took minutes and gigabytes.
-# The engine says of an empty one that it has no tokens.
-PromptText = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
-NonEmptyString = Annotated[str, Field(min_length=1)]
-StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-# A Literal would take true for 1, and 0 for false.
-OnlyOne = Annotated[int, Field(ge=1, le=1)]
-OnlyZero = Annotated[int, Field(ge=0, le=0)]
-OnlyFalse = Annotated[Literal[False], BeforeValidator(_check_bool)]
-MAX_TOKEN_ID = 2**31 - 1
-TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
-# More names than that in one object are no request; naming each as an error would take seconds.
-_MAX_NAMES = 4096
-
-
-def _with_whole_numbers(value: Any) -> Any:
-    """Floats without a fraction as integers, wherever they stand."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, list):
-        return [_with_whole_numbers(one) for one in value]
-    if isinstance(value, dict):
-        return {name: _with_whole_numbers(one) for name, one in value.items()}
-    return value
-
-
-class Wire(BaseModel):
-    """Strict about names and types: `"5"` is no integer, an unknown field is an error."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_by_name(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            if max(len(one) for one in (data, *data.values()) if isinstance(one, dict)) > _MAX_NAMES:
-                raise PydanticCustomError("too_many_names", f"an object holds more than {_MAX_NAMES} names")
-            for name, value in data.items():
-                why = _REFUSED.get(name)
-                if why is not None and value is not None and name not in cls.model_fields:
-                    raise PydanticCustomError(
-                        "unsupported_field", "'{field}' is not supported: {why}", {"field": name, "why": why}
-                    )
-            # An explicit null means "not given": clients write out every field they know.
-            return {key: value for key, value in data.items() if value is not None}
-        return data
-
-    @classmethod
-    def parse(cls, body: bytes) -> Self:
-        """The request that a body holds. Raises ApiError 400 that names the first wrong field.
-
-        16.0 is a whole number, as JSON Schema has it and some languages write it: looked for where a reading failed,
-        since it would cost every request of a million ids.
-        """
-        try:
-            return cls.model_validate_json(body)
-        except ValidationError as error:
-            refused = error
-        if any(item["type"] == "int_type" for item in refused.errors(include_url=False, include_input=False)):
-            try:
-                return cls.model_validate_json(to_json(_with_whole_numbers(from_json(body))))
-            except ValidationError as error:
-                refused = error
-        raise from_validation(refused)
-
-    @classmethod
-    def known_names(cls) -> frozenset[str]:
-        """Names that a body may have at its top, those included that are refused with a sentence of their own."""
-        aliases = {field.alias for field in cls.model_fields.values() if field.alias is not None}
-        return frozenset({*cls.model_fields, *aliases, *_REFUSED})
+Messages = Annotated[list[ConversationMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
 class StreamOptions(Wire):
@@ -172,6 +90,8 @@ class StreamOptions(Wire):
 
 class SamplingFields(Wire):
     """What both completions endpoints share. Absent fields take the model's own generation defaults."""
+
+    refused: ClassVar[Mapping[str, str]] = {**Wire.refused, **SERVED_BY_VLLM}
 
     model: NonEmptyString
     stream: bool = False
@@ -195,10 +115,41 @@ class SamplingFields(Wire):
     )
     skip_special_tokens: bool = True
     user: str | None = Field(None, description="harmless: taken and not used")
+    safety_identifier: str | None = Field(None, description="harmless: taken and not used")
+    prompt_cache_key: str | None = Field(None, description="harmless: taken and not used")
+    service_tier: str | None = Field(None, description="harmless: there is one tier")
+    store: bool | None = Field(None, description="harmless: nothing is stored")
     metadata: dict[str, str] | None = Field(None, description="harmless: taken and not used")
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, JsonValue] | str | None = Field(None, description="older name: structured_outputs.json")
+    guided_regex: Pattern | None = Field(None, description="older name: structured_outputs.regex")
+    guided_choice: Choices | None = Field(None, description="older name: structured_outputs.choice")
+    guided_grammar: Pattern | None = Field(None, description="older name: structured_outputs.grammar")
+
+    @property
+    def structure(self) -> StructuredOutputs | None:
+        """What the answer must look like, whichever way it was said; None: anything."""
+        return self._structures[0] if self._structures else None
+
+    @cached_property
+    def _structures(self) -> list[StructuredOutputs]:
+        guided = {name: getattr(self, f"guided_{name}") for name in ("json", "regex", "choice", "grammar")}
+        ways = [
+            structure_of(self.response_format),
+            self.structured_outputs,
+            *(StructuredOutputs.model_validate({name: value}) for name, value in guided.items() if value is not None),
+        ]
+        return [one for one in ways if one is not None]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if len(self._structures) > 1:
+            raise PydanticCustomError(
+                "structured_outputs", "'response_format' and 'structured_outputs' both say what the answer is; give one"
+            )
+        if self._structures and self.ignore_eos:
+            raise PydanticCustomError("ignore_eos", "'ignore_eos' does not go with an answer that has a structure")
         if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("stream_options", "'stream_options' is only allowed with stream: true")
         for key in self.logit_bias or ():
@@ -209,52 +160,22 @@ class SamplingFields(Wire):
         return self
 
 
-class TextPart(Wire):
-    """One part of a message's content. Images and audio are refused by their `type`."""
-
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(Wire):
-    """One turn. Roles are those that Qwen's chat template knows."""
-
-    model_config = ConfigDict(json_schema_extra=_MESSAGE_SCHEMA)
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
-    name: str | None = Field(None, description="harmless: the template has no place for it")
-
-    @model_validator(mode="after")
-    def _has_content(self) -> Self:
-        if self.content is None:
-            raise PydanticCustomError("content", "a message of role '{role}' needs 'content'", {"role": self.role})
-        return self
-
-    def text(self) -> str:
-        """The content as one string."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-
-class TextFormat(Wire):
-    """`response_format`: only plain text here; structured output comes with vLLM."""
-
-    type: Literal["text"]
-
-
 class ChatCompletionRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
     model_config = ConfigDict(json_schema_extra=_CHAT_SCHEMA)
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    messages: Messages
     max_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
     max_completion_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
-    response_format: TextFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: ToolChoice | None = Field(None, description="auto where there are tools")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
+        None, description="none turns thinking off and all others on, where the chat template has the switch"
+    )
+    include_reasoning: bool = Field(True, description="vLLM's: false leaves thoughts out of the answer")
     chat_template_kwargs: dict[str, JsonValue] | None = None
     thinking_token_budget: int | None = Field(
         None, ge=0, le=INT64_MAX, description="vLLM's: tokens after which a thought is ended"
@@ -264,7 +185,7 @@ class ChatCompletionRequest(SamplingFields):
     split_special_tokens: bool = Field(
         True, description="special tokens in messages are text; false: they are control tokens, as the template's own"
     )
-    store: SkipJsonSchema[OnlyFalse | None] = None
+    parallel_tool_calls: bool | None = Field(None, description="false: one call at most; harmless without tools")
 
     @model_validator(mode="after")
     def _check_chat(self) -> Self:
@@ -272,7 +193,21 @@ class ChatCompletionRequest(SamplingFields):
             raise PydanticCustomError("top_logprobs", "'top_logprobs' needs logprobs: true")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise PydanticCustomError("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; give one of them")
+        check_choice(self.tools, self.tool_choice)
+        self._check_structure_and_tools()
         return self
+
+    def _check_structure_and_tools(self) -> None:
+        forced = self.tool_choice not in (None, "none", "auto")
+        if forced and self.structure is not None:
+            raise PydanticCustomError("tool_choice", "a tool that must be called leaves no answer to structure")
+        if forced and self.ignore_eos:
+            raise PydanticCustomError("ignore_eos", "'ignore_eos' does not go with a tool that must be called")
+
+    @property
+    def offered_tools(self) -> tuple[Tool, ...]:
+        """Tools that the answer may call."""
+        return offered(self.tools, self.tool_choice)
 
 
 class CompletionRequest(SamplingFields):
@@ -318,7 +253,7 @@ class TokenizeRequest(Wire):
 
     model: NonEmptyString | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool = False
     add_generation_prompt: bool = True
     return_token_strs: bool = False

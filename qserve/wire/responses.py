@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, JsonValue
 
+from qserve.wire.tools import ToolCall
+
 __all__ = ["LISTS", "OF_ROUTE", "AnthropicErrorBody", "ErrorBody", "TeiErrorBody"]
 
 
@@ -76,7 +78,10 @@ class Version(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """`root` is the canonical name of the model that `id` names, `parent` the model under a LoRA adapter."""
+    """`root` is the canonical name of the model that `id` names, `parent` the model under a LoRA adapter.
+
+    `kind` tells a page for chats which models it may offer.
+    """
 
     id: str
     object: Literal["model"]
@@ -85,6 +90,7 @@ class ModelCard(BaseModel):
     root: str
     parent: str | None = None
     max_model_len: int
+    kind: Literal["chat", "reward"]
 
 
 class ModelList(BaseModel):
@@ -149,17 +155,29 @@ class TokenizerFiles(BaseModel):
     files: dict[str, str]
 
 
+class TokenDetails(BaseModel):
+    """`reasoning_tokens`: those of thoughts."""
+
+    reasoning_tokens: int
+
+
 class Usage(BaseModel):
     """Tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: TokenDetails | None = None
 
 
 class AssistantMessage(BaseModel):
+    """A thought has two names: DeepSeek's, which most clients read, and vLLM's."""
+
     role: Literal["assistant"]
     content: str | None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(BaseModel):
@@ -227,5 +245,5 @@ OF_ROUTE: dict[str, type[BaseModel]] = {
     "/detokenize": Detokenized,
 }
 
-LISTS = frozenset({"/classify", "/predict", "/rerank", "/v1/rerank", "/v2/rerank"})
+LISTS = frozenset({"/classify", "/", "/predict", "/rerank", "/v1/rerank", "/v2/rerank"})
 """Routes that answer a list to SGLang's and text-embeddings-inference's requests, an object to others."""

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qserve.engine.framed_process import FramedProcess
+from qserve.engine.grammar.spec import GrammarSpec
 from qserve.engine.prompts.process import ReaderSettings
+from qserve.engine.prompts.thought_start import ThoughtStart
 from qserve.wire.errors import ApiError
 
 __all__ = ["PromptLanes", "ReadBody"]
@@ -29,11 +31,16 @@ _LAST_MOMENTS_S = 1.0
 
 @dataclass(frozen=True)
 class ReadBody:
-    """A body as it was read: the request's fields without its texts, as JSON, and the prompts' ids; or the answer."""
+    """A body as it was read: the request's fields without its texts, as JSON, and the prompts' ids; or the answer.
+
+    `grammar` is what the answer must follow, and `thought` where it begins.
+    """
 
     request: str = ""
     prompts: tuple[array[int], ...] = ()
     answer: bytes = b""
+    grammar: GrammarSpec | None = None
+    thought: ThoughtStart = "unknown"
 
 
 class PromptLanes:
@@ -69,7 +76,8 @@ class PromptLanes:
             prompts.append(array("i"))
             prompts[-1].frombytes(data[start : start + 4 * length])
             start += 4 * length
-        return ReadBody(head["request"], tuple(prompts))
+        grammar = None if head["grammar"] is None else GrammarSpec.from_json(head["grammar"])
+        return ReadBody(head["request"], tuple(prompts), grammar=grammar, thought=head["thought"])
 
 
 class _Lane:

@@ -114,7 +114,12 @@ def _raise_too_slow(*_: object) -> None:
 def _as_frame(result: PromptBody) -> tuple[dict[str, Any], list[bytes]]:
     if result.answer:
         return {}, [result.answer]
-    head = {"request": result.request.decode(), "lengths": [len(ids) for ids in result.prompts]}
+    head = {
+        "request": result.request.decode(),
+        "lengths": [len(ids) for ids in result.prompts],
+        "thought": result.thought,
+        "grammar": None if result.grammar is None else result.grammar.to_json(),
+    }
     return head, [ids.tobytes() for ids in result.prompts]
 
 

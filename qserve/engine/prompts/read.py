@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
 
+from qserve.engine.grammar.spec import GrammarSpec
 from qserve.engine.prompts.special_tokens import HiddenTokens, strings_in
 from qserve.engine.prompts.template import RESERVED_NAMES, ChatTemplate, TemplateRefused
+from qserve.engine.prompts.thought_start import ThoughtStart, thought_start
 from qserve.engine.prompts.tokenize import PromptTokenizer
+from qserve.hub.chat_template import tool_format
 from qserve.wire.errors import ApiError
+from qserve.wire.messages import ConversationMessage
 from qserve.wire.openai import (
     ChatCompletionRequest,
-    ChatMessage,
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
 )
+from qserve.wire.structured import StructuredOutputs
+from qserve.wire.tools import as_json, without_descriptions
 
 __all__ = ["BodyReader", "PromptBody"]
 
 
 @dataclass(frozen=True)
 class PromptBody:
-    """What is left of a body: its request without the texts, as JSON, and their ids; or the answer itself."""
+    """What is left of a body: its request without the texts, as JSON, and their ids; or the answer itself.
+
+    `about` is what else the texts tell; `grammar` what the answer must follow.
+    """
 
     request: bytes = b""
     prompts: list[array[int]] = field(default_factory=list)
     answer: bytes = b""
+    grammar: GrammarSpec | None = None
+    thought: ThoughtStart = "unknown"
 
 
 class BodyReader:
@@ -58,16 +68,42 @@ class BodyReader:
     def chat(self, body: bytes) -> PromptBody:
         """POST /v1/chat/completions."""
         request = ChatCompletionRequest.parse(body)
-        ids = self._conversation(
+        ids, thought = self._conversation(
             request.messages,
-            request.chat_template_kwargs,
+            self._variables(request),
+            tools=as_json(request.offered_tools),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             split_special_tokens=request.split_special_tokens,
         )
-        last = request.messages[-1].role
-        rest = _without(request, "messages", "chat_template_kwargs") | {"messages": [{"role": last, "content": ""}]}
-        return PromptBody(json.dumps(rest).encode(), [array("i", ids)])
+        grammar = self._grammar(request)
+        rest = _without(request, "messages", "chat_template_kwargs", "tools", "tool_choice")
+        rest["messages"] = [{"role": "user", "content": ""}]
+        if tools := request.offered_tools:
+            rest |= request.model_dump(mode="json", include={"tools", "tool_choice"}, exclude_none=True)
+            rest["tools"] = without_descriptions(tools)
+        return PromptBody(json.dumps(rest).encode(), [array("i", ids)], grammar=grammar, thought=thought)
+
+    def _variables(self, request: ChatCompletionRequest) -> dict[str, Any]:
+        """Of the template: `reasoning_effort` turns the switch, as in vLLM, unless the request turns it itself."""
+        given = dict(request.chat_template_kwargs or {})
+        if request.reasoning_effort is not None:
+            given.setdefault("reasoning_effort", request.reasoning_effort)
+            given.setdefault("enable_thinking", request.reasoning_effort != "none")
+        return given
+
+    def _grammar(self, request: ChatCompletionRequest) -> GrammarSpec | None:
+        if request.structure is not None:
+            return _structured(request.structure)
+        if not request.offered_tools:
+            return None
+        from qserve.engine.grammar.tool_calls import tool_call_grammar
+
+        written = tool_format(self._template.source) if self._template is not None else None
+        if written is None:
+            raise ApiError(400, "this model's chat template knows no tools; leave 'tools' out", "no_tools", "tools")
+        is_parallel = request.parallel_tool_calls is not False
+        return tool_call_grammar(request.offered_tools, request.tool_choice, written, is_parallel=is_parallel)
 
     def completion(self, body: bytes) -> PromptBody:
         """POST /v1/completions: text gets no BOS that the tokenizer does not add itself, token ids stay as they are."""
@@ -82,7 +118,9 @@ class BodyReader:
             if max(ids, default=0) >= self._vocab_size:
                 raise self._unknown_id("prompt", max(ids))
             prompts.append(array("i", ids))
-        return PromptBody(json.dumps(_without(request, "prompt") | {"prompt": ""}).encode(), prompts)
+        grammar = None if request.structure is None else _structured(request.structure)
+        rest = _without(request, "prompt") | {"prompt": ""}
+        return PromptBody(json.dumps(rest).encode(), prompts, grammar=grammar)
 
     def tokenize(self, body: bytes) -> PromptBody:
         """POST /tokenize."""
@@ -91,7 +129,7 @@ class BodyReader:
             assert request.prompt is not None, "one of the two is there"
             ids = self._tokenizer.ids(request.prompt, add_special_tokens=request.add_special_tokens)
         else:
-            ids = self._conversation(
+            ids, _ = self._conversation(
                 request.messages,
                 request.chat_template_kwargs,
                 add_generation_prompt=request.add_generation_prompt,
@@ -113,13 +151,14 @@ class BodyReader:
 
     def _conversation(
         self,
-        messages: list[ChatMessage],
+        messages: list[ConversationMessage],
         variables: dict[str, Any] | None,
         *,
+        tools: Sequence[dict[str, Any]] = (),
         add_generation_prompt: bool,
         continue_final_message: bool,
         split_special_tokens: bool,
-    ) -> list[int]:
+    ) -> tuple[list[int], ThoughtStart]:
         """The conversation through the model's chat template. A template's own complaint is a 400."""
         if self._template is None:
             raise ApiError(
@@ -132,27 +171,29 @@ class BodyReader:
         if clash:
             names = ", ".join(sorted(clash))
             raise ApiError(400, f"'chat_template_kwargs' may not set {names}", "invalid_value", "chat_template_kwargs")
-        conversation = [{"role": message.role, "content": message.text()} for message in messages]
+        conversation = [message.for_template() for message in messages]
         variables = variables or {}
         special = self._tokenizer.special
         hidden = HiddenTokens()
         if split_special_tokens:
-            hidden = special.hide(strings_in([conversation, variables]), self._template.source)
+            hidden = special.hide(strings_in([conversation, variables, tools]), self._template.source)
         if hidden:
-            conversation, variables = special.hidden_in([conversation, variables], hidden)
+            conversation, variables, tools = special.hidden_in([conversation, variables, tools], hidden)
         try:
             text = self._template.render(
                 conversation,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 variables=variables,
+                tools=tools,
             )
         except TemplateRefused as error:
             why = hidden.reveal(str(error))
             raise ApiError(
                 400, f"the chat template refuses these messages: {why}", "chat_template", "messages"
             ) from error
-        return self._tokenizer.conversation_ids(text, hidden)
+        ids = self._tokenizer.conversation_ids(text, hidden)
+        return ids, thought_start(conversation[-1]["content"] if continue_final_message else text)
 
     def _unknown_id(self, name: str, largest: int) -> ApiError:
         return ApiError(
@@ -163,6 +204,20 @@ class BodyReader:
         )
 
 
+def _structured(structure: StructuredOutputs) -> GrammarSpec:
+    # Imported when it is first wanted: the library takes 10 MB.
+    from qserve.engine.grammar.structured import structured_grammar
+
+    return GrammarSpec(structured_grammar(structure))
+
+
+# They tell the worker nothing, or what the grammar holds already.
+_UNUSED_FIELDS = (
+    "user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier", "store", "parallel_tool_calls",
+    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+)  # fmt: skip
+
+
 def _without(request: BaseModel, *names: str) -> dict[str, Any]:
-    """What the worker needs of it: a few hundred bytes, since `user` and `metadata` are used by nobody."""
-    return request.model_dump(mode="json", exclude={*names, "user", "metadata"}, exclude_none=True)
+    """What the worker needs of it: a few hundred bytes, without the fields that nobody uses."""
+    return request.model_dump(mode="json", exclude={*names, *_UNUSED_FIELDS}, exclude_none=True)

@@ -62,14 +62,18 @@ class SpecialTokens:
         if isinstance(value, list):
             return [self.hidden_in(one, hidden) for one in value]
         if isinstance(value, dict):
-            return {name: self.hidden_in(one, hidden) for name, one in value.items()}
+            return {self.hidden_in(name, hidden): self.hidden_in(one, hidden) for name, one in value.items()}
         return value
 
 
 def strings_in(value: Any) -> Iterable[str]:
-    """All strings of plain JSON but the names."""
+    """All strings of plain JSON, names too: templates write the parameters of tools as JSON."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, (list, dict)):
-        for one in value.values() if isinstance(value, dict) else value:
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield name
+            yield from strings_in(one)
+    elif isinstance(value, list):
+        for one in value:
             yield from strings_in(one)

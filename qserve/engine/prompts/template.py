@@ -48,17 +48,20 @@ class ChatTemplate:
 
     def render(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """The conversation as text. Raises TemplateRefused for whatever the template raises."""
         conversation = [dict(message) for message in messages]
         if continue_final_message:
             conversation[-1]["content"] += _CONTINUE_TAG
         given = {"tools": None, "documents": None, **self._special_tokens, **(variables or {})}
+        if tools:
+            given["tools"] = list(tools)
         given.update(messages=conversation, add_generation_prompt=add_generation_prompt and not continue_final_message)
         try:
             rendered = self._compiled.render(given)

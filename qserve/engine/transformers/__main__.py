@@ -84,6 +84,7 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
     )
     report_phase("warming up")
     reset_peaks()
+    engine.prepare_grammars()
     await engine.warm_up(_warm_up_tokens(spec.plan, engine.max_model_len, loaded.model.device.type))
     # Loading leaves a million long-lived objects; without this every collection walks all of them.
     gc.collect()

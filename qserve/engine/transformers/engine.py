@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from qserve.engine.grammar.compiled import Grammars, token_table
 from qserve.engine.heartbeat import Heartbeat
 from qserve.engine.limits import EngineLimits
 from qserve.engine.prompts.bounds import max_bytes_per_token
@@ -19,9 +20,9 @@ from qserve.engine.prompts.token_text import TokenText
 from qserve.engine.transformers.batching.batcher import Batcher, Sequence
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, ScoredPrompt
 from qserve.engine.transformers.batching.scoring import PromptScorer
+from qserve.engine.transformers.chat_format import ChatFormat, chat_format
 from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, TokenChoice
 from qserve.engine.transformers.sampling.text import StopStrings, TextStream
-from qserve.engine.transformers.thought_tags import thought_tags
 from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.model.failures import PromptRefused, SequenceFailed
 from qserve.model.load import LoadedModel
@@ -97,9 +98,18 @@ class Engine:
         return EngineLimits(self.max_model_len, self.max_num_seqs, max_prompt_bytes, self.max_positions)
 
     @cached_property
-    def thought_tags(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """See `thought_tags`."""
-        return thought_tags(self.tokenizer)
+    def grammars(self) -> Grammars:
+        """What answers can be bound to."""
+        return Grammars(token_table(self.tokenizer.backend_tokenizer, self.vocab_size, self.eos_token_ids))
+
+    def prepare_grammars(self) -> None:
+        """Make `grammars` before the first request: for a second no other thread runs while the vocabulary is read."""
+        _ = self.grammars
+
+    @cached_property
+    def chat_format(self) -> ChatFormat:
+        """How the model writes thoughts and calls."""
+        return chat_format(self.tokenizer)
 
     def check_length(self, num_prompt_tokens: int, max_tokens: int | None) -> int:
         """The number of tokens that may be generated; raises with the numbers when that is none."""
@@ -205,6 +215,8 @@ class Engine:
         """End both threads."""
         self._scorer.stop()
         self.batcher.stop()
+        if "grammars" in self.__dict__:
+            self.grammars.stop()
 
 
 def seeded(params: SamplingParams, index: int) -> SamplingParams:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qserve.hub.chat_template import answer_prefix, read_template, thinking_template
+from qserve.hub.chat_template import answer_prefix, read_template, thinking_template, tool_format
 
 __all__ = ["ChatFormat", "chat_format_of"]
 
@@ -32,8 +32,7 @@ class ChatFormat:
 def chat_format_of(folder: Path) -> ChatFormat:
     """The parsers for the checkpoint in `folder`; none for one without a chat template.
 
-    - `<tool_call>{"name": …}</tool_call>` (Qwen2.5, QwQ, Qwen3): hermes
-    - `<function=name><parameter=key>` (Qwen3-Coder, Qwen3-Next-Coder, Qwen3.5 and later): qwen3_coder
+    - tools: `qserve.hub.chat_template.tool_format`
     - `<think>` (QwQ, Qwen3 but not Instruct-2507, Qwen3.5 and later): qwen3
 
     Sources: the model cards of those models, https://docs.vllm.ai/en/latest/features/tool_calling/ and
@@ -41,14 +40,8 @@ def chat_format_of(folder: Path) -> ChatFormat:
     """
     template = read_template(folder)
     if not _thinks(template):
-        return ChatFormat(_tool_parser(template), None, thinks_in_text=thinking_template(template).thinks)
-    return ChatFormat(_tool_parser(template), "qwen3", not answer_prefix(template).rstrip().endswith("</think>"))
-
-
-def _tool_parser(template: str) -> str | None:
-    if "<function=" in template:
-        return "qwen3_coder"
-    return "hermes" if "<tool_call>" in template else None
+        return ChatFormat(tool_format(template), None, thinks_in_text=thinking_template(template).thinks)
+    return ChatFormat(tool_format(template), "qwen3", not answer_prefix(template).rstrip().endswith("</think>"))
 
 
 def _thinks(template: str) -> bool:

@@ -32,6 +32,7 @@ def _rerank(request: wire.RerankRequest, about: About) -> ScoreJob:
 
 _SCORE = Protocol(wire.ScoreRequest, vllm.score)
 _RERANK = Protocol(wire.RerankRequest, _rerank)
+_PREDICT = Protocol(wire.PredictRequest, tei.predict)
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "/v1/reward": Protocol(wire.RewardRequest, native.reward),
@@ -44,7 +45,8 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
     "/v1/embeddings": Protocol(wire.EmbeddingRequest, vllm.embeddings),
-    "/predict": Protocol(wire.PredictRequest, tei.predict),
+    "/predict": _PREDICT,
+    "/": _PREDICT,
     "/v1/chat/completions": Protocol(wire.ChatRequest, trainers.chat),
     "/v1/score/evaluation": Protocol(wire.ScoreEvaluationRequest, trainers.score_evaluation),
 }

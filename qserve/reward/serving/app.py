@@ -83,7 +83,7 @@ def build_app(
         },
         metrics=metrics.exposition,
         memory=held,
-        dialect_of=lambda path: Dialect.TEI if path == "/predict" else Dialect.OPENAI,
+        dialect_of=lambda path: Dialect.TEI if path in ("/", "/predict") else Dialect.OPENAI,
     )
 
 

@@ -64,6 +64,7 @@ class RerankRequest(VllmFields):
     return_text: bool | None = None
     truncate: bool | None = None
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
+    max_tokens_per_doc: int | None = Field(None, ge=1, description="harmless: Cohere's; texts are never cut unasked")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

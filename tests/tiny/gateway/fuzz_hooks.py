@@ -12,6 +12,9 @@ import schemathesis
 _ANSWER = {"role": "assistant", "content": "x"}
 # A prompt and its answer share the context, and a test has seconds.
 _MOST_TOKENS, _MOST_CHARS, _MOST_ITEMS = 8, 40, 4
+_STRUCTURES = (
+    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+)  # fmt: skip
 _COUNTS = ("max_tokens", "max_completion_tokens", "min_tokens", "n")
 
 
@@ -47,9 +50,25 @@ def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
     if isinstance(body.get("max_length"), int | float):  # what is longer is refused
         body["max_length"] = max(body["max_length"], 256)
     body.pop("references", None)  # for rules and judges
+    for name in _STRUCTURES:  # random ones are none that an answer can follow
+        body.pop(name, None)
+    _with_tools_that_can_be_called(body)
     if body.get("normalize") is True:  # for checkpoints that record mean and deviation
         body["normalize"] = False
     return body
+
+
+def _with_tools_that_can_be_called(body: dict[str, Any]) -> None:
+    if isinstance(body.get("tools"), list):
+        tools = {tool["function"]["name"]: tool for tool in body["tools"]}
+        body["tools"] = [{"type": "function", "function": {"name": name}} for name in tools]
+    if body.get("tool_choice") not in (None, "none", "auto"):
+        del body["tool_choice"]
+    for message in body.get("messages") or () if body.get("model") == "demo" else ():
+        for call in message.get("tool_calls") or ():
+            call["function"]["arguments"] = "{}"
+        if message["role"] != "assistant" and message.pop("tool_calls", None) and not message.get("content"):
+            message["content"] = "x"
 
 
 def _end_with_answers(body: dict[str, Any]) -> None:

@@ -212,7 +212,7 @@ def test_prompt_too_long_is_a_400_with_the_numbers(client: openai.OpenAI) -> Non
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("tools", [{"type": "function", "function": {"name": "f"}}]), ("reasoning_effort", "low"), ("guided_json", {})],
+    [("functions", [{"name": "f"}]), ("web_search_options", {}), ("bad_words", ["x"]), ("guided_decoding", {})],
 )
 def test_fields_that_are_not_served_are_refused_by_name(client: openai.OpenAI, field: str, value: Any) -> None:
     with pytest.raises(openai.BadRequestError, match=field) as caught:

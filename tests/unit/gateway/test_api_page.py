@@ -14,7 +14,7 @@ from qserve.gateway.openapi import DocumentedWorker, document
 from qserve.gateway.routes import CLOSED, ROUTES, RelayedRoute
 from qserve.gateway.services import BySchema
 from qserve.gateway.telemetry.metrics import GatewayMetrics
-from qserve.wire import errors, openai, vllm
+from qserve.wire import errors, refused_fields, vllm
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 SOURCES = Path(qserve.gateway.__file__).parent
@@ -66,8 +66,8 @@ def test_no_field_is_there_that_no_route_takes():
 
 
 def test_every_refused_field_is_there():
-    section = PAGE[PAGE.index("### Refused by name") : PAGE.index("## Fields of models on vLLM")]
-    assert set(re.findall(r"`(\w+)`", section)) == set(openai._REFUSED)
+    section = PAGE[PAGE.index("### Refused by name") : PAGE.index("### Thoughts, tools and structured output")]
+    assert set(re.findall(r"`(\w+)`", section)) == {*refused_fields.REFUSED, *refused_fields.SERVED_BY_VLLM}
 
 
 def test_every_rule_for_vllm_is_there():

@@ -106,6 +106,7 @@ def test_every_request_counts_its_texts(path):
         "/classify": {"input": [[1], [2]]},
         "/pooling": {"input": ["a", "b"]},
         "/predict": {"inputs": [["a"], ["b", "c"]]},
+        "/": {"inputs": [["a"], ["b", "c"]]},
         "/v1/embeddings": {"input": ["a", "b"]},
         "/v1/score/evaluation": {"messages": ["a", "b"]},
         "/v1/chat/completions": {"model": "rm", "messages": [USER, ANSWER]},

@@ -64,7 +64,7 @@ class Answer(ABC):
                 self._num_generated[index] = piece.num_tokens
                 yield index, piece
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         num_generated = sum(self._num_generated.values())
         return {
             "prompt_tokens": self._num_prompt_tokens,

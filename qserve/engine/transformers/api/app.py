@@ -21,11 +21,12 @@ from qserve.engine.transformers.api.chat import ChatAnswer
 from qserve.engine.transformers.api.completions import CompletionAnswer
 from qserve.engine.transformers.api.memory import measured_memory
 from qserve.engine.transformers.api.metrics import exposition
+from qserve.engine.transformers.api.reading import guide_of
 from qserve.engine.transformers.engine import Engine
 from qserve.engine.worker_app import UNEXPECTED, as_api_error, worker_app
 from qserve.model.failures import EngineError
 from qserve.wire.errors import ApiError
-from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, SamplingFields
+from qserve.wire.openai import CompletionRequest, SamplingFields
 
 __all__ = ["build_app"]
 
@@ -40,8 +41,7 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
 
     async def chat(request: Request) -> Response:
         body = await prompts.read("chat", await body_of(request))
-        fields = ChatCompletionRequest.model_validate_json(body.request)
-        return await _answer(request, fields, ChatAnswer(engine, fields, body.prompts[0].tolist()))
+        return await _answer(request, *await ChatAnswer.to(engine, body))
 
     async def completions(request: Request) -> Response:
         body = await prompts.read("completion", await body_of(request))
@@ -50,7 +50,8 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
         for prompt in body.prompts:
             ids.append(prompt.tolist())
             await asyncio.sleep(0)  # millions of ids take a while; streams go on in between
-        return await _answer(request, fields, CompletionAnswer(engine, fields, ids))
+        guide = await guide_of(engine, body.grammar)
+        return await _answer(request, fields, CompletionAnswer(engine, fields, ids, guide))
 
     async def tokenize(request: Request) -> Response:
         body = await prompts.read("tokenize", await body_of(request))

@@ -6,12 +6,17 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from qserve.engine.prompts.lanes import ReadBody
 from qserve.engine.prompts.token_text import TokenText
 from qserve.engine.transformers.api.answer import Answer
+from qserve.engine.transformers.api.reading import guide_of, reading_rules
 from qserve.engine.transformers.api.requests import chat_generations
 from qserve.engine.transformers.engine import Engine, Piece
+from qserve.engine.transformers.parsing.message import MessageReader, MessageWriter, ReadingRules
+from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.engine.transformers.sampling.sampler import TokenChoice
 from qserve.wire.openai import ChatCompletionRequest
+from qserve.wire.tools import NamedTool
 
 __all__ = ["ChatAnswer"]
 
@@ -21,48 +26,68 @@ class ChatAnswer(Answer):
 
     _chunk_object = "chat.completion.chunk"
 
-    def __init__(self, engine: Engine, request: ChatCompletionRequest, prompt: list[int]) -> None:
+    def __init__(self, engine: Engine, request: ChatCompletionRequest, body: ReadBody, guide: Guide | None) -> None:
         super().__init__(engine, request, "chatcmpl")
         self._request = request
-        self._generations = chat_generations(engine, request, prompt)
+        self._generations = chat_generations(engine, request, body, guide)
         self._num_prompt_tokens = len(self._generations[0].prompt_ids)
+        rules = reading_rules(engine.chat_format, request, body.thought)
+        self._thinks = engine.chat_format.thinking.thinks
+        self._num_thought = 0
+        self._choices = [_Choice(rules, request, self._thinks) for _ in self._generations]
+
+    @classmethod
+    async def to(cls, engine: Engine, body: ReadBody) -> tuple[ChatCompletionRequest, ChatAnswer]:
+        """The request that was read, and its answer. Raises what refuses it."""
+        request = ChatCompletionRequest.model_validate_json(body.request)
+        return request, cls(engine, request, body, await guide_of(engine, body.grammar, body.thought))
 
     async def whole(self) -> dict[str, Any]:
         """The answer as one object."""
-        texts = [""] * len(self._generations)
-        reasons: list[str | None] = [None] * len(texts)
-        logprobs: list[list[dict[str, Any]]] = [[] for _ in texts]
+        reasons: list[str | None] = [None] * len(self._choices)
+        logprobs: list[list[dict[str, Any]]] = [[] for _ in self._choices]
         async with aclosing(self._pieces(self._generations)) as pieces:
             async for index, piece in pieces:
-                texts[index] += piece.text
-                reasons[index] = piece.finish_reason
+                self._read(index, piece)
+                reasons[index] = self._choices[index].finish_reason(piece)
                 logprobs[index] += self._describe(piece.tokens)
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": text},
+                "message": choice.writer.message(),
                 "logprobs": {"content": logprobs[index]} if self._request.logprobs else None,
                 "finish_reason": reasons[index],
             }
-            for index, text in enumerate(texts)
+            for index, choice in enumerate(self._choices)
         ]
         return {**self._head, "object": "chat.completion", "choices": choices, "usage": self._usage()}
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
-        for index in range(len(self._generations)):
+        for index in range(len(self._choices)):
             yield self._chunk(index, {"role": "assistant", "content": ""})
         async with aclosing(self._pieces(self._generations)) as pieces:
             async for index, piece in pieces:
-                if piece.text or piece.finish_reason or (self._request.logprobs and piece.tokens):
-                    yield self._chunk(index, {"content": piece.text} if piece.text else {}, piece)
+                delta = self._read(index, piece)
+                if delta or piece.finish_reason or (self._request.logprobs and piece.tokens):
+                    yield self._chunk(index, delta, piece)
 
-    def _chunk(self, index: int, delta: dict[str, str], piece: Piece | None = None) -> bytes:
+    def _read(self, index: int, piece: Piece) -> dict[str, Any]:
+        choice = self._choices[index]
+        delta = choice.read(piece)
+        self._num_thought += choice.reader.is_thinking
+        return delta
+
+    def _chunk(self, index: int, delta: dict[str, Any], piece: Piece | None = None) -> bytes:
         choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         if piece is not None:
-            choice["finish_reason"] = piece.finish_reason
+            choice["finish_reason"] = self._choices[index].finish_reason(piece)
             if self._request.logprobs:
                 choice["logprobs"] = {"content": self._describe(piece.tokens)}
         return self._event(choice)
+
+    def _usage(self) -> dict[str, Any]:
+        usage = super()._usage()
+        return usage | {"completion_tokens_details": {"reasoning_tokens": self._num_thought}} if self._thinks else usage
 
     def _describe(self, tokens: tuple[TokenChoice, ...]) -> list[dict[str, Any]]:
         if not self._request.logprobs:
@@ -75,6 +100,27 @@ class ChatAnswer(Answer):
             }
             for token in tokens
         ]
+
+
+class _Choice:
+    """One choice while it grows."""
+
+    def __init__(self, rules: ReadingRules, request: ChatCompletionRequest, thinks: bool) -> None:
+        self.reader = MessageReader(rules)
+        self.writer = MessageWriter(thinks, shows_thoughts=request.include_reasoning)
+        self._is_named = isinstance(request.tool_choice, NamedTool)
+
+    def read(self, piece: Piece) -> dict[str, Any]:
+        """The delta that a piece makes."""
+        parts = self.reader.push(piece.text) if piece.text else []
+        if piece.finish_reason is not None:
+            parts += self.reader.flush()
+        return self.writer.delta(parts) if parts else {}
+
+    def finish_reason(self, piece: Piece) -> str | None:
+        """As OpenAI says it: a tool that was named by the client ends with `stop`."""
+        is_call = piece.finish_reason == "stop" and self.writer.calls and not self._is_named
+        return "tool_calls" if is_call else piece.finish_reason
 
 
 def _entry(naming: TokenText, token_id: int, logprob: float | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from qserve.engine.transformers.api.answer import Answer
@@ -17,6 +18,7 @@ from qserve.engine.transformers.api.requests import (
 )
 from qserve.engine.transformers.batching.prompt_logprobs import ScoredPrompt
 from qserve.engine.transformers.engine import Engine, Piece
+from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import CompletionRequest
 
@@ -38,11 +40,13 @@ class CompletionAnswer(Answer):
 
     _chunk_object = "text_completion"
 
-    def __init__(self, engine: Engine, request: CompletionRequest, prompts: list[list[int]]) -> None:
+    def __init__(
+        self, engine: Engine, request: CompletionRequest, prompts: list[list[int]], guide: Guide | None = None
+    ) -> None:
         super().__init__(engine, request, "cmpl")
         self._request = request
         self._prompts = prompts
-        self._params = sampling_params(engine, request, request.logprobs)
+        self._params = replace(sampling_params(engine, request, request.logprobs), guide=guide)
         limits = [completion_max_tokens(engine, request, prompt) for prompt in self._prompts]
         self._scores_only = request.echo and request.logprobs is not None and max(limits) <= 1
         # With echo and max_tokens 0 and no logprobs there is nothing to compute: the prompt is the answer.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from qserve.engine.prompts.lanes import ReadBody
 from qserve.engine.transformers.engine import Engine, Generation, seeded
+from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.engine.transformers.sampling.sampler import SamplingParams
 from qserve.engine.transformers.sampling.thought_budget import ThoughtBudget
 from qserve.wire.errors import ApiError
@@ -43,22 +45,30 @@ def sampling_params(engine: Engine, request: SamplingFields, num_logprobs: int |
     )
 
 
-def chat_generations(engine: Engine, request: ChatCompletionRequest, prompt: list[int]) -> list[Generation]:
-    """`n` generations from one conversation, whose ids `prompt` are."""
+def chat_generations(
+    engine: Engine, request: ChatCompletionRequest, body: ReadBody, guide: Guide | None
+) -> list[Generation]:
+    """`n` generations from one conversation, which `body` holds in tokens."""
+    prompt = body.prompts[0].tolist()
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
     budget = _thought_budget(engine, request)
-    params = replace(sampling_params(engine, request, num_logprobs), thought_budget=budget)
+    params = replace(sampling_params(engine, request, num_logprobs), thought_budget=budget, guide=guide)
     max_tokens = engine.check_length(len(prompt), request.max_completion_tokens or request.max_tokens)
-    return generations([prompt], params, max_tokens, request)
+    made = generations([prompt], params, max_tokens, request)
+    if not engine.chat_format.has_special_tags:
+        return made
+    return [replace(one, skip_special_tokens=False) for one in made]  # the tags are read out of the text
 
 
 def _thought_budget(engine: Engine, request: ChatCompletionRequest) -> ThoughtBudget | None:
-    if request.thinking_token_budget is None:
-        return None
-    if engine.thought_tags is None:
+    """What the request says; 0 where it wants no thoughts of a model whose template has no switch."""
+    tokens, chat = request.thinking_token_budget, engine.chat_format
+    if tokens is not None and chat.think_ids is None:
         message = "'thinking_token_budget': this model's chat template knows no thinking; leave it out"
         raise ApiError(400, message, "unsupported_value", "thinking_token_budget")
-    return ThoughtBudget(request.thinking_token_budget, *engine.thought_tags)
+    if tokens is None and request.reasoning_effort == "none" and not chat.thinking.has_switch:
+        tokens = 0
+    return None if tokens is None or chat.think_ids is None else ThoughtBudget(tokens, *chat.think_ids)
 
 
 def completion_max_tokens(engine: Engine, request: CompletionRequest, prompt: list[int]) -> int:

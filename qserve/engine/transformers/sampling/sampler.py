@@ -14,6 +14,7 @@ from functools import cached_property
 
 import torch
 
+from qserve.engine.transformers.sampling.guidance import Guidance, Guide
 from qserve.engine.transformers.sampling.thought_budget import Thought, ThoughtBudget
 
 __all__ = ["SamplingParams", "SequenceSampler", "TokenChoice", "top_logprobs"]
@@ -31,7 +32,8 @@ class SamplingParams:
 
     `num_logprobs`: None for none at all, 0 for the chosen token's, N for the N likeliest beside it; they are those of
     the model's own distribution, before penalties and temperature.
-    `stop_token_ids` end the sequence; before `min_tokens` they can't be drawn. `thought_budget` ends a thought.
+    `stop_token_ids` end the sequence; before `min_tokens` they can't be drawn. `thought_budget` ends a thought, `guide`
+    binds the answer to a grammar.
     """
 
     temperature: float = 1.0
@@ -47,6 +49,7 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     num_logprobs: int | None = None
     thought_budget: ThoughtBudget | None = None
+    guide: Guide | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -79,6 +82,7 @@ class SequenceSampler:
         self._drawn: Counter[int] = Counter()
         self._prompt_ids = prompt_ids
         self._thought = Thought(params.thought_budget, prompt_ids) if params.thought_budget else None
+        self._guidance = Guidance(params.guide) if params.guide else None
 
     def fresh(self) -> SequenceSampler:
         """One that has drawn nothing yet."""
@@ -123,7 +127,15 @@ class SequenceSampler:
 
     @property
     def _restricted(self) -> bool:
-        return self._too_short or (self._thought is not None and self._thought.forced is not None)
+        if self._guidance is not None and self._guidance.is_active:
+            return True
+        return self._too_short or self._forced is not None
+
+    @property
+    def _forced(self) -> int | None:
+        """The next token, where it is not drawn."""
+        forced = self._thought.forced if self._thought is not None else None
+        return self._guidance.forced if forced is None and self._guidance is not None else forced
 
     @property
     def _too_short(self) -> bool:
@@ -131,8 +143,10 @@ class SequenceSampler:
 
     def choose(self, logits: torch.Tensor) -> TokenChoice:
         """Draw the next token from `logits` [vocab], float32. The row is not changed."""
-        forced = self._thought.forced if self._thought is not None else None
-        token_id = self._chosen(self._penalise(logits)) if forced is None else forced
+        forced = self._forced
+        token_id = self._chosen(self._bound(self._penalise(logits), logits)) if forced is None else forced
+        if self._guidance is not None:
+            token_id = self._guidance.instead_of(token_id, self.params.stop_token_ids)
         choice = self._describe(token_id, logits)
         self.record(token_id)
         return choice
@@ -142,6 +156,8 @@ class SequenceSampler:
         self._drawn[token_id] += 1
         if self._thought is not None:
             self._thought.see(token_id)
+        if self._guidance is not None:
+            self._guidance.see(token_id)
 
     def _chosen(self, adjusted: torch.Tensor) -> int:
         return int(adjusted.argmax()) if self.params.is_greedy else self._draw(adjusted)
@@ -163,6 +179,18 @@ class SequenceSampler:
             row[self._drawn_ids()] -= params.frequency_penalty * counts + params.presence_penalty
         if self._too_short:
             row[list(params.stop_token_ids)] = float("-inf")
+        return row
+
+    def _bound(self, row: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """The row with what the grammar forbids at minus infinity."""
+        allowed = self._guidance.allowed(len(row)) if self._guidance is not None else None
+        if allowed is None:
+            return row
+        forbidden = torch.from_numpy(~allowed).to(self._device, non_blocking=True)
+        row.masked_fill_(forbidden, float("-inf"))
+        if self._too_short and bool(torch.isneginf(row).all()):
+            # The structure is complete before `min_tokens` are there: it can only end.
+            return logits.masked_fill(forbidden, float("-inf"))
         return row
 
     def _drawn_ids(self) -> torch.Tensor:

@@ -1,0 +1,8 @@
+"""What an answer must look like, as a grammar, and the tokens that the grammar allows next. No torch.
+
+schema.py       a JSON schema as llguidance takes it
+structured.py   from `response_format` and `structured_outputs` to a grammar
+tool_calls.py   the same for calls of tools, in each of Qwen's formats
+spec.py         a grammar and where in the answer it begins
+compiled.py     grammars made ready once, with bounds
+"""

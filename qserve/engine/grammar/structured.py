@@ -1,0 +1,36 @@
+"""From `response_format`, `structured_outputs` and `guided_*` to a grammar."""
+
+from __future__ import annotations
+
+import json
+
+from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+from qserve.engine.grammar.schema import prepared, unanchored
+from qserve.wire.errors import ApiError
+from qserve.wire.structured import StructuredOutputs
+
+__all__ = ["structured_grammar"]
+
+
+def structured_grammar(structure: StructuredOutputs) -> str:
+    """The grammar of the whole answer. Raises ApiError 400 for what can't be read."""
+    try:
+        return _grammar(structure)
+    except (ValueError, RecursionError, GbnfToLarkError) as error:  # a schema too deep, EBNF that is none
+        raise ApiError(
+            400, f"this structure can't be read as a grammar: {str(error)[:300]}", "invalid_grammar", "response_format"
+        ) from error
+
+
+def _grammar(structure: StructuredOutputs) -> str:
+    if structure.regex is not None:
+        return LLMatcher.grammar_from_regex(unanchored(structure.regex))
+    if structure.choice is not None:
+        alternatives = " | ".join(json.dumps(one, ensure_ascii=False) for one in structure.choice)
+        return LLMatcher.grammar_from_lark(f"start: {alternatives}")
+    if structure.grammar is not None:
+        return LLMatcher.grammar_from_lark(any_to_lark(structure.grammar))
+    schema = structure.schema_object
+    return LLMatcher.grammar_from_json_schema(json.dumps(prepared({"type": "object"} if schema is None else schema)))

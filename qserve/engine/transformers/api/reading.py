@@ -1,0 +1,49 @@
+"""How the answers to a chat request are read, and what binds them, from the request and the model's chat format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qserve.engine.grammar.spec import GrammarSpec
+from qserve.engine.prompts.thought_start import ThoughtStart
+from qserve.engine.transformers.chat_format import ChatFormat
+from qserve.engine.transformers.engine import Engine
+from qserve.engine.transformers.parsing.hermes import HermesCall
+from qserve.engine.transformers.parsing.message import ReadingRules
+from qserve.engine.transformers.parsing.parts import BlockReader
+from qserve.engine.transformers.parsing.qwen3_coder import Qwen3CoderCall
+from qserve.engine.transformers.sampling.guidance import Guide
+from qserve.wire.openai import ChatCompletionRequest
+
+__all__ = ["guide_of", "reading_rules"]
+
+
+def reading_rules(chat: ChatFormat, request: ChatCompletionRequest, thought: ThoughtStart) -> ReadingRules:
+    """`thought`: where the answer begins."""
+    return ReadingRules(
+        thinks=chat.thinking.thinks and thought != "closed",
+        within_thought=thought == "open",
+        new_block=_block_reader(chat, request) if request.offered_tools else None,
+    )
+
+
+def _block_reader(chat: ChatFormat, request: ChatCompletionRequest) -> Callable[[], BlockReader]:
+    if chat.tools != "qwen3_coder":
+        return HermesCall
+    parameters = {tool.function.name: tool.function.parameters or {} for tool in request.offered_tools}
+    return lambda: Qwen3CoderCall(parameters)
+
+
+async def guide_of(engine: Engine, spec: GrammarSpec | None, thought: ThoughtStart = "closed") -> Guide | None:
+    """What binds the answers; None for nothing. Raises GrammarTooComplex."""
+    if spec is None:
+        return None
+    chat = engine.chat_format
+    return Guide(
+        await engine.grammars.ready(spec.grammar),
+        spec.begins,
+        spec.only_one,
+        chat.call_ids,
+        "none" if chat.think_ids is None else thought,
+        chat.think_ids or ((), ()),
+    )

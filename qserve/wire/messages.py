@@ -1,0 +1,116 @@
+"""The turns of a conversation, as OpenAI's clients write them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from qserve.wire.schema import Wire
+from qserve.wire.tools import ToolCall
+
+__all__ = ["ChatMessage", "ConversationMessage", "TextPart"]
+
+_MESSAGE_SCHEMA: dict[str, Any] = {
+    "allOf": [{"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}}}]
+}
+_TURN_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}}},
+        {"required": ["role", "tool_calls"], "properties": {"tool_calls": {"type": "array", "minItems": 1}}},
+    ]
+}
+MAX_TOOL_CALLS = 128
+
+
+class TextPart(Wire):
+    """One part of a message's content. Images and audio are refused by their `type`."""
+
+    type: Literal["text"]
+    text: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(kind := data.get("type"), str) and kind != "text":
+            raise PydanticCustomError(
+                "part",
+                "a part of type '{kind}' is not read by the transformers engine, text is; vision models read images on "
+                "vLLM (--engine vllm)",
+                {"kind": kind[:40]},
+            )
+        return data
+
+
+class ChatMessage(Wire):
+    """One turn. Roles are those that Qwen's chat template knows."""
+
+    model_config = ConfigDict(json_schema_extra=_MESSAGE_SCHEMA)
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+    name: str | None = Field(None, description="harmless: the template has no place for it")
+
+    @model_validator(mode="after")
+    def _has_content(self) -> Self:
+        if self.content is None and not getattr(self, "tool_calls", None):
+            raise PydanticCustomError("content", "a message of role '{role}' needs 'content'", {"role": self.role})
+        return self
+
+    def text(self) -> str:
+        """The content as one string."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class ConversationMessage(ChatMessage):
+    """A turn of a conversation that goes on, with what OpenAI's clients send back of earlier answers."""
+
+    model_config = ConfigDict(json_schema_extra=_TURN_SCHEMA)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]  # type: ignore[assignment]
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS, fail_fast=True)] | None = None
+    tool_call_id: str | None = Field(None, description="of a tool's message; Qwen's templates go by the order")
+    reasoning_content: str | None = Field(None, description="an earlier thought; the template decides what it keeps")
+    reasoning: str | None = Field(None, description="vLLM's name of reasoning_content")
+    refusal: str | None = Field(None, description="harmless: comes back with an earlier answer")
+    annotations: list[Any] | None = Field(None, description="harmless: comes back with an earlier answer")
+
+    @model_validator(mode="after")
+    def _calls_are_the_assistants(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise PydanticCustomError("tool_calls", "a message of role '{role}' has no tool_calls", {"role": self.role})
+        for call in self.tool_calls or ():
+            _check_arguments(call)
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates expect it: `developer`, which Qwen's do not know, is `system`."""
+        message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self.text()}
+        if thought := self.reasoning_content or self.reasoning:
+            message["reasoning_content"] = thought
+        if self.tool_calls:
+            message["tool_calls"] = [_call_for_template(call) for call in self.tool_calls]
+        return message
+
+
+def _check_arguments(call: ToolCall) -> None:
+    try:
+        is_object = isinstance(json.loads(call.function.arguments or "{}"), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise PydanticCustomError(
+            "arguments",
+            "'arguments' of the call '{id}' must be a JSON object written as text",
+            {"id": call.id[:40]},
+        )
+
+
+def _call_for_template(call: ToolCall) -> dict[str, Any]:
+    """With arguments as an object: some templates walk over them, and others write them as JSON."""
+    arguments = json.loads(call.function.arguments or "{}")
+    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}

@@ -1,0 +1,123 @@
+"""What all of our request schemas stand on: strict names and types, and errors that name what is wrong.
+
+The rule of the house: a field is used, is harmless, or is refused by name. `extra="forbid"` refuses the unknown ones;
+fields that we know and do not serve are refused with a sentence of their own (`refused_fields`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, from_json, to_json
+
+from qserve.wire.errors import from_validation
+from qserve.wire.refused_fields import REFUSED
+
+__all__ = [
+    "INT64_MAX",
+    "MAX_STOP_CHARS",
+    "MAX_TOKEN_ID",
+    "NonEmptyString",
+    "OnlyFalse",
+    "OnlyOne",
+    "OnlyZero",
+    "PromptText",
+    "StopString",
+    "TokenId",
+    "TokenIds",
+    "Wire",
+]
+
+INT64_MAX = 2**63 - 1
+# Looked for after every token.
+MAX_STOP_CHARS = 4096
+
+
+def _check_bool(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise PydanticCustomError("bool_type", "Input should be a valid boolean")
+    return value
+
+
+# Lists stop at their first wrong item: an error for each of a million items took minutes and gigabytes.
+# The engine says of an empty one that it has no tokens.
+PromptText = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
+NonEmptyString = Annotated[str, Field(min_length=1)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+# A Literal would take true for 1, and 0 for false.
+OnlyOne = Annotated[int, Field(ge=1, le=1)]
+OnlyZero = Annotated[int, Field(ge=0, le=0)]
+OnlyFalse = Annotated[Literal[False], BeforeValidator(_check_bool)]
+MAX_TOKEN_ID = 2**31 - 1
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+# More names than that in one object are no request; naming each as an error would take seconds.
+_MAX_NAMES = 4096
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """Floats without a fraction as integers, wherever they stand."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_with_whole_numbers(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(one) for name, one in value.items()}
+    return value
+
+
+class Wire(BaseModel):
+    """Strict about names and types: `"5"` is no integer, an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+    refused: ClassVar[Mapping[str, str]] = REFUSED
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_by_name(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            if max(len(one) for one in (data, *data.values()) if isinstance(one, dict)) > _MAX_NAMES:
+                raise PydanticCustomError("too_many_names", f"an object holds more than {_MAX_NAMES} names")
+            for name, value in data.items():
+                why = cls.refused.get(name)
+                if why is not None and value is not None and name not in cls.model_fields:
+                    raise PydanticCustomError(
+                        "unsupported_field", "'{field}' is not supported: {why}", {"field": name, "why": why}
+                    )
+            # An explicit null means "not given": clients write out every field they know.
+            return {key: value for key, value in data.items() if value is not None}
+        return data
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        """The request that a body holds. Raises ApiError 400 that names the first wrong field.
+
+        16.0 is a whole number, as JSON Schema has it and some languages write it: looked for where a reading failed,
+        since it would cost every request of a million ids.
+        """
+        try:
+            return cls.model_validate_json(body)
+        except ValidationError as error:
+            refused = error
+        if any(item["type"] == "int_type" for item in refused.errors(include_url=False, include_input=False)):
+            try:
+                return cls.model_validate_json(to_json(_with_whole_numbers(from_json(body))))
+            except ValidationError as error:
+                refused = error
+        raise from_validation(refused)
+
+    @classmethod
+    def known_names(cls) -> frozenset[str]:
+        """Names that a body may have at its top, those included that are refused with a sentence of their own."""
+        aliases = {field.alias for field in cls.model_fields.values() if field.alias is not None}
+        return frozenset({*cls.model_fields, *aliases, *cls.refused})
