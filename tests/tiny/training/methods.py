@@ -1,0 +1,108 @@
+"""Every method once, on the demo chat model, in one process: importing TRL costs more than all of them.
+
+    python methods.py FOLDER
+
+Below FOLDER lies each run under its name; what a run ended with, where it failed, is in FOLDER/failures.json.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+import torch
+
+from qserve.demo import chat_model_path, reward_model_path
+from qserve.demo.preferences import write_held_out
+from qserve.planner.training import TrainingRequest
+from qserve.training.configuration.files import write_configuration
+from qserve.training.data.prepare import prepare
+from qserve.training.job import DataSource, RewardSource, Schedule, TrainingRun
+from qserve.training.process import recorded
+from qserve.training.process import run as process
+from qserve.training.process.events import EventLog
+from qserve.training.process.failures import failure_of
+
+torch.set_num_threads(1)
+FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+PAIRS, RULES = FOLDER / "pairs.jsonl", FOLDER / "rules.yaml"
+failures: dict[str, dict] = {}
+
+
+def made(name: str, method: str, data: Path = PAIRS, steps: int = 2, **fields) -> TrainingRun:
+    """A run of a few steps; `fields` are the run's, or the request's."""
+    of_run = {key: fields.pop(key) for key in tuple(fields) if key in TrainingRun.__dataclass_fields__}
+    request = TrainingRequest(
+        method, precision="fp32", max_length=128, micro_batch=2, **{"gradient_checkpointing": False, **fields}
+    )
+    schedule = Schedule(max_steps=steps, eval_steps=steps, save_steps=2, learning_rate=1e-3)
+    of_run = {"data": DataSource(str(data), eval_share=0.2), "schedule": schedule, **of_run}
+    return TrainingRun(request, str(chat_model_path()), output=FOLDER / name, **of_run)
+
+
+def trained(run: TrainingRun) -> None:
+    """As `qserve train` has it, but here."""
+    if not run.data_folder.exists():
+        write_configuration(run, prepare(run.data, run.trainer, run.data_folder, run.folder))
+    run.write()
+    events = EventLog(run.events_file)
+    try:
+        process.train(run, events)
+    except Exception as error:
+        failure = failure_of(error, run)
+        if failure is None:
+            raise
+        failures[run.output.name] = failure
+
+
+def conversations() -> Path:
+    file = FOLDER / "conversations.jsonl"
+    rows = [json.loads(line) for line in PAIRS.read_text().splitlines()]
+    file.write_text("".join(json.dumps({"prompt": one["prompt"], "completion": one["chosen"]}) + "\n" for one in rows))
+    return file
+
+
+def broken_save(after: int):
+    """The disk fills up while the checkpoint of step `after` is written."""
+    rename = recorded._rename
+
+    def full(folder: Path, name: str) -> None:
+        if name == f"checkpoint-{after}":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(folder, name)
+
+    return full
+
+
+def main() -> None:
+    write_held_out(PAIRS, 6)
+    RULES.write_text("parts:\n  - {name: digits, rule: regex, pattern: '[0-9]'}\n")
+    spoken = conversations()
+    trained(made("reward", "reward", steps=6, gradient_accumulation_steps=2, center_rewards=0.01))
+    trained(made("reward-lora", "reward", lora_rank=4))
+    trained(made("reward-head", "reward", freeze_base=True, save_as="reward-head"))
+    trained(made("sft", "sft", spoken, gradient_checkpointing=True))
+    trained(made("lora", "lora", spoken, optimizer="adamw-8bit"))
+    trained(made("qlora", "qlora", spoken))
+    trained(made("dpo", "dpo", beta=0.1))
+    rewards = (RewardSource(str(reward_model_path()), 1.0), RewardSource(str(RULES), 0.5))
+    trained(made("grpo", "grpo", completion_length=6, beta=0.0, num_generations=2, rewards=rewards))
+    rate = Schedule(max_steps=3, learning_rate=1e30, save_steps=1)
+    trained(made("nan", "reward", schedule=rate))
+    full = made("full-disk", "reward", steps=6)
+    whole, recorded._rename = recorded._rename, broken_save(4)
+    trained(full)
+    recorded._rename = whole
+    trained(replace(full))  # goes on from step 2
+    trained(replace(full))  # has nothing left to do
+    (FOLDER / "failures.json").write_text(json.dumps(failures))
+
+
+if __name__ == "__main__":  # the rules' process is spawned, and imports this file
+    main()

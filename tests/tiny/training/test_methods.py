@@ -1,0 +1,195 @@
+"""`qserve train` with TRL's trainers on the demo model: what it planned, what it saved, how it fails, how it goes on.
+
+One file, so that the runs of methods.py are made once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from qserve.demo import chat_model_path
+from qserve.hub import resolve
+from qserve.planner.training.card_memory import Run
+from qserve.planner.training.models import cast_of
+from qserve.reward.checkpoints.recognise import recognise
+from qserve.reward.settings import RewardSettings
+from qserve.runs import RunStore
+from qserve.training.job import TrainingRun
+
+METHODS_LIMIT_S, LIMIT_S = 280, 140
+METHODS = ("reward", "reward-lora", "reward-head", "sft", "lora", "qlora", "dpo", "grpo")
+
+
+class Runs:
+    """What lies below one folder of methods.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.failures: dict[str, Any] = json.loads((folder / "failures.json").read_text())
+
+    def events(self, name: str, kind: str) -> list[dict[str, Any]]:
+        lines = (self.folder / name / "run" / "events.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+    def losses(self, name: str) -> list[tuple[int, float]]:
+        return [(one["step"], one["loss"]) for one in self.events(name, "logged") if "loss" in one]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("methods")
+    command = [sys.executable, str(Path(__file__).with_name("methods.py")), str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=METHODS_LIMIT_S, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return Runs(folder)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_trains_and_saves(runs, name):
+    assert name not in runs.failures
+    assert runs.events(name, "ended")
+    losses = runs.losses(name)
+    assert losses and all(math.isfinite(loss) for _, loss in losses)
+    assert list((runs.folder / name).glob("*.safetensors"))
+    assert (runs.folder / name / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "qlora"])
+def test_weights_gradients_and_states_are_what_was_planned(runs, name):
+    """Of a base in 4 bit torch counts the packed bytes, with what bitsandbytes keeps beside them: not compared here."""
+    job = TrainingRun.read(runs.folder / name / "run" / "job.json")
+    cast = cast_of(resolve("demo").spec, job.request)
+    (states,) = [states for model, states in Run(job.request, cast, 1).states() if model is cast[0]]
+    measured = runs.events(name, "memory")[-1]
+    assert measured["weights_bytes"] == pytest.approx(states.weights_bytes, rel=1e-3)
+    assert measured["gradients_bytes"] == pytest.approx(states.gradients_bytes, rel=1e-3)
+    assert measured["optimizer_bytes"] == pytest.approx(states.optimizer_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("reward", "sequence-classification"), ("reward-head", "reward-head"), ("reward-lora", "lora")],
+)
+def test_a_reward_model_is_saved_as_one(runs, name, kind):
+    assert recognise(runs.folder / name, RewardSettings()).format == kind
+
+
+def test_only_the_head_of_a_frozen_base_is_trained(runs):
+    weights = runs.folder / "reward-head" / "model.safetensors"
+    with safe_open(weights, "pt") as trained, safe_open(chat_model_path() / "model.safetensors", "pt") as base:
+        name = "model.layers.0.mlp.up_proj.weight"
+        assert (trained.get_tensor(f"base_{name}") == base.get_tensor(name).float()).all()
+        assert trained.get_tensor("reward_head.weight").shape == (1, 192)
+    (loaded,) = runs.events("reward-head", "loaded")
+    assert loaded["trainable"] == 192
+
+
+def test_a_trainer_tells_its_held_out_rewards(runs):
+    rows = [json.loads(line) for line in (runs.folder / "reward" / "run" / "held_out.jsonl").read_text().splitlines()]
+    (told,) = runs.events("reward", "held out")
+    assert told["pairs"] == len(rows) > 0
+    assert told["right"] == sum(row["chosen"] > row["rejected"] for row in rows)
+
+
+def test_rollouts_are_rewarded_by_a_checkpoint_and_by_rules(runs):
+    logged = [one for one in runs.events("grpo", "logged") if "reward" in one]
+    names = {key.split("/")[1] for one in logged for key in one if key.startswith("rewards/")}
+    assert names == {"reward", "rules_yaml"}
+    for one in logged:
+        parts = one["rewards/reward/mean"] + 0.5 * one["rewards/rules_yaml/mean"]
+        assert one["reward"] == pytest.approx(parts, abs=1e-4)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_its_rows(runs):
+    failure = runs.failures["nan"]
+    assert failure["kind"] == "nan"
+    assert len(failure["sources"]) == 2
+    assert all(source.startswith("pairs.jsonl:") for source in failure["sources"])
+    assert failure["sources"][0] in failure["reason"]
+
+
+def test_a_full_disk_costs_the_save_and_no_earlier_one(runs):
+    assert runs.failures["full-disk"]["kind"] == "disk"
+    assert "--resume" in runs.failures["full-disk"]["reason"]
+    assert [one["from_step"] for one in runs.events("full-disk", "train")] == [0, 2]
+
+
+def test_a_run_that_has_ended_is_not_trained_further(runs):
+    assert [one["step"] for one in runs.events("full-disk", "ended")] == [6, 6]
+    assert max(step for step, _ in runs.losses("full-disk")) == 6
+
+
+def test_a_run_that_goes_on_has_the_losses_that_it_would_have_had(runs):
+    first = [loss for step, loss in runs.losses("full-disk") if step in (3, 4)]
+    assert len(first) == 4
+    assert first[:2] == first[2:]
+
+
+def called(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "qserve", "train", *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def flags(runs, output: Path, state: Path) -> tuple[str, ...]:
+    """Those of the run `full-disk` of methods.py."""
+    return (
+        "reward", "--model", "demo", "--data", str(runs.folder / "pairs.jsonl"), "--eval-share", "0.2",
+        "--max-steps", "6", "--eval-steps", "6", "--save-steps", "2", "--learning-rate", "1e-3", "--micro-batch", "2",
+        "--max-length", "128", "--no-gradient-checkpointing", "--output", str(output), "--state-dir", str(state),
+        "--gpu", "none",
+    )  # fmt: skip
+
+
+def wait_for_step(file: Path, step: int, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + LIMIT_S
+    while time.monotonic() < until:
+        lines = file.read_text().splitlines() if file.exists() else []
+        if any(one["event"] == "logged" and one["step"] >= step for one in map(json.loads, lines)):
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    raise AssertionError(f"no step {step} within {LIMIT_S} s")
+
+
+def test_killed_and_gone_on_with_it_is_the_run_that_it_would_have_been(runs, tmp_path):
+    output, state = tmp_path / "model", tmp_path / "state"
+    given = flags(runs, output, state)
+    process = subprocess.Popen(
+        called(*given), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    events = output / "run" / "events.jsonl"
+    wait_for_step(events, 3, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=LIMIT_S)
+    done = subprocess.run(
+        called(*given, "--resume"), capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment()
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [
+        one for one in map(json.loads, events.read_text().splitlines()) if one["event"] == "logged" and "loss" in one
+    ]
+    ours = {one["step"]: one["loss"] for one in told}
+    assert ours == dict(runs.losses("full-disk"))
+    assert "0 of" in done.stdout and "pairs turned around" in done.stdout
+    kept = RunStore.open(state / "qserve").trainings()
+    assert kept[-1].document["check"]["largest_difference"] < 1e-4
+    assert (
+        kept[-1].document["measured"]["optimizer_bytes"] == kept[-1].document["planned"]["terms"]["optimizer (reward)"]
+    )
