@@ -81,6 +81,8 @@ def check(
     else:
         refuse_given(("model", "api_key"), "for a server; name one with --url, or leave it out")
     recipe = recipe_to_check(reward, values, has_url=url is not None)
+    if recipe is not None and recipe.model is None:
+        refuse_given(("quants",), f"for a model, and {reward} names none; leave it out")
     records = _records(file)
     asked = texts_of(records)
     source = None if url is None else served_rewards(url, model, api_key)

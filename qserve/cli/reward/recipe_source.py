@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RecipeSource", "recipe_to_check", "recipe_to_score", "text_of"]
 
+# How a model is loaded where nobody says anything (`options.loading_options`).
+_LOADED_AS_IS = {"quant": "auto", "dtype": None, "max_num_batched_tokens": None}
+
 
 class RecipeSource:
     """Called with texts it tells their rewards (`texts.Rewards`). `close` ends what its parts run."""
@@ -100,7 +103,8 @@ def recipe_to_score(file: Path, values: dict[str, Any]) -> Recipe:
     if recipe.model is None:
         from qserve.reward.settings import FLAGS, RewardSettings
 
-        given = next((name for name in FLAGS if values.get(name) != getattr(RewardSettings(), name)), None)
+        defaults = {name: getattr(RewardSettings(), name) for name in FLAGS} | _LOADED_AS_IS
+        given = next((name for name, default in defaults.items() if values.get(name, default) != default), None)
         if given is not None:
             raise UsageError(f"--{given.replace('_', '-')} says how a model is asked, and {file} names none")
     return recipe

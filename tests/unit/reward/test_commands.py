@@ -111,7 +111,11 @@ def test_rules_are_scored_here_without_a_model(tmp_path: Path, capsys: pytest.Ca
     assert first["margin"] == 0.5 and first["rejected_attributes"] == [{"right": 0.0, "form": 1.0}]
     assert "compares with a reference" in without["error"]
     assert "weights {'right': 1.0, 'form': 0.5}" in capsys.readouterr().err
-    for flag, words in (("--max-length=5", "--max-length says how a model is asked"), ("--judge=pointwise", "--judge")):
+    for flag, words in (
+        ("--max-length=5", "--max-length says how a model is asked"),
+        ("--quant=4bit", "--quant says"),
+        ("--judge=pointwise", "--judge"),
+    ):
         with pytest.raises(UsageError, match=words):
             score.main([str(file), "--reward", str(recipe), flag], standalone_mode=False)
 
