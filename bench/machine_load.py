@@ -6,9 +6,10 @@ import os
 import time
 from dataclasses import dataclass
 
+import numpy as np
 import psutil
 
-__all__ = ["OthersLoad"]
+__all__ = ["MemoryProbe", "OthersLoad"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,29 @@ class OthersLoad:
         now, start = _now(), self._start
         others = (now.machine_s - start.machine_s) - (now.own_s - start.own_s)
         return max(0.0, others / ((now.wall_s - start.wall_s) * (os.cpu_count() or 1) or 1e-9))
+
+
+class MemoryProbe:
+    """How fast this machine reads its memory now, beside the best it was seen to do.
+
+    Neighbours on the same host take memory bandwidth, and no counter of ours shows it: steal is of processors alone.
+    """
+
+    def __init__(self, megabytes: int = 256) -> None:
+        self._values = np.ones(megabytes << 18, dtype=np.float32)
+        self._best = 0.0
+        self.share()
+
+    def share(self) -> float:
+        """Of the best reading so far: the best of three now, a tenth of a second in all."""
+        now = max(self._bytes_per_s() for _ in range(3))
+        self._best = max(self._best, now)
+        return now / self._best
+
+    def _bytes_per_s(self) -> float:
+        start = time.perf_counter()
+        self._values.sum()
+        return self._values.nbytes / (time.perf_counter() - start)
 
 
 def _now() -> _Moment:

@@ -7,8 +7,9 @@
 Random weights in real shapes, served by `qserve up`, loaded by `qserve bench` in closed loops. The rates of the CPU are
 measured first (`qserve doctor --measure`); then `qserve plan --no-learn` says what every load will take, and only then
 a server is started. After the first rounds `qserve plan` has learned from that run, and its figures are held against
-rounds that come later. A round in which others computed for more than --most-others of the machine is taken again, as
-long as --most-minutes allow. Exit status 1 where a figure is off by more than 15 %, after learning by more than 5 %.
+rounds that come later. A round in which others computed for more than --most-others of the machine, or around which its
+memory read slower than --least-memory of its best, is taken again, as long as --most-minutes allow. Exit status 1 where
+a figure is off by more than 15 %, after learning by more than 5 %.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from bench.machine_load import OthersLoad
+from bench.machine_load import MemoryProbe, OthersLoad
 from bench.random_checkpoint import write_checkpoint
 from bench.servers import Server, free_port, running, wait_ready
 
@@ -146,6 +147,7 @@ class Session:
         self.ends_at = time.monotonic() + 60 * arguments.most_minutes
         self.seed = arguments.seed
         self.rows: list[Row] = []
+        self.memory = MemoryProbe()
 
     @property
     def loads(self) -> list[Load]:
@@ -197,11 +199,16 @@ class Session:
         """As many as asked for; one that others disturbed is taken again while there is time."""
         kept = 0
         while kept < self.arguments.rounds:
+            memory = self.memory.share()
             figures, share = measured(server, subject, load, self._next_seed())
-            disturbed = share > self.arguments.most_others
-            self.note(round=figures, others=share, engine=subject.engine, shape=subject.shape, streams=load.streams)
+            memory = min(memory, self.memory.share())
+            disturbed = share > self.arguments.most_others or memory < self.arguments.least_memory
+            self.note(
+                round=figures, others=share, memory=memory, engine=subject.engine, shape=subject.shape,
+                streams=load.streams,
+            )  # fmt: skip
             if disturbed and time.monotonic() < self.ends_at:
-                print(f"  others had {share:.0%} of the machine: the round is taken again", flush=True)
+                print(f"  others had {share:.0%} of the machine, memory read at {memory:.0%} of its best: taken again")
                 continue
             kept += 1
             yield figures, share
@@ -237,6 +244,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="16 tokens an answer, one round, --eager")
     parser.add_argument("--eager", action="store_true", help="vLLM without compiling, which takes minutes on a CPU")
     parser.add_argument("--most-others", type=float, default=0.06, help="of the machine, in a round that counts")
+    parser.add_argument("--least-memory", type=float, default=0.85, help="of its best rate, around a round that counts")
     parser.add_argument("--most-minutes", type=float, default=20.0, help="until when rounds are taken again")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 10**6)
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "qserve-speed-against-engines.jsonl")

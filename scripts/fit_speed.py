@@ -63,7 +63,8 @@ _HEADER = """# The part of a card's bandwidth and peak that kernels reach. Writt
 # prefill_*  causal attention of a prompt, by head_dim: [t0_us, peak share, bandwidth share, residual]
 # moe_*      all experts of a layer: [t0_us, bandwidth share, peak share, skew of routing, q, residual]
 # reduce_N   all-reduce over N cards: [t0_us, GB/s, residual]
-# state_*    gated delta rule: decode [t0_us, bandwidth share, residual], prefill [t0_us, ns a token and head, residual]
+# state_*    gated delta rule: decode [t0_us, bandwidth share, residual], prefill [t0_us, ns a token of the longest
+#            prompt, ns a token and head, residual]
 """
 
 
@@ -249,9 +250,11 @@ def _states(card: Card, table: pd.DataFrame) -> dict[str, list[float]]:
     prefill = table[(table.phase == "context") & (table.num_tokens >= 64) & (table.num_tokens <= 65536)]
     prefill = prefill.groupby(keys, as_index=False).us.sum()  # convolution and rule
     work = (prefill.batch_size * prefill.seq_len * prefill.num_v_heads).to_numpy(float)
+    columns = {"length": prefill.seq_len.to_numpy(float), "work": work}
     fits["state_prefill"] = _fit(
-        lambda x, c: x[0] + c["work"] * x[1] / 1000, {"work": work}, prefill, [30, 1], [1, 0.01], [400, 30]
-    )
+        lambda x, c: x[0] + (c["length"] * x[1] + c["work"] * x[2]) / 1000, columns, prefill,
+        [30, 30, 1], [1, 0.01, 0.01], [400, 300, 30],
+    )  # fmt: skip
     return {name: row for name, row in fits.items() if row[-1] < _MOST_RESIDUAL}
 
 

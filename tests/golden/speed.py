@@ -50,6 +50,10 @@ _ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm", "trans
 _QUANTS = {"": "bf16", "int8-w8a8": "w8a8"}
 # Pages that name no release, by when they appeared: early 2025 (with DeepSeek-R1's distilled models); May 2025.
 _RELEASES = {"www.databasemart.com": "0.7", "github.com": "0.8.5"}
+# How InferenceX served and asked (SemiAnalysisAI/InferenceX, benchmarks/single_node/qwen3.5_*.sh, spring of 2026):
+# lengths of 0.8 to 1.0 of what is named (RANDOM_RANGE_RATIO), fp8 cache beside fp8 and fp4 weights; its recipes for
+# B200, and those of B300 made after them, look at the queue every 10 decode steps, from 16 streams on every 30.
+_SHORTEST_SHARE = 0.8
 # Runs of one stream are alike: two of them tell what ten would.
 _MOST_PROMPTS = 2500
 
@@ -69,6 +73,10 @@ class Case:
     is_saturated: bool
     rows: tuple[tuple[str, str, float], ...]
     """(id, metric, value) of each."""
+    chunk: int = 0
+    """Tokens of a step, 0 for the engine's own."""
+    recv_interval: int = 1
+    cache: str = "bf16"
 
     @property
     def era(self) -> str:
@@ -124,12 +132,31 @@ def _case(rows: list[dict[str, str]]) -> Case | None:
     load = _load(row)
     if load is None or row["gpu"] not in _CARDS or _config(row["model"]) is None:
         return None
+    source = row["source"].replace("#NVIDIA", "#InferenceX") if _is_inferencex(row) else row["source"]
     return Case(
-        row["source"], row["model"], _quant(row), _ENGINES[row["engine"]],
+        source, row["model"], _quant(row), _ENGINES[row["engine"]],
         row["engine_version"] or _RELEASES.get(row["source"].split("/")[2], ""), _CARDS[row["gpu"]],
         int(note[1]) if note else max(ranks, 1), load,
         _is_saturated(row), tuple((one["id"], one["metric"], _value(one)) for one in rows),
+        **_recipe(row, load),
     )  # fmt: skip
+
+
+def _recipe(row: dict[str, str], load: Load) -> dict[str, Any]:
+    """The server's flags where the source's scripts name them."""
+    if not _is_inferencex(row):
+        return {}
+    cache = "bf16" if row["quant"] == "bf16" else "fp8"
+    if row["gpu"] == "h200_sxm":
+        return {"chunk": 16384, "cache": cache}
+    if row["gpu"] == "b300_sxm" and row["quant"] == "fp8" and row["engine_version"].startswith("0.5.10"):
+        return {"chunk": 16384, "recv_interval": 10, "cache": cache}
+    return {"chunk": 32768, "recv_interval": 30 if (load.streams or 0) >= 16 else 10, "cache": cache}
+
+
+def _is_inferencex(row: dict[str, str]) -> bool:
+    """Its own rows, and those that another list took from it."""
+    return "397B" in row["model"] and ("origin InferenceX" in row["notes"] or "gap_analysis" in row["notes"])
 
 
 def _quant(row: dict[str, str]) -> str:
@@ -154,8 +181,11 @@ def _load(row: dict[str, str]) -> Load | None:
     if new < 1 or out < 1:
         return None
     if row["concurrency"]:
-        streams = round(float(row["concurrency"]))
-        return Load(new, out, concurrency=streams, num_prompts=min(prompts, _MOST_PROMPTS) or None, jitter=_jitter(row))
+        streams, jitter = round(float(row["concurrency"])), _jitter(row)
+        if _is_inferencex(row):
+            mean = (1 + _SHORTEST_SHARE) / 2
+            new, out, jitter = round(new * mean), round(out * mean), 1 / mean - 1
+        return Load(new, out, concurrency=streams, num_prompts=min(prompts, _MOST_PROMPTS) or None, jitter=jitter)
     if row["request_rate"] == "inf" and prompts:
         return Load(new, out, burst=prompts, jitter=_jitter(row))
     return Load(new, out, rps=float(row["request_rate"]), num_prompts=prompts or None) if row["request_rate"] else None
@@ -195,7 +225,7 @@ def plan_case(case: Case, costs: EngineCosts | None = None, card: CardSpeed | No
         return figures_of(simulate(steps, case.load, Limits(1, 10**6, 10**9)), case.load)  # type: ignore[arg-type]
     costs = costs or engine_costs(case.engine, case.version)
     network = _network(case.model, case.quant, tuple(card.peaks), card.is_hopper, case.ranks)
-    steps = StepTimes(card, network, costs)
+    steps = StepTimes(card, network, costs, case.cache)
     run = simulate(steps, case.load, _limits(case, costs, steps))
     return figures_of(run, case.load)
 
@@ -220,7 +250,7 @@ def _limits(case: Case, costs: EngineCosts, steps: StepTimes) -> Limits:
     per_token = (spec.num_full_layers + spec.num_sliding_layers) * network.kv_heads * spec.head_dim * 4
     tokens = int(max(0.9 * memory - weights - 4e9, 4e9) / per_token)
     seqs = 256 if case.engine == "vllm" and case.era != "vllm-async" else 1024
-    return Limits(seqs, costs.max_num_batched_tokens, tokens)
+    return Limits(seqs, case.chunk or costs.max_num_batched_tokens, tokens, case.recv_interval)
 
 
 def planned_value(case: Case, metric: str, figures: Figures) -> tuple[str, float] | None:

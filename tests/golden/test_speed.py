@@ -59,5 +59,5 @@ def test_every_row_is_judged_or_says_why_not() -> None:
         rows = list(csv.DictReader(file))
     assert [row["not_judged"] for row in rows] == list(reasons(rows)), "scripts/judge_speed_rows.py --write"
     judged = {row_id for one in cases() for row_id, _, _ in one.rows}
-    assert len(judged) > 2100
+    assert len(judged) > 2050
     assert judged <= {row["id"] for row in rows if not row["not_judged"]}

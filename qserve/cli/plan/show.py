@@ -12,6 +12,8 @@ from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_o
 from qserve.cli.terminal import console_of
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import DevicePlan, Plan
+from qserve.planner.replicas.plans import num_engines
+from qserve.planner.speed.estimate import replicas_of
 from qserve.units import format_bytes
 
 __all__ = ["show_plan"]
@@ -71,12 +73,14 @@ def _device(device: DevicePlan, count: int) -> RenderableType:
 def _limits(plan: Plan) -> RenderableType:
     workload, placement = plan.workload, plan.placement
     sizes = (placement.tensor_parallel_size, placement.pipeline_parallel_size)
+    servers, engines = replicas_of(plan), num_engines(plan)
+    each = f" on each of {servers} servers" if servers > 1 else f" on each of {engines} engines" if engines > 1 else ""
     share, cache_bytes = placement.gpu_memory_utilization, placement.kv_cache_memory_bytes
     rows: list[tuple[str, str | None]] = [
         ("max_model_len", f"{workload.max_model_len} tokens"),
         ("max_num_seqs", f"{workload.max_num_seqs}"),
         ("max_num_batched_tokens", f"{workload.max_num_batched_tokens}"),
-        ("KV cache", f"{plan.kv_cache_tokens} tokens: {plan.max_concurrency:g} × max_model_len at once"),
+        ("KV cache", f"{plan.kv_cache_tokens} tokens: {plan.max_concurrency:g} × max_model_len at once{each}"),
         ("parallel", f"tensor {sizes[0]}, pipeline {sizes[1]}" if max(sizes) > 1 else None),
         ("gpu_memory_utilization", f"{share:g} of the whole card" if share else None),
         ("kv_cache_memory_bytes", f"{cache_bytes} ({format_bytes(cache_bytes)})"),

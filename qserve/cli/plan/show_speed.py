@@ -77,7 +77,9 @@ def _verdict(layout: Layout) -> str:
 def _load(load: dict[str, Any]) -> str:
     lengths = f"{load['input']} + {load['output']} tokens"
     if load["assumed"]:
-        return f"one stream of {lengths} (no load was named: --rps, --concurrency, --users, --burst)"
+        streams = load["concurrency"]
+        what = "one stream" if streams == 1 else f"one stream for each of {streams} servers,"
+        return f"{what} of {lengths} (no load was named: --rps, --concurrency, --users, --burst)"
     if "rps" in load:
         return f"{load['rps']:g} requests/s of {lengths}"
     name = next(key for key in ("users", "burst", "trace", "concurrency") if key in load)
@@ -119,20 +121,27 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
 def _alternatives(rows: list[dict[str, Any]], monthly: bool, with_targets: bool) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="bold")
     table.add_column("layout")
-    names = ("cards", "TTFT ms", "TPOT ms", "tokens/s", "in time", "$ a month" if monthly else "$/h")
-    for name in names:
+    in_time = ("in time",) if with_targets else ()
+    for name in ("cards", "TTFT ms", "TPOT ms", "tokens/s", *in_time, "$ a month" if monthly else "$/h"):
         table.add_column(name, justify="right")
-    # The chosen one, then what nothing beats, then by time to a whole answer.
-    ordered = sorted(rows, key=lambda row: (not row["chosen"], not row["pareto"]))
-    for row in ordered[:_MOST_ROWS]:
+    for row in _in_order(rows)[:_MOST_ROWS]:
         price = row["price_per_month"] if monthly else row["price_per_hour"]
         table.add_row(
             row["layout"] + (" ·" if row["pareto"] else ""),
             f"{row['cards']}", f"{row['ttft_ms']:.0f}", f"{row['tpot_ms']:.1f}", f"{row['output_tokens_per_s']:.0f}",
-            f"{100 * row['kept_share']:.0f} %" if with_targets else "-", _dollars(price),
+            *([f"{100 * row['kept_share']:.0f} %"] if with_targets else []), _dollars(price),
             style="bold" if row["chosen"] else "",
         )  # fmt: skip
     return table
+
+
+def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The chosen one, its quantization on other numbers of cards, what nothing beats, the rest by time to an answer."""
+    chosen = next((row for row in rows if row["chosen"]), rows[0])
+    alike = {row["cards"]: row for row in reversed(rows) if row["quant"] == chosen["quant"]}
+    alike.pop(chosen["cards"], None)
+    kept = [id(row) for row in alike.values()]
+    return sorted(rows, key=lambda row: (not row["chosen"], id(row) not in kept, not row["pareto"]))
 
 
 def _ms(value: float) -> str:

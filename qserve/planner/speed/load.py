@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from qserve.errors import UsageError
 
@@ -18,8 +18,7 @@ THINK_S = 30.0
 _MOST_PROMPTS = 2500
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(NamedTuple):
     """One request: `at_s` after the start, and its lengths in tokens.
 
     `after` is the place in the trace of the request whose answer it waits for; `at_s` is the pause from there on.
@@ -101,9 +100,10 @@ class Load:
 
     def lengths(self, draw: random.Random) -> tuple[int, int]:
         """One request's tokens: `jitter` around the named ones, so that answers do not end in step."""
-        low, high = 1 - self.jitter, 1 + self.jitter
-        new = max(1, round(self.input_tokens * (1 - self.prefix_share) * draw.uniform(low, high)))
-        return new, max(1, round(self.output_tokens * draw.uniform(low, high)))
+        low, width = 1 - self.jitter, 2 * self.jitter
+        new = round(self.input_tokens * (1 - self.prefix_share) * (low + width * draw.random()))
+        out = round(self.output_tokens * (low + width * draw.random()))
+        return new or 1, out or 1
 
     def arrivals(self, draw: random.Random) -> Iterator[Arrival]:
         """The requests that come by themselves: all of an open load, the first of each stream of a closed one."""

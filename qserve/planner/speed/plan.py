@@ -11,6 +11,7 @@ from qserve.errors import QserveError, UsageError
 from qserve.planner.engine import changed_request
 from qserve.planner.make import make_plan
 from qserve.planner.plan import DevicePlan, Plan
+from qserve.planner.replicas.plans import num_engines
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import estimate_speed, is_launch_bound
 from qserve.planner.speed.figures import Targets
@@ -33,7 +34,7 @@ def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
     if wanted.load is None and not wanted.replicas:
         return with_one_stream(make_plan(checkpoint, hardware, request), checkpoint, hardware, wanted.measured)
     layouts = layouts_for(checkpoint, hardware, request, wanted, tunes=bool(wanted.targets))
-    if not layouts:
+    if not layouts or (wanted.replicas and num_engines(layouts[0].plan) > 1):
         return _refused(checkpoint, hardware, request, wanted)
     chosen = choose_layout(layouts, wanted.targets)
     device = hardware.cpu_device if chosen.plan.on_cpu or not hardware.devices else hardware.devices[0]
@@ -51,10 +52,10 @@ def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
                     "kept_share": round(better.kept, 3), "met": better.kept >= KEPT_SHARE} if wanted.targets else None,
         "suggestions": [vars(one) for one in found],
         **better.price.to_json(),
+        **({"replicas": 1, "engines": engines} if (engines := num_engines(final)) > 1 else {}),
     }  # fmt: skip
     return replace(
-        final, speed=speed, suggestions=(*final.suggestions, *found), explanations=(*final.explanations, *notes),
-        notes=(*_without_idle(final.notes), *notes),
+        final, speed=speed, suggestions=(*final.suggestions, *found), notes=(*_without_idle(final.notes), *notes),
     )  # fmt: skip
 
 
@@ -105,12 +106,22 @@ def with_one_stream(plan: Plan, checkpoint: Checkpoint, hardware: Hardware, meas
 def _refused(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest) -> Plan:
     plan = make_plan(checkpoint, hardware, request)
     if plan.fits and wanted.replicas:
-        ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
-        raise UsageError(
-            f"--replicas {wanted.replicas} times {ranks} cards each are more than the {max(1, len(hardware.devices))} "
-            "that are there; lower --replicas or --tensor-parallel-size"
-        )
+        raise UsageError(_too_many(plan, wanted.replicas, len(hardware.devices)))
     return plan
+
+
+def _too_many(plan: Plan, replicas: int, have: int) -> str:
+    if plan.on_cpu or is_launch_bound(plan):
+        where = "a CPU" if plan.on_cpu else f"the engine {plan.engine}"
+        return f"--replicas {replicas}: speed is planned of one server on {where}; leave it out"
+    if num_engines(plan) > 1:
+        return f"--replicas {replicas} and --data-parallel-size {num_engines(plan)}: one or the other; leave one out"
+    ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
+    each = "a card" if ranks == 1 else f"{ranks} cards"
+    return (
+        f"--replicas {replicas} of {each} each need {replicas * ranks} cards, and {have} "
+        f"{'is' if have == 1 else 'are'} there; lower --replicas or --tensor-parallel-size"
+    )
 
 
 def _planned(layout: Layout, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Plan:
@@ -136,9 +147,13 @@ def _planned(layout: Layout, checkpoint: Checkpoint, hardware: Hardware, request
 
 
 def _shown(chosen: Layout, layouts: list[Layout], front: set[int]) -> list[Layout]:
-    """The chosen one first, then by time to a whole answer; of the front none is left out."""
+    """The chosen one first, then by time to a whole answer.
+
+    None is left out of the front, nor what the chosen quantization reaches with another number of cards.
+    """
     rest = sorted((one for one in layouts if one is not chosen), key=lambda one: one.e2e_ms)
-    kept = {id(one) for one in rest[: _MOST_ALTERNATIVES - 1]} | front
+    alike = {one.cards: one for one in reversed(rest) if one.plan.quant.scheme == chosen.plan.quant.scheme}
+    kept = {id(one) for one in (*rest[: _MOST_ALTERNATIVES - 1], *alike.values())} | front
     return [chosen, *(one for one in rest if id(one) in kept)]
 
 
@@ -159,7 +174,21 @@ def _choice(chosen: Layout, layouts: list[Layout], targets: Targets, have: int) 
         else:
             yield f"{name}: no layout keeps the targets; here {share}"
         return
-    yield f"{name}: the shortest time to a whole answer at this load of {len(layouts)} layouts counted{free}"
+    yield f"{name}: {_quickest(chosen, layouts)}{free}"
+
+
+def _quickest(chosen: Layout, layouts: list[Layout]) -> str:
+    """Among which layouts the chosen one answers soonest: quantizations of less quality are not among them."""
+    scheme, same = chosen.plan.quant.scheme, [one for one in layouts if one.quality == chosen.quality]
+    if len(same) == 1:
+        found = f"the only layout in {scheme} that fits"
+    elif chosen.e2e_ms <= min(one.e2e_ms for one in same):
+        found = f"of {len(same)} layouts in {scheme} the shortest time to a whole answer at this load"
+    else:
+        found = f"of {len(same)} layouts in {scheme} the one of fewest cards that is within 5 % of the shortest answers"
+    if min(one.e2e_ms for one in layouts) < chosen.e2e_ms and len(same) < len(layouts):
+        found += "; what answers sooner keeps less of the model's precision (--quant takes it)"
+    return found
 
 
 def _compared(chosen: Layout, layouts: list[Layout]) -> Iterator[str]:

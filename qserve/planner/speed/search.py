@@ -14,6 +14,7 @@ from qserve.errors import QserveError
 from qserve.planner.engine import changed_request, option_value
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
+from qserve.planner.replicas.plans import num_engines
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import SpeedEstimate, estimate_speed, is_launch_bound, replica_of
 from qserve.planner.speed.figures import Targets
@@ -132,11 +133,17 @@ def layouts_for(
         device = device_for(hardware, plan)
         ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
         most = max(1, len(hardware.devices) // ranks) if not plan.on_cpu and not is_launch_bound(plan) else 1
-        counts = [wanted.replicas] if wanted.replicas else sorted({n for n in _REPLICAS if n <= most} | {most})
-        counts = [count for count in counts if count <= most]
-        each = (_layout(plan, spec, device, wanted, count) for count in counts)
+        each = (_layout(plan, spec, device, wanted, count) for count in _counts(plan, wanted, most))
         found += [tuned(one, spec, device, wanted, request) if tunes else one for one in each]
     return found
+
+
+def _counts(plan: Plan, wanted: SpeedRequest, most: int) -> list[int]:
+    """Servers that share the load: the ones asked for, or what the cards hold; engines of one server count as such."""
+    engines = num_engines(plan)
+    fixed = engines if engines > 1 else wanted.replicas
+    counts = [fixed] if fixed else sorted({count for count in _REPLICAS if count <= most} | {most})
+    return [count for count in counts if count <= most]
 
 
 def choose_layout(layouts: list[Layout], targets: Targets) -> Layout:
@@ -231,6 +238,7 @@ def _beats(other: Layout, one: Layout) -> bool:
 
 def _layout(plan: Plan, spec: ModelSpec, device: Device, wanted: SpeedRequest, replicas: int) -> Layout:
     speed, targets = estimate_speed(plan, spec, device, wanted.named_load, replicas, wanted.measured), wanted.targets
+    speed = replace(speed, is_named=wanted.load is not None)
     kept = surely = 1.0
     if targets:
         kept = speed.figures.kept_share(targets)

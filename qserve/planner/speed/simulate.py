@@ -10,7 +10,7 @@ import heapq
 import random
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.terms.engine_costs import EngineCosts
@@ -35,15 +35,19 @@ class Steps(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds a step: sequences, tokens of a step, tokens of KV cache of the replica."""
+    """What bounds a step: sequences, tokens of a step, tokens of KV cache of the replica.
+
+    `recv_interval`: decode steps between two looks at what has arrived, as SGLang's --scheduler-recv-interval has it;
+    an idle server looks at once, and so does one that has just prefilled.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     kv_cache_tokens: int
+    recv_interval: int = 1
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """One answered request: seconds from its arrival to the first token and to the last one.
 
     `place` counts requests in the order of the trace, else as they were issued.
@@ -111,6 +115,8 @@ class _Scheduler:
         self.step = self.held_tokens = self.preemptions = self.rejected = self.count = self.issued = self.peak = 0
         self.promised = 0
         """Tokens of admitted prompts that are not in the cache yet."""
+        self.receives_at = 0
+        """The step from which arrivals are looked at again."""
         self.is_closed, self.total_prompts = not load.is_open, load.total_prompts
         self.done: list[Finished] = []
         costs = steps.costs
@@ -143,9 +149,20 @@ class _Scheduler:
         ready = at_s + self.intake_s + self.intake_s_per_token * input_tokens
         heapq.heappush(self.future, (ready, self.issued, request))
 
-    def _admit(self) -> None:
+    def _receive(self) -> None:
+        interval = self.limits.recv_interval
+        if interval > 1 and self.running:
+            late = self.step - self.receives_at
+            if late < 0:
+                return
+            self.receives_at = self.step + interval - late % interval
+            if late % interval:
+                return
         while self.future and self.future[0][0] <= self.now + 1e-9:
             self.waiting.append(heapq.heappop(self.future)[2])
+
+    def _admit(self) -> None:
+        self._receive()
         limits = self.limits
         watermark = 0.01 * limits.kv_cache_tokens if self.running or self.prefilling else 0
         while self.waiting and len(self.running) + len(self.prefilling) < limits.max_num_seqs:
@@ -183,6 +200,7 @@ class _Scheduler:
         taken = self.steps.mixed_s(decoding, self._mean_context(), chunks or [(1, 0)])
         self.now += taken
         self.prefill_s += taken
+        self.receives_at = self.step
         if decoding:
             self._advance(1)
         for request in completed:
@@ -199,7 +217,8 @@ class _Scheduler:
         self.running[self.count] = request
         heapq.heappush(self.ends, (request.ends_at, self.count))
         self.peak = max(self.peak, len(self.running))
-        self._finish()
+        if request.ends_at <= self.step:
+            self._finish()
 
     def _decode_leap(self) -> None:
         """As many steps as are alike: to the next end, the next arrival, or the last free block."""
@@ -213,11 +232,19 @@ class _Scheduler:
         one = self.steps.decode_s(batch, context)
         if self.future and not self.waiting:
             until = self.future[0][0] - self.now
-            count = min(count, max(1, int(until / one) + 1))
+            count = min(count, self._steps_to_receive(max(1, int(until / one) + 1)))
         count = max(1, count)
         self.now += count * (one if count < 8 else self.steps.decode_s(batch, context + count / 2))
         self._advance(count)
         self._finish()
+
+    def _steps_to_receive(self, steps: int) -> int:
+        """From now to the first look at what arrives in so many steps."""
+        interval = self.limits.recv_interval
+        if interval == 1:
+            return steps
+        first = self.receives_at - self.step
+        return first + max(0, -(-(steps - first) // interval)) * interval
 
     def _advance(self, count: int) -> None:
         self.step += count

@@ -161,8 +161,10 @@ class StepTimes:
                 total += network.attention_layers * self._causal_us(new, before)
             if network.sliding_layers:
                 total += network.sliding_layers * self._causal_us(new, min(before, network.sliding_window))
-            if network.state_layers:
-                total += network.state_layers * kernels.state_prefill_us(self.card, network.value_heads, new)
+        if network.state_layers and chunks:
+            news = [new for new, _ in chunks]
+            one = kernels.state_prefill_us(self.card, network.value_heads, sum(news), max(news))
+            total += network.state_layers * one
         return total
 
     def _causal_us(self, new: int, before: int) -> float:

@@ -58,6 +58,8 @@ def test_eight_cards_and_a_rate_take_the_fewest_that_surely_keep_the_targets() -
     assert len(found["devices"]) == chosen["cards"]
     assert chosen["kept_share_at_band"] >= 0.9
     assert speed["max_rps"]["value"] > 12
+    alike = {row["cards"] for row in speed["alternatives"] if row["quant"] == "bf16"}
+    assert alike > {chosen["cards"], 8}, "what the chosen quantization does on other numbers of cards"
 
 
 def test_fewer_sequences_at_once_where_more_would_miss_the_time_per_token() -> None:
@@ -166,3 +168,39 @@ def test_pipelines_are_named() -> None:
     speed = plan("--model", "Qwen/Qwen3-30B-A3B", "--gpu", "rtx-3090:2", "--concurrency", "8")["speed"]
     for row in speed["alternatives"]:
         assert ("PP" in row["layout"]) == (row["pipeline_parallel_size"] > 1)
+
+
+def test_a_plan_says_in_which_quantization_its_answers_are_the_shortest() -> None:
+    notes = plan("--model", "Qwen/Qwen3-8B", "--gpu", "rtx-4090", "--users", "30")["notes"]
+    told = next(note for note in notes if note.startswith("bf16, 1 × TP 1: "))
+    assert "the only layout in bf16" in told
+    assert "keeps less of the model's precision" in told
+
+
+def test_servers_side_by_side_without_a_load_have_a_stream_each() -> None:
+    found = CliRunner().invoke(
+        command, ["--no-learn", "--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:4", "--replicas", "2"]
+    )
+    assert "one stream for each of 2 servers" in found.stdout
+    assert "on each of 2 servers" in found.stdout
+    assert "in time" not in found.stdout
+
+
+def test_an_engine_that_runs_alone_says_so_of_replicas() -> None:
+    arguments = ["--model", "Qwen/Qwen3-8B", "--engine", "transformers", "--gpu", "rtx-4090:2", "--replicas", "2"]
+    found = CliRunner().invoke(command, ["--no-learn", *arguments])
+    assert found.exit_code != 0
+    assert "one server on the engine transformers" in str(found.output) + str(found.exception)
+
+
+def test_engines_of_one_server_share_the_load_as_replicas_do() -> None:
+    load = ["--model", "Qwen/Qwen3-30B-A3B", "--gpu", "l40s:4", "--quant", "bf16", "--concurrency", "8"]
+    spread = plan(*load, "--data-parallel-size", "2")
+    apart = plan(*load, "--replicas", "2")
+    assert spread["engine_args"][spread["engine_args"].index("--data-parallel-size") + 1] == "2"
+    assert (spread["speed"]["replicas"], spread["speed"]["engines"]) == (1, 2)
+    assert {row["replicas"] for row in spread["speed"]["alternatives"]} == {2}
+    assert spread["speed"]["tpot_ms"] == apart["speed"]["tpot_ms"]
+    assert len(spread["devices"]) == len(apart["devices"]) == 4
+    result = CliRunner().invoke(command, ["--no-learn", *load, "--data-parallel-size", "2", "--replicas", "2"])
+    assert "one or the other" in str(result.exception)

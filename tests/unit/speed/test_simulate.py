@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -91,6 +91,22 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def test_a_rate_above_what_is_served_makes_the_queue_grow() -> None:
     slow, fast = (simulate(FlatSteps(), Load(400, 20, rps=rate, num_prompts=60), LIMITS) for rate in (0.5, 20.0))
     assert figures_of(fast, Load()).ttft_ms.mean > 5 * figures_of(slow, Load()).ttft_ms.mean
+
+
+def test_a_server_that_looks_for_arrivals_every_ten_steps_lets_them_wait_for_the_tenth() -> None:
+    """One runs since 0.1 s; another comes in its third step and is seen after the tenth."""
+    load = trace((0.0, 100, 101), (0.125, 50, 2))
+    at_once, seldom = (simulate(FlatSteps(), load, replace(LIMITS, recv_interval=every)) for every in (1, 10))
+    first, second = (min(run.finished, key=lambda one: one.output_tokens).ttft_s for run in (at_once, seldom))
+    assert first == pytest.approx(0.13 - 0.125 + 0.05)
+    assert second == pytest.approx(0.20 - 0.125 + 0.05)
+    assert simulate(FlatSteps(), trace((0.0, 100, 5)), replace(LIMITS, recv_interval=10)).finished[0].ttft_s < 0.11
+
+
+def test_looking_seldom_loses_no_request() -> None:
+    rare = replace(LIMITS, recv_interval=30)
+    assert len(simulate(FlatSteps(), Load(50, 7, rps=9.0, num_prompts=80), rare).finished) == 80
+    assert len(simulate(FlatSteps(), Load(50, 40, concurrency=12, num_prompts=90), rare).finished) == 90
 
 
 def test_cached_prefixes_shorten_the_first_token() -> None:

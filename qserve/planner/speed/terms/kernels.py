@@ -80,10 +80,14 @@ def state_decode_us(card: CardSpeed, value_heads: int, sequences: int) -> float:
     return floor + 1e6 * sequences * value_heads * _STATE_BYTES / (card.bandwidth * bandwidth_share)
 
 
-def state_prefill_us(card: CardSpeed, value_heads: int, tokens: int) -> float:
-    """Convolution and chunked rule over a prompt: linear in its length."""
-    floor, ns_per_token_and_head = card.kernel("state_prefill")[:2]
-    return floor + tokens * value_heads * ns_per_token_and_head / 1000
+def state_prefill_us(card: CardSpeed, value_heads: int, tokens: int, longest: int) -> float:
+    """Convolution and chunked rule over prompts of `tokens` in all.
+
+    Linear in their length. The chunks of one prompt follow each other, so that the `longest` one takes its time however
+    few heads a rank has.
+    """
+    floor, ns_per_token, ns_per_token_and_head = card.kernel("state_prefill")[:3]
+    return floor + (longest * ns_per_token + tokens * value_heads * ns_per_token_and_head) / 1000
 
 
 def _joined(first: float, second: float, q: float) -> float:
