@@ -211,21 +211,24 @@ def test_compose_is_what_the_specification_allows(deployed, tmp_path):
     assert flags_of(service["command"])["tensor_parallel_size"] == 2
 
 
+def said_by_systemd(file):
+    """What `systemd-analyze verify` says of this file; of the units of the machine it says other things."""
+    call = ["systemd-analyze", "verify", "--man=no", file]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
+    return [line for line in done.stderr.splitlines() if file.name in line]
+
+
 def test_a_unit_is_what_systemd_reads(deployed, tmp_path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze here")
+    unit = deployed("systemd", "--config", "demo-cpu", "--user", "daemon", "--host", "0.0.0.0")
+    broken = tmp_path / "broken.service"
+    broken.write_text(unit.replace("KillMode=mixed", "KillMode=both"))
+    if not any("kill mode" in line for line in said_by_systemd(broken)):
+        pytest.skip("systemd-analyze reads no unit here")
     file = tmp_path / "demo-cpu.service"
-    file.write_text(deployed("systemd", "--config", "demo-cpu", "--user", "daemon", "--host", "0.0.0.0"))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", file], capture_output=True, text=True, check=False, timeout=60
-    )
-    # It also reads the units of this machine, and says what it thinks of those.
-    assert [line for line in done.stderr.splitlines() if file.name in line] == []
-    file.write_text(file.read_text().replace("KillMode=mixed", "KillMode=both"))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", file], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert "kill mode" in done.stderr
+    file.write_text(unit)
+    assert said_by_systemd(file) == []
 
 
 def test_a_unit_runs_this_environment_and_waits_for_ready(deployed):
