@@ -96,12 +96,13 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
         spread = f"p50 {_ms(one['p50'])}, p90 {_ms(one['p90'])}, p99 {_ms(one['p99'])}" if is_spread else ""
         grid.add_row(Text(name, style="bold"), f"{_ms(one['mean'])} mean", Text(f"({band})", style="dim"), spread)
     tokens, requests, most = speed["output_tokens_per_s"], speed["requests_per_s"], speed["max_rps"]
+    kept = " within the targets" if speed.get("targets") else ""
     grid.add_row(
         Text("rate", style="bold"),
         f"{tokens['value']:.0f} tokens/s",
         Text(f"({tokens['low']:.0f} to {tokens['high']:.0f})", style="dim"),
         f"{requests['value']:.2f} requests/s"
-        + (f"; at most {most['value']:.2f} ({most['low']:.2f} to {most['high']:.2f})" if most else ""),
+        + (f"; at most {most['value']:.2f}{kept} ({most['low']:.2f} to {most['high']:.2f})" if most else ""),
     )
     targets = speed.get("targets")
     if targets:
