@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from qserve.errors import QserveError
 from qserve.training.job import RewardSource
 
 __all__ = ["reward_functions"]
@@ -75,9 +76,14 @@ def _served(url: str) -> RewardFunction:
         references = columns.get("references")
         if references and any(references):
             body["references"] = references
-        answer = client.post(f"{url.rstrip('/')}/v1/reward", json=body)
+        try:
+            answer = client.post(f"{url.rstrip('/')}/v1/reward", json=body)
+        except httpx.HTTPError as error:
+            raise QserveError(
+                f"the reward host at {url} does not answer ({error}); --resume goes on once it does"
+            ) from None
         if answer.is_error:
-            raise RuntimeError(f"the reward host at {url} answered {answer.status_code}: {answer.text[:300]}")
+            raise QserveError(f"the reward host at {url} answered {answer.status_code}: {answer.text[:300]}")
         return [float(row["reward"]) for row in answer.json()["data"]]
 
     return reward

@@ -1,0 +1,97 @@
+"""What rewards rollouts over HTTP: what is asked, what comes back, and what is said where nothing does."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+pytest.importorskip("httpx")
+
+from qserve.errors import QserveError
+from qserve.training.job import RewardSource
+from qserve.training.process.rewards import reward_functions
+
+PROMPT = [{"role": "user", "content": "2+3?"}]
+
+
+def answer(text: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": text}]
+
+
+class Host(HTTPServer):
+    """Rewards the length of an answer; `status` is what it answers with."""
+
+    status = 200
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.asked: list[tuple[str | None, dict]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Host
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((self.headers["Authorization"], body))
+        data = [{"reward": float(len(one[-1]["content"]))} for one in body["conversations"]]
+        content = json.dumps({"data": data}).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    monkeypatch.setenv("QSERVE_API_KEY", "secret")
+    server = Host()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
+
+
+def test_a_batch_is_asked_in_one_request_with_its_references(host: Host) -> None:
+    (reward,) = reward_functions([RewardSource(host.url)])
+    told = reward([PROMPT, PROMPT], [answer("5"), answer("five")], references=["5", "5"], completion_ids=[[1], [2]])
+    assert told == [1.0, 4.0]
+    ((key, body),) = host.asked
+    assert key == "Bearer secret"
+    assert body["conversations"][1] == [*PROMPT, *answer("five")]
+    assert body["references"] == ["5", "5"]
+
+
+def test_an_answer_without_a_token_gets_the_lowest_of_its_batch(host: Host) -> None:
+    (reward,) = reward_functions([RewardSource(host.url)])
+    assert reward([PROMPT] * 3, [answer("four"), answer(""), answer("ab")]) == [4.0, 2.0, 2.0]
+    assert len(host.asked[0][1]["conversations"]) == 2
+    assert reward([PROMPT], [answer("")]) == [0.0]
+
+
+def test_a_host_that_fails_is_named(host: Host) -> None:
+    (reward,) = reward_functions([RewardSource(host.url)])
+    host.status = 503
+    with pytest.raises(QserveError, match="answered 503"):
+        reward([PROMPT], [answer("5")])
+    (nobody,) = reward_functions([RewardSource("http://127.0.0.1:9")])
+    with pytest.raises(QserveError, match=r"does not answer.*--resume"):
+        nobody([PROMPT], [answer("5")])
+
+
+def test_each_reward_is_logged_under_its_name() -> None:
+    sources = [RewardSource("http://127.0.0.1:8000/"), RewardSource("http://127.0.0.1:9")]
+    assert [function.__name__ for function in reward_functions(sources)] == ["127_0_0_1_8000", "127_0_0_1_9"]
