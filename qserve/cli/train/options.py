@@ -148,7 +148,22 @@ def _reward(text: str) -> RewardSource:
     weight, mark, target = text.partition("=")
     if not mark or "/" in weight or not weight.replace(".", "", 1).replace("-", "", 1).isdigit():
         weight, target = "1", text
+    _refuse_model_in_recipe(target)
     return RewardSource(source_at(target), float(weight))
+
+
+def _refuse_model_in_recipe(target: str) -> None:
+    """Its model would have to be loaded beside the trainer's own; a server holds it."""
+    from qserve.reward.recipe import is_recipe, read_recipe
+
+    if not is_recipe(target):
+        return
+    recipe = read_recipe(Path(target).expanduser())
+    if recipe.model is not None or recipe.asks_served:
+        raise UsageError(
+            f"{target} combines rules with a model, which a server holds: qserve up --reward {target}, and then "
+            "--reward http://127.0.0.1:8000"
+        )
 
 
 def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None = None) -> TrainingRequest:

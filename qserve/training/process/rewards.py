@@ -70,23 +70,39 @@ def _served(url: str) -> RewardFunction:
     key = os.environ.get("QSERVE_API_KEY")
     client = httpx.Client(timeout=_TIMEOUT_S, headers={"Authorization": f"Bearer {key}"} if key else {})
 
-    def reward(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:
-        conversations = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
-        body: dict[str, Any] = {"conversations": conversations}
-        references = columns.get("references")
-        if references and any(references):
-            body["references"] = references
+    takes_references = True
+
+    def ask(body: dict[str, Any]) -> httpx.Response:
         try:
-            answer = client.post(f"{url.rstrip('/')}/v1/reward", json=body)
+            return client.post(f"{url.rstrip('/')}/v1/reward", json=body)
         except httpx.HTTPError as error:
             raise QserveError(
                 f"the reward host at {url} does not answer ({error}); --resume goes on once it does"
             ) from None
+
+    def reward(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:
+        nonlocal takes_references
+        conversations = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+        references = columns.get("references") if takes_references else None
+        sent = {"references": references} if references and any(references) else {}
+        answer = ask({"conversations": conversations, **sent})
+        if sent and answer.status_code == 400 and _refused_field(answer) == "references":
+            takes_references = False  # a model alone, which compares with nothing
+            answer = ask({"conversations": conversations})
         if answer.is_error:
             raise QserveError(f"the reward host at {url} answered {answer.status_code}: {answer.text[:300]}")
         return [float(row["reward"]) for row in answer.json()["data"]]
 
     return reward
+
+
+def _refused_field(answer: Any) -> str | None:
+    """The request's field that an error in OpenAI's shape is about."""
+    try:
+        field: str | None = answer.json()["error"]["param"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return field
 
 
 def _in_process(target: str) -> RewardFunction:

@@ -115,6 +115,13 @@ def test_a_process_that_ends_without_a_word_shows_its_log(tmp_path: Path) -> Non
     assert "ModuleNotFoundError: nothing" in str(outcome.reason)
 
 
+def test_a_recipe_with_a_model_is_served(data: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "rewards.yaml"
+    recipe.write_text("parts:\n  - {name: quality, model: demo, weight: 1.0}\n")
+    told = refused("grpo", "--model", "demo", "--data", data, "--output", str(tmp_path / "o"), "--reward", str(recipe))
+    assert f"qserve up --reward {recipe}" in told
+
+
 def test_a_hub_id_is_no_path(tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").touch()
     assert source_at(str(tmp_path / "pairs.jsonl")) == str(tmp_path / "pairs.jsonl")

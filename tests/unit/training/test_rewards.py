@@ -26,6 +26,7 @@ class Host(HTTPServer):
     """Rewards the length of an answer; `status` is what it answers with."""
 
     status = 200
+    takes_references = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -43,8 +44,10 @@ class _Answers(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append((self.headers["Authorization"], body))
         data = [{"reward": float(len(one[-1]["content"]))} for one in body["conversations"]]
-        content = json.dumps({"data": data}).encode()
-        self.send_response(self.server.status)
+        refuses = "references" in body and not self.server.takes_references
+        told = {"error": {"message": "for rules", "param": "references"}} if refuses else {"data": data}
+        content = json.dumps(told).encode()
+        self.send_response(400 if refuses else self.server.status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -73,6 +76,14 @@ def test_a_batch_is_asked_in_one_request_with_its_references(host: Host) -> None
     assert key == "Bearer secret"
     assert body["conversations"][1] == [*PROMPT, *answer("five")]
     assert body["references"] == ["5", "5"]
+
+
+def test_a_host_of_a_model_alone_is_asked_without_references(host: Host) -> None:
+    host.takes_references = False
+    (reward,) = reward_functions([RewardSource(host.url)])
+    for _ in range(2):
+        assert reward([PROMPT], [answer("five")], references=["5"]) == [4.0]
+    assert ["references" in body for _, body in host.asked] == [True, False, False]
 
 
 def test_an_answer_without_a_token_gets_the_lowest_of_its_batch(host: Host) -> None:
