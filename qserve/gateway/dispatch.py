@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.gateway.routes import CLOSED, Route, route_template
+from qserve.gateway.routes import CLOSED, PAGE, Route, route_template
 from qserve.wire.errors import ApiError
 
 __all__ = ["Dispatch", "Endpoint"]
@@ -35,7 +35,7 @@ class Dispatch:
         if path in CLOSED:
             return ApiError(404, f"{path} of the engine is closed here: {CLOSED[path]}", "route_closed")
         allowed = [known for path, known in self._endpoints if path == template]
-        if not allowed:
+        if not allowed or (path == PAGE and method in ("GET", "HEAD")):
             return ApiError(404, "there is no such route; /openapi.json lists them", "route_not_found")
         allow = ", ".join(allowed)
         return ApiError(405, f"{template} takes {allow}, not {method}", "method_not_allowed", allow=allow)

@@ -79,7 +79,7 @@ class ApiErrors:
             record.error_code = error.code
             if record.status:  # too late for a status line: cut the connection, so that nobody takes this for the end
                 raise
-            await send_error(send, error, dialect_of(record.route))
+            await send_error(send, error, dialect_of(record.route, scope["method"]))
 
 
 def _as_api_error(raised: Exception, record: RequestRecord) -> ApiError:

@@ -18,7 +18,10 @@ from qserve.wire import reward, vllm
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
-__all__ = ["CLOSED", "ROUTES", "RelayedRoute", "Route", "dialect_of", "route_template"]
+__all__ = ["CLOSED", "PAGE", "ROUTES", "RelayedRoute", "Route", "dialect_of", "route_template"]
+
+PAGE = "/"
+"""Where browsers find the web UI, and clients of text-embeddings-inference post to; there is nothing else to get."""
 
 
 @dataclass(frozen=True)
@@ -224,8 +227,10 @@ _TEMPLATES = sorted(
 _DIALECTS = {route.path: route.dialect for route in ROUTES if isinstance(route, RelayedRoute)}
 
 
-def dialect_of(template: str) -> Dialect:
+def dialect_of(template: str, method: str = "POST") -> Dialect:
     """Whose shape the errors of a route have; OpenAI's where there is no such route."""
+    if template == PAGE and method != "POST":
+        return Dialect.OPENAI
     return _DIALECTS.get(template, Dialect.OPENAI)
 
 
