@@ -26,8 +26,13 @@ TEST_LIMITS := --timeout 300 --maxfail 25
 # Hundreds of processes of qserve start: without its bytecode each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-test: check ## set up, check, and run every test that needs no GPU (one part: ARGS='tests/unit -k plan')
-	@$(BIN)/pytest -m "not gpu" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(TEST_LIMITS) $(ARGS)
+# Beside each other: mypy alone would keep one core for a minute, and leave the others idle.
+test: ## set up, check, and run every test that needs no GPU (one part: ARGS='tests/unit -k plan')
+	@$(MAKE) --no-print-directory -j2 check run-tests
+
+.PHONY: run-tests
+run-tests: setup
+	@env -u MAKEFLAGS -u MAKELEVEL $(BIN)/pytest -m "not gpu" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(TEST_LIMITS) $(ARGS)
 
 check: setup ## lint, formatting, types, layers between packages, docs that quote the program
 	$(BIN)/ruff check .
