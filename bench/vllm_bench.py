@@ -29,9 +29,14 @@ def main() -> None:
     add_cli_args(parser)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qserve-tokenizer-") as folder:
-        if args.tokenizer is None and args.model is not None and not Path(args.model).is_dir():
+        if args.tokenizer is None and args.model is not None and not _has_tokenizer(Path(args.model)):
             args.tokenizer = _served_tokenizer(args, Path(folder))
         benchmark(args)
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    """A name such as `demo` may be a folder here by chance."""
+    return (folder / "tokenizer.json").is_file() or (folder / "tokenizer_config.json").is_file()
 
 
 def _served_tokenizer(args: Namespace, folder: Path) -> str:
