@@ -152,7 +152,7 @@ async def test_what_had_not_begun_is_asked_again_and_what_had_ends_with_an_error
         for response in begun:
             await response.content.readuntil(b"\n\n")
         reading = [asyncio.create_task(response.read()) for response in begun]
-        waiting = [asyncio.create_task(answer(service, question(f"w{at}", ttft_ms=1500, chunks=3))) for at in range(6)]
+        waiting = [asyncio.create_task(answer(service, question(f"w{at}", ttft_ms=3000, chunks=3))) for at in range(6)]
         await service.until_running(12)
         service.kill("chat-1")
         for status, text in await asyncio.gather(*waiting):
