@@ -16,10 +16,18 @@ __all__ = ["ChatMessage", "ConversationMessage", "TextPart"]
 _MESSAGE_SCHEMA: dict[str, Any] = {
     "allOf": [{"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}}}]
 }
+_CALLS: dict[str, Any] = {"type": "array", "minItems": 1}
+_NO_CALLS: dict[str, Any] = {"anyOf": [{"type": "null"}, {"type": "array", "maxItems": 0}]}
 _TURN_SCHEMA: dict[str, Any] = {
     "anyOf": [
-        {"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}}},
-        {"required": ["role", "tool_calls"], "properties": {"tool_calls": {"type": "array", "minItems": 1}}},
+        {
+            "required": ["role", "content"],
+            "properties": {"content": {"type": ["string", "array"]}, "tool_calls": _NO_CALLS},
+        },
+        {
+            "required": ["role", "tool_calls"],
+            "properties": {"role": {"const": "assistant"}, "tool_calls": _CALLS},
+        },
     ]
 }
 MAX_TOOL_CALLS = 128

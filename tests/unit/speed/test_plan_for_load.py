@@ -178,9 +178,8 @@ def test_a_plan_says_in_which_quantization_its_answers_are_the_shortest() -> Non
 
 
 def test_servers_side_by_side_without_a_load_have_a_stream_each() -> None:
-    found = CliRunner().invoke(
-        command, ["--no-learn", "--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:4", "--replicas", "2"]
-    )
+    arguments = ["--no-learn", "--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:4", "--replicas", "2"]
+    found = CliRunner().invoke(command, arguments, env={"COLUMNS": "200"})
     assert "one stream for each of 2 servers" in found.stdout
     assert "on each of 2 servers" in found.stdout
     assert "in time" not in found.stdout

@@ -89,7 +89,8 @@ def test_a_report_sets_measured_beside_planned(store: RunStore) -> None:
     assert "training" in to_json(report)["sections"]
 
 
-def test_the_list_of_runs_names_it(store: RunStore, capsys) -> None:
+def test_the_list_of_runs_names_it(store: RunStore, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     show_list(store.runs(), store.path)
     show_run(store, store.run())
     shown = capsys.readouterr().out

@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
+import torch
 
 from qserve.model.failures import SequenceFailed
 
@@ -26,6 +25,7 @@ _MAX_EXPENSIVE_S = 2.0
 _CHEAP_S = 0.005
 # For a machine that computes nothing at all for a while.
 _MAX_WAIT_S = 60.0
+_BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
 _POOL = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "grammar-masks")
 
 
@@ -98,18 +98,21 @@ class Guidance:
         self._forced.extend(self._guide.think_ids[1])
         return self._forced[0]
 
-    def allowed(self, vocab_size: int) -> npt.NDArray[np.bool_] | None:
-        """Which tokens may come next; None: all. Raises SequenceFailed where the grammar can't go on."""
+    def allowed(self, vocab_size: int) -> torch.Tensor | None:
+        """Which tokens may come next, (vocab_size,) bool in RAM; None: all.
+
+        Raises SequenceFailed where the grammar can't go on.
+        """
         if self._next is None:
             return None
         following = self._taken(self._next)
         if following.is_over and self._guide.begins == "tool_call" and not self._guide.only_one:
             self._matcher = self._next = None
             return None
-        bits = np.unpackbits(np.frombuffer(following.mask, np.uint8), count=vocab_size, bitorder="little")
+        allowed = _unpacked(following.mask, vocab_size)
         if self._may_think:
-            bits[self._guide.think_ids[0][0]] = 1
-        return bits.view(np.bool_)
+            allowed[self._guide.think_ids[0][0]] = True
+        return allowed
 
     def see(self, token_id: int) -> None:
         """Take in the token that was drawn."""
@@ -123,6 +126,8 @@ class Guidance:
         elif may_think and token_id == self._guide.think_ids[0][0]:
             self._matcher = self._next = None
         else:
+            if self._next is not None:  # a matcher is one thread's at a time; who draws has waited for it already
+                wait([self._next], _MAX_WAIT_S)
             self._next = _POOL.submit(_advance, self._matcher, token_id)
 
     def _begin(self) -> None:
@@ -148,3 +153,10 @@ def _advance(matcher: Any, token_id: int | None) -> _Next:
     mask = b"" if matcher.is_error() else matcher.compute_bitmask()
     error = (matcher.get_error() or "it does not allow what was drawn") if matcher.is_error() else ""
     return _Next(mask, is_over, error, time.thread_time() - began_s)
+
+
+def _unpacked(mask: bytes, vocab_size: int) -> torch.Tensor:
+    """One bool a token of a mask with one bit a token; logits may have more columns than the tokenizer has tokens."""
+    packed = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
+    bits = packed.unsqueeze(1).bitwise_and(_BITS).ne(0).flatten()[:vocab_size]
+    return torch.nn.functional.pad(bits, (0, vocab_size - len(bits)))

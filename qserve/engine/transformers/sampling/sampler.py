@@ -186,7 +186,7 @@ class SequenceSampler:
         allowed = self._guidance.allowed(len(row)) if self._guidance is not None else None
         if allowed is None:
             return row
-        forbidden = torch.from_numpy(~allowed).to(self._device, non_blocking=True)
+        forbidden = (~allowed).to(self._device, non_blocking=True)
         row.masked_fill_(forbidden, float("-inf"))
         if self._too_short and bool(torch.isneginf(row).all()):
             # The structure is complete before `min_tokens` are there: it can only end.
