@@ -64,11 +64,9 @@ def _with_tools_that_can_be_called(body: dict[str, Any]) -> None:
         body["tools"] = [{"type": "function", "function": {"name": name}} for name in tools]
     if body.get("tool_choice") not in (None, "none", "auto"):
         del body["tool_choice"]
-    for message in body.get("messages") or () if body.get("model") == "demo" else ():
-        for call in message.get("tool_calls") or ():
+    for message in body.get("messages") or ():
+        for call in (message.get("tool_calls") if isinstance(message, dict) else None) or ():
             call["function"]["arguments"] = "{}"
-        if message["role"] != "assistant" and message.pop("tool_calls", None) and not message.get("content"):
-            message["content"] = "x"
 
 
 def _end_with_answers(body: dict[str, Any]) -> None:
