@@ -40,6 +40,10 @@ def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
     for name in _COUNTS:
         if isinstance(body.get(name), int | float):
             body[name] = min(body[name], 2 if name == "n" else _MOST_TOKENS)
+    if path.endswith("completions") and body.get("max_tokens") is body.get("max_completion_tokens") is None:
+        body["max_tokens"] = _MOST_TOKENS
+    if isinstance(body.get("prompt"), list) and isinstance(body["prompt"][-1], dict):  # whose answer is scored
+        body["prompt"].append({"role": "user", "content": "x"})
     if body.get("model") != "demo" and path not in ("/tokenize", "/v1/score/evaluation"):
         _end_with_answers(body)
     for name in ("queries", "text_1", "data_1"):  # as many as documents, or one
