@@ -174,6 +174,7 @@ async def test_a_template_without_end_is_refused_and_the_next_request_is_read(
     tmp_path: Path, bomb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qserve.engine.prompts.lanes._SMALL_CPU_S", 0.5)
+    monkeypatch.setattr("qserve.engine.prompts.lanes._WALL_FACTOR", 60)  # the next request waits for a new process
     source = "{% if messages[0].content == 'bomb' %}" + BOMBS[bomb] + "{% endif %}" + QWEN
     async with lanes(tmp_path, source, address_space_bytes=GIB) as reader:
         with pytest.raises(ApiError) as caught:
