@@ -1,6 +1,6 @@
 """What a worker is, as the gateway and the supervisor see it.
 
-A worker is a process of its own that speaks HTTP on a unix socket or on loopback, under an internal key:
+A worker is a process of its own that speaks HTTP on a unix socket or on a TCP port, under an internal key:
 
     GET  /health                 200 once it can answer
     GET  /metrics                Prometheus text
@@ -25,13 +25,17 @@ __all__ = ["Api", "TcpAddress", "UnixAddress", "WorkerEndpoint", "WorkerState"]
 
 
 class WorkerState(enum.StrEnum):
-    """Written by the supervisor, read by the gateway: only READY gets requests."""
+    """Written by the supervisor, read by the gateway: only READY gets requests.
+
+    IDLE: it does not run, and is started when the load wants it.
+    """
 
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
     DRAINING = "draining"
     FAILED = "failed"
+    IDLE = "idle"
 
 
 class Api(enum.StrEnum):
@@ -52,7 +56,7 @@ class UnixAddress:
 
 @dataclass(frozen=True)
 class TcpAddress:
-    """A loopback port, for engines that can't listen on a socket."""
+    """A port of a node, for workers of other machines."""
 
     host: str
     port: int
@@ -65,6 +69,7 @@ class WorkerEndpoint:
     Attributes:
         name: of this worker among all of the service, `chat`, or `chat-1` where there are several; labels its metrics.
         models: names it answers to; the first is the canonical one.
+        address: another one after a restart, where somebody else runs it.
         max_num_seqs: sequences it runs at once; the gateway lets that many through and queues the rest.
         max_model_len: prompt and answer together, in tokens.
         detail: why it is not ready, for people; goes into the 503 that a client gets.
@@ -85,6 +90,7 @@ class WorkerEndpoint:
         num_awaited: requests for which the gateway waits for the worker's next bytes now; written by the gateway.
         num_pieces: pieces of answers that came from the worker, ever; written by the gateway.
         num_requests: requests that were given to the worker and are not over; written by the gateway.
+        num_outstanding_tokens: that it has yet to read and write; written by the gateway.
         role: what it is for, `chat` or `reward`; workers of one role serve the same model. "": as its name.
     """
 
@@ -113,6 +119,7 @@ class WorkerEndpoint:
     num_awaited: int = 0
     num_pieces: int = 0
     num_requests: int = 0
+    num_outstanding_tokens: int = 0
     role: str = ""
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from qserve.engine.base import TcpAddress, UnixAddress
 from qserve.planner.plan import Plan
 
 __all__ = [
@@ -39,7 +40,8 @@ class WorkerSpec:
         folder: the checkpoint on disk.
         models: names it answers to.
         plan: dtype, placement, limits and KV pool.
-        socket: where to listen.
+        socket: where to listen, in a private folder; what else the worker leaves for its supervisor lies beside it.
+        tcp: where to listen instead, for a gateway on another machine.
         key: what the gateway will present.
         load_format: "dummy" makes random weights from config.json alone.
         verify_quant: measure what quantizing while loading costs, against the 16-bit weights.
@@ -52,6 +54,12 @@ class WorkerSpec:
     key: str = field(repr=False)
     load_format: Literal["auto", "dummy"] = "auto"
     verify_quant: bool = False
+    tcp: TcpAddress | None = None
+
+    @property
+    def address(self) -> UnixAddress | TcpAddress:
+        """Where it listens."""
+        return self.tcp or UnixAddress(self.socket)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON for the file."""
@@ -63,6 +71,7 @@ class WorkerSpec:
             "key": self.key,
             "load_format": self.load_format,
             "verify_quant": self.verify_quant,
+            "tcp": None if self.tcp is None else [self.tcp.host, self.tcp.port],
         }
 
     @classmethod
@@ -76,6 +85,7 @@ class WorkerSpec:
             key=data["key"],
             load_format=data.get("load_format", "auto"),
             verify_quant=data.get("verify_quant", False),
+            tcp=TcpAddress(*data["tcp"]) if data.get("tcp") else None,
         )
 
 

@@ -19,6 +19,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from qserve.engine.base import TcpAddress, UnixAddress
 from qserve.engine.process import end_with_parent, report_failure, report_phase
 from qserve.engine.unused_packages import leave_out_unused
 from qserve.errors import QserveError
@@ -61,12 +62,13 @@ def run(
         end(1)
 
 
-async def listen(app: ASGIApp, socket: Path, lifespan: Literal["on", "off"] = "off") -> None:
-    """Serve `app` on a unix socket until the process is told to stop; `lifespan` is "on" where it starts tasks."""
+async def listen(app: ASGIApp, address: UnixAddress | TcpAddress, lifespan: Literal["on", "off"] = "off") -> None:
+    """Serve `app` until the process is told to stop; `lifespan` is "on" where it starts tasks."""
+    place = {"uds": str(address.path)} if isinstance(address, UnixAddress) else vars(address)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            uds=str(socket),
+            **place,
             loop="uvloop",
             http="httptools",
             log_level="warning",

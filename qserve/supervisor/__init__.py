@@ -2,9 +2,9 @@
 
 It shares one process and one event loop with the gateway.
 
-`service` tells the story; `hosted` is what is to be served and how it starts; `worker` is one supervised child;
-`ports` opens the listening socket; `screen` talks to the user, `logs` to log collectors; `record` keeps what happened
-and `measure` what is held.
+`service` tells the story; `hosted` is what is to be served; `runner` says who runs workers, `this_machine` starts them
+here, and `worker` is one supervised child; `ports` opens the listening socket; `screen` talks to the user, `logs` to
+log collectors; `record` keeps what happened and `measure` what is held.
 """
 
 from qserve.supervisor import ports

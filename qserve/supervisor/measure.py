@@ -14,7 +14,7 @@ from qserve.engine.base import WorkerState
 from qserve.errors import QserveError
 from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.supervisor.record import RunRecord
-from qserve.supervisor.worker import SupervisedWorker
+from qserve.supervisor.runner import Worker
 
 __all__ = ["held_by", "measure_last", "measure_on"]
 
@@ -24,7 +24,7 @@ _LONGEST_PAUSE_S = 300.0
 _LAST_WAIT_S = 2.0
 
 
-async def held_by(worker: SupervisedWorker) -> dict[str, Any]:
+async def held_by(worker: Worker) -> dict[str, Any]:
     """What it holds; empty where it can't tell now: if it has just died, it is about to be started again."""
     try:
         return await worker.memory()
@@ -33,7 +33,7 @@ async def held_by(worker: SupervisedWorker) -> dict[str, Any]:
         return {}
 
 
-async def measure_on(workers: Sequence[SupervisedWorker], host: HostMemory, record: RunRecord) -> None:
+async def measure_on(workers: Sequence[Worker], host: HostMemory, record: RunRecord) -> None:
     """Until it is cancelled. A worker that is not ready is left alone."""
     pause_s = _FIRST_PAUSE_S
     while True:
@@ -46,7 +46,7 @@ async def measure_on(workers: Sequence[SupervisedWorker], host: HostMemory, reco
         await _keep_host(host, record, "serving")
 
 
-async def measure_last(workers: Sequence[SupervisedWorker], host: HostMemory, record: RunRecord) -> None:
+async def measure_last(workers: Sequence[Worker], host: HostMemory, record: RunRecord) -> None:
     """Before they are ended; whoever does not answer within two seconds is not waited for."""
     alive = [one for one in workers if one.endpoint.state in (WorkerState.READY, WorkerState.DRAINING)]
     with contextlib.suppress(TimeoutError):
@@ -66,7 +66,7 @@ async def _keep_host(host: HostMemory, record: RunRecord, moment: str) -> None:
             record.memory(one["process"], moment, {"resident_bytes": one["resident_bytes"], "sources": sources})
 
 
-async def _keep_told(worker: SupervisedWorker, record: RunRecord) -> None:
+async def _keep_told(worker: Worker, record: RunRecord) -> None:
     """What a reward model tells of its work since its start, and planned beside measured latency; the last counts."""
     if told := await worker.work():
         record.event(worker.endpoint.name, "work", **told)

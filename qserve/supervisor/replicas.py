@@ -10,14 +10,15 @@ from typing import Any
 
 from qserve.engine.base import WorkerState
 from qserve.errors import QserveError, WorkerFailed
-from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
+from qserve.supervisor.runner import Worker
+from qserve.supervisor.worker import ANY, CPU
 
 __all__ = ["RollingRestart", "start_all", "watch_all"]
 
 _log = logging.getLogger("qserve.supervisor")
 
 
-async def start_all(workers: Sequence[SupervisedWorker]) -> None:
+async def start_all(workers: Sequence[Worker]) -> None:
     """Ready, all of them. At once, but one after the other where they share a card or measure what is free meanwhile.
 
     Raises what the first that could not start raised.
@@ -29,7 +30,7 @@ async def start_all(workers: Sequence[SupervisedWorker]) -> None:
 
 
 async def watch_all(
-    workers: Sequence[SupervisedWorker], after_ready: Callable[[], Coroutine[Any, Any, None]] | None = None
+    workers: Sequence[Worker], after_ready: Callable[[], Coroutine[Any, Any, None]] | None = None
 ) -> None:
     """Until all replicas of one role have failed for good; raises what the last of them said, or `after_ready` did."""
     with _first_error():
@@ -45,7 +46,7 @@ async def watch_all(
 class RollingRestart:
     """Restarts workers one after the other, each when its requests are over; the other replicas serve meanwhile."""
 
-    def __init__(self, workers: Sequence[SupervisedWorker]) -> None:
+    def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
         self._running: asyncio.Task[None] | None = None
 
@@ -64,7 +65,7 @@ class RollingRestart:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
 
-    async def _roll(self, workers: Sequence[SupervisedWorker]) -> None:
+    async def _roll(self, workers: Sequence[Worker]) -> None:
         for worker in workers:
             try:
                 await worker.restart()
@@ -74,9 +75,9 @@ class RollingRestart:
         _log.warning("rolling restart: %s ready again", ", ".join(one.endpoint.name for one in workers))
 
 
-async def _start(workers: Sequence[SupervisedWorker]) -> None:
+async def _start(workers: Sequence[Worker]) -> None:
     """Workers that share devices."""
-    is_measured = any(worker.launch.measures_free_memory for worker in workers)
+    is_measured = any(worker.measures_free_memory for worker in workers)
     roles = [worker.endpoint.role for worker in workers]
     are_replicas = len(set(roles)) < len(roles)
     if is_measured or (are_replicas and CPU not in workers[0].devices):
@@ -88,9 +89,9 @@ async def _start(workers: Sequence[SupervisedWorker]) -> None:
             group.create_task(worker.start())
 
 
-def _sharing(workers: Sequence[SupervisedWorker]) -> list[list[SupervisedWorker]]:
+def _sharing(workers: Sequence[Worker]) -> list[list[Worker]]:
     """Groups of workers none of which shares a device with one of another group."""
-    groups: list[list[SupervisedWorker]] = []
+    groups: list[list[Worker]] = []
     for worker in workers:
         joined = [group for group in groups if any(_meet(worker, other) for other in group)]
         groups = [group for group in groups if group not in joined]
@@ -98,14 +99,14 @@ def _sharing(workers: Sequence[SupervisedWorker]) -> list[list[SupervisedWorker]
     return groups
 
 
-def _meet(one: SupervisedWorker, other: SupervisedWorker) -> bool:
+def _meet(one: Worker, other: Worker) -> bool:
     both = (one.devices, other.devices)
     if any(CPU in devices for devices in both):
         return all(CPU in devices for devices in both)
     return any(ANY in devices for devices in both) or bool(one.devices & other.devices)
 
 
-async def _watch(worker: SupervisedWorker, replicas: Sequence[SupervisedWorker]) -> None:
+async def _watch(worker: Worker, replicas: Sequence[Worker]) -> None:
     try:
         await worker.watch()
     except QserveError as error:

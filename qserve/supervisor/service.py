@@ -26,21 +26,23 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.host_memory import HostMemory
 from qserve.gateway.telemetry.tracing import NoTraces, Traces
 from qserve.supervisor import ports
-from qserve.supervisor.hosted import Hosted, supervised
+from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.measure import held_by, measure_last, measure_on
 from qserve.supervisor.private import private_folder
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.replicas import RollingRestart, start_all, watch_all
+from qserve.supervisor.runner import Runner, Worker
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.sanity.checks import Checks
 from qserve.supervisor.screen import Screen, Shown, ready_rows
+from qserve.supervisor.this_machine import ThisMachine
 from qserve.supervisor.web_ui import hosted_ui
-from qserve.supervisor.worker import SupervisedWorker
 
 __all__ = ["UpOptions", "serve"]
 
 _log = logging.getLogger("qserve.supervisor")
 _POLL_S = 0.05
+_THIS_MACHINE = ThisMachine()
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,8 @@ def _has_terminal() -> bool:
     return True
 
 
-async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen) -> int:
-    """Serve until told to stop; returns the exit status.
+async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, runner: Runner = _THIS_MACHINE) -> int:
+    """Serve on workers of `runner` until told to stop; returns the exit status.
 
     0: stopped, every request that ran was answered. 1: stopped, but requests were cut off at the drain time-out.
     Raises PortInUse, UsageError, BrokenCheckpoint, DoesNotFit or WorkerFailed when it can't start or go on.
@@ -146,7 +148,7 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen) ->
     record.listens_at(url)
     status = QserveError.exit_status
     try:
-        status = await _serve(hosted, options, screen, record, listener, url, stop)
+        status = await _serve(hosted, options, screen, record, listener, url, stop, runner)
     except QserveError as error:
         status = error.exit_status
         record.event("", "failed", reason=str(error))
@@ -158,11 +160,11 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen) ->
 
 async def _serve(
     hosted: Sequence[Hosted], options: UpOptions, screen: Screen, record: RunRecord, listener: Any, url: str,
-    stop: _StopSignal,
+    stop: _StopSignal, runner: Runner,
 ) -> int:  # fmt: skip
     with private_folder() as private:
         async with hosted_ui(options.ui, url, options.gateway, private, record) as ui:
-            workers = _workers(hosted, private, record, screen)
+            workers = _workers(hosted, private, record, screen, runner)
             for worker in workers:
                 worker.start_limit_s = options.start_timeout_s
             endpoints = [worker.endpoint for worker in workers]
@@ -176,7 +178,7 @@ async def _serve(
             server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)
             serving = asyncio.create_task(_run_server(server, listener))
             try:
-                status = await _live(workers, host, url, options, record, screen, stop)
+                status = await _live(workers, host, url, options, record, screen, stop, runner)
                 if status is None:
                     status = await _drain(workers, in_flight, options, screen, stop)
             finally:
@@ -190,19 +192,21 @@ async def _serve(
     return status
 
 
-def _workers(hosted: Sequence[Hosted], private: Path, record: RunRecord, screen: Screen) -> list[SupervisedWorker]:
+def _workers(
+    hosted: Sequence[Hosted], private: Path, record: RunRecord, screen: Screen, runner: Runner
+) -> list[Worker]:
     """A chat model stands before the rewards that may ask it."""
-    workers: list[SupervisedWorker] = []
+    workers: list[Worker] = []
     for one in hosted:
         chats = [worker.endpoint for worker in workers if worker.endpoint.role == "chat"]
         chat = chats[one.index % len(chats)] if chats and one.role == "reward" else None
-        workers.append(supervised(one, private, record, screen, chat))
+        workers.append(runner.worker(one, private, record, screen, chat))
     return workers
 
 
 async def _live(
-    workers: list[SupervisedWorker], host: HostMemory, url: str, options: UpOptions, record: RunRecord, screen: Screen,
-    stop: _StopSignal,
+    workers: list[Worker], host: HostMemory, url: str, options: UpOptions, record: RunRecord, screen: Screen,
+    stop: _StopSignal, runner: Runner,
 ) -> int | None:  # fmt: skip
     """Start the workers and stay with them; None when the user wants to stop, before or after they were ready."""
     if not await _unless_stopped(start_all(workers), stop):
@@ -221,7 +225,9 @@ async def _live(
 
     try:
         if await _unless_stopped(tell_ready(), stop):
-            await _unless_stopped(_watch(workers, host, record, partial(_after_checks, checks, url, options)), stop)
+            await _unless_stopped(
+                _watch(workers, host, record, partial(_after_checks, checks, url, options), runner), stop
+            )
     finally:
         await checks.close()
     return None
@@ -234,13 +240,11 @@ async def _after_checks(checks: Checks, url: str, options: UpOptions) -> None:
         _tell_programs(options.ready_file, url, options.run_folder)
 
 
-def _shown(worker: SupervisedWorker, held: dict[str, Any], found: Mapping[str, Sanity]) -> Shown:
-    endpoint, launch = worker.endpoint, worker.launch
-    assert launch.plan is not None, "a model is served by a plan"
+def _shown(worker: Worker, held: dict[str, Any], found: Mapping[str, Sanity]) -> Shown:
+    endpoint, plan = worker.endpoint, worker.plan
+    assert plan is not None, "a model is served by a plan"
     sanity = found.get(endpoint.name)
-    return Shown(
-        endpoint.role, endpoint.models, launch.plan, held, worker.phases_s, launch.notes, sanity, endpoint.name
-    )
+    return Shown(endpoint.role, endpoint.models, plan, held, worker.phases_s, worker.notes, sanity, endpoint.name)
 
 
 def _tell_programs(file: Path, url: str, run_folder: Path) -> None:
@@ -271,21 +275,21 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: _StopSignal) ->
 
 
 async def _watch(
-    workers: list[SupervisedWorker], host: HostMemory, record: RunRecord,
-    after_ready: Callable[[], Coroutine[Any, Any, None]],
+    workers: list[Worker], host: HostMemory, record: RunRecord,
+    after_ready: Callable[[], Coroutine[Any, Any, None]], runner: Runner,
 ) -> None:  # fmt: skip
-    """Stay with the workers, measure them, and do what is left of the start."""
-    measuring = asyncio.create_task(measure_on(workers, host, record))
+    """Stay with the workers, measure and scale them, and do what is left of the start."""
+    beside = [asyncio.create_task(measure_on(workers, host, record)), asyncio.create_task(runner.scale(workers))]
     try:
         await watch_all(workers, after_ready)
     finally:
-        measuring.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await measuring
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
 
 
 async def _drain(
-    workers: list[SupervisedWorker], in_flight: _InFlight, options: UpOptions, screen: Screen, stop: _StopSignal
+    workers: list[Worker], in_flight: _InFlight, options: UpOptions, screen: Screen, stop: _StopSignal
 ) -> int:
     """Let running requests finish; new ones get 503 meanwhile."""
     for worker in workers:

@@ -18,6 +18,7 @@ from qserve.engine.process_tree import tree_of
 from qserve.errors import QserveError, WorkerFailed
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
+from qserve.planner.plan import Plan
 from qserve.supervisor.child import Child
 from qserve.supervisor.liveness import activity, stacks, stall
 from qserve.supervisor.liveness.start_watch import StartStuck, StartWatch
@@ -50,7 +51,7 @@ _NO_LOGPROBS_BESIDE_ADAPTERS = "on a CPU vLLM's log-probabilities of a prompt ar
 
 
 class SupervisedWorker:
-    """Keeps one worker alive and its `endpoint` true."""
+    """A `Worker` that is a process of this machine: keeps it alive and its `endpoint` true."""
 
     def __init__(self, endpoint: WorkerEndpoint, launch: Launch, log_file: Path, tell: WorkerEvents) -> None:
         """Nothing is started yet.
@@ -81,6 +82,19 @@ class SupervisedWorker:
     def pid(self) -> int | None:
         """The child's process id while there is one."""
         return None if self._child is None else self._child.pid
+
+    @property
+    def plan(self) -> Plan | None:
+        """See `Worker`, as the others."""
+        return self.launch.plan
+
+    @property
+    def notes(self) -> list[str]:
+        return self.launch.notes
+
+    @property
+    def measures_free_memory(self) -> bool:
+        return self.launch.measures_free_memory
 
     async def start(self) -> None:
         """Start the worker and return when it is ready. Raises with the worker's own reason if it ends before that.

@@ -13,6 +13,7 @@ from typing import Any
 
 from qserve.engine import worker_process
 from qserve.engine.asgi import KeyGuard
+from qserve.engine.base import UnixAddress
 from qserve.engine.paused_collection import paused_collection
 from qserve.errors import UsageError
 from qserve.ui.settings import UISettings
@@ -33,7 +34,7 @@ async def _serve(document: dict[str, Any]) -> None:
     files = os.environ["GRADIO_TEMP_DIR"] = f"{settings.socket}.files"
     app = Visitors(build_app(settings), Path(files))
     guarded = KeyGuard(app, settings.key) if settings.key else app
-    await worker_process.listen(guarded, Path(settings.socket), lifespan="on")
+    await worker_process.listen(guarded, UnixAddress(Path(settings.socket)), lifespan="on")
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ async def _serve(document: dict[str, Any]) -> None:
     try:
         await prompts.start()
         async with giving_back_free_heap():
-            await worker_process.listen(build_app(engine, prompts, spec.models, spec.key), spec.socket)
+            await worker_process.listen(build_app(engine, prompts, spec.models, spec.key), spec.address)
     finally:
         engine.stop()
         await prompts.close()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qserve.core.release import parse_release
+from qserve.engine.base import TcpAddress, UnixAddress
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
 from qserve.engine.vllm.cpu_processes import joined_processes
@@ -80,7 +81,7 @@ def command(
     own = (
         *("--model", str(spec.folder)),
         *("--served-model-name", *spec.models),
-        *("--uds", str(spec.socket)),
+        *_listening(spec.address),
         *spec.plan.engine_args,
         *_scheduling(spec),
         "--disable-uvicorn-access-log",  # the gateway logs requests
@@ -88,6 +89,12 @@ def command(
     words = merged(own, _defaults(chat_format_of(spec.folder), parser), _split(extra), parser)
     environment = {**_environment(spec, inherited), **joined_processes(spec.plan, words, inherited)}
     return VllmCommand((python, "-m", _SERVER, *words), environment)
+
+
+def _listening(address: UnixAddress | TcpAddress) -> tuple[str, ...]:
+    if isinstance(address, UnixAddress):
+        return ("--uds", str(address.path))
+    return ("--host", address.host, "--port", str(address.port))
 
 
 def ready_timeout_s(num_bytes: int) -> int:

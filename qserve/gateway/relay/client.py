@@ -181,7 +181,7 @@ class WorkerClient:
     """A pool of connections to one worker. Needs no closing order: `close` drops whatever is idle."""
 
     def __init__(self, address: UnixAddress | TcpAddress, key: str, connect_timeout_s: float) -> None:
-        self._address = address
+        self.address = address
         self._connect_timeout_s = connect_timeout_s
         self._idle: deque[tuple[float, Reply]] = deque()
         host = "worker" if isinstance(address, UnixAddress) else f"{address.host}:{address.port}"
@@ -231,9 +231,9 @@ class WorkerClient:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                if isinstance(self._address, UnixAddress):
-                    return (await loop.create_unix_connection(Reply, str(self._address.path)))[1]
-                return (await loop.create_connection(Reply, self._address.host, self._address.port))[1]
+                if isinstance(self.address, UnixAddress):
+                    return (await loop.create_unix_connection(Reply, str(self.address.path)))[1]
+                return (await loop.create_connection(Reply, self.address.host, self.address.port))[1]
         except OSError as error:  # TimeoutError is one
             raise Unreachable(error.strerror or "no answer in time") from error
 

@@ -161,6 +161,7 @@ class ReplicaSet:
         for upstream in self.upstreams:
             upstream.observe()
             self.router.add(upstream.name, upstream.endpoint.max_num_seqs)
+            upstream.endpoint.num_outstanding_tokens = self.router.num_tokens(upstream.name)
             if not upstream.is_ready and upstream.endpoint.state is not WorkerState.DRAINING:
                 self.router.forget(upstream.name)
             self.even_out(upstream)

@@ -21,7 +21,10 @@ __all__ = ["Observed", "Upstream", "watch"]
 _SCRAPE_TIMEOUT_S = 2.0
 # Measuring gives heap back and reads every page table: not for each of several scrapers.
 _MEASURED_FOR_S = 10.0
-_RETRY_AFTER_S = {WorkerState.STARTING: 5, WorkerState.RESTARTING: 5, WorkerState.DRAINING: 10, WorkerState.FAILED: 60}
+_RETRY_AFTER_S = {
+    WorkerState.STARTING: 5, WorkerState.RESTARTING: 5, WorkerState.IDLE: 5, WorkerState.DRAINING: 10,
+    WorkerState.FAILED: 60,
+}  # fmt: skip
 
 
 class Upstream:
@@ -30,7 +33,8 @@ class Upstream:
     def __init__(self, endpoint: WorkerEndpoint, settings: GatewaySettings) -> None:
         self.endpoint = endpoint
         self.admission = Admission(endpoint.max_num_seqs, settings.max_queue)
-        self.client = WorkerClient(endpoint.address, endpoint.key, settings.connect_timeout_s)
+        self._connect_timeout_s = settings.connect_timeout_s
+        self._client = WorkerClient(endpoint.address, endpoint.key, settings.connect_timeout_s)
         self.count_tokens: Callable[[], int] = lambda: 0
         """Tokens that it has yet to read and write, and blocks of prompts that it has seen: the router tells them."""
         self.count_blocks: Callable[[], int] = lambda: 0
@@ -39,6 +43,14 @@ class Upstream:
         self.measured: Mapping[str, Any] = {}
         self._measured_s = -_MEASURED_FOR_S
         self._down: asyncio.Future[None] | None = None
+
+    @property
+    def client(self) -> WorkerClient:
+        """Connections to where the worker is now: one that somebody else runs may have moved with a restart."""
+        if self._client.address is not self.endpoint.address:
+            self._client.close()
+            self._client = WorkerClient(self.endpoint.address, self.endpoint.key, self._connect_timeout_s)
+        return self._client
 
     @property
     def name(self) -> str:

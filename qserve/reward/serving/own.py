@@ -61,7 +61,7 @@ class _OwnScorer:
         try:
             app = build_app(scorer, spec.models, spec.key, lambda: measured_memory(scorer), parts)
             async with giving_back_free_heap():
-                await worker_process.listen(app, spec.socket)
+                await worker_process.listen(app, spec.address)
         finally:
             scorer.stop()
             if parts is not None:
@@ -80,7 +80,7 @@ async def _serve_without_model(
     parts.start()
     try:
         app = build_app(NoModel(spec.plan.workload.max_model_len), spec.models, spec.key, own_memory, parts)
-        await worker_process.listen(app, spec.socket)
+        await worker_process.listen(app, spec.address)
     finally:
         await parts.close()
 

@@ -65,7 +65,7 @@ class _VllmReward:
         async with VllmServer(spec) as server:
             scorer = VllmScorer(server, recognise(spec.folder, settings, spec.models[0]), spec.plan, settings)
             app = build_app(scorer, spec.models, spec.key, lambda: with_own(server.memory()))
-            listening = asyncio.create_task(worker_process.listen(app, spec.socket))
+            listening = asyncio.create_task(worker_process.listen(app, spec.address))
             gone = asyncio.create_task(server.ended())
             await asyncio.wait((listening, gone), return_when=asyncio.FIRST_COMPLETED)
             if not listening.done():

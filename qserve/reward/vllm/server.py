@@ -25,7 +25,7 @@ class VllmServer:
     def __init__(self, spec: WorkerSpec) -> None:
         """`spec` is the worker's: the server gets a socket and a key of its own."""
         socket = spec.socket.with_name(f"{spec.socket.stem}-vllm.sock")
-        self._spec = replace(spec, models=("reward",), socket=socket, key=secrets.token_urlsafe(32))
+        self._spec = replace(spec, models=("reward",), socket=socket, tcp=None, key=secrets.token_urlsafe(32))
         self._launch = VllmLaunch(self._spec)
         self._launch.command += ("--runner", "pooling")
         self._process: asyncio.subprocess.Process | None = None

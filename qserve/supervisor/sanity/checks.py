@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Sequence
 
 from qserve.supervisor.record import RunRecord
+from qserve.supervisor.runner import Worker
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.screen import Screen, check_rows
-from qserve.supervisor.worker import SupervisedWorker
 
 __all__ = ["PATIENCE_S", "Checks"]
 
@@ -22,7 +22,7 @@ PATIENCE_S = 5.0
 class Checks:
     """Of all chat models at once. `close` ends what is still asked."""
 
-    def __init__(self, workers: Sequence[SupervisedWorker], record: RunRecord, screen: Screen) -> None:
+    def __init__(self, workers: Sequence[Worker], record: RunRecord, screen: Screen) -> None:
         """They begin at once; the workers must be ready."""
         self._record, self._screen = record, screen
         self._workers = [worker for worker in workers if worker.vocab_size is not None]
@@ -56,7 +56,7 @@ class Checks:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _asked(self, worker: SupervisedWorker) -> Sanity:
+    async def _asked(self, worker: Worker) -> Sanity:
         found = await worker.sanity()
         assert found is not None, "only workers whose model predicts text are asked"
         self._record.event(worker.endpoint.name, "sanity", **found.document())

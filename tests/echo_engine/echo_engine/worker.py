@@ -83,7 +83,7 @@ async def _serve(document: dict[str, Any]) -> None:
             Route("/v1/completions", completions, methods=["POST"]),
         ]
     )
-    await worker_process.listen(KeyGuard(app, spec.key), spec.socket)
+    await worker_process.listen(KeyGuard(app, spec.key), spec.address)
 
 
 if __name__ == "__main__":

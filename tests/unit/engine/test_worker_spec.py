@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qserve.detect import detect
+from qserve.engine.base import TcpAddress, UnixAddress
 from qserve.engine.process import FAILURE, PHASE, WorkerSpec, report_failure, report_phase
 from qserve.hub import resolve
 from qserve.planner import make_plan
@@ -22,6 +24,12 @@ def spec() -> WorkerSpec:
 def test_a_spec_survives_its_file() -> None:
     told = spec()  # once: the memory that is free now is part of its plan
     assert WorkerSpec.from_json(json.loads(json.dumps(told.to_json()))) == told
+
+
+def test_a_worker_listens_on_its_socket_unless_it_is_told_a_port() -> None:
+    told = replace(spec(), tcp=TcpAddress("10.0.0.7", 20001))
+    assert spec().address == UnixAddress(Path("/run/x.sock"))
+    assert WorkerSpec.from_json(json.loads(json.dumps(told.to_json()))).address == TcpAddress("10.0.0.7", 20001)
 
 
 def test_the_internal_key_is_not_shown() -> None:

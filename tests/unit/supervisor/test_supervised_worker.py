@@ -27,11 +27,11 @@ from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.runs import RunStore
 from qserve.runs.writer import NewRun
-from qserve.supervisor.hosted import _seen_by, _teller
 from qserve.supervisor.liveness.start_watch import StartStuck
 from qserve.supervisor.measure import held_by
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.screen import Screen
+from qserve.supervisor.this_machine import _seen_by, teller
 from qserve.supervisor.worker import SupervisedWorker
 
 LIVES = "print('up', flush=True); import time; time.sleep(600)"
@@ -218,7 +218,7 @@ async def test_a_second_try_shows_and_records_its_own_plan(plan: Plan, tmp_path:
     folder = tmp_path / "runs" / "one"
     record = RunRecord(folder, Recording(tmp_path, NewRun("one", ("qserve", "up"), {}, {}, folder)))
     record.plan("chat", plan, ("m",))
-    one._tell = _teller(record, Screen(Console(file=io.StringIO())))
+    one._tell = teller(record, Screen(Console(file=io.StringIO())))
     await one.start()
     assert one.endpoint.plan == smaller.to_json()
     await one.stop()

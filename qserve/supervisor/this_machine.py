@@ -1,0 +1,165 @@
+"""Workers that are processes of this machine: one place that knows which engine starts how."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qserve.core.hardware import Device
+from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerEndpoint
+from qserve.engine.launch import Launch, engine_launch
+from qserve.engine.own_launch import OwnLaunch
+from qserve.engine.process import WorkerSpec
+from qserve.planner.replicas import num_engines
+from qserve.reward.judges.served import ServedChat
+from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.latency import LatencyWatch
+from qserve.supervisor.record import RunRecord
+from qserve.supervisor.runner import Worker
+from qserve.supervisor.screen import Screen
+from qserve.supervisor.worker import ANY, CPU, SupervisedWorker, WorkerEvents
+
+__all__ = [
+    "ThisMachine", "checked_vocab_size", "endpoint_of", "keep_plan", "latency_of", "local_worker", "teller",
+]  # fmt: skip
+
+
+class ThisMachine:
+    """The `Runner` whose workers are processes of this machine, all of them wanted all the time."""
+
+    def worker(
+        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerEndpoint | None = None
+    ) -> SupervisedWorker:
+        """See `Runner.worker`. Its socket and its key's file lie in the `private` folder."""
+        endpoint = endpoint_of(hosted, UnixAddress(private / f"{hosted.name}.sock"))
+        keep_plan(hosted, record)
+        log_file = record.log_file(hosted.name)
+        worker = local_worker(hosted, endpoint, private, log_file, teller(record, screen), chat)
+        endpoint.memory = worker.memory
+        endpoint.latency = latency_of(hosted, endpoint, record)
+        return worker
+
+    async def scale(self, workers: Sequence[Worker]) -> None:
+        """See `Runner.scale`: nothing to do."""
+
+
+def endpoint_of(hosted: Hosted, address: UnixAddress | TcpAddress) -> WorkerEndpoint:
+    """What gateway and supervisor share of this worker, with a key of its own."""
+    limits = hosted.plan.workload
+    return WorkerEndpoint(
+        hosted.name, hosted.names, address, secrets.token_urlsafe(32), num_engines(hosted.plan) * limits.max_num_seqs,
+        limits.max_model_len,
+        api=_api_of(hosted), engine=hosted.plan.engine, plan=hosted.plan.to_json(),
+        tells_report=hosted.role == "reward", tokenizer=hosted.tokenizer or hosted.folder,
+        vocab_size=_vocab_size(hosted.folder), role=hosted.role,
+    )  # fmt: skip
+
+
+def keep_plan(hosted: Hosted, record: RunRecord) -> None:
+    """Write down what this worker is started from."""
+    record.plan(hosted.name, hosted.plan, hosted.names)
+    if hosted.engine_args or hosted.verify_quant:
+        record.teaches_nothing(hosted.name)
+
+
+def local_worker(
+    hosted: Hosted, endpoint: WorkerEndpoint, private: Path, log_file: Path, tell: WorkerEvents,
+    chat: WorkerEndpoint | None = None,
+) -> SupervisedWorker:  # fmt: skip
+    """A process of this machine that listens where `endpoint` says, not started yet."""
+    launch = _launch(hosted, endpoint, private, chat)
+    seen = _seen_by(hosted.cards, hosted.plan.on_cpu)
+    launch.environment = {**launch.environment, **seen, **_threads(hosted.num_cores)}
+    worker = SupervisedWorker(endpoint, launch, log_file, tell)
+    worker.devices = _devices(hosted)
+    worker.vocab_size = checked_vocab_size(hosted, endpoint)
+    return worker
+
+
+def checked_vocab_size(hosted: Hosted, endpoint: WorkerEndpoint) -> int | None:
+    """Of a chat model that must predict text: the first replica's, since all load the same weights."""
+    is_asked = hosted.role == "chat" and hosted.load_format != "dummy" and not hosted.index
+    return endpoint.vocab_size if is_asked else None
+
+
+def latency_of(hosted: Hosted, endpoint: WorkerEndpoint, record: RunRecord) -> LatencyWatch | None:
+    """Planned beside measured latency; None where nothing is planned, or requests of several engines mix."""
+    if hosted.speed is None or num_engines(hosted.plan) > 1:
+        return None
+    return LatencyWatch(hosted.speed, record.kept, endpoint)
+
+
+def _vocab_size(folder: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        config = json.loads((folder / "config.json").read_text())
+        size = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+        return size if isinstance(size, int) else None
+    return None
+
+
+def _api_of(hosted: Hosted) -> Api:
+    """A reward model has our protocols in front of it, whatever computes."""
+    return Api.OWN if hosted.role == "reward" else engine_launch(hosted.plan.engine).api
+
+
+def _launch(hosted: Hosted, endpoint: WorkerEndpoint, private: Path, chat: WorkerEndpoint | None) -> Launch:
+    folder, names, plan = hosted.folder.resolve(), hosted.names, hosted.plan
+    tcp = endpoint.address if isinstance(endpoint.address, TcpAddress) else None
+    socket = private / f"{hosted.name}.sock"
+    spec = WorkerSpec(folder, names, plan, socket, endpoint.key, hosted.load_format, hosted.verify_quant, tcp)
+    file = private / f"{hosted.name}.json"
+    if hosted.role == "reward":
+        served = None if chat is None else _judge(chat).to_json()
+        return OwnLaunch("qserve.reward", spec, file, reward=hosted.reward.to_json(), served=served)
+    return engine_launch(plan.engine).serving(spec, file, hosted.engine_args)
+
+
+def _judge(chat: WorkerEndpoint) -> ServedChat:
+    assert isinstance(chat.address, UnixAddress), "workers of one service listen at sockets"
+    return ServedChat(str(chat.address.path), chat.key, chat.models[0])
+
+
+def _seen_by(cards: tuple[Device, ...] | None, on_cpu: bool) -> dict[str, str]:
+    """Each worker sees its own cards only: what it takes for the first one is the first of these.
+
+    Numbers mean what they meant in the plan, which lists cards as the driver does: CUDA itself puts fast ones first.
+    One that computes on the CPU sees none: for pinned memory transformers would make a context on the first one.
+    """
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if on_cpu:
+        return {**order, "CUDA_VISIBLE_DEVICES": ""}
+    if cards is None or not all(card.uuid for card in cards):
+        return order
+    return {**order, "CUDA_VISIBLE_DEVICES": ",".join(card.uuid for card in cards)}
+
+
+def _threads(num_cores: int | None) -> dict[str, str]:
+    """Replicas on one CPU share its cores: each with all of them would spend its time waiting for the others."""
+    return {} if num_cores is None else {"OMP_NUM_THREADS": str(num_cores), "MKL_NUM_THREADS": str(num_cores)}
+
+
+def _devices(hosted: Hosted) -> frozenset[str]:
+    """What it computes on, as far as that is known: cards by their uuid, the CPU, or any card."""
+    if hosted.plan.on_cpu:
+        return frozenset({CPU})
+    cards = hosted.cards or ()
+    return frozenset(card.uuid for card in cards) if cards and all(card.uuid for card in cards) else frozenset({ANY})
+
+
+def teller(record: RunRecord, screen: Screen) -> WorkerEvents:
+    """What happens to a worker goes to the record, and what a user waits for to the screen."""
+
+    def tell(worker: str, event: str, details: dict[str, Any]) -> None:
+        if event == "retry":
+            record.plan(worker, details["plan"])
+        record.event(worker, event, **{name: value for name, value in details.items() if name != "plan"})
+        if event == "phase":
+            screen.phase(f"{worker}: {details['name']}")
+        elif event == "retry":
+            screen.note(f"{worker}: {details['refused']}\n{worker}: trying once more with {details['reason']}")
+
+    return tell

@@ -1,0 +1,16 @@
+"""A worker that somebody else runs may be somewhere else after a restart."""
+
+from __future__ import annotations
+
+from qserve.engine.base import TcpAddress, WorkerEndpoint
+from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.settings import GatewaySettings
+
+
+def test_requests_go_to_where_the_worker_is_now() -> None:
+    endpoint = WorkerEndpoint("chat", ("m",), TcpAddress("10.0.0.1", 20000), "key", 4, 512)
+    upstream = Upstream(endpoint, GatewaySettings())
+    before = upstream.client
+    assert upstream.client is before
+    endpoint.address = TcpAddress("10.0.0.2", 20000)
+    assert upstream.client.address == TcpAddress("10.0.0.2", 20000)
