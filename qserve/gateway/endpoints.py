@@ -20,7 +20,7 @@ from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
 from qserve.gateway.limits import require_json, safe_name, safe_query
 from qserve.gateway.relay.exchange import Call, Exchange
-from qserve.gateway.relay.replica_set import ReplicaSet
+from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import named, serving
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.report_pages import HTML, POLICY, ReportPages
@@ -51,7 +51,7 @@ class Endpoints:
     """The routes' work over the same workers, settings and metrics."""
 
     def __init__(
-        self, settings: GatewaySettings, roles: Sequence[ReplicaSet], metrics: GatewayMetrics, runs: KeptRuns,
+        self, settings: GatewaySettings, roles: Sequence[Replicas], metrics: GatewayMetrics, runs: KeptRuns,
         bodies: Bodies, administration: Administration, host: HostTeller | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
@@ -112,7 +112,7 @@ class Endpoints:
 
         return endpoint
 
-    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[ReplicaSet, CheckedRequest]:
+    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Replicas, CheckedRequest]:
         """Who is to answer, and what was asked. Large bodies are looked at in another process, in their turn."""
         if len(body) <= LARGE_BYTES:
             model = vllm.read_body(body).get("model") if self._is_told_by_model(route) else None
@@ -122,7 +122,7 @@ class Endpoints:
         async with self._large_bodies.turn_of(body) as large:
             return await self._checked_elsewhere(route, large)
 
-    async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[ReplicaSet, CheckedRequest]:
+    async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[Replicas, CheckedRequest]:
         model = await large.model() if self._is_told_by_model(route) else None
         replicas, service = self._addressed(route, model)
         return replicas, await large.read(route, service, replicas.endpoint)
@@ -131,7 +131,7 @@ class Endpoints:
         """Only where there are several workers a body is looked into to find out whose it is."""
         return route.names_model and len(self._roles) > 1
 
-    def _addressed(self, route: RelayedRoute, model: Any) -> tuple[ReplicaSet, Service]:
+    def _addressed(self, route: RelayedRoute, model: Any) -> tuple[Replicas, Service]:
         replicas, service = serving(self._roles, route, model if isinstance(model, str) else None)
         if service.api is not Api.OWN:
             replicas.check_ready()
@@ -150,7 +150,7 @@ class Endpoints:
 
         return endpoint
 
-    def _exchange(self, replicas: ReplicaSet, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
+    def _exchange(self, replicas: Replicas, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
         record = record_of(scope)
         endpoint = replicas.endpoint
         record.model = model if model in endpoint.adapters and model is not None else endpoint.models[0]

@@ -29,7 +29,7 @@ __all__ = ["ANY", "CPU", "SupervisedWorker", "WorkerEvents"]
 _log = logging.getLogger("qserve.supervisor")
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 30.0
-# After a worker ran this long, the pauses before a restart begin again with the first.
+# After a worker ran this long, or answered anybody, the pauses before a restart begin again with the first.
 _WELL_AFTER_S = 60.0
 _MAX_FAILED_STARTS = 10
 _READY_INTERVAL_S = 0.1
@@ -119,9 +119,10 @@ class SupervisedWorker:
         """Stay with the worker: restart it when it ends or hangs. Raises WorkerFailed when restarts don't help."""
         pause_s = _FIRST_PAUSE_S
         while True:
-            ready_at = time.monotonic()
+            ready_at, num_pieces = time.monotonic(), self.endpoint.num_pieces
             reason = await self._until_down()
-            if time.monotonic() - ready_at > _WELL_AFTER_S:
+            has_answered = self.endpoint.num_pieces != num_pieces  # so that it is worth a start
+            if has_answered or time.monotonic() - ready_at > _WELL_AFTER_S:
                 pause_s = _FIRST_PAUSE_S
             wanted = self._restart_wanted.is_set()
             self._restart_wanted.clear()

@@ -61,19 +61,30 @@ class Admission:
 
     @asynccontextmanager
     async def places(self, num_sequences: int, *, background: bool = False) -> AsyncIterator[None]:
-        """Waits for the places and holds them. 429 if the queue is full; a cancelled wait leaves no trace.
-
-        A `background` request lets all others go before it, and leaves a place free for the next of them.
-        """
-        num_sequences = min(num_sequences, self._places_for(background))
-        await self._enter(num_sequences, background)
+        """Waits for the places and holds them, as `enter` and `leave` say."""
+        num_places, held_s = await self.enter(num_sequences, background=background), None
         granted_s = time.perf_counter()
         try:
             yield
-            elapsed_s = time.perf_counter() - granted_s
-            self._seconds_per_request += _SMOOTHING * (elapsed_s - self._seconds_per_request)
+            held_s = time.perf_counter() - granted_s
         finally:
-            self._leave(num_sequences)
+            self.leave(num_places, held_s)
+
+    async def enter(self, num_sequences: int, *, background: bool = False) -> int:
+        """Waits for the places; returns how many there are to `leave`. 429 if the queue is full.
+
+        A cancelled wait leaves no trace. A `background` request lets all others go before it, and leaves a place free
+        for the next of them.
+        """
+        num_places = min(num_sequences, self._places_for(background))
+        await self._enter(num_places, background)
+        return num_places
+
+    def leave(self, num_places: int, held_s: float | None = None) -> None:
+        """Gives places back. `held_s`: how long a request took that came to its end; others say nothing about that."""
+        if held_s is not None:
+            self._seconds_per_request += _SMOOTHING * (held_s - self._seconds_per_request)
+        self._leave(num_places)
 
     def turn_away(self, error: ApiError) -> None:
         """Everybody who waits gets `error`; those who run are left alone."""

@@ -22,15 +22,17 @@ class EarlyEnd:
     """`async with EarlyEnd(…)` cancels what runs inside when it is pointless to go on, and says why.
 
     Raises ClientGone or WorkerGivenUp in place of the CancelledError; a cancellation from elsewhere passes through.
+    `worker_down` None: nobody answers yet; `watch` names who does.
     `sending_since_s` is to be set around each send: a send that takes longer than `stall_timeout_s` means a client
     that stopped reading, and its place at the worker goes to others.
     """
 
-    def __init__(self, receive: Receive, worker_down: asyncio.Future[None], stall_timeout_s: float) -> None:
+    def __init__(self, receive: Receive, worker_down: asyncio.Future[None] | None, stall_timeout_s: float) -> None:
         self._receive = receive
         self._worker_down = worker_down
         self._stall_timeout_s = stall_timeout_s
         self._cause: Exception | None = None
+        self._is_over = False
         self.sending_since_s = 0.0
 
     async def __aenter__(self) -> Self:
@@ -38,15 +40,23 @@ class EarlyEnd:
         assert task is not None
         self._task = task
         self._departure = Departure(self._receive, self._on_gone)
-        self._worker_down.add_done_callback(self._on_down)
+        if self._worker_down is not None:
+            self._worker_down.add_done_callback(self._on_down)
         self._arm()
         return self
+
+    def watch(self, worker_down: asyncio.Future[None]) -> None:
+        """From here on this worker's end is the request's, too."""
+        self._worker_down = worker_down
+        worker_down.add_done_callback(self._on_down)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_over = True  # a callback that is scheduled already can't be removed any more
         self._departure.stop()
-        self._worker_down.remove_done_callback(self._on_down)
+        if self._worker_down is not None:
+            self._worker_down.remove_done_callback(self._on_down)
         self._stall_timer.cancel()
         if self._cause is not None and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
             raise self._cause from None
@@ -67,6 +77,6 @@ class EarlyEnd:
             self._arm()
 
     def _end(self, cause: Exception) -> None:
-        if self._cause is None:
+        if self._cause is None and not self._is_over:
             self._cause = cause
             self._task.cancel()

@@ -9,18 +9,16 @@ again at another replica, where there is one: a worker's end is no fault of thos
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 
 from starlette.types import Receive, Send
 
 from qserve.gateway.bodies import Body
-from qserve.gateway.relay.admission import Moved
 from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.relay.events import EventCutter, count_announcements, count_events
-from qserve.gateway.relay.replica_set import ReplicaSet, RoutedRequest
+from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.respond import JSON, send_body
 from qserve.gateway.routing.deadly import refusal
@@ -33,7 +31,7 @@ __all__ = ["Call", "Exchange"]
 
 _EVENT_STREAM = b"text/event-stream"
 # What a request ends with that its worker did not answer: another replica may.
-_ELSEWHERE = frozenset({"worker_died", "worker_unreachable", "worker_not_ready", "draining"})
+_ELSEWHERE = frozenset({"worker_died", "worker_unreachable"})
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
@@ -61,7 +59,7 @@ class Exchange:
     """One request that a worker answers, with the body that goes with it."""
 
     def __init__(
-        self, replicas: ReplicaSet, call: Call, body: Body, record: RequestRecord, metrics: GatewayMetrics,
+        self, replicas: Replicas, call: Call, body: Body, record: RequestRecord, metrics: GatewayMetrics,
         stall_timeout_s: float,
     ) -> None:  # fmt: skip
         self._replicas = replicas
@@ -73,48 +71,34 @@ class Exchange:
         self._streaming = False
         self._is_awaiting = False
         self._queued_s = 0.0
+        self._upstream: Upstream | None = None
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
-        call, tried, upstream = self._call, list[Upstream](), None
+        call, tried = self._call, list[Upstream]()
         asked = self._replicas.asked(
             call.path, self._body.data, self._record.model, call.num_sequences, call.max_tokens
         )
         while True:
             try:
-                upstream = upstream or await self._chosen(asked, tried, receive)
-                await self._ask(upstream, asked, receive, send)
-            except Moved as moved:
-                upstream = moved.to
+                await self._ask(asked, tried, receive, send)
+                return
             except ApiError as error:
-                error, is_final = self._seen(error, asked, tried, upstream)
+                error, is_final = await self._seen(error, asked, tried)
                 if is_final:
                     await self._fail(error, send)
                     return
                 self._record.num_retries += 1
                 self._metrics.count_retry(self._record.worker, error.code)
-                upstream = None
-            else:
-                told = RequestTokens(self._record.num_prompt_tokens or 0, self._num_generated())
-                self._replicas.answered(asked, told)
-                return
 
-    async def _chosen(self, asked: RoutedRequest, tried: list[Upstream], receive: Receive) -> Upstream:
-        if chosen := self._replicas.chosen_now(asked, tried):
-            return chosen
-        if self._replicas.is_single:
-            return await self._replicas.choose(asked)  # which says why not
-        never = asyncio.get_running_loop().create_future()  # nobody is asked who could be given up
-        async with EarlyEnd(receive, never, self._stall_timeout_s):
-            return await self._replicas.choose(asked, tried)
-
-    def _seen(
-        self, error: ApiError, asked: RoutedRequest, tried: list[Upstream], upstream: Upstream | None
-    ) -> tuple[ApiError, bool]:
+    async def _seen(self, error: ApiError, asked: RoutedRequest, tried: list[Upstream]) -> tuple[ApiError, bool]:
         """What the error comes to, and whether the request ends with it."""
-        if error.code == "worker_died" and self._replicas.deadly.died(asked.digest, self._life):
+        upstream = self._upstream
+        if upstream is None:  # it never had a place
+            return error, True
+        if error.code == "worker_died" and await self._replicas.died(asked, self._life):
             return (error if self._record.status else refusal()), True
-        if self._record.status or upstream is None or error.code not in _ELSEWHERE:
+        if self._record.status or error.code not in _ELSEWHERE:
             return error, True
         if upstream.is_ready or error.code == "worker_died":  # who is not ready is not chosen anyway
             tried.append(upstream)
@@ -124,20 +108,38 @@ class Exchange:
         told = self._record.num_generated_tokens
         return self._record.num_events if told is None else told
 
-    async def _ask(self, upstream: Upstream, asked: RoutedRequest, receive: Receive, send: Send) -> None:
+    async def _ask(self, asked: RoutedRequest, tried: list[Upstream], receive: Receive, send: Send) -> None:
         """One attempt."""
-        upstream.check_ready()
-        self._upstream = upstream
-        self._life = (upstream.name, upstream.endpoint.num_restarts)
-        self._record.worker = upstream.name
+        record, self._upstream = self._record, None
+        background = record.is_background or self._call.is_bulk
+        self._begin_to_wait()
         try:
-            with self._replicas.given(upstream, asked) as self._given:
-                async with EarlyEnd(receive, upstream.down, self._stall_timeout_s) as self._end:
-                    await self._work(send)
+            async with (
+                EarlyEnd(receive, None, self._stall_timeout_s) as self._end,
+                self._replicas.place(asked, tried, background=background) as self._place,
+            ):
+                self._has_place(self._place.upstream)
+                await self._forward(send)
+                self._place.is_answered(RequestTokens(record.num_prompt_tokens or 0, self._num_generated()))
         except WorkerGivenUp:
-            raise _died(upstream.endpoint.detail) from None
-        finally:
-            self._replicas.even_out(upstream)
+            raise _died(self._place.upstream.endpoint.detail) from None
+        if self._call.num_sequences and not record.error_code:
+            self._metrics.e2e.labels(record.model).observe(record.elapsed_s)
+
+    def _begin_to_wait(self) -> None:
+        if self._call.num_sequences:
+            self._record.phase = "queued"
+            self._queued_s = self._queued_s or time.perf_counter()  # also where it was asked elsewhere before
+
+    def _has_place(self, upstream: Upstream) -> None:
+        self._upstream, record = upstream, self._record
+        self._life = (upstream.name, upstream.endpoint.num_restarts)
+        record.worker = upstream.name
+        self._end.watch(upstream.down)
+        if self._call.num_sequences:
+            record.queue_wait_s = time.perf_counter() - self._queued_s
+            record.admitted_s = record.elapsed_s
+            self._metrics.queue_wait.labels(upstream.name).observe(record.queue_wait_s)
 
     async def _fail(self, error: ApiError, send: Send) -> None:
         if not self._streaming:
@@ -145,30 +147,15 @@ class Exchange:
         self._record.error_code = error.code
         await send({"type": "http.response.body", "body": error.event(self._call.dialect)})
 
-    async def _work(self, send: Send) -> None:
-        if not self._call.num_sequences:
-            await self._forward(send)
-            return
-        self._record.phase = "queued"
-        queued_s = self._queued_s = self._queued_s or time.perf_counter()  # also where it has moved since
-        admission, background = self._upstream.admission, self._record.is_background or self._call.is_bulk
-        async with admission.places(self._call.num_sequences, background=background):
-            self._record.queue_wait_s = time.perf_counter() - queued_s
-            self._record.admitted_s = self._record.elapsed_s
-            self._metrics.queue_wait.labels(self._upstream.name).observe(self._record.queue_wait_s)
-            self._upstream.check_ready()
-            await self._forward(send)
-        if not self._record.error_code:
-            self._metrics.e2e.labels(self._record.model).observe(self._record.elapsed_s)
-
     async def _forward(self, send: Send) -> None:
         self._record.phase = "waiting"
         call, record = self._call, self._record
         # Until its client has seen a byte, the request may have to be asked again.
         body = self._body if self._replicas.is_single else Body(self._body.data)
-        request = self._upstream.client.request(call.method, call.path, record.request_id, body, record.trace_headers)
+        request = self._place.upstream.client.request(
+            call.method, call.path, record.request_id, body, record.trace_headers
+        )
         self._await_worker(True)
-        self._upstream.endpoint.num_requests += 1
         try:
             async with request as reply:
                 if reply.content_type == _EVENT_STREAM and reply.status == 200:
@@ -182,18 +169,17 @@ class Exchange:
             raise _died(str(error)) from error
         finally:
             self._await_worker(False)
-            self._upstream.endpoint.num_requests -= 1
 
     def _await_worker(self, is_awaiting: bool) -> None:
         """What the supervisor tells a hung worker by: who waits for the worker, not for a client that reads slowly."""
-        self._upstream.endpoint.num_awaited += is_awaiting - self._is_awaiting
+        self._place.upstream.endpoint.num_awaited += is_awaiting - self._is_awaiting
         self._is_awaiting = is_awaiting
 
     async def _relay_whole(self, reply: Reply, send: Send) -> None:
         self._record.first_byte_s = self._record.elapsed_s
         body = await reply.read()
         self._await_worker(False)
-        self._upstream.endpoint.num_pieces += 1
+        self._place.upstream.endpoint.num_pieces += 1
         status = reply.status
         if status in (401, 403) or reply.content_type != JSON:
             # The gateway's own key was refused, or it is no answer of the API: neither means anything to the client.
@@ -209,7 +195,7 @@ class Exchange:
 
     def _refuse_in_our_words(self, status: int, body: bytes, reply: Reply) -> None:
         """Raises what another engine answered as the error that it is; our own engine's errors pass as they are."""
-        if self._upstream.endpoint.speaks_our_errors:
+        if self._place.upstream.endpoint.speaks_our_errors:
             return
         error = from_engine(status, body)
         if error is None:
@@ -244,12 +230,12 @@ class Exchange:
         self._await_worker(True)
         chunk = await reply.read_some()
         self._await_worker(False)
-        self._upstream.endpoint.num_pieces += 1
+        self._place.upstream.endpoint.num_pieces += 1
         return chunk
 
     async def _start_stream(self, reply: Reply, send: Send) -> None:
         """The status line waits for the first event: until then an error has a status of its own."""
-        self._given.has_begun()
+        self._place.has_begun()
         headers = [(b"content-type", reply.headers[b"content-type"]), *_STREAM_HEADERS]
         self._body.drop()
         await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -1,4 +1,4 @@
-"""The replicas of one role: which of them is asked, who waits where, and what every one has to do.
+"""The replicas of one role where it is decided which of them is asked, who waits where, and what each has to do.
 
 One replica is the usual case, and then nothing is chosen: it is asked, or says itself why it can't be.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Sequence
+from types import TracebackType
+from typing import Self
 
-from qserve.engine.base import WorkerEndpoint, WorkerState
+from qserve.engine.base import WorkerState
+from qserve.gateway.relay.admission import Moved
+from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.routing.deadly import DeadlyRequests
 from qserve.gateway.routing.outstanding import RequestTokens
@@ -19,65 +21,29 @@ from qserve.gateway.routing.prefix import prefix_blocks
 from qserve.gateway.routing.router import Router
 from qserve.wire.errors import ApiError
 
-__all__ = ["Given", "ReplicaSet", "RoutedRequest", "replica_sets"]
+__all__ = ["ReplicaSet", "replica_sets", "routed"]
 
-# How long a request waits for a replica while all of them restart; a worker of our own is back within seconds.
-_RESTART_WAIT_S = 30.0
+# How long a request waits for a replica while all of them restart: our own workers are back within seconds, an engine
+# with a large model within a minute or two. The queue's bound holds for those who wait here as well.
+_RESTART_WAIT_S = 120.0
 _LOOK_S = 0.05
 # Hashing a body takes a microsecond a kilobyte; its beginning and its length tell it from others.
 _HASHED_BYTES = 64 * 1024
+# What somebody who waits at a replica is turned away with when it leaves service: another one may answer.
+_ELSEWHERE = frozenset({"worker_not_ready", "draining"})
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedRequest:
-    """One request as the choice of a replica needs it: its prompt's blocks, its cost, and the hash of its bytes."""
-
-    blocks: tuple[int, ...]
-    num_bytes: int
-    num_sequences: int
-    max_tokens: int | None
-    tokens: RequestTokens
-    digest: int
-
-
-class Given:
-    """What one request counts for at the replica that has it."""
-
-    __slots__ = ("_left", "_name", "_prompt", "_router")
-
-    def __init__(self, router: Router, name: str, counted: RequestTokens) -> None:
-        self._router = router
-        self._name = name
-        self._prompt = counted.prompt
-        self._left = counted.total
-
-    def has_begun(self) -> None:
-        """The first byte of the answer came: the prompt is read."""
-        self._router.has_done(self._name, self._prompt)
-        self._left -= self._prompt
-        self._prompt = 0
-
-    def ends(self) -> None:
-        """The replica has no more of it to do."""
-        self._router.end(self._name, self._left)
-
-
-class ReplicaSet:
+class ReplicaSet(Replicas):
     """Workers that serve the same model. `upstreams` may grow and shrink by `add` and `remove` while it serves."""
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
-        """At least one, all of one role."""
-        self.role = upstreams[0].endpoint.role
-        self.upstreams: list[Upstream] = []
         self.router = Router()
         self.deadly = DeadlyRequests()
         self._num_waiting_for_restart = 0
-        for upstream in upstreams:
-            self.add(upstream)
+        super().__init__(upstreams)
 
     def add(self, upstream: Upstream) -> None:
-        """A further replica."""
-        self.upstreams.append(upstream)
+        super().add(upstream)
         self.router.add(upstream.name, upstream.endpoint.max_num_seqs)
         upstream.admission.count_waiting = lambda: self.num_waiting
         upstream.count_tokens = lambda: self.router.num_tokens(upstream.name)
@@ -85,76 +51,35 @@ class ReplicaSet:
         upstream.count_blocks = lambda: self.router.num_blocks(upstream.name)
 
     def remove(self, upstream: Upstream) -> None:
-        """A replica that is gone for good; it must not run requests any more."""
-        self.upstreams.remove(upstream)
+        super().remove(upstream)
         self.router.remove(upstream.name)
-
-    @property
-    def endpoint(self) -> WorkerEndpoint:
-        """What holds for all of them (names, limits, fields of requests), as one that is ready tells it."""
-        return next((one.endpoint for one in self.upstreams if one.is_ready), self.upstreams[0].endpoint)
-
-    @property
-    def is_single(self) -> bool:
-        """Whether there is nothing to choose."""
-        return len(self.upstreams) == 1
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether one of them takes requests."""
-        return any(one.is_ready for one in self.upstreams)
 
     @property
     def num_waiting(self) -> int:
         """Requests in the queues of all, and those that wait for a replica to come back."""
         return self._num_waiting_for_restart + sum(one.num_waiting for one in self.upstreams)
 
-    def check_ready(self) -> None:
-        """503 with the supervisor's words unless one takes requests, or is about to."""
-        if not self.is_ready and not (self._is_coming(()) and self.endpoint.request_fields is not None):
-            self.upstreams[0].check_ready()
-
     def asked(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None
     ) -> RoutedRequest:
-        """What a request comes to. Raises ApiError 422 for one that was in flight when workers died."""
-        digest = hash((path, len(body), body if len(body) <= _HASHED_BYTES else body[:_HASHED_BYTES]))
-        self.deadly.check(digest)
-        blocks = () if self.is_single or not num_sequences else prefix_blocks(body, model)
-        tokens = self.router.estimates.of(len(body), num_sequences, max_tokens)
-        return RoutedRequest(blocks, len(body), num_sequences, max_tokens, tokens, digest)
+        asked = routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)
+        self.deadly.check(asked.digest)
+        return asked
+
+    def place(self, asked: RoutedRequest, without: Collection[Upstream] = (), *, background: bool = False) -> _Place:
+        return _Place(self, asked, without, background)
+
+    async def died(self, asked: RoutedRequest, death: Hashable) -> bool:
+        return self.deadly.died(asked.digest, death)
 
     async def choose(self, asked: RoutedRequest, without: Collection[Upstream] = ()) -> Upstream:
         """Who is to answer. 503 where nobody can, at once or after a wait for one that restarts; 429 if many wait."""
-        if self.is_single:
+        if self.is_single:  # the usual case, in the path of every request
             self.upstreams[0].check_ready()
             return self.upstreams[0]
-        if self.chosen_now(asked, without) is None:
+        while (chosen := self._chosen_now(asked, without)) is None:
             await self._until_ready(without)
-        chosen = self.chosen_now(asked, without)
-        assert chosen is not None, "one is ready"
         return chosen
-
-    def chosen_now(self, asked: RoutedRequest, without: Collection[Upstream] = ()) -> Upstream | None:
-        """Who is to answer among those that take requests now; None where that is nobody."""
-        if self.is_single:  # the usual case, in the path of every request
-            return self.upstreams[0] if self.upstreams[0].is_ready and not without else None
-        ready = {one.name: one for one in self.upstreams if one.is_ready and one not in without}
-        return ready[self.router.choose(asked.blocks, ready).name] if ready else None
-
-    @contextmanager
-    def given(self, upstream: Upstream, asked: RoutedRequest) -> Iterator[Given]:
-        """While `upstream` has the request: queued there, read, answered."""
-        given = Given(self.router, upstream.name, self.router.begin(upstream.name, asked.blocks, asked.tokens))
-        try:
-            yield given
-        finally:
-            given.ends()
-
-    def answered(self, asked: RoutedRequest, told: RequestTokens) -> None:
-        """The request came to its end; `told` is what the worker reported, 0 where it did not."""
-        self.deadly.answered(asked.digest)
-        self.router.estimates.learn(asked.num_bytes, asked.num_sequences, asked.max_tokens, told)
 
     def observe(self) -> None:
         """Acts on what the supervisor wrote: who left loses its queue, and who restarts what it had seen."""
@@ -176,10 +101,9 @@ class ReplicaSet:
                 return
             fullest.admission.move_first(free)
 
-    def _is_coming(self, without: Collection[Upstream]) -> bool:
-        return not self.is_single and any(
-            one.endpoint.state is WorkerState.RESTARTING for one in self.upstreams if one not in without
-        )
+    def _chosen_now(self, asked: RoutedRequest, without: Collection[Upstream]) -> Upstream | None:
+        ready = {one.name: one for one in self.upstreams if one.is_ready and one not in without}
+        return ready[self.router.choose(asked.blocks, ready).name] if ready else None
 
     async def _until_ready(self, without: Collection[Upstream]) -> None:
         self.upstreams[0].admission.check_queue()
@@ -196,6 +120,95 @@ class ReplicaSet:
             upstream.check_ready()
         message = "the replicas that were not asked yet take no requests now; send the request again"
         raise ApiError(503, message, "worker_not_ready", retry_after_s=5)
+
+
+class _Place:
+    """What one request holds of a replica: places in its admission, and tokens in the router's count."""
+
+    __slots__ = (
+        "_asked", "_background", "_granted_s", "_left", "_num_places", "_prompt", "_replicas", "_without", "upstream",
+    )  # fmt: skip
+
+    def __init__(
+        self, replicas: ReplicaSet, asked: RoutedRequest, without: Collection[Upstream], background: bool
+    ) -> None:
+        self._replicas = replicas
+        self._asked = asked
+        self._without = without
+        self._background = background
+        self._num_places = self._prompt = self._left = 0
+
+    async def __aenter__(self) -> Self:
+        to: Upstream | None = None
+        while True:
+            self.upstream = to or await self._replicas.choose(self._asked, self._without)
+            self._count()
+            try:
+                await self._enter()
+            except Moved as moved:
+                self._end()
+                to = moved.to
+            except ApiError as error:
+                self._end()
+                if self._replicas.is_single or error.code not in _ELSEWHERE:
+                    raise
+                to = None
+            except BaseException:
+                self._end()
+                raise
+            else:
+                return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._num_places:
+            self.upstream.admission.leave(self._num_places, None if kind else time.perf_counter() - self._granted_s)
+        self.upstream.endpoint.num_requests -= 1
+        self._end()
+
+    def has_begun(self) -> None:
+        self._replicas.router.has_done(self.upstream.name, self._prompt)
+        self._left -= self._prompt
+        self._prompt = 0
+
+    def is_answered(self, told: RequestTokens) -> None:
+        asked = self._asked
+        self._replicas.deadly.answered(asked.digest)
+        self._replicas.router.estimates.learn(asked.num_bytes, asked.num_sequences, asked.max_tokens, told)
+
+    async def _enter(self) -> None:
+        """Waits in the queue of `upstream`, where there is one."""
+        upstream, num_sequences = self.upstream, self._asked.num_sequences
+        upstream.check_ready()
+        if num_sequences:
+            self._num_places = await upstream.admission.enter(num_sequences, background=self._background)
+            self._granted_s = time.perf_counter()
+            if not upstream.is_ready:  # since the queue was left
+                upstream.admission.leave(self._num_places)
+                self._num_places = 0
+                upstream.check_ready()
+        upstream.endpoint.num_requests += 1
+
+    def _count(self) -> None:
+        """From here on its tokens are the replica's to read and write."""
+        asked, router = self._asked, self._replicas.router
+        tokens = router.estimates.of(asked.num_bytes, asked.num_sequences, asked.max_tokens)
+        counted = router.begin(self.upstream.name, asked.blocks, tokens)
+        self._prompt, self._left = counted.prompt, counted.total
+
+    def _end(self) -> None:
+        self._replicas.router.end(self.upstream.name, self._left)
+        self._replicas.even_out(self.upstream)
+
+
+def routed(
+    path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None, *, is_single: bool
+) -> RoutedRequest:
+    """Hashes of a request, made where its bytes are. Comparable between processes of one PYTHONHASHSEED."""
+    digest = hash((path, len(body), body if len(body) <= _HASHED_BYTES else body[:_HASHED_BYTES]))
+    blocks = () if is_single or not num_sequences else prefix_blocks(body, model)
+    return RoutedRequest(blocks, len(body), num_sequences, max_tokens, digest)
 
 
 def replica_sets(upstreams: Sequence[Upstream]) -> list[ReplicaSet]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qserve.gateway.relay.replica_set import ReplicaSet
+from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.gateway.services import Service
 from qserve.wire.errors import ApiError
@@ -12,7 +12,7 @@ from qserve.wire.errors import ApiError
 __all__ = ["named", "serving"]
 
 
-def named(roles: Sequence[ReplicaSet], model: str) -> ReplicaSet:
+def named(roles: Sequence[Replicas], model: str) -> Replicas:
     """The replicas that serve `model`. 404 names what is served."""
     for replicas in roles:
         if model in replicas.endpoint.names:
@@ -21,7 +21,7 @@ def named(roles: Sequence[ReplicaSet], model: str) -> ReplicaSet:
     raise ApiError(404, f"the model {model[:100]!r} is not served here; there is {served}", "model_not_found", "model")
 
 
-def serving(roles: Sequence[ReplicaSet], route: RelayedRoute, model: str | None) -> tuple[ReplicaSet, Service]:
+def serving(roles: Sequence[Replicas], route: RelayedRoute, model: str | None) -> tuple[Replicas, Service]:
     """The replicas that serve `model`, and their service of `route`; without a model the first role that has one.
 
     Raises ApiError: 404 for a model or a route that nobody serves, 400 for a model that does not serve this route.
@@ -33,7 +33,7 @@ def serving(roles: Sequence[ReplicaSet], route: RelayedRoute, model: str | None)
     raise _not_served(roles, route, model)
 
 
-def _not_served(roles: Sequence[ReplicaSet], route: RelayedRoute, model: str | None) -> ApiError:
+def _not_served(roles: Sequence[Replicas], route: RelayedRoute, model: str | None) -> ApiError:
     models = [one for one in roles if any(_serves(service, route, one) for service in route.services)]
     where = f"{route.method} {route.path}"
     if not models:
@@ -55,7 +55,7 @@ def _not_served(roles: Sequence[ReplicaSet], route: RelayedRoute, model: str | N
     return ApiError(400, message, "route_not_served", "model")
 
 
-def _serves(service: Service, route: RelayedRoute, replicas: ReplicaSet) -> bool:
+def _serves(service: Service, route: RelayedRoute, replicas: Replicas) -> bool:
     """An engine of its own mind tells which of the routes it has for its model, once it is ready."""
     fields = replicas.endpoint.request_fields if service.reader is not None else None
     return service.fits(replicas.endpoint) and (fields is None or (route.path, route.method) in fields.routes)

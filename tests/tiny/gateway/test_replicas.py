@@ -218,6 +218,19 @@ async def test_a_draining_replica_hands_its_queue_over(replicas: Start) -> None:
         assert service.endpoints["chat-0"].num_requests == 0
 
 
+async def test_who_waits_at_a_replica_that_dies_is_answered_elsewhere(replicas: Start) -> None:
+    """And by nobody's cancellation: what ends the wait ends nothing that comes after it."""
+    async with replicas(max_num_seqs=1) as service:
+        held = [asyncio.create_task(answer(service, question(f"h{at}", ttft_ms=700, chunks=2))) for at in range(3)]
+        await service.until_running(3)
+        queued = [asyncio.create_task(answer(service, question(f"q{at}", chunks=2))) for at in range(9)]
+        async with asyncio.timeout(60):
+            while sum((await service.gauge("requests_waiting")).values()) != 9:
+                await asyncio.sleep(0.02)
+        service.kill("chat-0")
+        assert {status for status, _ in await asyncio.gather(*held, *queued)} == {200}
+
+
 async def test_who_waits_goes_where_a_place_is_free(replicas: Start) -> None:
     """Two wait behind a long answer, and the others are done: they don't wait for it."""
     async with replicas(max_num_seqs=1) as service:

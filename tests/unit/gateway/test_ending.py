@@ -142,3 +142,28 @@ async def test_a_connection_that_was_lost_before_ends_it_at_once():
     async with EarlyEnd(ConnectedReceive(None, connection), down, 60.0):
         pass
     await _settle()  # would cancel this very test
+
+
+async def test_a_worker_that_is_named_later_ends_it_too():
+    async def never():
+        await asyncio.sleep(3600)
+
+    down = asyncio.get_running_loop().create_future()
+    with pytest.raises(WorkerGivenUp):
+        async with EarlyEnd(never, None, 60.0) as end:
+            end.watch(down)
+            down.set_result(None)
+            await asyncio.sleep(60)
+
+
+async def test_an_end_that_comes_in_the_tick_in_which_it_is_over_ends_nothing_else():
+    """Its callback is scheduled already and can't be taken back: it would cancel whatever the task does next."""
+
+    async def never():
+        await asyncio.sleep(3600)
+
+    down = asyncio.get_running_loop().create_future()
+    async with EarlyEnd(never, down, 60.0):
+        down.set_result(None)
+    await asyncio.sleep(0.01)
+    assert not asyncio.current_task().cancelling()
