@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.gpu_steps.running import batching, random_prompts, wave
 from bench.random_checkpoint import SHAPES, write_checkpoint
 from qserve.core.hardware import Hardware
-from qserve.engine.cpu import kernels
 from qserve.hub import resolve
+from qserve.model.cpu import kernels
 from qserve.model.load import load
 from qserve.planner import Plan, PlanRequest, make_plan
 

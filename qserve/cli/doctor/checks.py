@@ -11,7 +11,7 @@ from qserve.core.quantization import SCHEMES
 from qserve.detect.engines.checks import engine_checks, why_not_scheme
 from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command
 from qserve.detect.packages import Packages
-from qserve.engine.cpu.build import INSTALL, compiler_command
+from qserve.model.cpu.build import INSTALL, compiler_command
 from qserve.packages import install_command
 from qserve.planner.engine import own_engines
 from qserve.units import GIB, format_bytes

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from qserve.engine.cpu import kernels
-from qserve.engine.cpu.dense import Attend, DenseBody
+from qserve.model.cpu import kernels
+from qserve.model.cpu.dense import Attend, DenseBody
 from qserve.reward.scoring.attention import RowLayout, segment_sdpa
 
 __all__ = ["RowPass", "attending"]

@@ -12,10 +12,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from qserve.engine.cpu import kernels
-from qserve.engine.cpu.build import _built, why_none
 from qserve.engine.transformers.attention.report import attention_report
 from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.model.cpu import kernels
+from qserve.model.cpu.build import _built, why_none
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import choices_of, prompts, running, sequence, tokens_of
 

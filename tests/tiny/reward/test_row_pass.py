@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.cpu import build, kernels
+from qserve.model.cpu import build, kernels
 from qserve.reward.items import Score, ScoreItem
 from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.attention import RowLayout, Segment, segment_sdpa

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from qserve.engine.cpu import kernels
-from qserve.engine.cpu.dense import DenseBody
+from qserve.model.cpu import kernels
+from qserve.model.cpu.dense import DenseBody
 from qserve.model.sdpa import causal_prompt
 
 __all__ = ["COMPILED", "compile_steps", "why_not_compiled"]

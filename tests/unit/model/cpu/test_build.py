@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qserve.engine.cpu import build
+from qserve.model.cpu import build
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 

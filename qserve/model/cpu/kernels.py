@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from qserve.engine.cpu.build import library
 from qserve.errors import QserveError
+from qserve.model.cpu.build import library
 
 __all__ = [
     "add_rms_norm",

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from qserve.core.kernel_shapes import filled_length
-from qserve.engine.cpu import kernels
-from qserve.engine.cpu.build import library, why_none
+from qserve.model.cpu import kernels
+from qserve.model.cpu.build import library, why_none
 
 __all__ = ["Attend", "DenseBody"]
 
