@@ -8,10 +8,10 @@ from typing import Literal
 
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
+from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import engine_checks, why_not_scheme
 from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command
 from qserve.detect.packages import Packages
-from qserve.model.cpu.build import INSTALL, compiler_command
 from qserve.packages import install_command
 from qserve.planner.engine import own_engines
 from qserve.units import GIB, format_bytes
@@ -100,7 +100,9 @@ def _machine(hardware: Hardware, cache: Path, port: int, port_is_free: bool) -> 
 def _compiler() -> Check:
     found = compiler_command()
     if found is None:
-        return Check("machine", "compiler", "warning", "none: bf16 runs at half of its speed on the CPU", INSTALL)
+        return Check(
+            "machine", "compiler", "warning", "none: bf16 runs at half of its speed on the CPU", INSTALL_COMPILER
+        )
     return Check("machine", "compiler", "ok", f"{found}, for kernels that bf16 takes on the CPU")
 
 

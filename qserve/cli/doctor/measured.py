@@ -36,7 +36,7 @@ _MOST_SECONDS = 120
 
 def measure_cpu(state: Path, hardware: Hardware) -> CpuRates:
     """Measures the CPU in a process of its own and keeps the rates. Raises UsageError where torch is missing."""
-    command = [sys.executable, "-m", "qserve.model.cpu.measure"]
+    command = [sys.executable, "-m", "qserve.engine.cpu_rates"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["no reason was given"]

@@ -17,9 +17,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["INSTALL", "compiler_command", "library", "why_none"]
+from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 
-INSTALL = "Debian, Ubuntu: apt install gcc"
+__all__ = ["library", "why_none"]
 
 _log = logging.getLogger("qserve.worker")
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("row.c", "pages.c", "attention.c"))
@@ -56,15 +56,10 @@ def why_none() -> str | None:
     return built if isinstance(built, str) else None
 
 
-def compiler_command() -> str | None:
-    """$CC, or the first compiler that is found; None where there is none."""
-    return os.environ.get("CC") or next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-
-
 def _file() -> Path:
     compiler = compiler_command()
     if compiler is None:
-        raise _NotBuilt(f"there is no C compiler (cc); {INSTALL}")
+        raise _NotBuilt(f"there is no C compiler (cc); {INSTALL_COMPILER}")
     if shutil.which(compiler.split()[0]) is None:
         raise _NotBuilt(f"the C compiler that $CC names, {compiler}, is not there")
     name = f"dense-{_fingerprint(compiler)}.so"

@@ -1,4 +1,4 @@
-"""Measures what this CPU reads and multiplies, as one JSON line: `python -m qserve.model.cpu.measure`, seconds.
+"""Measures what this CPU reads and multiplies, as one JSON line: `python -m qserve.engine.cpu_rates`, seconds.
 
 A process of its own, since torch is imported by engines alone; `qserve doctor --measure` starts it.
 """
