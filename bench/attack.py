@@ -10,6 +10,7 @@ after in turns on a quiet machine. Prints a table as Markdown.
     rounds       how often it was attacked; each time after as long a calm
     gap calm     the longest time between two events of the honest stream in a calm: the median of the rounds
     gap          the same from the first request of an attack until a second after its last answer
+    worst calm   the longest gap of all calms: what the machine does by itself
     worst        the longest gap of all rounds
     broken       honest streams that did not end as they should
     honest       what else is measured beside it; see the attack
@@ -84,6 +85,12 @@ Attack = Callable[[Service], Awaitable[str]]
 
 def _chat(text: str, **fields: Any) -> dict[str, Any]:
     return {"model": "demo", "messages": [{"role": "user", "content": text}], "max_tokens": 4, **fields}
+
+
+async def nothing(service: Service) -> str:
+    """The control: two seconds without an attack."""
+    await asyncio.sleep(2)
+    return ""
 
 
 async def template_arguments(service: Service) -> str:
@@ -209,8 +216,8 @@ _FOLDERS = {"layers": _billion_layers, "FIFO": _fifo, "nested": _nested}
 ATTACKS: dict[str, Attack] = {
     one.__name__: one
     for one in (
-        template_arguments, long_text, very_long_text, many_prompts, million_prompts, many_responses, slow_heads,
-        unknown_names, stopped_worker, hostile_folder,
+        nothing, template_arguments, long_text, very_long_text, many_prompts, million_prompts, many_responses,
+        slow_heads, unknown_names, stopped_worker, hostile_folder,
     )
 }  # fmt: skip
 
@@ -222,6 +229,7 @@ class Result:
     attack: str
     num_rounds: int
     gap_calm_s: float
+    worst_calm_s: float
     gap_s: float
     worst_gap_s: float
     num_broken: int
@@ -315,10 +323,9 @@ async def _measure(name: str, qserve: Path) -> Result:
                 child.send_signal(signal.SIGCONT)
     gaps = [_gap(seen, *window) for window in attacked]
     num_broken = sum(what == "broken" for at, what in seen if at >= attacked[0][0])
-    calm_gap = median(_gap(seen, *window) for window in calms)
-    return Result(
-        name, len(attacked), round(calm_gap, 3), round(median(gaps), 3), round(max(gaps), 3), num_broken, honest
-    )
+    calm_gaps = [_gap(seen, *window) for window in calms]
+    figures = (median(calm_gaps), max(calm_gaps), median(gaps), max(gaps))
+    return Result(name, len(attacked), *(round(one, 3) for one in figures), num_broken, honest)
 
 
 def _rounds(name: str) -> int:
@@ -347,14 +354,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the service would outlive `timeout`
     results = []
     print(
-        "| attack | rounds | gap calm s | gap s | worst s | broken | honest |\n|---|---|---|---|---|---|---|",
+        "| attack | rounds | gap calm s | worst calm s | gap s | worst s | broken | honest |\n" + "|---" * 8 + "|",
         flush=True,
     )
     for name in args.only:
         one = asyncio.run(_measure(name, args.qserve))
         results.append(one)
         words = re.sub("_", " ", one.attack)
-        gaps = f"{one.gap_calm_s:.3f} | {one.gap_s:.3f} | {one.worst_gap_s:.3f}"
+        gaps = f"{one.gap_calm_s:.3f} | {one.worst_calm_s:.3f} | {one.gap_s:.3f} | {one.worst_gap_s:.3f}"
         print(f"| {words} | {one.num_rounds} | {gaps} | {one.num_broken} | {one.honest} |", flush=True)
     if args.output is not None:
         args.output.write_text(json.dumps([asdict(one) for one in results]))

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from tests.costs import Costs
+
 # What one test's run measured must not move another test's plan. A test of learning takes it away.
 os.environ["QSERVE_NO_LEARN"] = "1"
 
@@ -28,6 +30,11 @@ _LONG = (
 
 # Real processes on a machine that others use, too: what fails is tried once more, and the summary counts a rerun.
 _REAL_PROCESSES = ("tests/browser/", "tests/tiny/")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The summary names the dearest files."""
+    config.pluginmanager.register(Costs())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,12 @@
-"""The worker: python -m echo_engine.worker SPEC.json. A word is a token, and the answer is the question."""
+"""The worker: python -m echo_engine.worker SPEC.json. A word is a token, and the answer is the question.
+
+$ECHO_PAUSE_S is how long it waits before each word of a stream, for whoever wants to see one running.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,6 +26,7 @@ from qserve.wire.sse import DONE, event
 async def _serve(document: dict[str, Any]) -> None:
     spec = WorkerSpec.from_json(document)
     shouts = "--shout" in spec.plan.engine_args
+    pause_s = float(os.environ.get("ECHO_PAUSE_S", "0"))
     report_phase("listening for an echo")
 
     async def chat(request: Request) -> Response:
@@ -51,6 +57,7 @@ async def _serve(document: dict[str, Any]) -> None:
         async def events() -> AsyncIterator[bytes]:
             part = "delta" if name == "message" else name
             for index, word in enumerate(words):
+                await asyncio.sleep(pause_s)
                 ends = "stop" if index + 1 == len(words) else None
                 yield event({**head, "choices": [{"index": 0, part: shape(word + " "), "finish_reason": ends}]})
             if (asked.get("stream_options") or {}).get("include_usage"):

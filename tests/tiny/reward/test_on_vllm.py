@@ -14,6 +14,7 @@ from tests.tiny.reward.host import CASES, MODEL, Caller
 from tests.tiny.reward.plain_transformers import Plain
 from tests.tiny.reward.test_served import ANSWERS, PROMPT, SIMPLE
 from tests.tiny.serving.served import Service
+from tests.tiny.serving.vllm_processes import NOT_COMPILED
 
 pytestmark = pytest.mark.skipif(version_of(Packages.installed()) is None, reason="vLLM is not installed")
 
@@ -24,7 +25,7 @@ ELSEWHERE = {"vllm pooling"}
 @pytest.fixture(scope="module")
 def service(made: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     flags = ("--reward", str(made(SIMPLE)), "--served-reward-name", MODEL, "--reward-engine", "vllm")
-    started = Service((*flags, "--max-length", "512"), tmp_path_factory.mktemp("reward-on-vllm"))
+    started = Service((*flags, "--max-length", "512"), tmp_path_factory.mktemp("reward-on-vllm"), NOT_COMPILED)
     try:
         yield started.until_ready()
     finally:

@@ -1,14 +1,19 @@
-"""A real `qserve up` is written down as it runs: what it was, held and answered is known after kill -9."""
+"""A real `qserve up` is written down as it runs: what it was, held and answered is known after kill -9.
+
+And kill -9 of it leaves no worker.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import psutil
 
 from qserve.runs import RunStore
 from tests.tiny.serving.served import QSERVE, START_LIMIT_S, Service, until
@@ -49,8 +54,10 @@ def test_what_was_served_is_known_after_kill_9_and_the_next_plan_learns_it(start
         assert abs(one["measured_mean"] / one["planned_mean"] - 1 - one["difference"]) < 0.01
     assert shown["requests"]["workers"], "percentiles of what was answered"
 
+    family = psutil.Process(service.process.pid).children(recursive=True)
+    assert family
     service.process.kill()
-    service.process.wait()
+    assert service.ended(family) == -signal.SIGKILL, "and none of its processes is left"
     run = store.run()
     assert (run.id, run.state, run.num_requests, run.num_errors) == (told["run"], "died", 4, 1)
     assert "secret-of-this-test" not in json.dumps(run.to_json(), default=str)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import re
+import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -16,6 +19,8 @@ from tests.processes import words
 from tests.tiny.serving.served import Service, until
 
 RESTART_LIMIT_S = 240
+# Compiling is what a first start spends minutes with, and none of these tests is about what was compiled.
+NOT_COMPILED = {"TORCH_COMPILE_DISABLE": "1"}
 
 
 def family(service: Service) -> list[psutil.Process]:
@@ -45,6 +50,21 @@ def shared_memory(processes: list[psutil.Process]) -> list[Path]:
             maps = Path(f"/proc/{process.pid}/maps").read_text()
             segments.update(re.findall(r"/dev/shm/psm_\w+$", maps, re.MULTILINE))
     return [Path(segment) for segment in segments]
+
+
+def ask(place: Path, key: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
+    """Status and body of a worker's answer, asked on its socket behind the gateway's back."""
+    connection = http.client.HTTPConnection("worker", timeout=60)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(60)
+    try:
+        connection.sock.connect(str(place))
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
 
 
 async def last_word(client: httpx.AsyncClient, num_tokens: int, first: asyncio.Event) -> tuple[str, float]:

@@ -1,20 +1,18 @@
-"""4 bit while loading, on real vLLM behind our port, by bitsandbytes' plugin; and what is said without it."""
+"""4 bit while loading, on real vLLM behind our port, by bitsandbytes' plugin.
+
+What is said without the plugin: tests/unit/vllm/test_failures.py, from vLLM's own log.
+"""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import openai
 import pytest
 
-from qserve.engine.vllm.diagnose import failure_of
-from qserve.engine.vllm.failure import FailureKind
 from tests.tiny.serving.served import Service
-from tests.tiny.serving.vllm_processes import kill_under_load
-from tests.tiny.vllm.engines import engine, plan_of
+from tests.tiny.serving.vllm_processes import NOT_COMPILED, kill_under_load
 
 NAMES = ("demo", "another/name")
 QUESTION = [{"role": "user", "content": "What is 12+30?"}]
@@ -33,7 +31,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             *(word for name in NAMES for word in ("--served-model-name", name)),
         ),
         tmp_path_factory.mktemp("vllm-4bit"),
-        {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "qserve-tests-torchinductor")},
+        NOT_COMPILED,
     )
     yield one.until_ready()
     assert one.end() == 0, one.output
@@ -90,11 +88,3 @@ def test_nf4_holds_the_planned_cache(service: Service):
 async def test_a_killed_api_server_is_heard_of(service: Service):
     """The last one that asks: the server is restarting afterwards."""
     await kill_under_load(service, "api", num_streams=4, num_tokens=450)
-
-
-def test_without_the_plugin_the_command_that_installs_it_is_told(parser):
-    with engine(parser, plan_of(quant="4bit"), environ={"VLLM_PLUGINS": ""}) as ended:
-        assert ended.process.poll() not in (None, 0)
-        failure = failure_of(ended.log, ended.plan)
-    assert failure.kind is FailureKind.MISSING_PLUGIN
-    assert "vllm-bnb-plugin" in failure.message

@@ -7,28 +7,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from qserve.demo import chat_model_path
+from qserve.detect import detect
 from qserve.engine.base import Api, UnixAddress, WorkerEndpoint, WorkerState
 from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.launch import VllmLaunch
-from qserve.planner.plan import Plan
+from qserve.hub import resolve
+from qserve.planner import Plan, make_plan, plan_request
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.units import MIB
-from tests.tiny.vllm.engines import plan_of
+from tests.tiny.serving.vllm_processes import NOT_COMPILED
 
 CACHE_BYTES = 2 * MIB
 
 
 def overdrawn() -> Plan:
     """A plan with a cache that is smaller than one request: as if the planner had been wrong."""
-    plan = plan_of(quant="bf16", kv_cache_memory_bytes=64 * MIB, max_model_len=2048)
+    limits = {"max_model_len": 2048, "max_num_seqs": 8, "max_num_batched_tokens": 512}
+    request = plan_request(engine="vllm", quant="bf16", enforce_eager=True, kv_cache_memory_bytes=64 * MIB, **limits)
+    plan = make_plan(resolve("demo"), replace(detect(), devices=()), request)
     flag = plan.engine_args.index("--kv-cache-memory-bytes") + 1
     arguments = (*plan.engine_args[:flag], str(CACHE_BYTES), *plan.engine_args[flag + 1 :])
     placement = replace(plan.placement, kv_cache_memory_bytes=CACHE_BYTES)
     return replace(plan, placement=placement, engine_args=arguments)
 
 
-async def test_one_retry_with_the_length_that_vllm_reports(parser: Any, tmp_path: Path) -> None:
+async def test_one_retry_with_the_length_that_vllm_reports(
+    parser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in NOT_COMPILED.items():
+        monkeypatch.setenv(name, value)
     heard: list[tuple[str, dict[str, Any]]] = []
     socket, key = tmp_path / "chat.sock", "internal"
     endpoint = WorkerEndpoint("chat", ("demo",), UnixAddress(socket), key, 1, 2048, api=Api.VLLM, engine="vllm")

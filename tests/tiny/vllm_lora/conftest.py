@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from qserve.demo import chat_model_path
 from tests.tiny.serving.served import Service
+from tests.tiny.serving.vllm_processes import NOT_COMPILED
 
 FLAGS = ("--max-model-len", "2048", "--max-num-seqs", "8", "--kv-cache-memory-bytes", "64MiB", "--enforce-eager")
 _RANK = 4
@@ -42,7 +43,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     adapter = _write_adapter(folder / "adapter")
     lora = ("--engine-args", f"--enable-lora --max-lora-rank 8 --lora-modules tuned={adapter}")
     # The worker in a process of its own, as several ranks have it: elsewhere it shares the engine's.
-    apart = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    apart = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", **NOT_COMPILED}
     one = Service(("--model", "demo", "--engine", "vllm", *FLAGS, *lora), folder / "service", apart)
     yield one.until_ready()
     one.end()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import openai
 import pytest
 
 from tests.tiny.serving.served import Service
+from tests.tiny.serving.vllm_processes import NOT_COMPILED
 
 KEY = "sk-of-the-test"
 MAX_MODEL_LEN = 1024
@@ -27,8 +26,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             "--kv-cache-memory-bytes", "64MiB", "--api-key", KEY,
         ),
         tmp_path_factory.mktemp("vllm-served"),
-        # Log-probabilities are compiled at their first use, for half a minute on a CPU, unless they were before.
-        {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "qserve-tests-torchinductor")},
+        NOT_COMPILED,
     )  # fmt: skip
     yield one.until_ready()
     assert one.end() == 0, one.output

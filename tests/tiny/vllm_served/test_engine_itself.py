@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from qserve.planner import Plan
 from qserve.units import MIB
 from tests.processes import environment, words
 from tests.tiny.serving.served import Service
-from tests.tiny.serving.vllm_processes import command, the
+from tests.tiny.serving.vllm_processes import ask, command, the
 from tests.unit.vllm.builders import parser_for
 
 
@@ -37,18 +35,7 @@ class Engine:
 
     def ask(self, path: str, body: dict[str, Any] | None = None, key: str | None = None) -> tuple[int, bytes]:
         """Status and body of the answer."""
-        connection = http.client.HTTPConnection("worker", timeout=60)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(60)
-        try:
-            connection.sock.connect(str(self.socket))
-            headers = {"Authorization": f"Bearer {key or self.key}", "Content-Type": "application/json"}
-            method = "GET" if body is None else "POST"
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        return ask(self.socket, key or self.key, path, body)
 
 
 @pytest.fixture(scope="module")
