@@ -9,23 +9,24 @@ from qserve.planner.engines.transformers.terms import CPU_TERMS as TRANSFORMERS_
 from qserve.planner.engines.vllm.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.plan import Plan
 from qserve.planner.term import COLUMNS, columns_of
-from tests.golden.plans.answers import answer, machine
-from tests.golden.plans.requests import requests
-
-_STEP = 5
-with machine():
-    _ANSWERS = {line: answer(line)["plan"] for line in list(requests())[::_STEP]}
-PLANS = {line: Plan.from_json(plan) for line, plan in _ANSWERS.items() if plan and "quant" in plan}
+from tests.golden.plans.answers import kept
 
 
-def test_there_are_plans_of_every_engine_and_kind() -> None:
-    assert {plan.engine for plan in PLANS.values()} == {"vllm", "transformers"}
-    kinds = {(plan.fits, plan.on_cpu) for plan in PLANS.values()}
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Plan]:
+    """The kept ones by their command lines: tests/golden holds that they are today's."""
+    answers = {line: answer["plan"] for line, answer in kept().items()}
+    return {line: Plan.from_json(plan) for line, plan in answers.items() if plan and "quant" in plan}
+
+
+def test_there_are_plans_of_every_engine_and_kind(plans: dict[str, Plan]) -> None:
+    assert {plan.engine for plan in plans.values()} == {"vllm", "transformers"}
+    kinds = {(plan.fits, plan.on_cpu) for plan in plans.values()}
     assert kinds >= {(True, False), (True, True), (False, False)}
 
 
-def test_every_column_is_the_sum_of_its_terms_and_all_sum_to_the_device() -> None:
-    for line, plan in PLANS.items():
+def test_every_column_is_the_sum_of_its_terms_and_all_sum_to_the_device(plans: dict[str, Plan]) -> None:
+    for line, plan in plans.items():
         for device in plan.devices:
             sums = columns_of(device.terms)
             assert {name: getattr(device, f"{name}_bytes") for name in COLUMNS} == sums, line
@@ -33,9 +34,9 @@ def test_every_column_is_the_sum_of_its_terms_and_all_sum_to_the_device() -> Non
             assert held + device.free_bytes + device.used_by_others_bytes == device.total_bytes, line
 
 
-def test_what_is_charged_leaves_the_cache_of_the_engines_share() -> None:
+def test_what_is_charged_leaves_the_cache_of_the_engines_share(plans: dict[str, Plan]) -> None:
     """vLLM's own rule, term by term: share of the card less the charged terms is the cache of the tightest rank."""
-    for line, plan in PLANS.items():
+    for line, plan in plans.items():
         share = plan.placement.gpu_memory_utilization
         if not share or "--kv-cache-memory-bytes" in line or not plan.fits:
             continue
@@ -44,8 +45,8 @@ def test_what_is_charged_leaves_the_cache_of_the_engines_share() -> None:
         assert plan.placement.kv_cache_memory_bytes == max(0, left), line
 
 
-def test_bands_hold_their_terms_and_every_term_is_one_that_the_engine_names() -> None:
-    for line, plan in PLANS.items():
+def test_bands_hold_their_terms_and_every_term_is_one_that_the_engine_names(plans: dict[str, Plan]) -> None:
+    for line, plan in plans.items():
         names = engine_named(plan.engine).planner.term_names
         for term in (term for device in plan.devices for term in device.terms):
             assert term.low_bytes <= term.num_bytes <= term.high_bytes, (line, term.name)
