@@ -17,11 +17,12 @@ from typing import Any
 __all__ = ["defer_model_list"]
 
 _NAME = "transformers.models"
+_LIBRARY = _NAME.partition(".")[0]
 
 
 def defer_model_list() -> None:
     """Before transformers is imported; afterwards, and where it is not installed, nothing happens."""
-    package = importlib.util.find_spec("transformers") if "transformers" not in sys.modules else None
+    package = None if _LIBRARY in sys.modules else importlib.util.find_spec(_LIBRARY)
     if package is None or package.origin is None:
         return
     folder = Path(package.origin).parent / "models"
