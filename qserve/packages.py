@@ -37,6 +37,7 @@ REQUIREMENTS = {
     "psutil": "psutil>=6.1",
     "pyarrow": "pyarrow>=20",
     "pydantic": "pydantic>=2.11",
+    "ray": "ray[default]==2.60.0",
     "safetensors": "safetensors>=0.6",
     "starlette": "starlette>=0.47",
     "torch": "torch>=2.11",

@@ -10,7 +10,7 @@ VENV=.venv
 STAMP=$VENV/qserve-setup
 LOG=$VENV/qserve-setup.log
 PIP_VERSION=26.3
-EXTRAS=serve,dev,eval,bnb,bench,reward,train,ui
+EXTRAS=serve,dev,eval,bnb,bench,reward,train,ui,ray
 chosen=${1:-}
 
 say() { printf 'setup: %s\n' "$*"; }

@@ -90,7 +90,8 @@ class WorkerEndpoint:
         num_awaited: requests for which the gateway waits for the worker's next bytes now; written by the gateway.
         num_pieces: pieces of answers that came from the worker, ever; written by the gateway.
         num_requests: requests that were given to the worker and are not over; written by the gateway.
-        num_outstanding_tokens: that it has yet to read and write; written by the gateway.
+        num_outstanding_tokens: that it has yet to read and write, of `num_outstanding_requests`, those that wait in its
+            queue among them; both written by the gateway.
         role: what it is for, `chat` or `reward`; workers of one role serve the same model. "": as its name.
     """
 
@@ -120,6 +121,7 @@ class WorkerEndpoint:
     num_pieces: int = 0
     num_requests: int = 0
     num_outstanding_tokens: int = 0
+    num_outstanding_requests: int = 0
     role: str = ""
 
     def __post_init__(self) -> None:

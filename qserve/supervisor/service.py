@@ -218,7 +218,10 @@ async def _live(
 
     async def tell_ready() -> None:
         found = await checks.first(strict=options.strict)
-        shown = [_shown(worker, held, found) for worker, held in zip(workers, memory, strict=True)]
+        shown = [
+            _shown(worker, held, found) for worker, held in zip(workers, memory, strict=True)
+            if worker.endpoint.state is not WorkerState.IDLE
+        ]  # fmt: skip
         has_key, has_ui = bool(options.gateway.keys), options.ui is not False
         beside = await host.documents()
         screen.ready(ready_rows(url, shown, beside, has_key=has_key, has_ui=has_ui, logs=options.run_folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -16,9 +15,8 @@ from qserve.engine.launch import Launch
 from qserve.engine.process import death_of
 from qserve.engine.process_tree import tree_of
 from qserve.errors import QserveError, WorkerFailed
-from qserve.gateway.bodies import Body
-from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
 from qserve.planner.plan import Plan
+from qserve.supervisor.asking import Asking
 from qserve.supervisor.child import Child
 from qserve.supervisor.liveness import activity, stacks, stall
 from qserve.supervisor.liveness.start_watch import StartStuck, StartWatch
@@ -76,7 +74,7 @@ class SupervisedWorker:
         self._log_file = log_file
         self._tell = tell
         self._child: Child | None = None
-        self._client = WorkerClient(endpoint.address, endpoint.key, connect_timeout_s=5.0)
+        self._asking = Asking(endpoint)
 
     @property
     def pid(self) -> int | None:
@@ -144,7 +142,7 @@ class SupervisedWorker:
         """End the worker: politely, then not."""
         if self._child is not None:
             await self._child.end()
-        self._client.close()
+        self._asking.close()
 
     async def memory(self) -> dict[str, Any]:
         """What the worker holds, as it or its engine measured it."""
@@ -153,10 +151,7 @@ class SupervisedWorker:
 
     async def work(self) -> dict[str, Any]:
         """What it tells of its own work; empty where it tells nothing, or not now."""
-        if not self.endpoint.tells_report:
-            return {}
-        status, body = await self._ask("GET", "/v1/qserve/report", b"")
-        return dict(json.loads(body)) if status == 200 else {}
+        return await self._asking.work()
 
     async def sanity(self) -> Sanity | None:
         """Whether the model that it serves predicts text; None where that is no question. It must be ready."""
@@ -328,14 +323,7 @@ class SupervisedWorker:
     async def _ask(
         self, method: str, path: str, body: bytes, timeout_s: float = _HEALTH_TIMEOUT_S
     ) -> tuple[int, bytes]:
-        try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._client.request(method, path, "supervisor", Body(body)) as reply,
-            ):
-                return reply.status, await reply.read()
-        except (Unreachable, ConnectionBroke, TimeoutError, OSError):
-            return 0, b""
+        return await self._asking.ask(method, path, body, timeout_s)
 
     def _event(self, event: str, **details: Any) -> None:
         self._tell(self.endpoint.name, event, details)

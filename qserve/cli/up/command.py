@@ -22,6 +22,7 @@ from qserve.cli.options.numbers import Count, FiniteRange
 from qserve.cli.options.planning import hardware_of, plan_options, request_of
 from qserve.cli.reward.options import REWARD_FLAGS, reward_options, settings_of
 from qserve.cli.state import state_folder
+from qserve.cli.up.cluster import CLUSTER_FLAGS, joined_cluster, ray_options
 from qserve.cli.up.recording import recording_of
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.errors import MissingExtra, UsageError
@@ -163,6 +164,7 @@ _CHAT_FLAGS = (
     "--strict", is_flag=True, help="End with status 5 where the chat model serves noise, in place of a warning."
 )
 @click.option("--verify-quant", is_flag=True, help="Measure what quantizing while loading costs (KL, top-1 agreement).")
+@ray_options
 @reward_options
 @plan_options
 @load_options
@@ -209,6 +211,7 @@ def command(
     qserve up --model Qwen/Qwen3-8B --replicas auto
     qserve up --model Qwen/Qwen3-32B --users 30 --ttft 2s --tpot 50ms
     qserve up --config qwen3-32b-1x24gb
+    qserve up --model Qwen/Qwen3-8B --ray auto --min-replicas 1 --max-replicas 8
     qserve up --model Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key-file ~/.qserve-key
 
     Exit status: 0 stopped and every request answered, 1 requests cut off, 2 bad input, 3 does not fit, 4 port in use,
@@ -231,6 +234,11 @@ def command(
         )
 
     _check_roles(model or (reward if values["judge"] else None), reward)
+    if values["ray"] is None:
+        refuse_given(CLUSTER_FLAGS, "for workers on a Ray cluster; add --ray auto or --ray HOST:PORT, or leave it out")
+    else:
+        loads = [name for name in LOAD_FLAGS if name != "replicas"]
+        refuse_given(loads, "of a load, which one machine is planned for; with --ray say --replicas or --max-replicas")
     if ui:
         check_installed()
     screen = logs.set_up(log_level, log_format)
@@ -245,15 +253,20 @@ def command(
         max_queue=max_queue,
         max_body_bytes=max_body_mib * MIB,
     )
-    run_folder, hardware = _run_folder(state_dir), with_host(hardware_of(gpu), has_ui=ui is not False)
-    recording = recording_of(run_folder, hardware, keep_runs_days, keep_runs_gib)
-    settings = settings_of(values)
-    request = with_counted_flags(request_of(values), engine_args)
-    request = with_learned(request, run_folder.parent.parent, model, gpu, is_off=values["no_learn"])
-    known = partial(
-        measured_speed, run_folder.parent.parent, hardware=hardware, gpu=gpu, is_off=values["no_learn"]
-    )  # fmt: skip
-    with logs.failures_told(log_format), tempfile.TemporaryDirectory(prefix="qserve-config-") as configs:
+    with (
+        logs.failures_told(log_format),
+        tempfile.TemporaryDirectory(prefix="qserve-config-") as configs,
+        joined_cluster(values, gpu) as cluster,
+    ):
+        machine = hardware_of(gpu) if cluster is None else cluster.hardware
+        run_folder, hardware = _run_folder(state_dir), with_host(machine, has_ui=ui is not False)
+        recording = recording_of(run_folder, hardware, keep_runs_days, keep_runs_gib)
+        settings = settings_of(values)
+        request = with_counted_flags(request_of(values), engine_args)
+        # What was measured here says nothing about other machines.
+        is_new = values["no_learn"] or cluster is not None
+        request = with_learned(request, run_folder.parent.parent, model, gpu, is_off=is_new)
+        known = partial(measured_speed, run_folder.parent.parent, hardware=hardware, gpu=gpu, is_off=is_new)
         wanted = Wanted(
             model,
             served_model_name,
@@ -266,9 +279,10 @@ def command(
             values["replicas"],
             reward_replicas,
         )
+        here = wanted if cluster is None else cluster.wanted(wanted)
         hosted = [
             replace(one, engine_args=engine_args, verify_quant=verify_quant) if one.role == "chat" else one
-            for one in what_to_host(wanted, hardware, request, reward_quant, screen, known, speed_request_of(values))
+            for one in what_to_host(here, hardware, request, reward_quant, screen, known, speed_request_of(values))
         ]
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)
@@ -276,7 +290,10 @@ def command(
             host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording, strict, start_timeout,
             hardware.host,
         )  # fmt: skip
-        sys.exit(uvloop.run(serve(hosted, options, screen)))
+        if cluster is None:
+            sys.exit(uvloop.run(serve(hosted, options, screen)))
+        hosted = cluster.spread(hosted, reward_replicas, screen)
+        sys.exit(uvloop.run(serve(hosted, options, screen, cluster.runner(hosted))))
 
 
 def _check_installed() -> None:

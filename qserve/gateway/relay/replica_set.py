@@ -87,6 +87,7 @@ class ReplicaSet(Replicas):
             upstream.observe()
             self.router.add(upstream.name, upstream.endpoint.max_num_seqs)
             upstream.endpoint.num_outstanding_tokens = self.router.num_tokens(upstream.name)
+            upstream.endpoint.num_outstanding_requests = self.router.num_requests(upstream.name)
             if not upstream.is_ready and upstream.endpoint.state is not WorkerState.DRAINING:
                 self.router.forget(upstream.name)
             self.even_out(upstream)

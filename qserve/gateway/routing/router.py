@@ -48,6 +48,10 @@ class Router:
         """What it has yet to read and write."""
         return self._replicas[name].num_tokens if name in self._replicas else 0
 
+    def num_requests(self, name: str) -> int:
+        """Those that it was given and that are not over."""
+        return self._replicas[name].num_requests if name in self._replicas else 0
+
     def num_blocks(self, name: str) -> int:
         """What is remembered of it."""
         return len(self._replicas[name].seen) if name in self._replicas else 0

@@ -1,0 +1,164 @@
+"""`qserve up --ray`: its options, and the way from the nodes of a cluster to what is hosted on them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from qserve.cli.options.numbers import Count, FiniteRange
+from qserve.core.hardware import Hardware
+from qserve.errors import UsageError
+from qserve.planner.replicas import NumReplicas
+
+if TYPE_CHECKING:
+    from qserve.cli.up.wanted import Wanted
+    from qserve.cluster.nodes import Node
+    from qserve.cluster.runner import RayRunner
+    from qserve.cluster.settings import Bounds, RaySettings
+    from qserve.cluster.survey import Survey
+    from qserve.supervisor import Hosted
+    from qserve.supervisor.screen import Screen
+
+__all__ = ["CLUSTER_FLAGS", "Cluster", "joined_cluster", "ray_options"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+CLUSTER_FLAGS = ("ray_ports", "min_replicas", "max_replicas", "scale_down_after")
+_OPTIONS = (
+    click.option(
+        "--ray",
+        help="Run the workers on the nodes of this Ray cluster: auto, the one that this machine is in, or HOST:PORT.",
+    ),
+    click.option(
+        "--ray-ports",
+        default="20000-20999",
+        show_default=True,
+        help="Ports of the nodes that workers listen on; the gateway must reach them.",
+    ),
+    click.option("--min-replicas", type=Count(min=1, max=1024), help="With --ray: as many at least [1]."),
+    click.option(
+        "--max-replicas", type=Count(min=1, max=1024), help="With --ray: more while the load wants them, up to so many."
+    ),
+    click.option(
+        "--scale-down-after",
+        type=FiniteRange(min=1),
+        default=180.0,
+        show_default=True,
+        help="Seconds that one replica fewer must have sufficed before one is drained and ended.",
+    ),
+)
+
+
+def ray_options(function: Function) -> Function:
+    """Adds them to a command."""
+    for decorate in reversed(_OPTIONS):
+        function = decorate(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that was joined, and what its nodes said; `replicas` as --replicas was given."""
+
+    settings: RaySettings
+    survey: Survey
+    nodes: Sequence[Node]
+    hardware: Hardware
+    replicas: NumReplicas | None
+    bounds: Bounds | None
+
+    def wanted(self, wanted: Wanted) -> Wanted:
+        """What one node is planned for."""
+        from qserve.cluster.layout import counts_per_node
+
+        counts = counts_per_node(self.nodes, self.replicas, self.bounds, wanted.reward_replicas)
+        return replace(wanted, replicas=counts.chat, reward_replicas=max(1, counts.reward))
+
+    def spread(self, hosted: Sequence[Hosted], reward_replicas: int, screen: Screen) -> list[Hosted]:
+        """Replicas over all nodes, and where each finds its checkpoint, said. Raises DoesNotFit or UsageError."""
+        from qserve.cluster.layout import spread_over
+
+        _refuse_served_judges(hosted)
+        spread = spread_over(self.nodes, hosted, self.replicas, self.bounds, reward_replicas)
+        screen.note(_words(self.nodes))
+        for role, name in checkpoint_names(hosted).items():
+            folder = next(one.folder for one in hosted if one.role == role)
+            ways = self.survey.find(folder.resolve(), name, self.nodes)
+            told = "; ".join(f"{way.value}: {', '.join(addresses)}" for way, addresses in ways.items())
+            screen.note(f"checkpoint of the {role} model: {told}")
+        self.survey.close()
+        return spread
+
+    def runner(self, hosted: Sequence[Hosted]) -> RayRunner:
+        """Who runs them."""
+        from qserve.cluster.runner import RayRunner
+
+        return RayRunner(self.settings, self.bounds, checkpoint_names(hosted))
+
+
+def checkpoint_names(hosted: Sequence[Hosted]) -> dict[str, str]:
+    """By role: the name under which a node finds the checkpoint itself; "" for a folder of the user's."""
+    names = {"chat": "", "reward": ""}
+    for one in hosted:
+        name = one.plan.quant.checkpoint
+        if one.role == "chat" and not Path(name).expanduser().is_dir():
+            names["chat"] = name
+    return {one.role: names[one.role] for one in hosted}
+
+
+@contextlib.contextmanager
+def joined_cluster(values: dict[str, Any], gpu: str | None) -> Iterator[Cluster | None]:
+    """The cluster of --ray, joined and asked what it has; None without --ray. Raises one sentence where it can't."""
+    address = values["ray"]
+    if address is None:
+        yield None
+        return
+    from qserve.cluster.join import joined
+    from qserve.cluster.nodes import common_hardware, of_one_kind
+    from qserve.cluster.settings import PortRange, RaySettings
+    from qserve.cluster.survey import surveyed
+
+    settings = RaySettings(address, PortRange.parse(values["ray_ports"]))
+    bounds = _bounds(values)
+    with joined(address), surveyed(settings.ports) as survey:
+        nodes = survey.nodes
+        if gpu == "none":
+            nodes = [replace(node, num_gpus=0.0, hardware=replace(node.hardware, devices=())) for node in nodes]
+        nodes = of_one_kind(nodes)
+        yield Cluster(settings, survey, nodes, common_hardware(nodes), values["replicas"], bounds)
+
+
+def _bounds(values: dict[str, Any]) -> Bounds | None:
+    from qserve.cluster.settings import Bounds
+
+    fewest, most = values["min_replicas"], values["max_replicas"]
+    if fewest is None and most is None:
+        return None
+    if most is None:
+        raise UsageError(f"--min-replicas {fewest} goes with --max-replicas; a fixed number is --replicas {fewest}")
+    if values["replicas"] is not None:
+        raise UsageError("--replicas is a fixed number, and --max-replicas a bound; leave one of them out")
+    return Bounds(fewest or 1, most, values["scale_down_after"])
+
+
+def _refuse_served_judges(hosted: Sequence[Hosted]) -> None:
+    from qserve.reward.recipe import read_recipe
+    from qserve.reward.recipe.config import SERVED
+
+    for one in hosted:
+        recipe = one.reward.recipe if one.role == "reward" else None
+        if recipe is not None and read_recipe(Path(recipe)).asks_served:
+            raise UsageError(
+                f"--ray and a judge with url: {SERVED}: it asks a worker of the same machine; give the "
+                "judge the URL of a service"
+            )
+
+
+def _words(nodes: Sequence[Node]) -> str:
+    each = nodes[0].hardware
+    cards = f"{len(each.devices)} × {each.devices[0].name}" if each.devices else "no cards"
+    return f"cluster: {len(nodes)} nodes with {cards} ({', '.join(node.address for node in nodes)})"

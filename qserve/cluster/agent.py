@@ -1,0 +1,133 @@
+"""The actor on a node: it holds one worker, which ends with it, and ends itself when the service is gone.
+
+Its parts: a thread with the event loop of a `SupervisedWorker`, which starts the worker, watches it and brings it back
+on this node; the threads of Ray that answer the service; and the lease. The worker asks the kernel to end it with the
+thread that started it, so whatever ends this process ends the worker: the raylet, the service, the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qserve.cluster.checkpoints import folder_here
+from qserve.cluster.free_port import free_port
+from qserve.cluster.lease import Lease
+from qserve.cluster.log_tail import LogTail
+from qserve.cluster.messages import Assignment, Failure, Seen, Told
+from qserve.engine.base import TcpAddress, WorkerEndpoint
+from qserve.errors import QserveError
+from qserve.supervisor.this_machine import endpoint_of, local_worker
+from qserve.supervisor.worker import SupervisedWorker
+
+__all__ = ["Agent"]
+
+_LOOK_S = 0.05
+_MEMORY_S = 20.0
+_END_S = 15.0
+# What Ray sets for its own tasks, and a worker would take for the user's wish.
+_OF_RAY = ("OMP_NUM_THREADS", "RAY_JOB_ID", "RAY_RAYLET_PID")
+
+
+class Agent:
+    """See `Assignment`. Ray calls its methods from several threads."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        """Returns at once; the worker is started beside it."""
+        for name in _OF_RAY:
+            os.environ.pop(name, None)
+        self._assignment = assignment
+        self._lock = threading.Lock()
+        self._events: list[tuple[str, Mapping[str, Any]]] = []
+        self._failure: Failure | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="qserve-node-")
+        private = Path(self._folder.name)
+        self._log = LogTail(private / "worker.log")
+        self._private = private
+        self._worker: SupervisedWorker | None = None
+        self._endpoint = self._new_endpoint()
+        self._seen_state: tuple[Any, ...] = ()
+        self._lease = Lease(assignment.lease_s, self._cut_off)
+        self._loop = asyncio.new_event_loop()
+        # The worker dies with the thread that forks it: this one lives as long as the process.
+        threading.Thread(target=self._run, daemon=True, name="worker").start()
+
+    def exchange(self, told: Told) -> Seen:
+        """Renews the lease; answers as soon as something has changed, or after `told.wait_s`."""
+        self._lease.renew()
+        self._endpoint.num_awaited, self._endpoint.num_pieces = told.num_awaited, told.num_pieces
+        self._wait_for_change(told.wait_s)
+        return self._seen()
+
+    def memory(self) -> dict[str, Any]:
+        """What the worker holds. Raises QserveError or TimeoutError where it does not tell."""
+        assert self._worker is not None, "it was ready"
+        return asyncio.run_coroutine_threadsafe(self._worker.memory(), self._loop).result(_MEMORY_S)
+
+    def end(self) -> None:
+        """End the worker politely; whoever made this agent kills it afterwards."""
+        if self._worker is not None:
+            asyncio.run_coroutine_threadsafe(self._worker.stop(), self._loop).result(_END_S)
+        self._folder.cleanup()
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._live())
+        self._loop.run_forever()  # `end` and `memory` may still be asked
+
+    async def _live(self) -> None:
+        try:
+            folder = await asyncio.to_thread(folder_here, self._assignment.hosted.folder, self._assignment.checkpoint)
+            hosted = replace(self._assignment.hosted, folder=folder)
+            self._worker = local_worker(hosted, self._endpoint, self._private, self._log.file, self._tell)
+            self._worker.start_limit_s = self._assignment.start_limit_s
+            await self._worker.start()
+            await self._worker.watch()
+        except QserveError as error:
+            self._failure = Failure(type(error).__name__, str(error))
+        except Exception as error:
+            self._failure = Failure("WorkerFailed", f"{type(error).__name__}: {error}")
+
+    def _new_endpoint(self) -> WorkerEndpoint:
+        assignment = self._assignment
+        address = TcpAddress(assignment.host, free_port(assignment.host, assignment.ports))
+        endpoint = endpoint_of(assignment.hosted, address)
+        endpoint.key = assignment.key
+        return endpoint
+
+    def _tell(self, worker: str, event: str, details: dict[str, Any]) -> None:
+        with self._lock:
+            self._events.append((event, dict(details)))
+
+    def _wait_for_change(self, wait_s: float) -> None:
+        waiting = threading.Event()
+        for _ in range(max(1, round(wait_s / _LOOK_S))):
+            if self._events or self._state() != self._seen_state:
+                return
+            waiting.wait(_LOOK_S)
+
+    def _state(self) -> tuple[Any, ...]:
+        return self._endpoint.state, self._endpoint.detail, self._endpoint.num_restarts, self._failure
+
+    def _seen(self) -> Seen:
+        endpoint, worker = self._endpoint, self._worker
+        assert isinstance(endpoint.address, TcpAddress), "it listens for the service"
+        with self._lock:
+            events, self._events = tuple(self._events), []
+            self._seen_state = self._state()
+        plan = (worker.plan if worker is not None else None) or self._assignment.hosted.plan
+        notes = tuple(worker.notes) if worker is not None else ()
+        return Seen(
+            endpoint.state, endpoint.detail, endpoint.address, endpoint.num_restarts, Seen.fields_of(endpoint), events,
+            self._log.read(), notes, plan, self._failure,
+        )  # fmt: skip
+
+    def _cut_off(self) -> None:
+        """Nobody has asked for as long as the lease: the worker must not go on beside its replacement."""
+        self._folder.cleanup()
+        os._exit(1)

@@ -1,0 +1,90 @@
+"""Whether a node has a checkpoint: at the same path, or found by its name there."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from qserve.errors import QserveError, UsageError
+
+__all__ = ["CheckpointKey", "Where", "find_here", "folder_here", "key_of"]
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+
+
+class Where(enum.StrEnum):
+    """How a node gets at a checkpoint."""
+
+    SAME_PATH = "at the same path"
+    OWN_PATH = "at a path of its own"
+    FETCHED = "fetched from the hub when it starts"
+    MISSING = "missing"
+    OTHER = "another one at that path"
+
+
+@dataclass(frozen=True)
+class CheckpointKey:
+    """What tells one checkpoint from another without reading it: its configuration and the sizes of its weights."""
+
+    digest: str
+
+
+def key_of(folder: Path) -> CheckpointKey | None:
+    """None where there is no such folder, or no configuration in it."""
+    try:
+        digest = hashlib.sha256((folder / "config.json").read_bytes())
+        for file in sorted(file for kind in _WEIGHTS for file in folder.glob(kind)):
+            digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+    except OSError:
+        return None
+    return CheckpointKey(digest.hexdigest())
+
+
+def find_here(folder: Path, name: str, wanted: CheckpointKey | None) -> Where:
+    """How this machine gets at the checkpoint that the service found in `folder`.
+
+    `name`: by which it can be looked up here, or ""; `wanted` None: of a folder that holds no such files.
+    """
+    here = key_of(folder)
+    if here == wanted and folder.exists():
+        return Where.SAME_PATH
+    own = _by_name(name)
+    if own is not None:
+        return Where.OWN_PATH if key_of(own) == wanted else Where.OTHER
+    if _is_hub_id(name):
+        return Where.FETCHED
+    return Where.OTHER if folder.exists() else Where.MISSING
+
+
+def folder_here(folder: Path, name: str) -> Path:
+    """The checkpoint's folder on this machine; fetched from the hub where it is not there. Raises UsageError."""
+    if folder.exists():
+        return folder
+    own = _by_name(name)
+    if own is not None:
+        return own
+    if not _is_hub_id(name):
+        raise UsageError(f"there is no {folder} on this node")
+    from qserve.hub.download import download
+    from qserve.hub.resolve import resolve
+
+    fetched = download(resolve(name)).folder
+    assert fetched is not None, "a download has a folder"
+    return fetched
+
+
+def _by_name(name: str) -> Path | None:
+    if not name:
+        return None
+    from qserve.hub.resolve import resolve
+
+    try:
+        return resolve(name).folder
+    except QserveError:
+        return None
+
+
+def _is_hub_id(name: str) -> bool:
+    return name.count("/") == 1 and not name.startswith((".", "/", "~"))

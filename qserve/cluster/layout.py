@@ -1,0 +1,83 @@
+"""Replicas over the nodes of a cluster: how many a node is planned for, and what each asks Ray for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from qserve.cluster.nodes import Node
+from qserve.cluster.settings import Bounds
+from qserve.errors import DoesNotFit
+from qserve.planner.replicas import AUTO, NumReplicas
+from qserve.supervisor.hosted import Hosted
+
+__all__ = ["Counts", "counts_per_node", "needs_of", "spread_over"]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Replicas of the chat and of the reward model."""
+
+    chat: NumReplicas
+    reward: int
+
+
+def counts_per_node(nodes: Sequence[Node], replicas: NumReplicas | None, bounds: Bounds | None, reward: int) -> Counts:
+    """What one node is planned for: as many as its cards hold, or on CPUs its share of all."""
+    share = -(-reward // len(nodes))
+    if nodes[0].hardware.devices and nodes[0].num_gpus >= 1:
+        return Counts(AUTO, share)
+    most = bounds.most if bounds is not None else replicas
+    return Counts(1 if most in (None, AUTO) else -(-most // len(nodes)), share)
+
+
+def spread_over(
+    nodes: Sequence[Node], hosted: Sequence[Hosted], replicas: NumReplicas | None, bounds: Bounds | None, reward: int
+) -> list[Hosted]:
+    """The replicas of all nodes, from those that were planned for one.
+
+    Raises DoesNotFit for more than the cluster has; what `bounds` allow beyond it, further nodes may bring.
+    """
+    planned = {role: [one for one in hosted if one.role == role] for role in ("chat", "reward")}
+    cores = max(1, min(int(node.num_cpus) for node in nodes) // max(1, sum(one.plan.on_cpu for one in hosted)))
+    spread: list[Hosted] = []
+    for role, ones in planned.items():
+        if not ones:
+            continue
+        held = len(ones) * len(nodes)
+        counted = reward if role == "reward" else held if replicas == AUTO else replicas or 1
+        most = counted
+        if role == "chat" and bounds is not None:
+            counted, most = bounds.fewest, bounds.most
+        if counted > held:
+            raise DoesNotFit(_too_many(role, counted, len(ones), nodes))
+        spread += [
+            replace(ones[0], cards=None, num_cores=cores if ones[0].plan.on_cpu else None, index=at, num_replicas=most)
+            for at in range(most)
+        ]
+    _check_cpus(nodes, hosted)
+    return spread
+
+
+def needs_of(hosted: Hosted) -> dict[str, float]:
+    """What a replica asks Ray for."""
+    if hosted.plan.on_cpu:
+        return {"CPU": float(hosted.num_cores or 1)}
+    return {"CPU": 1.0, "GPU": float(len(hosted.plan.devices))}
+
+
+def _check_cpus(nodes: Sequence[Node], hosted: Sequence[Hosted]) -> None:
+    fewest = min(nodes, key=lambda node: node.num_cpus)
+    if len(hosted) > fewest.num_cpus:
+        raise DoesNotFit(
+            f"{len(hosted)} replicas on each node take a CPU each, and Ray may give {fewest.num_cpus:g} away at "
+            f"{fewest.address}; lower --replicas, or add nodes"
+        )
+
+
+def _too_many(role: str, counted: int, per_node: int, nodes: Sequence[Node]) -> str:
+    flag = "--reward-replicas" if role == "reward" else "--replicas"
+    return (
+        f"{flag} {counted}: the cluster holds {per_node * len(nodes)}, {per_node} on each of {len(nodes)} nodes; "
+        f"lower {flag}, or add nodes"
+    )

@@ -1,0 +1,86 @@
+"""What the service and a node's agent say to each other. Plain data: both sides have the same qserve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qserve.cluster.settings import PortRange
+from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
+from qserve.planner.plan import Plan
+from qserve.supervisor.hosted import Hosted
+
+__all__ = ["Assignment", "Failure", "Seen", "Told"]
+
+# What a worker that is ready says of itself; the gateway reads it from the endpoint.
+_OF_ENDPOINT = (
+    "max_num_seqs", "max_model_len", "adapters", "request_fields", "max_prompt_bytes", "max_positions", "plan",
+    "start_phases_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The worker that an agent is to run.
+
+    Attributes:
+        hosted: what it serves; its folder is where the service found it.
+        checkpoint: the name by which a node finds the checkpoint itself; "": only at `hosted.folder`.
+        key: what the gateway will present.
+        host: the node's address, which it listens on alone.
+        start_limit_s: as `SupervisedWorker.start_limit_s`.
+        lease_s: without word from the service for so long, all of it ends.
+    """
+
+    hosted: Hosted
+    checkpoint: str
+    key: str = field(repr=False)
+    host: str
+    ports: PortRange
+    start_limit_s: float | None
+    lease_s: float
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the gateway knows of its requests there, and how long the agent may wait for a change before it answers."""
+
+    num_awaited: int
+    num_pieces: int
+    wait_s: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a worker will not come back on its node: the kind of error, by name, and its sentence."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How the worker is.
+
+    Attributes:
+        fields: what it says of itself, as the endpoint has it.
+        events: what happened to it since the last answer, in order.
+        log: what it wrote since the last answer.
+    """
+
+    state: WorkerState
+    detail: str
+    address: TcpAddress
+    num_restarts: int
+    fields: Mapping[str, Any]
+    events: tuple[tuple[str, Mapping[str, Any]], ...]
+    log: bytes
+    notes: tuple[str, ...]
+    plan: Plan
+    failure: Failure | None = None
+
+    @staticmethod
+    def fields_of(endpoint: WorkerEndpoint) -> dict[str, Any]:
+        """What of `endpoint` the other side takes over."""
+        return {name: getattr(endpoint, name) for name in _OF_ENDPOINT}

@@ -1,0 +1,85 @@
+"""The `Runner` of a cluster: its workers are on the nodes, and as many of them run as the load wants."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from qserve.cluster.layout import needs_of
+from qserve.cluster.placement import Places
+from qserve.cluster.scaling import Load, Scaling
+from qserve.cluster.settings import Bounds, RaySettings
+from qserve.cluster.worker import RayWorker
+from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
+from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.record import RunRecord
+from qserve.supervisor.runner import Worker
+from qserve.supervisor.screen import Screen
+from qserve.supervisor.this_machine import checked_vocab_size, endpoint_of, keep_plan, latency_of, teller
+
+__all__ = ["RayRunner"]
+
+_log = logging.getLogger("qserve.cluster")
+_INTERVAL_S = 0.5
+_NOWHERE = TcpAddress("", 0)
+
+
+class RayRunner:
+    """Of one service. This process must have joined the cluster (`join.py`)."""
+
+    def __init__(self, settings: RaySettings, bounds: Bounds | None, checkpoints: dict[str, str]) -> None:
+        """`checkpoints`: by role the name under which nodes find the checkpoint themselves, or ""."""
+        self._settings = settings
+        self._bounds = bounds
+        self._checkpoints = checkpoints
+        self._places = Places()
+
+    def worker(
+        self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerEndpoint | None = None
+    ) -> RayWorker:
+        """See `Runner.worker`. Judges of a reward ask at sockets, so there is no chat model for them here."""
+        endpoint = endpoint_of(hosted, _NOWHERE)
+        keep_plan(hosted, record)
+        worker = RayWorker(
+            hosted, self._checkpoints.get(hosted.role, ""), endpoint, needs_of(hosted), self._places, self._settings,
+            record.log_file(hosted.name), teller(record, screen),
+        )  # fmt: skip
+        worker.vocab_size = checked_vocab_size(hosted, endpoint)
+        worker.is_wanted = self._bounds is None or hosted.role != "chat" or hosted.index < self._bounds.fewest
+        endpoint.memory = worker.memory
+        endpoint.latency = latency_of(hosted, endpoint, record)
+        return worker
+
+    async def scale(self, workers: Sequence[Worker]) -> None:
+        """See `Runner.scale`."""
+        if self._bounds is None:
+            return
+        chats = [one for one in workers if isinstance(one, RayWorker) and one.endpoint.role == "chat"]
+        scaling = Scaling(self._bounds, chats[0].endpoint.max_num_seqs)
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            running = [one for one in chats if one.is_wanted]
+            are_ready = all(one.endpoint.state is WorkerState.READY for one in running)
+            load = _load_of(chats)
+            _want(chats, scaling.wanted(time.monotonic(), len(running), load, are_ready=are_ready))
+
+
+def _load_of(workers: Sequence[RayWorker]) -> Load:
+    endpoints = [worker.endpoint for worker in workers]
+    return Load(
+        sum(one.num_outstanding_tokens for one in endpoints), sum(one.num_outstanding_requests for one in endpoints)
+    )
+
+
+def _want(workers: Sequence[RayWorker], count: int) -> None:
+    """The last ones go first; of those that do not run the first one comes first."""
+    running = [one for one in workers if one.is_wanted]
+    for worker in [one for one in workers if not one.is_wanted][: max(0, count - len(running))]:
+        _log.warning("%s: started, the load wants %d replicas", worker.endpoint.name, count)
+        worker.is_wanted = True
+    for worker in running[count:]:
+        _log.warning("%s: ended, the load wants %d replicas", worker.endpoint.name, count)
+        worker.is_wanted = False

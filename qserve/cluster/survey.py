@@ -1,0 +1,122 @@
+"""The nodes of the cluster, asked: what they have, whether they can serve, and whether they have the checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from qserve.cluster.checkpoints import Where, key_of
+from qserve.cluster.join import ray_module
+from qserve.cluster.nodes import Node
+from qserve.cluster.probe import NodeFacts, Probe, is_reachable
+from qserve.cluster.settings import PortRange
+from qserve.errors import UsageError, WorkerFailed
+from qserve.version import __version__
+
+__all__ = ["Survey", "checked", "surveyed"]
+
+_ANSWER_S = 120.0
+_CONNECT_S = 5.0
+
+
+class Survey:
+    """A probe on every node that is alive. Use `surveyed`."""
+
+    def __init__(self, ports: PortRange) -> None:
+        """Raises WorkerFailed where a node does not answer, UsageError where it can't serve."""
+        ray = ray_module()
+        self._ray = ray
+        self._alive = [one for one in ray.nodes() if one["Alive"]]
+        self._probes = {one["NodeID"]: _probe_on(ray, one["NodeID"]) for one in self._alive}
+        try:
+            self.nodes = self._look(ports)
+        except BaseException:
+            self.close()
+            raise
+
+    def find(self, folder: Path, name: str, nodes: Sequence[Node]) -> dict[Where, list[str]]:
+        """Addresses of nodes by how they get at the checkpoint. Raises UsageError where one can't."""
+        wanted = key_of(folder)
+        asked = [(node.address, self._probes[node.id].find.remote(folder, name, wanted)) for node in nodes]
+        ways: dict[Where, list[str]] = {}
+        for address, ref in asked:
+            ways.setdefault(self._answer(address, ref), []).append(address)
+        return checked(ways, folder)
+
+    def close(self) -> None:
+        """The probes end."""
+        for probe in self._probes.values():
+            self._ray.kill(probe)
+        self._probes = {}
+
+    def _look(self, ports: PortRange) -> list[Node]:
+        facts = {one["NodeID"]: self._probes[one["NodeID"]].facts.remote() for one in self._alive}
+        nodes = [self._node(one, self._answer(one["NodeManagerAddress"], facts[one["NodeID"]])) for one in self._alive]
+        opened = [(node.address, self._probes[node.id].open.remote(node.address, ports)) for node in nodes]
+        for address, ref in opened:
+            port = self._answer(address, ref)
+            if not is_reachable(address, port, _CONNECT_S):
+                raise WorkerFailed(
+                    f"the node {address} listens on port {port}, and it can't be reached from here; open the ports "
+                    f"{ports} between the nodes, or choose others with --ray-ports"
+                )
+        return nodes
+
+    def _node(self, one: dict[str, Any], facts: NodeFacts) -> Node:
+        address, resources = one["NodeManagerAddress"], one["Resources"]
+        if facts.qserve != __version__:
+            raise UsageError(
+                f"the node {address} has qserve {facts.qserve}, and this is {__version__}; install the same one there"
+            )
+        return Node(
+            one["NodeID"], address, float(resources.get("CPU", 0)), float(resources.get("GPU", 0)), facts.hardware
+        )
+
+    def _answer(self, address: str, ref: Any) -> Any:
+        ray = self._ray
+        try:
+            return ray.get(ref, timeout=_ANSWER_S)
+        except ray.exceptions.GetTimeoutError as error:
+            raise WorkerFailed(
+                f"the node {address} did not start a process for qserve within {_ANSWER_S:g} s; `ray status` says more"
+            ) from error
+        except ray.exceptions.RayTaskError as error:
+            cause = error.as_instanceof_cause()
+            raise WorkerFailed(f"the node {address}: {' '.join(str(error.cause or cause).split())[:300]}") from error
+        except ray.exceptions.RayError as error:
+            raise WorkerFailed(
+                f"the node {address} could not run qserve's probe; its Python needs the same qserve and its packages "
+                f"({' '.join(str(error).split())[:200]})"
+            ) from error
+
+
+def checked(ways: dict[Where, list[str]], folder: Path) -> dict[Where, list[str]]:
+    """`ways`, unless a node has no way to the checkpoint: raises UsageError."""
+    for way, what in ((Where.MISSING, f"has no {folder}"), (Where.OTHER, f"has another checkpoint at {folder}")):
+        if way in ways:
+            others = f" (as {len(ways[way]) - 1} others)" if len(ways[way]) > 1 else ""
+            raise UsageError(
+                f"the node {ways[way][0]} {what}{others}; put it on a path that all nodes share, copy it there, or "
+                "name a hub id, which each node fetches itself"
+            )
+    return ways
+
+
+@contextlib.contextmanager
+def surveyed(ports: PortRange) -> Iterator[Survey]:
+    """A survey whose probes are gone afterwards."""
+    survey = Survey(ports)
+    try:
+        yield survey
+    finally:
+        survey.close()
+
+
+def _probe_on(ray: Any, node: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # No CPU: a node whose CPUs are all taken can be asked, too.
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(Probe).options(num_cpus=0, max_concurrency=2, scheduling_strategy=where).remote()

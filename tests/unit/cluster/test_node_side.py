@@ -1,0 +1,82 @@
+"""What runs on a node without Ray: the lease, ports, the log's new part, and where the checkpoint is."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from qserve.cluster.checkpoints import Where, find_here, folder_here, key_of
+from qserve.cluster.free_port import free_port, listening
+from qserve.cluster.lease import Lease
+from qserve.cluster.log_tail import LogTail
+from qserve.cluster.probe import Probe, is_reachable
+from qserve.cluster.settings import PortRange
+from qserve.demo import chat_model_path
+from qserve.errors import UsageError, WorkerFailed
+
+
+def checkpoint(folder: Path, size: int = 10) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(bytes(size))
+    return folder
+
+
+def test_a_lease_that_nobody_renews_ends() -> None:
+    ended = threading.Event()
+    Lease(0.05, ended.set)
+    assert ended.wait(30)
+
+
+def test_a_lease_that_is_renewed_goes_on() -> None:
+    ended = threading.Event()
+    lease = Lease(20.0, ended.set)
+    lease.renew()
+    assert not ended.wait(0.1)
+
+
+def test_a_port_of_the_range_is_taken() -> None:
+    with listening("127.0.0.1", PortRange(20000, 29999)) as held:
+        port = held.getsockname()[1]
+        with pytest.raises(WorkerFailed, match=f"no port of {port}-{port} can be listened on.*--ray-ports"):
+            free_port("127.0.0.1", PortRange(port, port))
+
+
+def test_a_probe_greets_whoever_reaches_it() -> None:
+    port = Probe().open("127.0.0.1", PortRange(20000, 29999))
+    assert is_reachable("127.0.0.1", port, 10.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it answers, and is not ours
+        assert not is_reachable("127.0.0.1", silent.getsockname()[1], 0.1)
+
+
+def test_a_log_is_told_once(tmp_path: Path) -> None:
+    tail = LogTail(tmp_path / "log")
+    assert tail.read() == b""
+    tail.file.write_bytes(b"one\n")
+    assert tail.read() == b"one\n"
+    with tail.file.open("ab") as log:
+        log.write(b"two\n")
+    assert (tail.read(), tail.read()) == (b"two\n", b"")
+
+
+def test_a_checkpoint_is_looked_for_at_the_same_path_first(tmp_path: Path) -> None:
+    there, other = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b", size=11)
+    wanted = key_of(there)
+    assert find_here(there, "", wanted) is Where.SAME_PATH
+    assert find_here(other, "", wanted) is Where.OTHER
+    assert find_here(tmp_path / "none", "", wanted) is Where.MISSING
+
+
+def test_one_with_a_name_is_found_by_it(tmp_path: Path) -> None:
+    demo = Path(chat_model_path())
+    assert find_here(tmp_path / "none", "demo", key_of(demo)) is Where.OWN_PATH
+    assert folder_here(tmp_path / "none", "demo") == demo
+    assert find_here(tmp_path / "none", "someone/some-model", key_of(demo)) is Where.FETCHED
+
+
+def test_a_node_without_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no"):
+        folder_here(tmp_path / "none", "")
