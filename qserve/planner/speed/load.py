@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -98,25 +98,28 @@ class Load:
             changed["rps"] = self.rps / replicas
         return Load(**{**{name: getattr(self, name) for name in Load.__dataclass_fields__}, **changed})
 
-    def lengths(self, draw: random.Random) -> tuple[int, int]:
-        """One request's tokens: `jitter` around the named ones, so that answers do not end in step."""
-        low, width = 1 - self.jitter, 2 * self.jitter
-        new = round(self.input_tokens * (1 - self.prefix_share) * (low + width * draw.random()))
-        out = round(self.output_tokens * (low + width * draw.random()))
-        return new or 1, out or 1
+    def lengths_by(self, draw: random.Random) -> Callable[[], tuple[int, int]]:
+        """Draws one request's tokens a call: `jitter` around the named ones, so that answers do not end in step."""
+        low, width, any_share = 1 - self.jitter, 2 * self.jitter, draw.random
+        new, out = self.input_tokens * (1 - self.prefix_share), self.output_tokens
+
+        def lengths() -> tuple[int, int]:
+            return round(new * (low + width * any_share())) or 1, round(out * (low + width * any_share())) or 1
+
+        return lengths
 
     def arrivals(self, draw: random.Random) -> Iterator[Arrival]:
         """The requests that come by themselves: all of an open load, the first of each stream of a closed one."""
         if self.trace:
             yield from self.trace[: self.total_prompts]
             return
-        at_s = 0.0
+        at_s, lengths = 0.0, self.lengths_by(draw)
         for index in range(self.total_prompts if self.is_open else min(self.streams or 1, self.total_prompts)):
             if self.rps:
                 at_s += draw.expovariate(self.rps)
             elif self.users:
                 at_s = draw.uniform(0, self.think_s)
-            yield Arrival(at_s if index or self.rps or self.users else 0.0, *self.lengths(draw))
+            yield Arrival(at_s if index or self.rps or self.users else 0.0, *lengths())
 
 
 def read_trace(text: str, where: str = "--trace") -> tuple[Arrival, ...]:

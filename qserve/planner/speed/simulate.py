@@ -47,6 +47,10 @@ class Limits:
     recv_interval: int = 1
 
 
+_finished = tuple.__new__
+"""Of a named tuple, a third of the time that its own constructor takes."""
+
+
 class Finished(NamedTuple):
     """One answered request: seconds from its arrival to the first token and to the last one.
 
@@ -80,6 +84,8 @@ class SimulatedRun:
 
 @dataclass(slots=True)
 class _Request:
+    """`key` counts those that joined the running ones, 0: it does not run; `joined` is the step at which it did."""
+
     arrival_s: float
     input_tokens: int
     output_tokens: int
@@ -87,32 +93,33 @@ class _Request:
     prefilled: int = 0
     generated: int = 0
     first_token_s: float = -1.0
-    ends_at: int = 0
     joined: int = 0
+    key: int = 0
 
     @property
     def to_prefill(self) -> int:
         """The prompt, and after a preemption what was generated, too."""
         return self.input_tokens + self.generated
 
-    @property
-    def held(self) -> int:
-        return self.prefilled
-
 
 class _Scheduler:
-    """The state of one replica. Time is `now`; `step` counts decode steps, by which answers end."""
+    """The state of one replica. Time is `now`; `step` counts decode steps, by which answers end.
+
+    Called by the request and by the leap, for hundreds of layouts: what is looked up there stands in locals.
+    """
 
     def __init__(self, steps: Steps, load: Load, limits: Limits) -> None:
-        self.steps, self.load, self.limits = steps, load, limits
+        self.decode_s, self.mixed_s, self.load, self.limits = steps.decode_s, steps.mixed_s, load, limits
         self.draw = random.Random(load.seed)  # noqa: S311
+        self.lengths = load.lengths_by(self.draw)
         self.future: list[tuple[float, int, _Request]] = []
         self.waiting: deque[_Request] = deque()
         self.prefilling: deque[_Request] = deque()
-        self.running: dict[int, _Request] = {}
-        self.ends: list[tuple[int, int]] = []
+        self.ends: list[tuple[int, int, _Request]] = []
+        """(step, key, request) of what runs; an entry whose key is not the request's is of before its preemption."""
         self.now = self.prefill_s = 0.0
         self.step = self.held_tokens = self.preemptions = self.rejected = self.count = self.issued = self.peak = 0
+        self.running = 0
         self.promised = 0
         """Tokens of admitted prompts that are not in the cache yet."""
         self.receives_at = 0
@@ -150,7 +157,7 @@ class _Scheduler:
         heapq.heappush(self.future, (ready, self.issued, request))
 
     def _receive(self) -> None:
-        interval = self.limits.recv_interval
+        interval, future, until = self.limits.recv_interval, self.future, self.now + 1e-9
         if interval > 1 and self.running:
             late = self.step - self.receives_at
             if late < 0:
@@ -158,51 +165,62 @@ class _Scheduler:
             self.receives_at = self.step + interval - late % interval
             if late % interval:
                 return
-        while self.future and self.future[0][0] <= self.now + 1e-9:
-            self.waiting.append(heapq.heappop(self.future)[2])
+        while future and future[0][0] <= until:
+            self.waiting.append(heapq.heappop(future)[2])
 
     def _admit(self) -> None:
-        self._receive()
-        limits = self.limits
-        watermark = 0.01 * limits.kv_cache_tokens if self.running or self.prefilling else 0
-        while self.waiting and len(self.running) + len(self.prefilling) < limits.max_num_seqs:
-            request = self.waiting[0]
-            if request.input_tokens + request.output_tokens > limits.kv_cache_tokens:
-                self.waiting.popleft()
+        if self.future:
+            self._receive()
+        waiting, prefilling, limits = self.waiting, self.prefilling, self.limits
+        if not waiting:
+            return
+        cache, running = limits.kv_cache_tokens, self.running
+        watermark = 0.01 * cache if running or prefilling else 0
+        while waiting and running + len(prefilling) < limits.max_num_seqs:
+            request = waiting[0]
+            if request.input_tokens + request.output_tokens > cache:
+                waiting.popleft()
                 self.rejected += 1
                 self._next_of_stream(request)
                 continue
-            promised = self.promised
-            if self.held_tokens + promised + request.to_prefill + watermark > limits.kv_cache_tokens:
+            promised, wanted = self.promised, request.input_tokens + request.generated
+            if self.held_tokens + promised + wanted + watermark > cache:
                 break
-            self.prefilling.append(self.waiting.popleft())
-            self.promised += request.to_prefill - request.prefilled
+            prefilling.append(waiting.popleft())
+            self.promised += wanted - request.prefilled
             if promised > limits.max_num_batched_tokens:
                 break
 
     def _prefill_step(self) -> None:
-        mixes, batch = self.mixes, len(self.running)
-        budget = self.limits.max_num_batched_tokens - (batch if mixes else 0)
+        prefilling, decoding = self.prefilling, self.running if self.mixes else 0
+        left = budget = self.limits.max_num_batched_tokens - decoding
         chunks, completed = [], []
-        while self.prefilling and budget > 0:
-            request = self.prefilling[0]
-            new = min(budget, request.to_prefill - request.prefilled)
-            chunks.append((new, request.prefilled))
-            request.prefilled += new
-            self.held_tokens += new
-            self.promised -= new
-            budget -= new
-            if request.prefilled < request.to_prefill:
+        while prefilling and left > 0:
+            request = prefilling[0]
+            before = request.prefilled
+            new = request.input_tokens + request.generated - before
+            if new > left:
+                chunks.append((left, before))
+                request.prefilled = before + left
+                left = 0
                 break
-            completed.append(self.prefilling.popleft())
-        decoding = batch if mixes else 0
-        # A prompt larger than what is left of a full batch still moves by one token a step.
-        taken = self.steps.mixed_s(decoding, self._mean_context(), chunks or [(1, 0)])
+            chunks.append((new, before))
+            request.prefilled = before + new
+            left -= new
+            completed.append(prefilling.popleft())
+        if budget > 0:
+            self.held_tokens += budget - left
+            self.promised -= budget - left
+        # A prompt larger than what is left of a full batch still moves by one token a step. The mean is over all that
+        # hold tokens, the completed ones not among them yet.
+        context = self.held_tokens / (self.running + len(prefilling) or 1)
+        taken = self.mixed_s(decoding, context, chunks or [(1, 0)])
         self.now += taken
         self.prefill_s += taken
         self.receives_at = self.step
         if decoding:
-            self._advance(1)
+            self.step += 1
+            self.held_tokens += decoding
         for request in completed:
             self._join(request)
 
@@ -212,31 +230,34 @@ class _Scheduler:
             request.first_token_s = self.now
         request.generated += 1
         self.count += 1
-        request.joined = self.step - request.generated
-        request.ends_at = self.step + request.output_tokens - request.generated
-        self.running[self.count] = request
-        heapq.heappush(self.ends, (request.ends_at, self.count))
-        self.peak = max(self.peak, len(self.running))
-        if request.ends_at <= self.step:
+        self.running += 1
+        request.joined, request.key = self.step, self.count
+        ends_at = self.step + request.output_tokens - request.generated
+        heapq.heappush(self.ends, (ends_at, self.count, request))
+        if self.running > self.peak:
+            self.peak = self.running
+        if ends_at <= self.step:
             self._finish()
 
     def _decode_leap(self) -> None:
         """As many steps as are alike: to the next end, the next arrival, or the last free block."""
-        batch, context = len(self.running), self._mean_context()
-        count = self.ends[0][0] - self.step
+        batch = self.running
         free = self.limits.kv_cache_tokens - self.held_tokens
         if free < batch:
             self._preempt()
             return
-        count = min(count, free // batch)
-        one = self.steps.decode_s(batch, context)
+        context = self.held_tokens / batch
+        count = min(self.ends[0][0] - self.step, free // batch)
+        one = self.decode_s(batch, context)
         if self.future and not self.waiting:
             until = self.future[0][0] - self.now
             count = min(count, self._steps_to_receive(max(1, int(until / one) + 1)))
         count = max(1, count)
-        self.now += count * (one if count < 8 else self.steps.decode_s(batch, context + count / 2))
-        self._advance(count)
-        self._finish()
+        self.now += count * (one if count < 8 else self.decode_s(batch, context + count / 2))
+        self.step += count
+        self.held_tokens += count * batch
+        if self.ends[0][0] <= self.step:
+            self._finish()
 
     def _steps_to_receive(self, steps: int) -> int:
         """From now to the first look at what arrives in so many steps."""
@@ -246,38 +267,32 @@ class _Scheduler:
         first = self.receives_at - self.step
         return first + max(0, -(-(steps - first) // interval)) * interval
 
-    def _advance(self, count: int) -> None:
-        self.step += count
-        self.held_tokens += count * len(self.running)
-
-    def _mean_context(self) -> float:
-        return self.held_tokens / (len(self.running) + len(self.prefilling) or 1)
-
     def _finish(self) -> None:
-        while self.ends and self.ends[0][0] <= self.step:
-            _, key = heapq.heappop(self.ends)
-            request = self.running.pop(key, None)
-            if request is None:  # preempted meanwhile
+        ends, step, now, done = self.ends, self.step, self.now, self.done
+        while ends and ends[0][0] <= step:
+            _, key, request = heapq.heappop(ends)
+            if request.key != key:  # preempted meanwhile
                 continue
-            self.held_tokens -= self._tokens_of(request)
-            ttft, e2e = request.first_token_s - request.arrival_s, self.now - request.arrival_s
-            self.done.append(
-                Finished(request.arrival_s, ttft, e2e, request.input_tokens, request.output_tokens, request.place)
-            )
+            self.running -= 1
+            self.held_tokens -= request.prefilled + step - request.joined
+            came = request.arrival_s
+            done.append(
+                _finished(
+                    Finished,
+                    (came, request.first_token_s - came, now - came, request.input_tokens, request.output_tokens,
+                     request.place),
+                )
+            )  # fmt: skip
             self._next_of_stream(request)
-
-    def _tokens_of(self, request: _Request) -> int:
-        """Tokens in the cache: the prefilled ones, and one for each decode step since."""
-        generated = self.step - request.joined
-        return request.prefilled + generated - request.generated
 
     def _preempt(self) -> None:
         """The request that came last gives its blocks back and is prefilled again, with what it had generated."""
-        key = max(self.running)
-        request = self.running.pop(key)
-        self.held_tokens -= self._tokens_of(request)
-        request.generated = self.step - request.joined
-        request.prefilled = 0
+        _, _, request = max((entry for entry in self.ends if entry[2].key == entry[1]), key=lambda entry: entry[1])
+        since = self.step - request.joined
+        self.running -= 1
+        self.held_tokens -= request.prefilled + since
+        request.generated += since
+        request.prefilled = request.key = 0
         self.waiting.appendleft(request)
         self.preemptions += 1
 
@@ -287,7 +302,7 @@ class _Scheduler:
                 self._issue(self.now + arrival.at_s, arrival.input_tokens, arrival.output_tokens, place)
         if self.is_closed and self.issued < self.total_prompts:
             pause = self.draw.expovariate(1 / self.load.think_s) if self.load.users else 0.0
-            self._issue(self.now + pause, *self.load.lengths(self.draw), self.issued)
+            self._issue(self.now + pause, *self.lengths(), self.issued)
 
 
 def simulate(steps: Steps, load: Load, limits: Limits) -> SimulatedRun:

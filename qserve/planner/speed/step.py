@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from qserve.planner.speed.terms import kernels
 from qserve.planner.speed.terms.card import CardSpeed
 from qserve.planner.speed.terms.engine_costs import EngineCosts
-from qserve.planner.speed.terms.network import Gemm, RankNetwork
+from qserve.planner.speed.terms.network import RankNetwork
 
 __all__ = ["StepTimes", "Terms"]
 
@@ -52,45 +52,58 @@ class StepTimes:
     stages: int = 1
     _by_tokens: dict[int, tuple[Terms, float]] = field(default_factory=dict)
     """By tokens of a step: the terms, and the kernels' sum of them."""
+    _by_batch: dict[int, float] = field(default_factory=dict)
+    """By sequences of a decode step: microseconds of all but attention."""
     _heads_us: dict[int, float] = field(default_factory=dict)
-    _dispatch_us: float = 0.0
 
     def __post_init__(self) -> None:
-        costs, network = self.costs, self.network
+        card, costs, network = self.card, self.costs, self.network
         self._dispatch_us = (
             costs.dispatch_layer_us * network.num_layers
             + costs.dispatch_moe_us * network.moe_layers
             + costs.dispatch_state_us * network.state_layers
         )
+        self._layers_us = costs.layer_us * network.num_layers
+        self._gemms = [
+            (kernels.gemm_form(card, gemm.weights, gemm.rows, gemm.columns), gemm.count) for gemm in network.gemms
+        ]
+        head = network.lm_head
+        self._head = kernels.gemm_form(card, head.weights, head.rows, head.columns)
+        bytes_per_token = network.kv_heads * network.head_dim * 2 * (1 if self.cache == "fp8" else 2)
+        self._decode = kernels.decode_attention_form(card, network.head_dim, bytes_per_token, self.cache)
+        self._prefill = kernels.prefill_attention_form(card, network.heads, network.kv_heads, network.head_dim)
 
     def decode_s(self, batch: int, context: float) -> float:
         """Seconds of a step that takes one token of `batch` sequences of `context` tokens in the mean."""
-        network = self.network
-        batch = -(-batch // self.stages)
-        kernel = self._of_tokens(batch)[1] + self._head_us(batch) + self._decode_attention_us(batch, context)
-        if network.state_layers:
-            kernel += network.state_layers * kernels.state_decode_us(self.card, network.value_heads, batch)
-        return (kernel + self.engine_us(batch)) / 1e6
+        if self.stages > 1:
+            batch = -(-batch // self.stages)
+        rest = self._by_batch.get(batch)
+        if rest is None:
+            states = self._states_us(batch)
+            rest = self._of_tokens(batch)[1] + self._head_us(batch) + states + self.engine_us(batch)
+            self._by_batch[batch] = rest
+        return (rest + self._decode_attention_us(batch, context)) / 1e6
 
     def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
         """Seconds of a step with prompts in it: (new tokens, tokens before them) of each, and `batch` decodes."""
-        new = sum(count for count, _ in chunks)
-        costs, network = self.costs, self.network
-        kernel = self._of_tokens(batch + new)[1] + self._head_us(batch + len(chunks)) + self._prefill_us(chunks)
+        new, attention = self._prefill_attention_us(chunks)
+        costs, sequences = self.costs, batch + len(chunks)
+        kernel = self._of_tokens(batch + new)[1] + self._head_us(sequences) + attention
+        if self.network.state_layers and chunks:
+            kernel += self._prefill_states_us(new, chunks)
         if batch:
             kernel += self._decode_attention_us(batch, context)
-        busy = max(kernel * costs.prefill_factor + costs.layer_us * network.num_layers, self._dispatch_us)
-        fixed_us = costs.step_us + costs.request_us * (batch + len(chunks))
-        return (busy + fixed_us) / 1e6
+        busy = kernel * costs.prefill_factor + self._layers_us
+        if busy < self._dispatch_us:
+            busy = self._dispatch_us
+        return (busy + costs.step_us + costs.request_us * sequences) / 1e6
 
     def decode_terms(self, batch: int, context: float) -> Terms:
         """The decode step, term by term, without what was learned."""
-        network = self.network
-        states = network.state_layers * kernels.state_decode_us(self.card, network.value_heads, batch)
         return replace(
             self._of_tokens(batch)[0],
             attention=self._decode_attention_us(batch, context),
-            states=states if network.state_layers else 0.0,
+            states=self._states_us(batch),
             lm_head=self._head_us(batch),
             engine=self.engine_us(batch),
         )
@@ -126,47 +139,41 @@ class StepTimes:
             )  # fmt: skip
         pointwise = tokens * network.hidden_size * 16 * network.num_layers / (card.bandwidth * _POINTWISE_SHARE)
         return Terms(
-            gemms=sum(self._gemm_us(gemm, tokens) * gemm.count for gemm in network.gemms),
+            gemms=sum([form.us(tokens) * count for form, count in self._gemms]),
             experts=experts,
             reduce=reduces * kernels.reduce_us(card, network.ranks, tokens * network.hidden_size * 2),
             pointwise=1e6 * pointwise,
         )
 
-    def _gemm_us(self, gemm: Gemm, tokens: int) -> float:
-        return kernels.gemm_us(self.card, gemm.weights, tokens, gemm.rows, gemm.columns)
-
     def _head_us(self, sequences: int) -> float:
         found = self._heads_us.get(sequences)
         if found is None:
-            found = self._heads_us[sequences] = self._gemm_us(self.network.lm_head, max(1, sequences))
+            found = self._heads_us[sequences] = self._head.us(max(1, sequences))
         return found
+
+    def _states_us(self, batch: int) -> float:
+        network = self.network
+        if not network.state_layers:
+            return 0.0
+        return network.state_layers * kernels.state_decode_us(self.card, network.value_heads, batch)
 
     def _decode_attention_us(self, batch: int, context: float) -> float:
         network = self.network
-        total = self._attention_us(batch, context) * network.attention_layers
+        total = self._decode.us(batch, context) * network.attention_layers
         if network.sliding_layers:
-            total += self._attention_us(batch, min(context, network.sliding_window)) * network.sliding_layers
+            total += self._decode.us(batch, min(context, network.sliding_window)) * network.sliding_layers
         return total
 
-    def _attention_us(self, batch: int, context: float) -> float:
-        network = self.network
-        size = 1 if self.cache == "fp8" else 2
-        kv_bytes = batch * context * network.kv_heads * network.head_dim * 2 * size
-        return kernels.decode_attention_us(self.card, network.head_dim, kv_bytes, context, self.cache)
-
-    def _prefill_us(self, chunks: list[tuple[int, int]]) -> float:
-        network, total = self.network, 0.0
+    def _prefill_attention_us(self, chunks: list[tuple[int, int]]) -> tuple[int, float]:
+        """New tokens of all chunks, and their attention."""
+        tokens, total, network, form = 0, 0.0, self.network, self._prefill
         for new, before in chunks:
-            if network.attention_layers:
-                total += network.attention_layers * self._causal_us(new, before)
+            tokens += new
+            total += form.us(new, before) * network.attention_layers
             if network.sliding_layers:
-                total += network.sliding_layers * self._causal_us(new, min(before, network.sliding_window))
-        if network.state_layers and chunks:
-            news = [new for new, _ in chunks]
-            one = kernels.state_prefill_us(self.card, network.value_heads, sum(news), max(news))
-            total += network.state_layers * one
-        return total
+                total += form.us(new, min(before, network.sliding_window)) * network.sliding_layers
+        return tokens, total
 
-    def _causal_us(self, new: int, before: int) -> float:
-        network = self.network
-        return kernels.prefill_attention_us(self.card, network.heads, network.kv_heads, network.head_dim, new, before)
+    def _prefill_states_us(self, new: int, chunks: list[tuple[int, int]]) -> float:
+        network, longest = self.network, max(count for count, _ in chunks)
+        return network.state_layers * kernels.state_prefill_us(self.card, network.value_heads, new, longest)

@@ -6,15 +6,21 @@ FLOP over the peak that it reaches. docs/speed.md derives them, scripts/fit_spee
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from qserve.planner.speed.terms.card import CardSpeed
 from qserve.planner.speed.terms.formats import WeightFormat
 
 __all__ = [
-    "decode_attention_us",
+    "DecodeForm",
+    "GemmForm",
+    "PrefillForm",
+    "decode_attention_form",
     "experts_read",
     "experts_us",
+    "gemm_form",
     "gemm_us",
-    "prefill_attention_us",
+    "prefill_attention_form",
     "reduce_us",
     "state_decode_us",
     "state_prefill_us",
@@ -24,15 +30,37 @@ _STATE_BYTES = 128 * 128 * 4 * 2
 """Of one value head of the gated delta rule: float32, read and written."""
 
 
-def gemm_us(card: CardSpeed, weights: WeightFormat, tokens: int, rows: int, columns: int) -> float:
-    """`tokens` rows of activations times a weight of `rows` by `columns`, the q-norm of memory and math bound."""
+class GemmForm(NamedTuple):
+    """One product: t0 + [(memory + tokens · memory_token)^q + (tokens · math_token)^q]^(1/q), in microseconds.
+
+    `memory_one` stands for `memory` where there is one token: some kernels unpack weights for several alone.
+    """
+
+    floor: float
+    memory_one: float
+    memory: float
+    memory_token: float
+    math_token: float
+    q: float
+
+    def us(self, tokens: int) -> float:
+        """Of so many rows of activations."""
+        memory = (self.memory if tokens > 1 else self.memory_one) + tokens * self.memory_token
+        return self.floor + _joined(memory, tokens * self.math_token, self.q)
+
+
+def gemm_form(card: CardSpeed, weights: WeightFormat, rows: int, columns: int) -> GemmForm:
+    """Of a weight of `rows` by `columns`; the q-norm of memory and math bound."""
     floor, bandwidth_share, peak_share, q = card.kernel(f"gemm_{weights.gemm}")[:4]
-    activations = tokens * (rows + columns) * 2
-    memory = (rows * columns * weights.bytes_read(tokens) + activations) / (
-        card.bandwidth * bandwidth_share * weights.bandwidth_factor
-    )
-    math = 2 * tokens * rows * columns / (card.peak(weights.math) * peak_share * weights.peak_factor)
-    return floor + 1e6 * _joined(memory, math, q)
+    per_byte = 1e6 / (card.bandwidth * bandwidth_share * weights.bandwidth_factor)
+    math = 2e6 * rows * columns / (card.peak(weights.math) * peak_share * weights.peak_factor)
+    one, several = (rows * columns * weights.bytes_read(tokens) * per_byte for tokens in (1, 2))
+    return GemmForm(floor, one, several, (rows + columns) * 2 * per_byte, math, q)
+
+
+def gemm_us(card: CardSpeed, weights: WeightFormat, tokens: int, rows: int, columns: int) -> float:
+    """`tokens` rows of activations times a weight of `rows` by `columns`."""
+    return gemm_form(card, weights, rows, columns).us(tokens)
 
 
 def experts_read(experts: int, chosen: int, tokens: int, skew: float) -> float:
@@ -51,19 +79,46 @@ def experts_us(
     return floor + 1e6 * _joined(memory, math, q)
 
 
-def decode_attention_us(card: CardSpeed, head_dim: int, kv_bytes: float, context: float, cache: str = "bf16") -> float:
-    """One new token of every sequence over `kv_bytes` of cache in all; `context` is the mean length of a sequence."""
+class DecodeForm(NamedTuple):
+    """Attention of one layer in a decode step, in microseconds; `token` for each token in the caches of a batch,
+    `context` for each of a sequence's mean length."""
+
+    floor: float
+    token: float
+    q: float
+    context: float
+
+    def us(self, batch: int, context: float) -> float:
+        """Of `batch` sequences of `context` tokens in the mean."""
+        return _joined(self.floor, batch * context * self.token, self.q) + self.context * context
+
+
+def decode_attention_form(card: CardSpeed, head_dim: int, bytes_per_token: float, cache: str = "bf16") -> DecodeForm:
+    """`bytes_per_token` of a layer's cache on this rank."""
     floor, bandwidth_share, q, ns_per_token = card.kernel(f"decode_{cache}_{_known_dim(head_dim)}")[:4]
-    memory = 1e6 * kv_bytes / (card.bandwidth * bandwidth_share)
-    return _joined(floor, memory, q) + ns_per_token * context / 1000
+    return DecodeForm(floor, 1e6 * bytes_per_token / (card.bandwidth * bandwidth_share), q, ns_per_token / 1000)
 
 
-def prefill_attention_us(card: CardSpeed, heads: int, kv_heads: int, head_dim: int, new: int, before: int) -> float:
-    """Causal attention of `new` tokens that follow `before` cached ones."""
+class PrefillForm(NamedTuple):
+    """Causal attention of one layer in a prompt, in microseconds: `pair` for each pair of tokens, `new` and `before`
+    for each token that is read."""
+
+    floor: float
+    pair: float
+    new: float
+    before: float
+
+    def us(self, new: int, before: int) -> float:
+        """Of `new` tokens that follow `before` cached ones."""
+        return self.floor + new * (before + new / 2) * self.pair + new * self.new + before * self.before
+
+
+def prefill_attention_form(card: CardSpeed, heads: int, kv_heads: int, head_dim: int) -> PrefillForm:
+    """Of one rank's heads."""
     floor, peak_share, bandwidth_share = card.kernel(f"prefill_{_known_dim(head_dim)}")[:3]
-    math = 4 * new * (before + new / 2) * heads * head_dim / (card.peak("bf16") * peak_share)
-    nbytes = (new * 2 * heads + (new + before) * 2 * kv_heads) * head_dim * 2
-    return floor + 1e6 * (math + nbytes / (card.bandwidth * bandwidth_share))
+    pair = 4e6 * heads * head_dim / (card.peak("bf16") * peak_share)
+    per_head = 4e6 * head_dim / (card.bandwidth * bandwidth_share)
+    return PrefillForm(floor, pair, (heads + kv_heads) * per_head, kv_heads * per_head)
 
 
 def reduce_us(card: CardSpeed, ranks: int, nbytes: float) -> float:
@@ -94,8 +149,8 @@ def _joined(first: float, second: float, q: float) -> float:
     """The q-norm: 1 adds (no overlap), large q takes the longer of the two (full overlap)."""
     if q == 1.0:
         return first + second
-    longer = max(first, second)
-    return longer * ((first / longer) ** q + (second / longer) ** q) ** (1 / q) if longer else 0.0
+    shorter, longer = (first, second) if first < second else (second, first)
+    return longer * (1.0 + (shorter / longer) ** q) ** (1 / q) if longer else 0.0
 
 
 def _known_dim(head_dim: int) -> int:
