@@ -1,15 +1,16 @@
-"""Planned speed against real engines on this CPU: written down before, measured after, learned from, measured again.
+"""Planned speed against real engines on this CPU: planned, measured, learned from one set of rounds, judged on others.
 
-    python bench/speed_against_engines.py                      # both engines, 0.6B and 1.7B shapes: about 15 minutes
-    python bench/speed_against_engines.py --quick              # fewer tokens, and vLLM without compiling: 8 minutes
+    python bench/speed_against_engines.py                      # both engines, 0.6B and 1.7B shapes: about 12 minutes
     python bench/speed_against_engines.py --shapes qwen3-0.6b --engines transformers --streams 1 4
+    python bench/speed_against_engines.py --again RECORD       # the table of a record, planned by today's code
 
-Random weights in real shapes, served by `qserve up`, loaded by `qserve bench` in closed loops. The rates of the CPU are
-measured first (`qserve doctor --measure`); then `qserve plan --no-learn` says what every load will take, and only then
-a server is started. After the first rounds `qserve plan` has learned from that run, and its figures are held against
-rounds that come later. A round in which others computed for more than --most-others of the machine, or around which its
-memory read slower than --least-memory of its best, is taken again, as long as --most-minutes allow. Exit status 1 where
-a figure is off by more than 15 %, after learning by more than 5 %.
+Random weights in real shapes, served by `qserve up`, loaded by `qserve bench` in closed loops. What the CPU reads and
+multiplies is measured as by `qserve doctor --measure` immediately before and after each round, since neighbours on a
+shared host move it by a fifth from one minute to the next; a round is planned with the mean of both. A round in which
+others computed for more than --most-others of the machine, or over which a rate moved by more than --most-drift, is
+taken again while --most-minutes last. The first set of rounds teaches (`learned`: what `qserve plan` makes of the run
+store); the sets after it are judged. Planned over measured is the median over sets. Exit status 1 where a figure is off
+by more than 15 %, after learning by more than 5 %. All rounds are in --out as they come.
 """
 
 from __future__ import annotations
@@ -18,41 +19,36 @@ import argparse
 import asyncio
 import importlib.util
 import json
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from bench.machine_load import MemoryProbe, OthersLoad
+from bench.machine_load import OthersLoad
 from bench.random_checkpoint import write_checkpoint
 from bench.servers import Server, free_port, running, wait_ready
+from qserve.cli.doctor.measured import keep_rates, measured_speed
+from qserve.cli.options.planning import hardware_of
+from qserve.core.checkpoint import Checkpoint
+from qserve.hub import resolve
+from qserve.planner.plan import Plan
+from qserve.planner.speed import Load
+from qserve.planner.speed.estimate import device_of, replica_of
+from qserve.planner.speed.learned import Measured, SpeedResidual, StepFactors
+from qserve.planner.speed.terms.cpu import CpuRates
 
 MAX_MODEL_LEN, MAX_NUM_SEQS = 1024, 16
 BEFORE, LEARNED = 0.15, 0.05
 METRICS = {"ttft_ms": "TTFT ms", "tpot_ms": "TPOT ms", "output_tokens_per_s": "tokens/s"}
 Figures = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Load:
-    """A closed loop of `streams`: all of them `waves` times."""
-
-    streams: int
-    input_len: int
-    output_len: int
-    waves: int
-
-    @property
-    def num_prompts(self) -> int:
-        return max(3, self.streams * self.waves)
 
 
 @dataclass(frozen=True)
@@ -71,35 +67,55 @@ class Subject:
         return [
             "--model", str(self.folder), "--engine", self.engine, "--gpu", "none", "--quant", "bf16",
             "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_NUM_SEQS), "--state-dir", str(self.state),
-            *(["--enforce-eager"] if self.is_eager and self.engine == "vllm" else []),
+            "--no-learn", *(["--enforce-eager"] if self.is_eager and self.engine == "vllm" else []),
         ]  # fmt: skip
 
     def server(self) -> Server:
-        """Plans without what earlier runs measured, as the first plan did."""
         port = free_port()
-        command = [sys.executable, "-m", "qserve", "up", *self.flags, "--no-learn", "--no-ui", "--port", str(port)]
+        command = [sys.executable, "-m", "qserve", "up", *self.flags, "--no-ui", "--port", str(port)]
         return Server(self.engine, command, port, "bench", "/ready")
 
 
 @dataclass(frozen=True)
-class Row:
-    """One figure of one load: planned, measured; `phase` before or learned."""
+class Round:
+    """One load once: what it took, and what the machine could do around it."""
 
     engine: str
     shape: str
-    streams: int
-    phase: str
-    metric: str
-    planned: float
-    low: float
-    high: float
-    measured: float
-    rounds: tuple[float, ...]
+    turn: int
+    load: Load
+    figures: Figures
+    rates: CpuRates
+    drift: float
     others: float
 
-    @property
-    def error(self) -> float:
-        return self.planned / self.measured - 1
+    def to_json(self) -> dict[str, Any]:
+        names = ("input_tokens", "output_tokens", "concurrency", "num_prompts")
+        load = {name: getattr(self.load, name) for name in names}
+        return {**asdict(self), "load": load, "rates": self.rates.to_json()}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Round:
+        return cls(**{**told, "load": Load(**told["load"]), "rates": CpuRates.from_json(told["rates"])})
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Plans the rounds of one subject: each with the rates of its own minute."""
+
+    checkpoint: Checkpoint
+    plan: Plan
+    residuals: tuple[SpeedResidual, ...] = ()
+
+    def planned(self, one: Round) -> Figures:
+        device = device_of(self.plan, hardware_of("none"))
+        assert device is not None
+        replica = replica_of(self.plan, self.checkpoint.spec, device, Measured(one.rates, self.residuals))
+        found = replica.run(one.load)
+        return {
+            "ttft_ms": found.ttft_ms.mean, "tpot_ms": found.tpot_ms.mean,
+            "output_tokens_per_s": found.output_tokens_per_s,
+        }  # fmt: skip
 
 
 def qserve(*arguments: str, timeout_s: float = 300) -> str:
@@ -112,47 +128,41 @@ def qserve(*arguments: str, timeout_s: float = 300) -> str:
     return done.stdout
 
 
-def planned(subject: Subject, load: Load, learns: bool) -> dict[str, Any]:
-    """The object `speed` of the plan."""
-    more = [] if learns else ["--no-learn"]
+def measured(server: Server, subject: Subject, load: Load, seed: int) -> Figures:
+    """One round, as its client saw it."""
     text = qserve(
-        "plan", *subject.flags, "--input", str(load.input_len), "--output", str(load.output_len),
-        "--concurrency", str(load.streams), "--num-prompts", str(load.num_prompts), "--json", *more,
+        "bench", "--url", server.url, "--endpoint", "completions", "--concurrency", str(load.concurrency),
+        "--num-prompts", str(load.num_prompts), "--input-len", str(load.input_tokens), "--output-len",
+        str(load.output_tokens), "--num-warmups", "0", "--seed", str(seed), "--json", "--state-dir", str(subject.state),
     )  # fmt: skip
-    speed: dict[str, Any] = json.loads(text)["speed"]
-    return speed
-
-
-def measured(server: Server, subject: Subject, load: Load, seed: int) -> tuple[Figures, float]:
-    """One round, and the part of the machine that others had during it."""
-    others = OthersLoad()
-    text = qserve(
-        "bench", "--url", server.url, "--endpoint", "completions", "--concurrency", str(load.streams),
-        "--num-prompts", str(load.num_prompts), "--input-len", str(load.input_len), "--output-len",
-        str(load.output_len), "--num-warmups", "0", "--seed", str(seed), "--json", "--state-dir", str(subject.state),
-    )  # fmt: skip
-    share, stage = others.share, json.loads(text)["stages"][0]
-    figures = {
+    stage = json.loads(text)["stages"][0]
+    return {
         "ttft_ms": stage["mean_ttft_ms"], "tpot_ms": stage["mean_tpot_ms"],
         "output_tokens_per_s": stage["output_throughput"],
     }  # fmt: skip
-    return figures, share
 
 
 class Session:
     """All rounds, and the file that they are written to as they come."""
 
-    def __init__(self, arguments: argparse.Namespace, out: Path) -> None:
-        self.arguments, self.out = arguments, out
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        from qserve.engine.cpu.measure import CpuProbe
+
+        self.arguments, self.out = arguments, arguments.out
         self.ends_at = time.monotonic() + 60 * arguments.most_minutes
         self.seed = arguments.seed
-        self.rows: list[Row] = []
-        self.memory = MemoryProbe()
+        self.probe = CpuProbe()
+        self.rates = self._probed()
 
     @property
     def loads(self) -> list[Load]:
         told = self.arguments
-        return [Load(streams, told.input_len, told.output_len, told.waves) for streams in told.streams]
+        return [
+            Load(
+                told.input_len, told.output_len, concurrency=streams, num_prompts=max(3, streams, min(2 * streams, 16))
+            )
+            for streams in told.streams
+        ]
 
     def note(self, **what: Any) -> None:
         """A line of the record."""
@@ -160,58 +170,48 @@ class Session:
             file.write(json.dumps({"at": time.strftime("%H:%M:%S"), **what}) + "\n")
 
     def run(self, subject: Subject) -> None:
-        """Plan, start, measure, learn, measure."""
-        before = self._plans(subject, learns=False)
-        asyncio.run(self._served(subject, before))
+        """Plan, start, measure; learn after the first set of rounds."""
+        plan = json.loads(qserve("plan", *subject.flags, "--json"))
+        self.note(plan=plan, engine=subject.engine, shape=subject.shape, folder=str(subject.folder))
+        asyncio.run(self._served(subject))
 
-    async def _served(self, subject: Subject, before: list[dict[str, Any]]) -> None:
+    async def _served(self, subject: Subject) -> None:
         server, log = subject.server(), self.out.with_suffix(f".{subject.engine}-{subject.shape}.log")
         with running(server, log) as process:
             await wait_ready(server, process, log)
             for load in self.loads:  # kernels of these shapes are made once
-                measured(server, subject, Load(load.streams, load.input_len, 4, 1), self._next_seed())
-            self._phase(server, subject, "before", before)
-            self._phase(server, subject, "learned", self._plans(subject, learns=True))
+                measured(server, subject, replace(load, output_tokens=4), self._next_seed())
+            time.sleep(1.5)  # what comes next is a load of its own
+            self.rates = self._probed()
+            for turn in range(self.arguments.sets):
+                for load in self.loads:
+                    self._round(server, subject, load, turn)
+                if turn == 0:
+                    checkpoint = resolve(str(subject.folder))
+                    known = measured_speed(subject.state, checkpoint, hardware_of("none"), "none", is_off=False)
+                    learned = [asdict(one) for one in known.residuals]
+                    self.note(learned=learned, engine=subject.engine, shape=subject.shape)
 
-    def _plans(self, subject: Subject, learns: bool) -> list[dict[str, Any]]:
-        found = []
-        for load in self.loads:
-            speed = planned(subject, load, learns)
-            self.note(planned=speed, learns=learns, engine=subject.engine, shape=subject.shape, load=asdict(load))
-            found.append(speed)
-        return found
+    def _round(self, server: Server, subject: Subject, load: Load, turn: int) -> None:
+        """Taken again as long as something else moved the machine and time is left."""
+        for _ in range(self.arguments.most_tries):
+            before, others = self.rates, OthersLoad()
+            began = time.time()
+            figures = measured(server, subject, load, self._next_seed())
+            share, ended = others.share, time.time()
+            self.rates = self._probed()
+            rates = replace(mean_of(before, self.rates), at_unix_s=(began + ended) / 2)
+            drift = drift_between(before, self.rates)
+            found = Round(subject.engine, subject.shape, turn, load, figures, rates, drift, share)
+            is_quiet = share <= self.arguments.most_others and drift <= self.arguments.most_drift
+            self.note(round=found.to_json(), quiet=is_quiet)
+            keep_rates(subject.state, rates)
+            print(f"  {line_of(found)}", flush=True)
+            if is_quiet or time.monotonic() > self.ends_at:
+                return
 
-    def _phase(self, server: Server, subject: Subject, phase: str, plans: list[dict[str, Any]]) -> None:
-        for load, speed in zip(self.loads, plans, strict=True):
-            rounds = list(self._rounds(server, subject, load))
-            for metric in METRICS:
-                told = speed[metric]
-                values = tuple(figures[metric] for figures, _ in rounds)
-                row = Row(
-                    subject.engine, subject.shape, load.streams, phase, metric, told.get("mean", told.get("value")),
-                    told["low"], told["high"], statistics.median(values), values, max(share for _, share in rounds),
-                )  # fmt: skip
-                self.rows.append(row)
-                self.note(**asdict(row), error=row.error)
-                print(line_of(row), flush=True)
-
-    def _rounds(self, server: Server, subject: Subject, load: Load) -> Iterator[tuple[Figures, float]]:
-        """As many as asked for; one that others disturbed is taken again while there is time."""
-        kept = 0
-        while kept < self.arguments.rounds:
-            memory = self.memory.share()
-            figures, share = measured(server, subject, load, self._next_seed())
-            memory = min(memory, self.memory.share())
-            disturbed = share > self.arguments.most_others or memory < self.arguments.least_memory
-            self.note(
-                round=figures, others=share, memory=memory, engine=subject.engine, shape=subject.shape,
-                streams=load.streams,
-            )  # fmt: skip
-            if disturbed and time.monotonic() < self.ends_at:
-                print(f"  others had {share:.0%} of the machine, memory read at {memory:.0%} of its best: taken again")
-                continue
-            kept += 1
-            yield figures, share
+    def _probed(self) -> CpuRates:
+        return CpuRates.from_json(self.probe.all_rates(self.arguments.probe_seconds))
 
     def _next_seed(self) -> int:
         """Prompts of their own for each round: no prefix is in the cache."""
@@ -219,15 +219,104 @@ class Session:
         return self.seed
 
 
-def line_of(row: Row) -> str:
-    """A row of a Markdown table."""
-    mark = "" if abs(row.error) <= (BEFORE if row.phase == "before" else LEARNED) else " !"
-    each = ", ".join(f"{value:.1f}" for value in row.rounds)
-    inside = "" if row.low <= row.measured <= row.high else ", outside"
+def mean_of(one: CpuRates, other: CpuRates) -> CpuRates:
+    """Halfway between two measurements, figure by figure."""
+    fewer = None if one.fewer is None or other.fewer is None else mean_of(one.fewer, other.fewer)
+    return replace(
+        one,
+        read_bytes_per_s=(one.read_bytes_per_s + other.read_bytes_per_s) / 2,
+        gemm_flop_per_s=(one.gemm_flop_per_s + other.gemm_flop_per_s) / 2,
+        linear_ps=tuple((rows, (a + b) / 2) for (rows, a), (_, b) in zip(one.linear_ps, other.linear_ps, strict=True)),
+        fewer=fewer,
+    )
+
+
+def drift_between(one: CpuRates, other: CpuRates) -> float:
+    """How far apart the two are: products of one row and of many, as a share."""
+    pairs = zip(one.linear_ps, other.linear_ps, strict=True)
+    return max(abs(a / b - 1) for (rows, a), (_, b) in pairs if rows in (1, 16, 256))
+
+
+def line_of(one: Round) -> str:
+    """What came of a round."""
+    told = ", ".join(f"{METRICS[name]} {value:.1f}" for name, value in one.figures.items())
     return (
-        f"| {row.engine} | {row.shape} | {row.streams} | {row.phase} | {METRICS[row.metric]} | {row.planned:.1f} "
-        f"({row.low:.1f} to {row.high:.1f}{inside}) | {row.measured:.1f} ({each}) | {100 * row.error:+.1f} %{mark} "
-        f"| {100 * row.others:.0f} % |"
+        f"{one.engine}, {one.shape}, {one.load.concurrency} streams, set {one.turn + 1}: {told}; "
+        f"{one.rates.read_bytes_per_s / 1e9:.1f} GB/s, moved {one.drift:.0%}, others {one.others:.0%}"
+    )
+
+
+def show(record: Path) -> int:
+    """Prints the table of a record, planned by this code; how many figures are off by more than is allowed."""
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    rounds: dict[tuple[str, str], list[Round]] = defaultdict(list)
+    for line in lines:
+        if "round" in line:
+            one = Round.from_json(line["round"])
+            # Of rounds that were taken again the last one counts.
+            kept = [old for old in rounds[one.engine, one.shape] if (old.turn, old.load) != (one.turn, one.load)]
+            rounds[one.engine, one.shape] = [*kept, one]
+    print("| engine | shape | streams | | planned before | measured | error | learned, on later sets | drift, others |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    off = count = 0
+    for line in lines:
+        if "plan" in line:
+            key = line["engine"], line["shape"]
+            taught = (one["learned"] for one in lines if "learned" in one and (one["engine"], one["shape"]) == key)
+            told = next(taught, [])
+            judge = Judge(resolve(line["folder"]), Plan.from_json(line["plan"]))
+            for row, misses in _rows(judge, _residuals(told, judge.plan), rounds[key]):
+                print(row)
+                off, count = off + sum(misses), count + len(misses)
+    print(f"\n{off} of {count} figures are further off than {BEFORE:.0%} before, {LEARNED:.0%} after learning")
+    return off
+
+
+def _rows(
+    judge: Judge, residuals: tuple[SpeedResidual, ...], rounds: Sequence[Round]
+) -> Iterator[tuple[str, list[bool]]]:
+    taught = replace(judge, residuals=residuals)
+    for streams in sorted({one.load.concurrency or 1 for one in rounds}):
+        some = [one for one in rounds if one.load.concurrency == streams]
+        later = [one for one in some if one.turn > 0]
+        for metric, title in METRICS.items():
+            before, after = _errors(judge, some, metric), _errors(taught, later, metric)
+            first, then = statistics.median(before), statistics.median(after) if after else 0.0
+            misses = [abs(first) > BEFORE, *([abs(then) > LEARNED] if after and residuals else [])]
+            values = [one.figures[metric] for one in some]
+            each = ", ".join(f"{value:.1f}" for value in values)
+            learned = f"{100 * then:+.1f} %{' !' * (abs(then) > LEARNED)} ({_percents(after)})" if residuals else ""
+            yield (
+                f"| {some[0].engine} | {some[0].shape} | {streams} | {title} "
+                f"| {statistics.median(values) * (1 + first):.1f} | {statistics.median(values):.1f} ({each}) "
+                f"| {100 * first:+.1f} %{' !' * (abs(first) > BEFORE)} ({_percents(before)}) | {learned} "
+                f"| {max(one.drift for one in some):.0%}, {max(one.others for one in some):.0%} |",
+                misses,
+            )
+
+
+def _errors(judge: Judge, rounds: Iterable[Round], metric: str) -> list[float]:
+    return [judge.planned(one)[metric] / one.figures[metric] - 1 for one in rounds]
+
+
+def _percents(errors: Iterable[float]) -> str:
+    return ", ".join(f"{100 * error:+.0f}" for error in errors)
+
+
+def _residuals(told: list[dict[str, Any]], plan: Plan) -> tuple[SpeedResidual, ...]:
+    from qserve.planner.speed.estimate import key_of
+
+    def pairs(values: list[list[float]]) -> tuple[tuple[int, float], ...]:
+        return tuple((int(size), factor) for size, factor in values)
+
+    return tuple(
+        SpeedResidual(
+            key_of(plan),
+            StepFactors(pairs(one["factors"]["decode"]), pairs(one["factors"]["prefill"]), one["factors"]["intake"]),
+            one["num_requests"],
+            one["run"],
+        )
+        for one in told
     )
 
 
@@ -237,45 +326,37 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=["transformers", "vllm"], default=["transformers", "vllm"])
     parser.add_argument("--shapes", nargs="+", default=["qwen3-0.6b", "qwen3-1.7b"])
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--input-len", type=int, default=128)
-    parser.add_argument("--output-len", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--waves", type=int, default=2, help="requests a stream")
-    parser.add_argument("--quick", action="store_true", help="16 tokens an answer, one round, --eager")
-    parser.add_argument("--eager", action="store_true", help="vLLM without compiling, which takes minutes on a CPU")
+    parser.add_argument("--input-len", type=int, default=64)
+    parser.add_argument("--output-len", type=int, default=24)
+    parser.add_argument("--sets", type=int, default=3, help="rounds of every load; the first teaches")
+    parser.add_argument("--compiled", action="store_true", help="let vLLM compile, which takes minutes on a CPU")
     parser.add_argument("--most-others", type=float, default=0.06, help="of the machine, in a round that counts")
-    parser.add_argument("--least-memory", type=float, default=0.85, help="of its best rate, around a round that counts")
-    parser.add_argument("--most-minutes", type=float, default=20.0, help="until when rounds are taken again")
+    parser.add_argument("--most-drift", type=float, default=0.08, help="of a rate, over a round that counts")
+    parser.add_argument("--most-tries", type=int, default=3, help="of a round")
+    parser.add_argument("--most-minutes", type=float, default=9.0, help="until when rounds are taken again")
+    parser.add_argument("--probe-seconds", type=float, default=0.08, help="for each figure of the CPU")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 10**6)
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "qserve-speed-against-engines.jsonl")
+    parser.add_argument("--again", type=Path, metavar="RECORD", help="measure nothing: the table of this record")
     arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.output_len, arguments.rounds, arguments.most_minutes = 16, 1, min(arguments.most_minutes, 6.0)
+    if arguments.again:
+        sys.exit(1 if show(arguments.again) else 0)
     if "vllm" in arguments.engines and importlib.util.find_spec("vllm") is None:
         print("vLLM is not installed here (make setup): left out")
         arguments.engines.remove("vllm")
     # A benchmark that is told to stop must not leave its servers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     arguments.out.unlink(missing_ok=True)
-    session = Session(arguments, arguments.out)
-    print("| engine | shape | streams | | | planned (band) | measured (rounds) | error | others |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    session = Session(arguments)
     with tempfile.TemporaryDirectory(prefix="qserve-speed-") as states:
-        rates = Path(states) / "rates"
-        told = json.loads(qserve("doctor", "--measure", "--json", "--state-dir", str(rates)))
-        machine = next(one for one in told["checks"] if "measured" in one["name"])
-        session.note(machine=machine)
         for shape in arguments.shapes:
             folder = write_checkpoint(Path(tempfile.gettempdir()) / f"qserve-random-{shape}", shape)
             for engine in arguments.engines:
-                state = Path(states) / f"{engine}-{shape}"
-                shutil.copytree(rates, state)
-                session.run(Subject(engine, shape, folder, state, arguments.quick or arguments.eager))
-    off = [row for row in session.rows if abs(row.error) > (BEFORE if row.phase == "before" else LEARNED)]
-    print(
-        f"\nThe CPU: {machine['found']}\n{len(off)} of {len(session.rows)} figures are further off than {BEFORE:.0%} "
-        f"before, {LEARNED:.0%} after learning; the record is {arguments.out}"
-    )
+                subject = Subject(engine, shape, folder, Path(states) / f"{engine}-{shape}", not arguments.compiled)
+                keep_rates(subject.state, session.rates)
+                session.run(subject)
+    off = show(arguments.out)
+    print(f"the record is {arguments.out}")
     sys.exit(1 if off else 0)
 
 

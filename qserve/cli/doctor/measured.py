@@ -18,16 +18,19 @@ from qserve.core.hardware import Hardware
 from qserve.errors import QserveError, UsageError
 from qserve.planner.plan import Plan
 from qserve.planner.speed.estimate import device_of, key_of, replica_of
-from qserve.planner.speed.learned import Measured, ResidualKey, SpeedResidual, residual_of
+from qserve.planner.speed.learned import Measured, ResidualKey, SpeedResidual
+from qserve.planner.speed.residual import residual_of
+from qserve.planner.speed.served import ServedRequest, loads_of
 from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates
 from qserve.planner.speed.terms.engine_costs import has_speed
 
 if TYPE_CHECKING:
     from qserve.runs import RunStore
 
-__all__ = ["measure_cpu", "measured_speed"]
+__all__ = ["keep_rates", "kept_rates", "measure_cpu", "measured_speed"]
 
 _CPU_FILE = "cpu_rates.json"
+_MOST_KEPT = 60
 _MOST_RUNS, _MOST_REQUESTS = 20, 240
 _MOST_TRIED = 3
 """Runs of one kind of server that are looked at for something to learn: each takes a fifth of a second."""
@@ -41,10 +44,24 @@ def measure_cpu(state: Path, hardware: Hardware) -> CpuRates:
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["no reason was given"]
         raise UsageError(f"--measure: the CPU could not be measured ({reason[0]}); it needs torch")
-    rates = json.loads(done.stdout)
+    rates = CpuRates.from_json(json.loads(done.stdout))
+    keep_rates(state, rates)
+    return rates
+
+
+def keep_rates(state: Path, rates: CpuRates) -> None:
+    """Adds them to the measurements of before: a run is held against the one nearest to it in time."""
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (state / _CPU_FILE).write_text(json.dumps({**rates, "cores": hardware.cpu_cores}))
-    return CpuRates(rates["read_bytes_per_s"], rates["gemm_flop_per_s"], hardware.cpu_cores)
+    kept = [*kept_rates(state), rates][-_MOST_KEPT:]
+    (state / _CPU_FILE).write_text(json.dumps([one.to_json() for one in kept]))
+
+
+def kept_rates(state: Path) -> list[CpuRates]:
+    """What was measured of this CPU, the last one last; empty where it never was, or the file can't be read."""
+    try:
+        return [CpuRates.from_json(one) for one in json.loads((state / _CPU_FILE).read_text())]
+    except (OSError, TypeError, KeyError, ValueError, AttributeError):
+        return []
 
 
 def measured_speed(
@@ -54,7 +71,8 @@ def measured_speed(
 
     None of the latter with --no-learn, for cards that --gpu describes, and where the store can't be read.
     """
-    known = Measured(cpu=_cpu_rates(state, hardware))
+    rates = kept_rates(state) or [assumed_rates(hardware)]
+    known = Measured(cpu=rates[-1])
     if is_off or gpu not in (None, "none"):
         return known
     from qserve.runs import RunStore
@@ -64,21 +82,14 @@ def measured_speed(
         return known
 
     try:
-        return replace(known, residuals=tuple(_residuals(RunStore.open(state), checkpoint, hardware, known)))
+        return replace(known, residuals=tuple(_residuals(RunStore.open(state), checkpoint, hardware, rates)))
     except QserveError as error:
         click.secho(f"· planned without the speed of earlier runs: {error}", err=True, fg="yellow")
         return known
 
 
-def _cpu_rates(state: Path, hardware: Hardware) -> CpuRates:
-    try:
-        return CpuRates(**json.loads((state / _CPU_FILE).read_text()))
-    except (OSError, TypeError, ValueError):
-        return assumed_rates(hardware)
-
-
 def _residuals(
-    store: RunStore, checkpoint: Checkpoint, hardware: Hardware, known: Measured
+    store: RunStore, checkpoint: Checkpoint, hardware: Hardware, rates: list[CpuRates]
 ) -> Iterator[SpeedResidual]:  # fmt: skip
     """Of each kind of server the newest run that teaches anything, as far as the last runs go."""
     from qserve.runs.served import served_requests
@@ -96,9 +107,19 @@ def _residuals(
             if tried[key] >= _MOST_TRIED:
                 continue
             served = served_requests(store, run, worker.name, _MOST_REQUESTS)
-            replica = replica_of(plan, checkpoint.spec, device, known)
-            factors = residual_of(replica.steps, replica.limits, served)
+            replicas = {
+                now: replica_of(plan, checkpoint.spec, device, Measured(cpu=now))
+                for now in (_rates_at(part, rates) for part in loads_of(served))
+            }
+            parts = [(replicas[_rates_at(part, rates)].steps, part) for part in loads_of(served)]
+            factors = residual_of(parts, next(iter(replicas.values())).limits) if parts else None
             tried[key] += len(served) > 0
             if factors is not None:
                 tried[key] = _MOST_TRIED
                 yield SpeedResidual(key, factors, len(served), run.id)
+
+
+def _rates_at(part: list[ServedRequest], rates: list[CpuRates]) -> CpuRates:
+    """What the CPU could do at the time: the measurement nearest to the middle of these requests."""
+    middle = (part[0].at_s + part[-1].ends_s) / 2
+    return min(rates, key=lambda one: abs(one.at_unix_s - middle))

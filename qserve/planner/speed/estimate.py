@@ -194,7 +194,7 @@ def _uncorrected(plan: Plan, spec: ModelSpec, device: Device, measured: Measured
 
 def _on_cpu(plan: Plan, spec: ModelSpec, device: Device, limits: Limits, rates: CpuRates) -> Replica:
     costs = engine_costs(f"{plan.engine}-cpu", plan.engine_version)
-    card = cpu_card(device, rates, costs.kept_cores)
+    card = cpu_card(device, rates, costs)
     scheme = "fp32" if plan.dtype == "float32" and plan.quant.scheme in ("bf16", "fp16") else plan.quant.scheme
     return Replica(StepTimes(card, rank_network(spec, weight_format(scheme, ())), costs), limits, card, plan.engine)
 
@@ -203,8 +203,7 @@ def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
     notes = []
     if replica.learned is not None:
         one = replica.learned
-        shares = ", ".join(f"{name} × {value:.2f}" for name, value in asdict(one.factors).items())
-        notes.append(f"learned from {one.num_requests} requests of {one.run}: {shares} (--no-learn plans without)")
+        notes.append(f"learned from {one.num_requests} requests of {one.run}: {one.factors} (--no-learn plans without)")
     elif replica.card.interconnect == "memory" and replica.card.like:
         notes.append("this CPU was not measured: a server's rates are assumed (qserve doctor --measure takes seconds)")
     elif replica.card.like:

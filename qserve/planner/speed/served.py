@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.simulate import Finished, Limits, Steps, simulate
 
-__all__ = ["ServedRequest", "replayed", "served_of"]
+__all__ = ["ServedRequest", "loads_of", "replayed", "served_of"]
 
 _SAME_STREAM_S = 0.05
 """A request that comes so soon after an answer's end is taken for the next one of a closed loop."""
+_EARLY_S = 0.005
+"""A client may have its answer, and ask again, before the gateway has noted the end."""
 _IDLE_S = 1.0
 """After so long without a request what comes next is a load of its own."""
 
@@ -43,7 +45,7 @@ def replayed(
     A request that followed an answer at once follows its simulated end, so that a machine that is slower or faster than
     its plan meets as many requests at a time as the plan does. Requests that never fit the cache are left out.
     """
-    for part in _loads(sorted(served, key=lambda one: one.at_s)):
+    for part in loads_of(served):
         run = simulate(steps, Load(trace=tuple(_arrivals(part))), limits)
         for one in run.finished:
             yield part[one.place], one
@@ -56,11 +58,11 @@ def served_of(finished: Iterable[Finished]) -> list[ServedRequest]:
     ]
 
 
-def _loads(served: Sequence[ServedRequest]) -> Iterator[list[ServedRequest]]:
-    """Parts between which nothing was asked for a while."""
+def loads_of(served: Iterable[ServedRequest]) -> Iterator[list[ServedRequest]]:
+    """Parts between which nothing was asked for a while, each in the order of arrival."""
     part: list[ServedRequest] = []
     until_s = 0.0
-    for one in served:
+    for one in sorted(served, key=lambda one: one.at_s):
         if part and one.at_s > until_s + _IDLE_S:
             yield part
             part = []
@@ -75,11 +77,11 @@ def _arrivals(served: Sequence[ServedRequest]) -> Iterator[Arrival]:
     start = served[0].at_s
     free: set[int] = set()
     for place, one in enumerate(served):
-        ended = [other for other in free if 0 <= one.at_s - served[other].ends_s <= _SAME_STREAM_S]
+        ended = [other for other in free if -_EARLY_S <= one.at_s - served[other].ends_s <= _SAME_STREAM_S]
         free.add(place)
         if ended:
             before = max(ended, key=lambda other: served[other].ends_s)
             free.remove(before)
-            yield Arrival(one.at_s - served[before].ends_s, one.input_tokens, one.output_tokens, before)
+            yield Arrival(max(0.0, one.at_s - served[before].ends_s), one.input_tokens, one.output_tokens, before)
         else:
             yield Arrival(one.at_s - start, one.input_tokens, one.output_tokens)

@@ -38,7 +38,8 @@ REPLICA = Replica(Steps(), LIMITS, CARD, "vllm")
 
 
 def served(load: Load, factor: float = 1.0) -> list[ServedRequest]:
-    return served_of(simulate(CorrectedSteps(Steps(), StepFactors(*[factor] * 4)), load, LIMITS).finished)
+    factors = StepFactors(((1, factor),), ((1, factor),), factor)
+    return served_of(simulate(CorrectedSteps(Steps(), factors), load, LIMITS).finished)
 
 
 def test_a_server_that_keeps_its_plan_differs_by_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,21 +10,23 @@ import pytest
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
+from qserve.planner.speed.figures import figures_of
 from qserve.planner.speed.learned import (
     CorrectedSteps,
     Measured,
     ResidualKey,
     SpeedResidual,
     StepFactors,
-    residual_of,
 )  # fmt: skip
 from qserve.planner.speed.load import Load
+from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, replayed, served_of
 from qserve.planner.speed.simulate import Limits, simulate
 from qserve.planner.speed.step import StepTimes
 from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates, cpu_card
 from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs
-from qserve.planner.speed.terms.formats import weight_format
+from qserve.planner.speed.terms.formats import BF16, weight_format
+from qserve.planner.speed.terms.kernels import gemm_form
 from qserve.planner.speed.terms.network import rank_network
 
 LIMITS = Limits(16, 2048, 100_000)
@@ -54,37 +57,73 @@ def served_by(factors: StepFactors, *loads: Load) -> list[ServedRequest]:
     return served
 
 
-ONE, FOUR = Load(300, 40, concurrency=1, num_prompts=4), Load(300, 40, concurrency=4, num_prompts=12)
+ONE, FOUR, SIXTEEN = (Load(300, 40, concurrency=streams, num_prompts=4 * streams) for streams in (1, 4, 16))
 
 
 @pytest.mark.parametrize("load", [Load(100, 40, rps=2.0, num_prompts=40), FOUR])
 def test_a_slower_machine_is_found_to_be_slower_by_so_much(load: Load) -> None:
-    found = residual_of(Linear(), LIMITS, served_by(StepFactors(1.6, 1.6, 1.3), load))
+    slower = StepFactors(((1, 1.6),), ((100, 1.3),))
+    found = residual_of([(Linear(), served_by(slower, load))], LIMITS)
     assert found is not None
-    assert (found.decode, found.prefill) == pytest.approx((1.6, 1.3), rel=0.06)
+    assert all(factor == pytest.approx(1.6, rel=0.06) for _, factor in found.decode)
+    assert all(factor == pytest.approx(1.3, rel=0.06) for _, factor in found.prefill)
 
 
-def test_several_loads_tell_what_further_streams_add() -> None:
-    sixteen = Load(300, 40, concurrency=16, num_prompts=32)
-    wanted = StepFactors(decode=1.1, growth=3.0, prefill=0.8)
-    found = residual_of(Linear(), LIMITS, served_by(wanted, ONE, FOUR, sixteen))
+@pytest.mark.parametrize(
+    "machine",
+    [
+        StepFactors(((1, 1.25), (4, 0.85), (16, 0.95)), ((300, 1.1), (4800, 0.8))),
+        StepFactors(((1, 0.8), (4, 1.2), (16, 1.1)), ((300, 0.9), (1200, 1.3)), intake=3.0),
+    ],
+)
+def test_a_learned_plan_takes_what_the_run_took_at_each_of_its_loads(machine: StepFactors) -> None:
+    """Also where four sequences are faster than planned, and one and sixteen are slower."""
+    loads = (ONE, FOUR, SIXTEEN)
+    found = residual_of([(Linear(), served_by(machine, *loads))], LIMITS)
     assert found is not None
-    for load in (ONE, FOUR, sixteen):
-        steps = [simulate(CorrectedSteps(Linear(), factors), load, LIMITS) for factors in (found, wanted)]
-        planned, measured = (sum(one.e2e_s for one in run.finished) for run in steps)
-        assert planned == pytest.approx(measured, rel=0.03)
-    assert found.growth > 2 * found.decode
+    for load in loads:
+        planned, measured = (
+            figures_of(simulate(CorrectedSteps(Linear(), factors), load, LIMITS), load) for factors in (found, machine)
+        )
+        assert planned.tpot_ms.mean == pytest.approx(measured.tpot_ms.mean, rel=0.05)
+        assert planned.ttft_ms.mean == pytest.approx(measured.ttft_ms.mean, rel=0.05)
+        assert planned.output_tokens_per_s == pytest.approx(measured.output_tokens_per_s, rel=0.05)
+
+
+def test_what_one_load_teaches_holds_for_others() -> None:
+    found = residual_of([(Linear(), served_by(StepFactors(((1, 1.4),)), FOUR))], LIMITS)
+    assert found is not None
+    steps = CorrectedSteps(Linear(), found)
+    assert steps.decode_s(64, 300) == pytest.approx(1.4 * Linear().decode_s(64, 300), rel=0.03)
+
+
+def test_factors_go_straight_between_what_was_seen() -> None:
+    steps = CorrectedSteps(Linear(), StepFactors(((1, 1.0), (4, 4.0))))
+    assert steps.decode_s(2, 100) == pytest.approx(2 * Linear().decode_s(2, 100))
+    assert steps.decode_s(9, 100) == pytest.approx(4 * Linear().decode_s(9, 100))
+
+
+def test_a_machine_that_slowed_down_meanwhile_teaches_no_more_than_one_that_did_not() -> None:
+    """Requests are simulated on the steps of the machine as it was when they came."""
+    served = served_by(StepFactors(((1, 1.2),), ((300, 1.2),)), ONE, FOUR)
+    early, late = served[: ONE.total_prompts], served[ONE.total_prompts :]
+    slow = CorrectedSteps(Linear(), StepFactors(((1, 2.0),), ((300, 2.0),)))
+    # Twice as slow, and over before the others come.
+    slowed = [replace(one, at_s=2 * one.at_s - 100, ttft_s=2 * one.ttft_s, e2e_s=2 * one.e2e_s) for one in early]
+    found = residual_of([(slow, slowed), (Linear(), late)], LIMITS)
+    assert found is not None
+    assert all(factor == pytest.approx(1.2, rel=0.05) for _, factor in (*found.decode, *found.prefill))
 
 
 def test_too_few_requests_and_factors_beyond_belief_teach_nothing() -> None:
-    served = served_by(StepFactors(decode=50.0, growth=50.0), ONE)
-    assert residual_of(Linear(), LIMITS, served[:2]) is None
-    assert residual_of(Linear(), LIMITS, served) is None
+    served = served_by(StepFactors(((1, 50.0),)), ONE)
+    assert residual_of([(Linear(), served[:2])], LIMITS) is None
+    assert residual_of([(Linear(), served)], LIMITS) is None
 
 
 def test_a_closed_loop_is_replayed_as_one_on_a_machine_of_another_speed() -> None:
     served = served_by(StepFactors(), FOUR)
-    slow = CorrectedSteps(Linear(), StepFactors(2.0, 2.0, 2.0))
+    slow = CorrectedSteps(Linear(), StepFactors(((1, 2.0),), ((1, 2.0),), 2.0))
     pairs = list(replayed(slow, LIMITS, served))
     assert len(pairs) == len(served)
     for one, planned in pairs:
@@ -93,8 +132,9 @@ def test_a_closed_loop_is_replayed_as_one_on_a_machine_of_another_speed() -> Non
 
 
 def test_the_run_of_the_same_server_counts() -> None:
-    mine = SpeedResidual(KEY, StepFactors(1.2), 10, "b")
-    other = SpeedResidual(ResidualKey("an engine", "2.0", "a card", "a/model", "bf16", 1), StepFactors(3.0), 10, "c")
+    mine = SpeedResidual(KEY, StepFactors(((1, 1.2),)), 10, "b")
+    key = ResidualKey("an engine", "2.0", "a card", "a/model", "bf16", 1)
+    other = SpeedResidual(key, StepFactors(((1, 3.0),)), 10, "c")
     assert Measured(residuals=(other, mine)).residual_for(KEY) is mine
     assert Measured(residuals=(other,)).residual_for(KEY) is None
 
@@ -104,8 +144,9 @@ def test_a_cpus_step_is_what_the_throughput_page_measured() -> None:
     config = bundled_config("Qwen/Qwen3-0.6B")
     assert config is not None
     network = rank_network(ModelSpec.from_config(config, "Qwen/Qwen3-0.6B"), weight_format("bf16", ()))
-    card = cpu_card(Device("a CPU", "cpu", 1 << 34), CpuRates(44.4e9, 880e9, 2))
-    steps = StepTimes(card, network, engine_costs("transformers-cpu"))
+    costs = engine_costs("transformers-cpu")
+    card = cpu_card(Device("a CPU", "cpu", 1 << 34), CpuRates(44.4e9, 880e9, 2), costs)
+    steps = StepTimes(card, network, costs)
     for batch, context, seconds in ((1, 144, 0.056), (8, 144, 0.066), (8, 816, 0.105)):
         assert steps.decode_s(batch, context) == pytest.approx(seconds, rel=0.2)
 
@@ -114,4 +155,27 @@ def test_an_unmeasured_cpu_says_so() -> None:
     hardware = Hardware((), 1 << 35, 1 << 34, 8, CpuFeatures("a CPU", frozenset({"avx512_bf16"})))
     rates = assumed_rates(hardware)
     assert not rates.is_measured
-    assert cpu_card(hardware.cpu_device, rates).like
+    assert cpu_card(hardware.cpu_device, rates, engine_costs("vllm-cpu")).like
+
+
+MEASURED = CpuRates(
+    40e9, 800e9, 2, linear_ps=((1, 80.0), (4, 84.0), (16, 120.0), (64, 260.0), (256, 820.0)),
+    fewer=CpuRates(25e9, 420e9, 1, linear_ps=((1, 130.0), (16, 210.0), (256, 1500.0))), at_unix_s=9.0,
+)  # fmt: skip
+
+
+def test_products_take_what_was_measured_of_them() -> None:
+    """To a tenth, at any number of rows; an engine that leaves a core to its server has what the others do."""
+    weights = 4096 * 4096
+    for era, rates in (("transformers-cpu", MEASURED), ("vllm-cpu", MEASURED.fewer)):
+        assert rates is not None
+        card = cpu_card(Device("a CPU", "cpu", 1 << 34), MEASURED, engine_costs(era))
+        for rows, ps in rates.linear_ps:
+            planned_us = gemm_form(card, BF16, 4096, 4096).us(rows)
+            assert planned_us == pytest.approx(weights * ps / 1e6, rel=0.1)
+
+
+def test_rates_are_kept_as_they_were_measured() -> None:
+    assert CpuRates.from_json(json.loads(json.dumps(MEASURED.to_json()))) == MEASURED
+    with pytest.raises(KeyError):
+        CpuRates.from_json({"read_bytes_per_s": 1.0})

@@ -1,0 +1,162 @@
+"""From a run's requests to factors on a plan's steps: those with which the simulation takes what the requests took."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from qserve.planner.speed.figures import percentile
+from qserve.planner.speed.learned import CorrectedSteps, StepFactors
+from qserve.planner.speed.served import ServedRequest, replayed
+from qserve.planner.speed.simulate import Finished, Limits, Steps
+
+__all__ = ["residual_of"]
+
+Part = tuple[Steps, Sequence[ServedRequest]]
+"""Requests, and the steps of the machine as it was when they were answered."""
+_LEAST_REQUESTS = 3
+_ROUNDS = 5
+_MOST_FACTOR = 6.0
+"""A machine further off than this did something else meanwhile: nothing is learned from it."""
+_NUDGE = 0.05
+_MOST_MOVE = 0.7
+_LEFT_OUT = 0.1
+"""Of a group's requests, at each end of measured over simulated."""
+# How firmly, in the logarithm, a factor stays where nothing is known: the first of a kind at 1, the others at the one
+# before them, so that what is seen at one size holds for all. One load does not tell what a prompt's steps take from
+# what lies before them: there the intake stays.
+_PULL_DECODE, _PULL_PREFILL, _PULL_INTAKE, _PULL_NEXT = 0.01, 0.03, 0.15, 0.03
+
+
+@dataclass(frozen=True)
+class _Unknowns:
+    """The sizes that factors are sought for: sequences of a decode step, prompts' tokens of a step."""
+
+    sequences: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.sequences) + len(self.tokens) + 1
+
+    def factors(self, logs: Sequence[float]) -> StepFactors:
+        values, split = [math.exp(one) for one in logs], len(self.sequences)
+        return StepFactors(
+            tuple(zip(self.sequences, values[:split], strict=True)),
+            tuple(zip(self.tokens, values[split:-1], strict=True)),
+            values[-1],
+        )
+
+    def held_back(self, logs: Sequence[float]) -> list[float]:
+        """What the factors miss of where they stay without a reason."""
+        split = len(self.sequences)
+        found = [-_PULL_INTAKE * logs[-1]]
+        for part, pull in ((logs[:split], _PULL_DECODE), (logs[split:-1], _PULL_PREFILL)):
+            found.append(-pull * part[0])
+            found += [-_PULL_NEXT * (after - before) for before, after in itertools.pairwise(part)]
+        return found
+
+
+def residual_of(parts: Iterable[Part], limits: Limits) -> StepFactors | None:
+    """Factors with which the simulation of the same requests takes what they took.
+
+    Requests are grouped by how many were answered at a time. For each group of some requests there is a factor on the
+    decode steps of so many sequences and one on the steps that prefill so many prompts; TPOT and TTFT of each group,
+    measured over simulated, are brought to 1 (Gauss-Newton in the logarithm, with a weak prior). None for too few
+    requests and for decode steps that are off beyond belief; the other factors are bounded.
+    """
+    parts = [(steps, [one for one in served if one.output_tokens > 1 and one.ttft_s > 0]) for steps, served in parts]
+    everyone = [one for _, served in parts for one in served]
+    if len(everyone) < _LEAST_REQUESTS:
+        return None
+    levels = {id(one): level for one, level in zip(everyone, _levels(everyone), strict=True)}
+    unknowns = _unknowns(everyone, levels, limits)
+
+    def missed(logs: Sequence[float]) -> list[float]:
+        factors = unknowns.factors(logs)
+        pairs = [
+            pair for steps, served in parts for pair in replayed(CorrectedSteps(steps, factors), limits, served)
+        ]  # fmt: skip
+        return _missed(pairs, levels) + unknowns.held_back(logs)
+
+    found = [0.0] * unknowns.count
+    for _ in range(_ROUNDS):
+        now = missed(found)
+        if len(now) == unknowns.count:  # nothing was answered
+            return None
+        slopes = [_slope(missed, found, place, now) for place in range(len(found))]
+        moves = _step(slopes, now)
+        found = [one + min(max(move, -_MOST_MOVE), _MOST_MOVE) for one, move in zip(found, moves, strict=True)]
+    most = math.log(_MOST_FACTOR)
+    if max(map(abs, found[: len(unknowns.sequences)])) >= most:
+        return None
+    return unknowns.factors([min(max(one, -most), most) for one in found])
+
+
+def _levels(served: Sequence[ServedRequest]) -> list[int]:
+    """Of each request the power of two nearest to how many were answered in the middle of it."""
+    middles = [one.at_s + one.ttft_s + (one.e2e_s - one.ttft_s) / 2 for one in served]
+    counts = [sum(other.at_s <= middle < other.ends_s for other in served) for middle in middles]
+    return [round(math.log2(max(1, count))) for count in counts]
+
+
+def _unknowns(served: Sequence[ServedRequest], levels: dict[int, int], limits: Limits) -> _Unknowns:
+    """A group of fewer requests has no factors of its own: it is told by those of its neighbours."""
+    groups = list(levels.values())
+    told = sorted({level for level in groups if groups.count(level) >= _LEAST_REQUESTS}) or [round(min(groups))]
+    prompt = percentile(sorted(one.input_tokens for one in served), 0.5)
+    most = limits.max_num_batched_tokens
+    return _Unknowns(
+        tuple(2**level for level in told), tuple(sorted({min(most, round(prompt * 2**level)) for level in told}))
+    )
+
+
+def _missed(pairs: Iterable[tuple[ServedRequest, Finished]], levels: dict[int, int]) -> list[float]:
+    """Of each group the logarithm of measured over simulated: TPOT, TTFT."""
+    groups: dict[int, list[tuple[ServedRequest, Finished]]] = {}
+    for one, planned in pairs:
+        if planned.output_tokens > 1 and planned.ttft_s > 0:
+            groups.setdefault(levels[id(one)], []).append((one, planned))
+    found = []
+    for level in sorted(groups):
+        weight = min(1.0, len(groups[level]) / _LEAST_REQUESTS) ** 0.5
+        tpot = [(one.tpot_s, planned.tpot_s) for one, planned in groups[level]]
+        ttft = [(one.ttft_s, planned.ttft_s) for one, planned in groups[level]]
+        found += [weight * math.log(max(_ratio(values), 1e-9)) for values in (tpot, ttft)]
+    return found
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    """Measured over simulated of all together, without those that are furthest off."""
+    ordered = sorted(pairs, key=lambda pair: pair[0] / pair[1])
+    few = int(_LEFT_OUT * len(ordered))
+    kept = ordered[few : len(ordered) - few]
+    return sum(measured for measured, _ in kept) / sum(planned for _, planned in kept)
+
+
+def _slope(
+    missed: Callable[[Sequence[float]], list[float]], at: Sequence[float], place: int, now: Sequence[float]
+) -> list[float]:
+    nudged = [one + _NUDGE * (index == place) for index, one in enumerate(at)]
+    there = missed(nudged)
+    return [(b - a) / _NUDGE for a, b in zip(now, there, strict=True)] if len(there) == len(now) else [0.0] * len(now)
+
+
+def _step(slopes: Sequence[Sequence[float]], now: Sequence[float]) -> list[float]:
+    """The least-squares step: (J J^T) x = -J r, by elimination."""
+    size = len(slopes)
+    rows = [
+        [sum(a * b for a, b in zip(one, other, strict=True)) + 1e-9 * (i == j) for j, other in enumerate(slopes)]
+        + [-sum(a * b for a, b in zip(one, now, strict=True))]
+        for i, one in enumerate(slopes)
+    ]
+    for pivot in range(size):
+        best = max(range(pivot, size), key=lambda row: abs(rows[row][pivot]))
+        rows[pivot], rows[best] = rows[best], rows[pivot]
+        for row in range(size):
+            if row != pivot:
+                share = rows[row][pivot] / rows[pivot][pivot]
+                rows[row] = [a - share * b for a, b in zip(rows[row], rows[pivot], strict=True)]
+    return [rows[index][size] / rows[index][index] for index in range(size)]
