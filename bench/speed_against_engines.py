@@ -146,7 +146,7 @@ class Session:
     """All rounds, and the file that they are written to as they come."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        from qserve.engine.cpu.measure import CpuProbe
+        from qserve.engine.cpu_rates import CpuProbe
 
         self.arguments, self.out = arguments, arguments.out
         self.ends_at = time.monotonic() + 60 * arguments.most_minutes

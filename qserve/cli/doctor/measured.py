@@ -27,7 +27,7 @@ from qserve.planner.speed.terms.engine_costs import has_speed
 if TYPE_CHECKING:
     from qserve.runs import RunStore
 
-__all__ = ["keep_rates", "kept_rates", "measure_cpu", "measured_speed"]
+__all__ = ["keep_rates", "kept_rates", "measure_cpu", "measured_speed", "rates_at"]
 
 _CPU_FILE = "cpu_rates.json"
 _MOST_KEPT = 60
@@ -109,9 +109,9 @@ def _residuals(
             served = served_requests(store, run, worker.name, _MOST_REQUESTS)
             replicas = {
                 now: replica_of(plan, checkpoint.spec, device, Measured(cpu=now))
-                for now in (_rates_at(part, rates) for part in loads_of(served))
+                for now in (rates_at(part, rates) for part in loads_of(served))
             }
-            parts = [(replicas[_rates_at(part, rates)].steps, part) for part in loads_of(served)]
+            parts = [(replicas[rates_at(part, rates)].steps, part) for part in loads_of(served)]
             factors = residual_of(parts, next(iter(replicas.values())).limits) if parts else None
             tried[key] += len(served) > 0
             if factors is not None:
@@ -119,7 +119,7 @@ def _residuals(
                 yield SpeedResidual(key, factors, len(served), run.id)
 
 
-def _rates_at(part: list[ServedRequest], rates: list[CpuRates]) -> CpuRates:
+def rates_at(part: list[ServedRequest], rates: list[CpuRates]) -> CpuRates:
     """What the CPU could do at the time: the measurement nearest to the middle of these requests."""
     middle = (part[0].at_s + part[-1].ends_s) / 2
     return min(rates, key=lambda one: abs(one.at_unix_s - middle))
