@@ -42,8 +42,10 @@ class CpuProbe:
         self._buffer = torch.ones(_READ_BYTES // 4)
         self._left = torch.randn(_ROWS, _WIDTH, dtype=self.dtype)
         self._right = torch.randn(_WIDTH, _WIDTH, dtype=self.dtype)
-        plain = [nn.Linear(*size, bias=False, dtype=self.dtype) for size in _SIZES]
-        self._layers: list[nn.Module] = [PackedLinear(one) for one in plain] if self.dtype == torch.bfloat16 else plain
+        self._layers: list[nn.Module] = []
+        for size in _SIZES:
+            plain = nn.Linear(*size, bias=False, dtype=self.dtype)
+            self._layers.append(PackedLinear(plain) if self.dtype == torch.bfloat16 else plain)
         self._weights = sum(rows * columns for rows, columns in _SIZES)
 
     @torch.inference_mode()

@@ -102,7 +102,7 @@ def _at(factors: Factors, size: int) -> float:
         return factors[-1][1]
     (below, low), (above, high) = factors[place - 1], factors[place]
     share = math.log(size / below) / math.log(above / below)
-    return low * (high / low) ** share
+    return float(low * (high / low) ** share)
 
 
 def _told(factors: Sequence[tuple[int, float]], what: str) -> str:

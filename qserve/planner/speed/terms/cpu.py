@@ -104,8 +104,8 @@ def _gemm_row(rates: CpuRates) -> Row:
 
 def _row_of(rates: CpuRates, q: float) -> Row:
     (few, short), (many, long) = rates.linear_ps[0], rates.linear_ps[-1]
-    each = (max(long**q - short**q, 0.0) / (many**q - few**q)) ** (1 / q) if many > few else 0.0
-    read = max(short**q - (few * each) ** q, (0.1 * short) ** q) ** (1 / q)
+    each = float((max(long**q - short**q, 0.0) / (many**q - few**q)) ** (1 / q)) if many > few else 0.0
+    read = float(max(short**q - (few * each) ** q, (0.1 * short) ** q) ** (1 / q))
     bandwidth_share = _BYTES_PER_WEIGHT / (read * 1e-12 * rates.read_bytes_per_s)
     peak_share = 2 / (max(each, 1e-3) * 1e-12 * rates.gemm_flop_per_s)
     return (0.0, bandwidth_share, peak_share, q)
@@ -116,4 +116,4 @@ def _off(rates: CpuRates, row: Row) -> float:
     _, bandwidth_share, peak_share, q = row
     read = _BYTES_PER_WEIGHT / (rates.read_bytes_per_s * bandwidth_share) * 1e12
     each = 2 / (rates.gemm_flop_per_s * peak_share) * 1e12
-    return sum((((read**q + (rows * each) ** q) ** (1 / q)) / ps - 1) ** 2 for rows, ps in rates.linear_ps)
+    return float(sum((((read**q + (rows * each) ** q) ** (1 / q)) / ps - 1) ** 2 for rows, ps in rates.linear_ps))
