@@ -20,7 +20,7 @@ __all__ = ["cli", "main"]
 COMMANDS = {
     "plan": "Does it fit? With which quantization, placement and limits?",
     "up": "Plan, start, serve, measure.",
-    "deploy": "Files that run a service elsewhere: compose, systemd, Kubernetes.",
+    "deploy": "Files that run a service elsewhere: compose, systemd, Kubernetes, KubeRay.",
     "ui": "The web UI for a server that runs already.",
     "eval": "lm-eval against a running server; diff compares two results.",
     "compare": "One model at several quantizations: accuracy, memory, latency side by side.",

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qserve.core.hardware import Device, Hardware
-from qserve.errors import DoesNotFit
 
 __all__ = ["Node", "common_hardware", "of_one_kind"]
 
@@ -40,12 +39,7 @@ def of_one_kind(nodes: Sequence[Node]) -> list[Node]:
 
 
 def common_hardware(nodes: Sequence[Node]) -> Hardware:
-    """What each of `nodes` (of one kind) has at least: a replica may come to any of them, and move.
-
-    Raises DoesNotFit where Ray has no CPU to give away on them.
-    """
-    if min(node.num_cpus for node in nodes) < 1:
-        raise DoesNotFit("a node of the cluster has less than one CPU for Ray to give away; start it with --num-cpus")
+    """What each of `nodes` (of one kind) has at least: a replica may come to any of them, and move."""
     first = min(nodes, key=lambda node: node.hardware.ram_for_models_bytes).hardware
     cards = [node.hardware.devices[: int(node.num_gpus)] for node in nodes]
     # Which card a replica gets is Ray's choice, so all count as the fullest one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,18 @@ __all__ = ["Survey", "checked", "surveyed"]
 
 _ANSWER_S = 120.0
 _CONNECT_S = 5.0
+_NODES_S = 600.0
+_LOOK_S = 0.5
 
 
 class Survey:
     """A probe on every node that is alive. Use `surveyed`."""
 
-    def __init__(self, ports: PortRange) -> None:
-        """Raises WorkerFailed where a node does not answer, UsageError where it can't serve."""
+    def __init__(self, ports: PortRange, num_nodes: int) -> None:
+        """Waits for `num_nodes`. Raises WorkerFailed where a node does not answer, UsageError where it can't serve."""
         ray = ray_module()
         self._ray = ray
-        self._alive = [one for one in ray.nodes() if one["Alive"]]
+        self._alive = _able_nodes(ray, num_nodes)
         self._probes = {one["NodeID"]: _probe_on(ray, one["NodeID"]) for one in self._alive}
         try:
             self.nodes = self._look(ports)
@@ -105,13 +108,28 @@ def checked(ways: dict[Where, list[str]], folder: Path) -> dict[Where, list[str]
 
 
 @contextlib.contextmanager
-def surveyed(ports: PortRange) -> Iterator[Survey]:
+def surveyed(ports: PortRange, num_nodes: int) -> Iterator[Survey]:
     """A survey whose probes are gone afterwards."""
-    survey = Survey(ports)
+    survey = Survey(ports, num_nodes)
     try:
         yield survey
     finally:
         survey.close()
+
+
+def _able_nodes(ray: Any, count: int) -> list[dict[str, Any]]:
+    """Nodes on which Ray has a CPU to give away: a head is often kept free of work by --num-cpus=0."""
+    deadline_s = time.monotonic() + _NODES_S
+    while True:
+        able = [one for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU", 0) >= 1]
+        if len(able) >= count:
+            return able
+        if time.monotonic() > deadline_s:
+            raise WorkerFailed(
+                f"the cluster has {len(able)} nodes that can run a worker after {_NODES_S:g} s, and --ray-nodes waits "
+                f"for {count}; nodes started with --num-cpus=0 do not count"
+            )
+        time.sleep(_LOOK_S)
 
 
 def _probe_on(ray: Any, node: str) -> Any:

@@ -15,7 +15,7 @@ from qserve.deploy.service import PORT_INSIDE, Service
 from qserve.deploy.yaml_text import yaml_text
 from qserve.errors import UsageError
 
-__all__ = ["Cluster", "kubernetes_objects", "kubernetes_text"]
+__all__ = ["Cluster", "kubernetes_objects", "kubernetes_text", "named", "pod_monitor", "service_object"]
 
 _SCALE_DOWN_S = 600
 _SCALE_UP_S = 30
@@ -71,7 +71,7 @@ def kubernetes_text(service: Service, cluster: Cluster) -> str:
 
 def kubernetes_objects(service: Service, cluster: Cluster) -> list[dict[str, Any]]:
     """The objects, in the order in which they are applied. Raises UsageError for what a pod can't have."""
-    return [_named(one, service, cluster) for one in _objects(service, cluster)]
+    return [named(one, service, cluster) for one in _objects(service, cluster)]
 
 
 def _objects(service: Service, cluster: Cluster) -> Iterator[dict[str, Any]]:
@@ -81,8 +81,8 @@ def _objects(service: Service, cluster: Cluster) -> Iterator[dict[str, Any]]:
         "metadata": {},
         "automountServiceAccountToken": False,
     }
-    yield _service(service, service.name, {"port": service.port})
-    yield _service(service, f"{service.name}-pods", {"port": PORT_INSIDE}, clusterIP="None")
+    yield service_object(service, service.name, {"port": service.port})
+    yield service_object(service, f"{service.name}-pods", {"port": PORT_INSIDE}, clusterIP="None")
     yield _stateful_set(service, cluster)
     yield {
         "apiVersion": "policy/v1",
@@ -91,26 +91,28 @@ def _objects(service: Service, cluster: Cluster) -> Iterator[dict[str, Any]]:
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels_of(service)}},
     }
     if cluster.has_pod_monitor:
-        yield _pod_monitor(service)
+        yield pod_monitor(service, labels_of(service))
     if cluster.max_pods > cluster.min_pods:
         yield _autoscaler(service, cluster)
 
 
-def _named(one: dict[str, Any], service: Service, cluster: Cluster) -> dict[str, Any]:
+def named(one: dict[str, Any], service: Service, cluster: Cluster) -> dict[str, Any]:
+    """`one` with its name, unless it has one of its own, and what all objects of the service have."""
     metadata = {"name": service.name, **one["metadata"], "labels": labels_of(service)}
     if cluster.namespace:
         metadata["namespace"] = cluster.namespace
     return {**one, "metadata": metadata}
 
 
-def _service(service: Service, name: str, port: dict[str, Any], **more: Any) -> dict[str, Any]:
+def service_object(service: Service, name: str, port: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A Service; `more` goes into its spec."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name},
         "spec": {
-            **more,
             "selector": labels_of(service),
+            **more,
             "ports": [{"name": "http", **port, "targetPort": "http"}],
         },
     }
@@ -133,15 +135,15 @@ def _stateful_set(service: Service, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _pod_monitor(service: Service) -> dict[str, Any]:
-    """For the Prometheus operator. /metrics wants the key, as every route but /health."""
+def pod_monitor(service: Service, selected: dict[str, str]) -> dict[str, Any]:
+    """For the Prometheus operator, of the pods with the labels `selected`. /metrics wants the key, as most routes."""
     credentials = {"name": f"{service.name}-keys", "key": "api-key"}
     endpoint = {"port": "http", "path": "/metrics", "interval": "15s", "authorization": {"credentials": credentials}}
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
         "metadata": {},
-        "spec": {"selector": {"matchLabels": labels_of(service)}, "podMetricsEndpoints": [endpoint]},
+        "spec": {"selector": {"matchLabels": selected}, "podMetricsEndpoints": [endpoint]},
     }
 
 

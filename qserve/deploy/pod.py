@@ -9,7 +9,7 @@ from qserve.deploy.service import HOME, MODELS, PORT_INSIDE, Service
 from qserve.errors import UsageError
 from qserve.units import GIB
 
-__all__ = ["labels_of", "pod_template", "state_claim"]
+__all__ = ["container", "labels_of", "pod_template", "state_claim"]
 
 _SECRETS = "/run/secrets/qserve"
 _UID = 1000  # the Dockerfile's
@@ -57,7 +57,7 @@ def pod_template(service: Service, image: str, models_claim: str | None) -> dict
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(service, image)],
+        "containers": [container(service, image)],
         "volumes": volumes,
     }
     if service.needs.num_cards:
@@ -78,7 +78,8 @@ def _check_mounts(service: Service, models_claim: str | None) -> None:
         raise UsageError(f"two of the paths end in {twice}, under which {MODELS} can hold one; rename one of them")
 
 
-def _container(service: Service, image: str) -> dict[str, Any]:
+def container(service: Service, image: str) -> dict[str, Any]:
+    """The one of the service."""
     mounts: list[dict[str, Any]] = [
         {"name": "state", "mountPath": HOME},
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108

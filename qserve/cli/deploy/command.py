@@ -20,6 +20,7 @@ from qserve.cli.options.deployment import bundled, deployment_of
 from qserve.cli.options.numbers import Count
 from qserve.cli.up.command import command as up
 from qserve.deploy.compose import compose_file
+from qserve.deploy.kuberay import kuberay_text
 from qserve.deploy.kubernetes import Cluster, kubernetes_text
 from qserve.deploy.service import Service
 from qserve.deploy.systemd import systemd_unit
@@ -29,12 +30,16 @@ from qserve.version import __version__
 
 __all__ = ["command"]
 
-_TARGETS = ("compose", "systemd", "k8s")
+_TARGETS = ("compose", "systemd", "k8s", "kuberay")
 # Those of `up` that --help repeats; it has the others by a sentence.
 _SHOWN = ("config", "model", "reward", "gpu", "replicas", "reward_replicas")
 # Where it listens, its keys and its folders are the manifest's own.
 _REPLACED = ("host", "port", "api_key_file", "admin_key_file", "state_dir", "gpu")
 _OF_THE_CLUSTER = ("namespace", "models_claim", "storage_class", "min_pods", "max_pods", "pod_monitor")
+# The manifest says them itself: one replica a pod, from --min-pods to --max-pods.
+_OF_KUBERAY = (
+    "replicas", "reward_replicas", "ray", "ray_nodes", "min_replicas", "max_replicas",
+)  # fmt: skip
 _OF_UP = frozenset(str(option.name) for option in up.params)
 _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
@@ -52,19 +57,25 @@ def _up_options() -> Iterator[click.Parameter]:
 @click.command("deploy")
 @click.argument("target", type=click.Choice(_TARGETS))
 @click.option("--name", help="Of the unit, the project or the objects [the file of --config, else qserve].")
-@click.option("--image", help=f"compose, k8s: the image, made from the Dockerfile [qserve:{__version__}].")
+@click.option("--image", help=f"compose, k8s, kuberay: the image, made from the Dockerfile [qserve:{__version__}].")
 @click.option("--user", help="systemd: who runs it, never root [who calls this].")
-@click.option("--namespace", help="k8s: where the objects go [kubectl's own].")
+@click.option("--namespace", help="k8s, kuberay: where the objects go [kubectl's own].")
 @click.option(
-    "--models-claim", help="k8s: the claim of a volume with checkpoints of your own, by their folders' names."
+    "--models-claim", help="k8s, kuberay: the claim of a volume with checkpoints of your own, by their folders' names."
 )
-@click.option("--storage-class", help="k8s: of the volume that keeps runs and caches [the cluster's default].")
-@click.option("--min-pods", type=Count(min=1), default=1, show_default=True, help="k8s: the fewest.")
+@click.option("--storage-class", help="k8s, kuberay: of the volume that keeps runs and caches [the cluster's default].")
+@click.option("--min-pods", type=Count(min=1), default=1, show_default=True, help="k8s, kuberay: the fewest.")
 @click.option(
-    "--max-pods", type=Count(min=1), default=2, show_default=True, help="k8s: the most, by the queue; equal: no HPA."
+    "--max-pods",
+    type=Count(min=1),
+    default=2,
+    show_default=True,
+    help="k8s: the most, by the queue; kuberay: by the load.",
 )
 @click.option(
-    "--pod-monitor/--no-pod-monitor", default=True, help="k8s: for clusters with the Prometheus operator [with it]."
+    "--pod-monitor/--no-pod-monitor",
+    default=True,
+    help="k8s, kuberay: for the Prometheus operator [with it].",
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="A new file [standard output].")
 @click.pass_context
@@ -79,6 +90,7 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
     qserve deploy systemd --config demo-cpu --user serve --out qserve.service
     qserve deploy k8s --config qwen3-32b-1x80gb --image registry.example.com/qserve:1 --max-pods 4
     qserve deploy k8s --model Qwen/Qwen3-8B --gpu l40s --max-model-len 16384
+    qserve deploy kuberay --config qwen3-32b-1x80gb --min-pods 1 --max-pods 8
 
     Exit status: 0 written, 2 bad input, 3 does not fit.
     """  # fmt: skip
@@ -104,7 +116,10 @@ def _check(ctx: click.Context, target: str, values: dict[str, Any]) -> None:
         raise UsageError("--ready-file is for a program that starts `qserve up` itself; leave it out")
     if values["port"] == 0:
         raise UsageError("--port 0 takes a free port at each start, which nothing could be pointed at; name one")
-    foreign = {"systemd": ("image", *_OF_THE_CLUSTER), "compose": ("user", *_OF_THE_CLUSTER), "k8s": ("user",)}[target]
+    foreign = {
+        "systemd": ("image", *_OF_THE_CLUSTER), "compose": ("user", *_OF_THE_CLUSTER), "k8s": ("user",),
+        "kuberay": ("user", *_OF_KUBERAY),
+    }[target]  # fmt: skip
     strange = [f"--{name.replace('_', '-')}" for name in foreign if _is_given(ctx, name)]
     if strange:
         raise UsageError(f"{', '.join(strange)}: not for {target}; leave it out, or choose another target")
@@ -148,8 +163,11 @@ def _text(ctx: click.Context, target: str, service: Service, planned: Planned, v
     image = values["image"] or f"qserve:{__version__}"
     if target == "compose":
         return compose_file(service, image)
-    if target == "k8s":
-        return kubernetes_text(
+    if target == "kuberay" and values["reward"] and planned.needs.num_cards:
+        raise UsageError("--reward: on Ray a chat and a reward model share no card, and kuberay gives a pod one plan")
+    if target in ("k8s", "kuberay"):
+        written = kubernetes_text if target == "k8s" else kuberay_text
+        return written(
             service,
             Cluster(
                 image, planned.max_num_seqs, values["namespace"], values["models_claim"], values["storage_class"],

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["CLUSTER_FLAGS", "Cluster", "joined_cluster", "ray_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-CLUSTER_FLAGS = ("ray_ports", "min_replicas", "max_replicas", "scale_down_after")
+CLUSTER_FLAGS = ("ray_ports", "ray_nodes", "min_replicas", "max_replicas", "scale_down_after")
 _OPTIONS = (
     click.option(
         "--ray",
@@ -38,6 +38,13 @@ _OPTIONS = (
         default="20000-20999",
         show_default=True,
         help="Ports of the nodes that workers listen on; the gateway must reach them.",
+    ),
+    click.option(
+        "--ray-nodes",
+        type=Count(min=1),
+        default=1,
+        show_default=True,
+        help="Plan once so many nodes can run a worker; for clusters whose nodes come one by one.",
     ),
     click.option("--min-replicas", type=Count(min=1, max=1024), help="With --ray: as many at least [1]."),
     click.option(
@@ -124,7 +131,7 @@ def joined_cluster(values: dict[str, Any], gpu: str | None) -> Iterator[Cluster 
 
     settings = RaySettings(address, PortRange.parse(values["ray_ports"]))
     bounds = _bounds(values)
-    with joined(address), surveyed(settings.ports) as survey:
+    with joined(address), surveyed(settings.ports, values["ray_nodes"]) as survey:
         nodes = survey.nodes
         if gpu == "none":
             nodes = [replace(node, num_gpus=0.0, hardware=replace(node.hardware, devices=())) for node in nodes]

@@ -45,11 +45,6 @@ def test_a_replica_is_planned_for_the_smallest_node_it_may_come_to() -> None:
     assert cards.devices[0].available_bytes == 18 * GIB
 
 
-def test_ray_must_have_a_cpu_to_give() -> None:
-    with pytest.raises(DoesNotFit, match="--num-cpus"):
-        common_hardware([node("1", num_cpus=0.0)])
-
-
 @pytest.mark.parametrize(
     ("replicas", "bounds", "per_node"), [(None, None, 1), (AUTO, None, 1), (4, None, 2), (None, Bounds(1, 5), 3)]
 )
