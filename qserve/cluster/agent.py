@@ -18,9 +18,11 @@ from typing import Any
 
 from qserve.cluster.checkpoints import folder_here
 from qserve.cluster.free_port import free_port
+from qserve.cluster.join import ray_module
 from qserve.cluster.lease import Lease
 from qserve.cluster.log_tail import LogTail
 from qserve.cluster.messages import Assignment, Failure, Seen, Told
+from qserve.cluster.spanning import tell_vllm
 from qserve.engine.base import TcpAddress, WorkerEndpoint
 from qserve.errors import QserveError
 from qserve.supervisor.this_machine import endpoint_of, local_worker
@@ -82,6 +84,8 @@ class Agent:
 
     async def _live(self) -> None:
         try:
+            if self._assignment.hosted.num_nodes > 1:
+                tell_vllm(ray_module().get_runtime_context().gcs_address, self._assignment.host)
             folder = await asyncio.to_thread(folder_here, self._assignment.hosted.folder, self._assignment.checkpoint)
             hosted = replace(self._assignment.hosted, folder=folder)
             self._worker = local_worker(hosted, self._endpoint, self._private, self._log.file, self._tell)

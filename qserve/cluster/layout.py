@@ -44,13 +44,13 @@ def spread_over(
     for role, ones in planned.items():
         if not ones:
             continue
-        held = len(ones) * len(nodes)
+        held = len(ones) * len(nodes) if ones[0].num_nodes == 1 else 1
         counted = reward if role == "reward" else held if replicas == AUTO else replicas or 1
         most = counted
         if role == "chat" and bounds is not None:
             counted, most = bounds.fewest, bounds.most
         if counted > held:
-            raise DoesNotFit(_too_many(role, counted, len(ones), nodes))
+            raise DoesNotFit(_too_many(role, counted, held, nodes))
         spread += [
             replace(ones[0], cards=None, num_cores=cores if ones[0].plan.on_cpu else None, index=at, num_replicas=most)
             for at in range(most)
@@ -60,7 +60,9 @@ def spread_over(
 
 
 def needs_of(hosted: Hosted) -> dict[str, float]:
-    """What a replica asks Ray for."""
+    """What a replica asks Ray for; over several nodes vLLM asks for their cards itself."""
+    if hosted.num_nodes > 1:
+        return {"CPU": 1.0}
     if hosted.plan.on_cpu:
         return {"CPU": float(hosted.num_cores or 1)}
     return {"CPU": 1.0, "GPU": float(len(hosted.plan.devices))}
@@ -75,9 +77,7 @@ def _check_cpus(nodes: Sequence[Node], hosted: Sequence[Hosted]) -> None:
         )
 
 
-def _too_many(role: str, counted: int, per_node: int, nodes: Sequence[Node]) -> str:
+def _too_many(role: str, counted: int, held: int, nodes: Sequence[Node]) -> str:
     flag = "--reward-replicas" if role == "reward" else "--replicas"
-    return (
-        f"{flag} {counted}: the cluster holds {per_node * len(nodes)}, {per_node} on each of {len(nodes)} nodes; "
-        f"lower {flag}, or add nodes"
-    )
+    each = f"{held // len(nodes)} on each of {len(nodes)} nodes" if held >= len(nodes) else "which takes several nodes"
+    return f"{flag} {counted}: the cluster holds {held}, {each}; lower {flag}, or add nodes"

@@ -32,6 +32,7 @@ class Hosted:
         speed: its steps as planned; None where nothing is planned of its speed.
         tokenizer: folder with the tokenizer's files, where that is not `folder`.
         index: of this replica among the `num_replicas` of its role.
+        num_nodes: of a cluster, that one replica takes whole; 1: a part of one, or one.
         num_cores: that it may compute on; None: all of the machine.
     """
 
@@ -49,6 +50,7 @@ class Hosted:
     index: int = 0
     num_replicas: int = 1
     num_cores: int | None = None
+    num_nodes: int = 1
 
     @property
     def name(self) -> str:

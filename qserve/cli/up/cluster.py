@@ -12,7 +12,7 @@ import click
 
 from qserve.cli.options.numbers import Count, FiniteRange
 from qserve.core.hardware import Hardware
-from qserve.errors import UsageError
+from qserve.errors import DoesNotFit, UsageError
 from qserve.planner.replicas import NumReplicas
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from qserve.cluster.runner import RayRunner
     from qserve.cluster.settings import Bounds, RaySettings
     from qserve.cluster.survey import Survey
+    from qserve.planner.request import PlanRequest
     from qserve.supervisor import Hosted
     from qserve.supervisor.screen import Screen
 
@@ -84,6 +85,24 @@ class Cluster:
 
         counts = counts_per_node(self.nodes, self.replicas, self.bounds, wanted.reward_replicas)
         return replace(wanted, replicas=counts.chat, reward_replicas=max(1, counts.reward))
+
+    def planned(self, plan: Callable[[Hardware, PlanRequest], list[Hosted]], request: PlanRequest) -> list[Hosted]:
+        """What one node hosts; where the model is larger than a node, one replica over several of them.
+
+        `plan`: `what_to_host` of a machine and a request. Raises what it raises.
+        """
+        from qserve.cluster.spanning import ENGINE_ARGS, planned_over_nodes
+
+        try:
+            return plan(self.hardware, request)
+        except DoesNotFit:
+            if not self.hardware.devices or len(self.nodes) < 2:
+                raise
+        hosted, count = planned_over_nodes(plan, self.hardware, request, len(self.nodes))
+        return [
+            replace(hosted[0], num_nodes=count, engine_args=f"{ENGINE_ARGS} {hosted[0].engine_args}".strip()),
+            *hosted[1:],
+        ]
 
     def spread(self, hosted: Sequence[Hosted], reward_replicas: int, screen: Screen) -> list[Hosted]:
         """Replicas over all nodes, and where each finds its checkpoint, said. Raises DoesNotFit or UsageError."""

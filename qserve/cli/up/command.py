@@ -33,6 +33,7 @@ from qserve.planner.request import PlanRequest
 from qserve.units import MIB
 
 if TYPE_CHECKING:
+    from qserve.core.hardware import Hardware
     from qserve.supervisor import Hosted
     from qserve.supervisor.screen import Screen
 
@@ -280,10 +281,15 @@ def command(
             reward_replicas,
         )
         here = wanted if cluster is None else cluster.wanted(wanted)
-        hosted = [
-            replace(one, engine_args=engine_args, verify_quant=verify_quant) if one.role == "chat" else one
-            for one in what_to_host(here, hardware, request, reward_quant, screen, known, speed_request_of(values))
-        ]
+
+        def planned(machine: Hardware, request: PlanRequest) -> list[Hosted]:
+            hosted = what_to_host(here, machine, request, reward_quant, screen, known, speed_request_of(values))
+            return [
+                replace(one, engine_args=engine_args, verify_quant=verify_quant) if one.role == "chat" else one
+                for one in hosted
+            ]
+
+        hosted = planned(hardware, request) if cluster is None else cluster.planned(planned, request)
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)
         options = UpOptions(

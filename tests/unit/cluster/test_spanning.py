@@ -1,0 +1,62 @@
+"""A model larger than a node: the fewest nodes that hold it, and the flags that vLLM gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.cluster.layout import needs_of, spread_over
+from qserve.cluster.nodes import Node
+from qserve.cluster.spanning import ENGINE_ARGS, planned_over_nodes, tell_vllm
+from qserve.core.hardware import Hardware
+from qserve.engine.vllm.command import command
+from qserve.errors import DoesNotFit
+from qserve.planner import Plan, PlanRequest, make_plan, plan_request
+from qserve.planner.fits import check_fits
+from qserve.supervisor.hosted import Hosted
+from tests.unit.vllm.builders import DEMO, checkpoint, hardware, pairs, parser_for, spec_of
+
+NODE = hardware("rtx-4090:2")
+REQUEST = plan_request(engine="vllm", quant="bf16", max_model_len=4096)
+
+
+def plan_on(machine: Hardware, request: PlanRequest) -> Plan:
+    return check_fits(make_plan(checkpoint("Qwen/Qwen3-32B"), machine, request))
+
+
+def test_a_model_takes_the_fewest_nodes_that_hold_it() -> None:
+    with pytest.raises(DoesNotFit):
+        plan_on(NODE, REQUEST)
+    plan, count = planned_over_nodes(plan_on, NODE, REQUEST, 4)
+    assert count == 2
+    placement = plan.placement
+    assert (placement.tensor_parallel_size, placement.pipeline_parallel_size) == (2, 2)
+
+
+def test_what_no_cluster_holds_is_refused_in_the_planners_words() -> None:
+    tiny = hardware("memory=4GiB,sm=128")
+    with pytest.raises(DoesNotFit, match="Qwen"):
+        planned_over_nodes(plan_on, tiny, REQUEST, 2)
+
+
+def test_vllm_gets_the_layout_and_its_ray_executor() -> None:
+    plan, _ = planned_over_nodes(plan_on, NODE, REQUEST, 4)
+    started = command(spec_of(plan, DEMO), parser_for("0.32.0"), ENGINE_ARGS, environ={})
+    flags = pairs(started.argv)
+    assert flags["--distributed-executor-backend"] == "ray"
+    assert (flags["--tensor-parallel-size"], flags["--pipeline-parallel-size"]) == ("2", "2")
+
+
+def test_it_runs_once_and_leaves_its_cards_to_vllm() -> None:
+    plan, count = planned_over_nodes(plan_on, NODE, REQUEST, 4)
+    nodes = [Node(name, f"10.0.0.{name}", 8.0, 2.0, NODE) for name in "1234"]
+    hosted = Hosted("chat", DEMO, ("x",), plan, engine_args=ENGINE_ARGS, num_nodes=count)
+    (only,) = spread_over(nodes, [hosted], None, None, 1)
+    assert needs_of(only) == {"CPU": 1.0}
+    with pytest.raises(DoesNotFit, match="--replicas 2: the cluster holds 1, which takes several nodes"):
+        spread_over(nodes, [hosted], 2, None, 1)
+
+
+def test_the_server_is_told_where_the_cluster_is() -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/bin"}
+    tell_vllm("10.0.0.1:6379", "10.0.0.2", environment)
+    assert environment == {"RAY_ADDRESS": "10.0.0.1:6379", "VLLM_HOST_IP": "10.0.0.2", "PATH": "/bin"}
