@@ -37,6 +37,7 @@ REQUIREMENTS = {
     "psutil": "psutil>=6.1",
     "pyarrow": "pyarrow>=20",
     "pydantic": "pydantic>=2.11",
+    "python-multipart": "python-multipart>=0.0.20",
     "ray": "ray[default]==2.60.0",
     "safetensors": "safetensors>=0.6",
     "starlette": "starlette>=0.47",
@@ -50,8 +51,8 @@ REQUIREMENTS = {
 }
 # What serving and scoring import beyond what planning does: the extra `serve` of pyproject.toml.
 SERVE_PACKAGES = (
-    "accelerate", "aiohttp", "huggingface-hub", "msgspec", "prometheus-client", "psutil", "pydantic", "safetensors",
-    "starlette", "torch", "transformers", "uvicorn",
+    "accelerate", "aiohttp", "huggingface-hub", "msgspec", "prometheus-client", "psutil", "pydantic",
+    "python-multipart", "safetensors", "starlette", "torch", "transformers", "uvicorn",
 )  # fmt: skip
 
 

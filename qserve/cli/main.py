@@ -24,6 +24,7 @@ COMMANDS = {
     "ui": "The web UI for a server that runs already.",
     "eval": "lm-eval against a running server; diff compares two results.",
     "compare": "One model at several quantizations: accuracy, memory, latency side by side.",
+    "batch": "A file of requests, answered in the background.",
     "bench": "Load test of chat or reward: TTFT, TPOT, ITL, E2E, goodput, saturation.",
     "train": "Train with TRL: SFT, LoRA, QLoRA, reward models, DPO, GRPO; planned, measured, hosted.",
     "score": "Rewards for a file of prompts and answers, without a server.",

@@ -6,20 +6,25 @@ ApiErrors        exceptions → OpenAI's shape      middleware.py
 BrowserAccess    the web UI: sign-in, sessions    web/, where there is a UI
 KeyAuth          key and Host                     auth.py
 Dispatch         method and path → endpoint       routes.py, dispatch.py
-Endpoints        what each route does             endpoints.py, relay/
+Endpoints        what each route does             endpoints.py, relay/, batches/
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qserve.batches import FileBounds
 from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.administration import Administration, Restart
 from qserve.gateway.auth import AdminKeys, GuardedKeys, KeyAuth
+from qserve.gateway.batches import BatchEndpoints, GatewayAsService
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints, HostTeller
@@ -28,7 +33,7 @@ from qserve.gateway.key_brake import KeyBrake
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.relay.replica_set import replica_sets
 from qserve.gateway.relay.upstream import Observed, Upstream, watch
-from qserve.gateway.routes import ROUTES
+from qserve.gateway.routes import BATCH_ROUTES, ROUTES
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.tracing import NoTraces, Traces
@@ -45,6 +50,8 @@ def build_gateway(
     runs: KeptRuns | None = None,
     restart: Restart | None = None,
     host: HostTeller | None = None,
+    files: Path | None = None,
+    file_bounds: FileBounds | None = None,
 ) -> ASGIApp:
     """The ASGI app. Workers of one role are replicas of each other.
 
@@ -52,7 +59,8 @@ def build_gateway(
 
     With `ui`, browsers that ask for `/` get the web UI. `runs` shows runs, and takes requests that are over. `restart`
     begins a rolling restart and names the workers; None while one is under way. `host`
-    tells what the processes without a model hold.
+    tells what the processes without a model hold. `files`: the folder of files and batches, which several processes
+    may share; None: none are kept.
     """
     assert workers, "a gateway without workers has nothing to serve"
     metrics = GatewayMetrics()
@@ -64,7 +72,10 @@ def build_gateway(
     brake = KeyBrake()
     administration = Administration(AdminKeys(settings.admin_keys, brake), restart)
     endpoints = Endpoints(settings, roles, metrics, runs, bodies, administration, host)
-    app: ASGIApp = Dispatch({route: endpoints.of(route) for route in ROUTES})
+    batches = BatchEndpoints(files, file_bounds or FileBounds(), bodies, settings)
+    app: ASGIApp = Dispatch({route: (batches if route in BATCH_ROUTES else endpoints).of(route) for route in ROUTES})
+    keyless = RequestContext(ApiErrors(app), metrics, traces or NoTraces(), runs)
+    service = GatewayAsService(keyless, roles, settings.max_body_bytes)
     watched: list[Observed] = [*roles]
     relayed = upstreams
     of_users = GuardedKeys(_opening(settings, ()), brake)
@@ -80,12 +91,11 @@ def build_gateway(
     app = ApiErrors(app)
     if settings.cors_origins:
         app = CORSMiddleware(
-            app, allow_origins=settings.cors_origins, allow_methods=("GET", "POST"), allow_headers=("*",),
+            app, allow_origins=settings.cors_origins, allow_methods=("GET", "POST", "DELETE"), allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after"),
         )  # fmt: skip
-    return _WithLifespan(
-        RequestContext(app, metrics, traces or NoTraces(), runs), watched, relayed, endpoints, settings.watch_interval_s
-    )
+    background = (partial(watch, watched, settings.watch_interval_s), partial(batches.run, service))
+    return _WithLifespan(RequestContext(app, metrics, traces or NoTraces(), runs), background, relayed, endpoints)
 
 
 def _opening(settings: GatewaySettings, beside: tuple[str, ...]) -> tuple[str, ...]:
@@ -94,17 +104,16 @@ def _opening(settings: GatewaySettings, beside: tuple[str, ...]) -> tuple[str, .
 
 
 class _WithLifespan:
-    """Runs the watch over the workers' states from start-up to shutdown."""
+    """Runs what goes on in the background, the watch over the workers' states first, from start-up to shutdown."""
 
     def __init__(
-        self, app: ASGIApp, watched: Sequence[Observed], upstreams: Sequence[Upstream], endpoints: Endpoints,
-        watch_interval_s: float,
+        self, app: ASGIApp, background: Sequence[Callable[[], Coroutine[Any, Any, None]]],
+        upstreams: Sequence[Upstream], endpoints: Endpoints,
     ) -> None:  # fmt: skip
         self._app = app
-        self._watched = watched
+        self._background = background
         self._upstreams = upstreams
         self._endpoints = endpoints
-        self._watch_interval_s = watch_interval_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -114,10 +123,12 @@ class _WithLifespan:
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
-        watching = asyncio.create_task(watch(self._watched, self._watch_interval_s))
+        tasks = [asyncio.create_task(run()) for run in self._background]
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        watching.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for upstream in self._upstreams:
             upstream.client.close()
         await self._endpoints.close()

@@ -24,12 +24,14 @@ __all__ = [
     "check_host",
     "client_of",
     "header",
+    "owner_of",
     "peer_of",
     "trust",
 ]
 
 OPEN_PATHS = frozenset({"/health"})
 _CLIENT = "qserve.client"
+_OWNER = "qserve.owner"
 # RFC 9110: a name or address, and a port of digits. `localhost:80@evil` is neither.
 _HOST = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
@@ -101,7 +103,8 @@ class KeyAuth:
         token = _token(scope)
         if not await self._keys.admit(scope, token):
             raise ApiError(401, "the API key is not one of this gateway's keys", "invalid_api_key")
-        scope[_CLIENT] = f"{client_of(scope)} {hashlib.sha256(token).hexdigest()[:16]}"
+        digest = hashlib.sha256(token).hexdigest()
+        scope[_CLIENT], scope[_OWNER] = f"{client_of(scope)} {digest[:16]}", digest[:32]
 
 
 class AdminKeys:
@@ -123,6 +126,12 @@ def client_of(scope: Scope) -> str:
     """Who asks, as far as it can be told: the key, where one was accepted, and the address; IPv6 by its /64."""
     client: str = scope.get(_CLIENT) or network_of(peer_of(scope))
     return client
+
+
+def owner_of(scope: Scope) -> str:
+    """Whose files a request may see: a digest of its key, "" where the gateway asks for none."""
+    owner: str = scope.get(_OWNER, "")
+    return owner
 
 
 def trust(scope: Scope) -> None:

@@ -12,12 +12,14 @@ from pydantic.json_schema import models_json_schema
 
 from qserve.engine.base import Api, WorkerEndpoint
 from qserve.gateway.auth import OPEN_PATHS
+from qserve.gateway.batches.openapi import BATCH_ERRORS, BATCH_INPUTS
 from qserve.gateway.engine_openapi import engine_schema
 from qserve.gateway.openapi_bounds import bound_ids, bound_lengths
-from qserve.gateway.routes import ROUTES, RelayedRoute, Route, dialect_of
+from qserve.gateway.routes import BATCH_ROUTES, ROUTES, RelayedRoute, Route, dialect_of
 from qserve.gateway.services import BySchema, Service
 from qserve.version import __version__
 from qserve.wire import responses
+from qserve.wire.batches import CreateBatchRequest
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import INT64_MAX, MAX_TOKEN_ID
@@ -108,6 +110,8 @@ def _own_schemas(workers: tuple[DocumentedWorker, ...]) -> dict[str, Any]:
         responses.AnthropicErrorBody,
         responses.TeiErrorBody,
         *responses.OF_ROUTE.values(),
+        *responses.OF_METHOD.values(),
+        CreateBatchRequest,
         *requests,
     ]
     _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
@@ -157,6 +161,7 @@ def _operation(route: Route, with_keys: bool, served: tuple[str, ...]) -> dict[s
         parameter = route.path.partition("{")[2].partition("}")[0]
         name = {"type": "string", "enum": list(served)} if parameter == "model" else {"type": "string"}
         operation["parameters"] = [{"name": parameter, "in": "path", "required": True, "schema": name}]
+    operation |= BATCH_INPUTS.get((route.method, route.path), {})
     return operation
 
 
@@ -186,6 +191,10 @@ def _success(route: Route) -> dict[str, Any]:
         content = {"text/html": {"schema": {"type": "string"}}}
     elif route.path == "/openapi.json":
         content = {"application/json": {"schema": {"type": "object"}}}
+    elif route.path.endswith("/content"):
+        content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    elif (route.method, route.path) in responses.OF_METHOD:
+        content = {"application/json": _ref(responses.OF_METHOD[route.method, route.path].__name__)}
     elif route.path in responses.OF_ROUTE:
         content = {"application/json": _ref(responses.OF_ROUTE[route.path].__name__)}
     else:  # as the engine's own document says
@@ -204,6 +213,8 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
         meanings |= _ERRORS_OF_RELAYED
         if any(getattr(service.reader, "count", None) is not None for service in route.services):
             meanings |= _QUEUE_FULL
+    elif route in BATCH_ROUTES:
+        meanings |= BATCH_ERRORS
     elif "{model}" in route.path:
         meanings["404"] = _ERRORS_OF_RELAYED["404"]
     elif "/v1/qserve/runs" in route.path or route.path.startswith("/report"):

@@ -18,7 +18,7 @@ from qserve.wire import reward, vllm
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
-__all__ = ["CLOSED", "PAGE", "ROUTES", "RelayedRoute", "Route", "dialect_of", "route_template"]
+__all__ = ["BATCH_ROUTES", "CLOSED", "PAGE", "ROUTES", "RelayedRoute", "Route", "dialect_of", "route_template"]
 
 PAGE = "/"
 """Where browsers find the web UI, and clients of text-embeddings-inference post to; there is nothing else to get."""
@@ -179,7 +179,20 @@ _OWN = (
     Route("GET", "/v1/qserve/tokenizer/{model}", "The files of a model's tokenizer, for clients that count tokens."),
 )
 
-ROUTES: tuple[Route, ...] = (*_GENERATION, *_SMALLER, *_REWARD, *_OWN)
+BATCH_ROUTES = (
+    Route("POST", "/v1/files", "Uploads a file of requests, as multipart/form-data."),
+    Route("GET", "/v1/files", "The files of this key, the newest first."),
+    Route("GET", "/v1/files/{file_id}", "One of them."),
+    Route("DELETE", "/v1/files/{file_id}", "Deletes one."),
+    Route("GET", "/v1/files/{file_id}/content", "Its bytes."),
+    Route("POST", "/v1/batches", "Answers the requests of a file in the background."),
+    Route("GET", "/v1/batches", "The batches of this key, the newest first."),
+    Route("GET", "/v1/batches/{batch_id}", "One of them: its state, its counts, the files of its results."),
+    Route("POST", "/v1/batches/{batch_id}/cancel", "Ends one; what is answered by then stays."),
+)
+"""OpenAI's files and batches, which `gateway/batches/` answers."""
+
+ROUTES: tuple[Route, ...] = (*_GENERATION, *_SMALLER, *_REWARD, *BATCH_ROUTES, *_OWN)
 
 _ADMIN = "it administers the engine, which belongs to `qserve up`"
 _ANY_BODY = "it takes the bodies of all other routes unchecked; use the route that is meant"

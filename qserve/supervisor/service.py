@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qserve.batches import FileBounds
 from qserve.core.hardware import HostProcess
 from qserve.engine.base import WorkerState
 from qserve.errors import QserveError, UsageError
@@ -62,6 +63,8 @@ class UpOptions:
         strict: a chat model that serves noise ends the service (`sanity/losses.py`).
         start_timeout_s: how long a worker's start may show no progress; None: by phase (`start_watch.py`).
         beside: what was planned for the processes that hold no model.
+        files: the folder of files and batches; None: none are kept.
+        file_bounds: of that folder.
 
     """
 
@@ -77,6 +80,8 @@ class UpOptions:
     strict: bool = False
     start_timeout_s: float | None = None
     beside: tuple[HostProcess, ...] = ()
+    files: Path | None = None
+    file_bounds: FileBounds = field(default_factory=FileBounds)
 
 
 @dataclass
@@ -172,7 +177,15 @@ async def _serve(
             rolling = RollingRestart(workers)
             stop.on_hangup(rolling.begin)
             gateway = build_gateway(
-                options.gateway, endpoints, options.traces, ui, record.kept, rolling.begin, host.documents
+                options.gateway,
+                endpoints,
+                options.traces,
+                ui,
+                record.kept,
+                rolling.begin,
+                host.documents,
+                options.files,
+                options.file_bounds,
             )
             in_flight = _InFlight(gateway)
             server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)

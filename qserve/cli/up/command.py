@@ -30,7 +30,7 @@ from qserve.packages import missing_to_serve, why_no_server
 from qserve.planner.engine import SCORER, reward_engine_names
 from qserve.planner.memory.host import with_host
 from qserve.planner.request import PlanRequest
-from qserve.units import MIB
+from qserve.units import GIB, MIB
 
 if TYPE_CHECKING:
     from qserve.core.hardware import Hardware
@@ -134,6 +134,23 @@ _CHAT_FLAGS = (
     show_default=True,
     help="Above it the oldest runs' requests are forgotten first.",
 )
+@click.option(
+    "--max-file-mib", type=Count(min=1), default=200, show_default=True, help="Of a file of requests: POST /v1/files."
+)
+@click.option(
+    "--keep-files-days",
+    type=FiniteRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="Files and batches are forgotten after that.",
+)
+@click.option(
+    "--keep-files-gib",
+    type=FiniteRange(0.001),
+    default=10.0,
+    show_default=True,
+    help="Of all files together; above it uploads are refused.",
+)
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Written when ready, for scripts: url, pid (JSON).")
 @click.option(
     "--log-level",
@@ -191,6 +208,9 @@ def command(
     state_dir: Path | None,
     keep_runs_days: float,
     keep_runs_gib: float,
+    max_file_mib: int,
+    keep_files_days: float,
+    keep_files_gib: float,
     ready_file: Path | None,
     log_level: str,
     log_format: Literal["text", "json"],
@@ -221,6 +241,7 @@ def command(
     _check_installed()
     import uvloop
 
+    from qserve.batches import FileBounds
     from qserve.cli.up.hosting import Wanted, what_to_host
     from qserve.gateway.settings import GatewaySettings
     from qserve.gateway.telemetry.tracing import NoTraces, to_collector
@@ -254,6 +275,7 @@ def command(
         max_queue=max_queue,
         max_body_bytes=max_body_mib * MIB,
     )
+    bounds = FileBounds(max_file_mib * MIB, int(keep_files_gib * GIB), max(1, int(keep_files_days * 24 * 3600)))
     with (
         logs.failures_told(log_format),
         tempfile.TemporaryDirectory(prefix="qserve-config-") as configs,
@@ -294,7 +316,7 @@ def command(
         _hold_against_file(hosted, screen)
         options = UpOptions(
             host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording, strict, start_timeout,
-            hardware.host,
+            hardware.host, run_folder.parent.parent / "files", bounds,
         )  # fmt: skip
         if cluster is None:
             sys.exit(uvloop.run(serve(hosted, options, screen)))

@@ -94,6 +94,11 @@ class Admission:
                 ticket.granted.set_exception(replace(error))
 
     @property
+    def num_free_in_background(self) -> int:
+        """Places that a background request would get at once; 0 while anybody waits."""
+        return 0 if self._queue else max(0, self._places_for(background=True) - self.num_running_sequences)
+
+    @property
     def has_free_places(self) -> bool:
         """Whether somebody who came now would not wait."""
         return not self._queue and self.num_running_sequences < self.num_places

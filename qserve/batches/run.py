@@ -1,0 +1,189 @@
+"""One batch: its lines go out as the workers have free places, its answers are written down as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import time
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from qserve.batches.batches import BatchStore
+from qserve.batches.lines import Request, input_lines, read_request
+from qserve.batches.records import StoredBatch
+from qserve.batches.results import Results
+
+__all__ = ["Asked", "BatchRun", "Service"]
+
+_COUNT_S = 1.0
+_LOOK_S = 0.1
+_LINES_AT_ONCE = 64
+# What passes by itself: a worker that restarts, a queue that is full, a service that stops.
+_PASSING = frozenset({"queue_full", "worker_not_ready", "worker_unreachable", "draining"})
+_MOST_FAILURES = 3
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 30.0
+_UNASKED = {
+    "expired": ("batch_expired", "this request was not answered within the batch's completion window"),
+    "cancelled": ("batch_cancelled", "the batch was cancelled before this request was answered"),
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What came back for one line."""
+
+    status: int
+    request_id: str
+    body: bytes
+
+    @property
+    def code(self) -> str:
+        """The error's `code`; "" where it has none."""
+        try:
+            error = json.loads(self.body)["error"]
+            return str(error.get("code") or "") if isinstance(error, dict) else ""
+        except (ValueError, KeyError, TypeError):
+            return ""
+
+
+class Service(Protocol):
+    """The service whose models answer."""
+
+    def models(self) -> tuple[str, ...]:
+        """Every name that a line may ask for."""
+
+    def refusal(self, endpoint: str, model: str) -> str | None:
+        """Why `model` can't answer `endpoint`; None where it can."""
+
+    def free_places(self, endpoint: str, model: str) -> int:
+        """Requests that would run at once without anybody else having to wait for them."""
+
+    def ask(self, endpoint: str, body: bytes) -> Awaitable[Asked]:
+        """Asks as any client does, but behind all others."""
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Of one line's body."""
+
+
+class BatchRun:
+    """Runs a batch that is in progress, from wherever an earlier run of it was ended."""
+
+    def __init__(self, store: BatchStore, service: Service, batch: StoredBatch) -> None:
+        self._store = store
+        self._service = service
+        self._batch = batch
+        self._results = Results(store.files, batch)
+        self._asking: set[asyncio.Task[None]] = set()
+        self._ended_as = self._end_of(batch)
+
+    async def run(self) -> StoredBatch:
+        """The batch as it ended. Cancelled it stops where it is. Raises OSError where results can't be written."""
+        await asyncio.to_thread(self._results.open)
+        try:
+            counting = asyncio.create_task(self._count())
+            try:
+                await self._ask_all()
+            finally:
+                for task in (counting, *self._asking):
+                    task.cancel()
+                await asyncio.gather(counting, *self._asking, return_exceptions=True)
+            return await self._finish()
+        finally:
+            self._results.close()
+
+    async def _ask_all(self) -> None:
+        lines = self._lines()
+        while not self._ended_as and (some := await asyncio.to_thread(_next_of, lines)):
+            for request in some:
+                if request.custom_id in self._results.answered:
+                    continue
+                if not await self._until_free():
+                    break
+                self._begin(request)
+                await asyncio.sleep(0)  # it takes its place before the next one is looked for
+                await asyncio.sleep(0)
+        while self._asking and not self._ended_as:
+            await self._some_time()
+
+    def _begin(self, request: Request) -> None:
+        task = asyncio.create_task(self._answer(request))
+        self._asking.add(task)
+
+    async def _until_free(self) -> bool:
+        """Whether another line may be asked; False where the batch is to end."""
+        while not self._ended_as:
+            self._raise_failures()
+            if self._service.free_places(self._batch.endpoint, self._batch.model) > 0:
+                return True
+            await self._some_time()
+        return False
+
+    async def _some_time(self) -> None:
+        """Until something may have changed. Raises what an answer failed with."""
+        if self._asking:
+            await asyncio.wait(self._asking, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(_LOOK_S)
+        self._raise_failures()
+
+    def _raise_failures(self) -> None:
+        for task in [task for task in self._asking if task.done()]:
+            self._asking.remove(task)
+            task.result()
+
+    async def _answer(self, request: Request) -> None:
+        """Asks until there is an answer that stays: what passes by itself is waited for."""
+        num_failures, pause_s = 0, _FIRST_PAUSE_S
+        while True:
+            asked = await self._service.ask(self._batch.endpoint, bytes(request.body))
+            if asked.status < 500 and asked.status != 429:
+                break
+            if asked.code not in _PASSING:
+                num_failures += 1
+                if num_failures == _MOST_FAILURES:
+                    break
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - apart from each other, no secret
+            pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+        self._results.add(request.custom_id, asked.status, asked.request_id, asked.body)
+
+    async def _count(self) -> None:
+        """Tells how far it is, and hears whether it is to end."""
+        while not self._ended_as:
+            await asyncio.sleep(_COUNT_S)
+            counts = (self._results.num_completed, self._results.num_failed)
+            self._ended_as = self._end_of(await asyncio.to_thread(self._store.count, self._batch.id, *counts))
+
+    @staticmethod
+    def _end_of(batch: StoredBatch) -> str:
+        """How it ends before its last line is answered; "" while it goes on."""
+        if batch.status == "cancelling":
+            return "cancelled"
+        return "expired" if time.time() >= batch.expires_at else ""
+
+    async def _finish(self) -> StoredBatch:
+        if self._ended_as:
+            await asyncio.to_thread(self._write_unasked, *_UNASKED[self._ended_as])
+        counts = (self._results.num_completed, self._results.num_failed)
+        await asyncio.to_thread(self._store.move, self._batch.id, "finalizing")
+        files = await asyncio.to_thread(self._results.finish)
+        status = self._ended_as or "completed"
+        return await asyncio.to_thread(self._store.finish, self._batch.id, status, counts, files)
+
+    def _write_unasked(self, code: str, message: str) -> None:
+        for request in self._lines():
+            if request.custom_id not in self._results.answered:
+                self._results.add_unasked(request.custom_id, code, message)
+
+    def _lines(self) -> Iterator[Request]:
+        path = self._store.files.path(self._batch.input_file_id)
+        for _, line in input_lines(path, self._service.max_body_bytes):
+            if line is not None:
+                yield read_request(line)
+
+
+def _next_of(lines: Iterator[Request]) -> list[Request]:
+    return list(itertools.islice(lines, _LINES_AT_ONCE))

@@ -1,0 +1,1 @@
+"""`qserve batch`."""

@@ -1,0 +1,222 @@
+"""The routes of files and batches. Each shows a client what its own key has uploaded, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from qserve.batches import BatchRunner, FileBounds, FileStore
+from qserve.batches.batches import BatchStore
+from qserve.batches.database import FilesUnusable
+from qserve.batches.records import StoredFile
+from qserve.gateway.auth import header, owner_of
+from qserve.gateway.batches.multipart import MAX_FORM_BYTES, Upload, boundary_of, check_length, read_upload
+from qserve.gateway.batches.queries import page_of
+from qserve.gateway.batches.service import GatewayAsService
+from qserve.gateway.bodies import Bodies
+from qserve.gateway.dispatch import Endpoint
+from qserve.gateway.limits import declared_length, require_json
+from qserve.gateway.respond import send_json
+from qserve.gateway.routes import Route
+from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.web.origin import comes_from_elsewhere
+from qserve.wire.batches import MAX_KEEP_S, MIN_KEEP_S, CreateBatchRequest
+from qserve.wire.errors import ApiError
+
+__all__ = ["BatchEndpoints"]
+
+T = TypeVar("T")
+_FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
+_PURPOSE = "batch"
+_CHUNK_BYTES = 256 * 1024
+_UPLOADS_AT_ONCE = 8
+
+
+class BatchEndpoints:
+    """Files and batches of one state folder. `run` answers batches until it is cancelled."""
+
+    def __init__(
+        self, folder: Path | None, bounds: FileBounds, bodies: Bodies, settings: GatewaySettings
+    ) -> None:  # fmt: skip
+        """`folder` None: nothing is kept here, and every route says so."""
+        self._files = None if folder is None else FileStore(folder, bounds)
+        self._batches = None if self._files is None else BatchStore(self._files)
+        self._bodies = bodies
+        self._settings = settings
+        self._uploads = asyncio.Semaphore(_UPLOADS_AT_ONCE)
+        self._runner: BatchRunner | None = None
+        self._service: GatewayAsService | None = None
+
+    async def run(self, service: GatewayAsService) -> None:
+        """Answers batches through `service`, in the background, until it is cancelled."""
+        self._service = service
+        if self._files is not None:
+            self._runner = BatchRunner(self._files, service)
+            await self._runner.run()
+
+    def of(self, route: Route) -> Endpoint:
+        """What answers a route of `BATCH_ROUTES`."""
+        endpoint = {
+            ("POST", "/v1/files"): self.upload,
+            ("GET", "/v1/files"): self.files,
+            ("GET", "/v1/files/{file_id}"): self.file,
+            ("DELETE", "/v1/files/{file_id}"): self.delete,
+            ("GET", "/v1/files/{file_id}/content"): self.content,
+            ("POST", "/v1/batches"): self.create,
+            ("GET", "/v1/batches"): self.batches,
+            ("GET", "/v1/batches/{batch_id}"): self.batch,
+            ("POST", "/v1/batches/{batch_id}/cancel"): self.cancel,
+        }[route.method, route.path]
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await endpoint(scope, receive, send)
+            except FilesUnusable as error:
+                raise ApiError(503, str(error), "files_unusable") from error
+
+        return guarded
+
+    async def upload(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST /v1/files."""
+        _check_origin(scope, self._settings)
+        boundary_of(scope)
+        files = self._kept
+        check_length(scope, files.bounds.max_file_bytes)
+        async with self._uploads:
+            part, sink = await asyncio.to_thread(files.begin, max(0, declared_length(scope) - MAX_FORM_BYTES))
+            try:
+                with sink:
+                    most, idle_s = files.bounds.max_file_bytes, self._settings.body_idle_timeout_s
+                    upload = await read_upload(scope, receive, sink, most, idle_s)
+                keep_s = _keep_s(upload)
+                add = (part, owner_of(scope), upload.filename or "", _PURPOSE, keep_s)
+                file: StoredFile = await asyncio.to_thread(files.add, *add)
+            except OSError as error:
+                raise FilesUnusable(f"the file can't be kept: {error.strerror}") from error
+            finally:
+                with suppress(OSError):
+                    part.unlink(missing_ok=True)
+        await send_json(send, 200, file.document())
+
+    async def files(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET /v1/files."""
+        page = page_of(scope, ("after", "limit", "order", "purpose"), 10_000, 10_000)
+        await send_json(send, 200, _listed(*await asyncio.to_thread(self._kept.listed, owner_of(scope), page)))
+
+    async def file(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET /v1/files/{file_id}."""
+        await send_json(send, 200, (await self._file(scope)).document())
+
+    async def delete(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """DELETE /v1/files/{file_id}."""
+        file_id = scope["path_params"]["file_id"]
+        await asyncio.to_thread(self._kept.delete, file_id, owner_of(scope))
+        await send_json(send, 200, {"id": file_id, "object": "file", "deleted": True})
+
+    async def content(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET /v1/files/{file_id}/content: its bytes, a piece at a time."""
+        file = await self._file(scope)
+        try:
+            opened = await asyncio.to_thread(self._kept.path(file.id).open, "rb")
+        except FileNotFoundError:
+            raise ApiError(404, f"{file.id} was deleted", "file_not_found") from None
+        headers = [(b"content-type", b"application/octet-stream"), (b"content-length", b"%d" % file.num_bytes)]
+        with opened:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            while chunk := await asyncio.to_thread(opened.read, _CHUNK_BYTES):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST /v1/batches."""
+        require_json(scope)
+        async with self._bodies.read(scope, receive) as body:
+            request = CreateBatchRequest.parse(body.data)
+        batches = self._kept_batches
+        expires = request.output_expires_after
+        window = (request.completion_window, request.window_s)
+        served = self._service.models() if self._service is not None else ()
+        batch = await asyncio.to_thread(
+            batches.create, owner_of(scope), request.endpoint, request.input_file_id, window, served, request.metadata,
+            expires.seconds if expires is not None else None,
+        )  # fmt: skip
+        if self._runner is not None:
+            self._runner.wake()
+        await send_json(send, 200, batch.document())
+
+    async def batches(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET /v1/batches."""
+        page = page_of(scope, ("after", "limit"), 20, 100)
+        await send_json(send, 200, _listed(*await asyncio.to_thread(self._kept_batches.listed, owner_of(scope), page)))
+
+    async def batch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """GET /v1/batches/{batch_id}."""
+        await self._answer_batch(scope, send, self._kept_batches.get)
+
+    async def cancel(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST /v1/batches/{batch_id}/cancel."""
+        await self._answer_batch(scope, send, self._kept_batches.cancel)
+        if self._runner is not None:
+            self._runner.wake()
+
+    async def _answer_batch(self, scope: Scope, send: Send, of: Callable[[str, str], Any]) -> None:
+        batch = await asyncio.to_thread(of, scope["path_params"]["batch_id"], owner_of(scope))
+        await send_json(send, 200, batch.document())
+
+    async def _file(self, scope: Scope) -> StoredFile:
+        return await asyncio.to_thread(self._kept.get, scope["path_params"]["file_id"], owner_of(scope))
+
+    @property
+    def _kept(self) -> FileStore:
+        if self._files is None:
+            raise _not_kept()
+        return self._files
+
+    @property
+    def _kept_batches(self) -> BatchStore:
+        if self._batches is None:
+            raise _not_kept()
+        return self._batches
+
+
+def _not_kept() -> ApiError:
+    return ApiError(501, "no files are kept here; `qserve up` keeps them below --state-dir", "files_not_kept")
+
+
+def _check_origin(scope: Scope, settings: GatewaySettings) -> None:
+    """403 for a form that another site's page may have sent: browsers let any page post one without asking."""
+    origin = header(scope, b"origin").decode("latin-1")
+    if origin in settings.cors_origins:
+        return
+    host = header(scope, b"host").decode("latin-1")
+    if comes_from_elsewhere(scope) or (origin and origin.partition("://")[2].lower() != host.lower()):
+        raise ApiError(403, "another site's page sent this form; allow it with --cors-origin", "cross_site")
+
+
+def _keep_s(upload: Upload) -> int | None:
+    """What the form says of how long the file is kept. Raises ApiError 400 for a form that says something else."""
+    for name in upload.fields.keys() - _FIELDS:
+        message = f"'{name[:100]}' is no field of an upload; it takes file, purpose and expires_after"
+        raise ApiError(400, message, "unsupported_field", name[:100])
+    if upload.fields.get("purpose") != _PURPOSE:
+        raise ApiError(400, "'purpose' must be 'batch': files are kept for batches alone", "invalid_value", "purpose")
+    if not upload.num_bytes:
+        raise ApiError(400, "the file is empty", "invalid_value", "file")
+    anchor, seconds = (upload.fields.get(f"expires_after[{name}]") for name in ("anchor", "seconds"))
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at" or not (seconds or "").isdecimal() or not MIN_KEEP_S <= int(seconds or 0) <= MAX_KEEP_S:
+        message = f"'expires_after' takes anchor created_at and seconds from {MIN_KEEP_S} to {MAX_KEEP_S}"
+        raise ApiError(400, message, "invalid_value", "expires_after")
+    return int(seconds or 0)
+
+
+def _listed(entries: Any, has_more: bool) -> dict[str, Any]:
+    data = [entry.document() for entry in entries]
+    ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
+    return {"object": "list", "data": data, **ends, "has_more": has_more}

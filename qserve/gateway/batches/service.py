@@ -1,0 +1,94 @@
+"""The gateway as its own client: a line of a batch goes the way of every request, but for the key and the network.
+
+So it is checked, admitted, relayed, counted and logged like any other, on whatever engine; `x-qserve-priority` lets
+all others go first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Scope
+
+from qserve.batches import Asked
+from qserve.gateway.relay.replica_set import ReplicaSet
+from qserve.gateway.relay.serving import serving
+from qserve.gateway.routes import ROUTES, RelayedRoute
+from qserve.wire.errors import ApiError
+
+__all__ = ["GatewayAsService"]
+
+
+class GatewayAsService:
+    """`qserve.batches.Service` over an app that asks for no key."""
+
+    def __init__(self, app: ASGIApp, roles: Sequence[ReplicaSet], max_body_bytes: int) -> None:
+        self._app = app
+        self._roles = roles
+        self._max_body_bytes = max_body_bytes
+        self._routes = {one.path: one for one in ROUTES if isinstance(one, RelayedRoute) and one.method == "POST"}
+
+    @property
+    def max_body_bytes(self) -> int:
+        return self._max_body_bytes
+
+    def models(self) -> tuple[str, ...]:
+        return tuple(name for replicas in self._roles for name in replicas.endpoint.names)
+
+    def refusal(self, endpoint: str, model: str) -> str | None:
+        try:
+            serving(self._roles, self._routes[endpoint], model)
+        except ApiError as error:
+            return error.message
+        return None
+
+    def free_places(self, endpoint: str, model: str) -> int:
+        """One place of each replica stays free for others, as for everything in the background."""
+        free = 0
+        for replicas in self._roles:
+            if model in replicas.endpoint.names:
+                free += sum(one.admission.num_free_in_background for one in replicas.upstreams if one.is_ready)
+        return free
+
+    async def ask(self, endpoint: str, body: bytes) -> Asked:
+        exchange = _Exchange(body)
+        await self._app(_scope(endpoint, body), exchange.receive, exchange.send)
+        return Asked(exchange.status, exchange.request_id, b"".join(exchange.parts))
+
+
+class _Exchange:
+    """Both ends of one request: its body once, then silence; its answer in parts."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        self._never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self.status = 0
+        self.request_id = ""
+        self.parts: list[bytes] = []
+
+    async def receive(self) -> Message:
+        if self._body is None:
+            return await self._never  # this client stays until it is answered, or its task is cancelled
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers: Any = dict(message["headers"])
+            self.request_id = headers.get(b"x-request-id", b"").decode()
+        else:
+            self.parts.append(message.get("body", b""))
+
+
+def _scope(path: str, body: bytes) -> Scope:
+    return {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "client": None, "server": None,
+        "headers": [
+            (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)),
+            (b"x-qserve-priority", b"background"),
+        ],
+    }  # fmt: skip
