@@ -16,7 +16,7 @@ from qserve.batches.lines import Request, input_lines, read_request
 from qserve.batches.records import StoredBatch
 from qserve.batches.results import Results
 
-__all__ = ["Asked", "BatchRun", "Service"]
+__all__ = ["LineReply", "BatchRun", "Service"]
 
 _COUNT_S = 1.0
 _LOOK_S = 0.1
@@ -32,7 +32,7 @@ _UNASKED = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class LineReply:
     """What came back for one line."""
 
     status: int
@@ -61,7 +61,7 @@ class Service(Protocol):
     def free_places(self, endpoint: str, model: str) -> int:
         """Requests that would run at once without anybody else having to wait for them."""
 
-    def ask(self, endpoint: str, body: bytes) -> Awaitable[Asked]:
+    def ask(self, endpoint: str, body: bytes) -> Awaitable[LineReply]:
         """Asks as any client does, but behind all others."""
 
     @property
@@ -139,16 +139,16 @@ class BatchRun:
         """Asks until there is an answer that stays: what passes by itself is waited for."""
         num_failures, pause_s = 0, _FIRST_PAUSE_S
         while True:
-            asked = await self._service.ask(self._batch.endpoint, bytes(request.body))
-            if asked.status < 500 and asked.status != 429:
+            reply = await self._service.ask(self._batch.endpoint, bytes(request.body))
+            if reply.status < 500 and reply.status != 429:
                 break
-            if asked.code not in _PASSING:
+            if reply.code not in _PASSING:
                 num_failures += 1
                 if num_failures == _MOST_FAILURES:
                     break
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - apart from each other, no secret
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
-        self._results.add(request.custom_id, asked.status, asked.request_id, asked.body)
+        self._results.add(request.custom_id, reply.status, reply.request_id, reply.body)
 
     async def _count(self) -> None:
         """Tells how far it is, and hears whether it is to end."""

@@ -17,7 +17,8 @@ BatchEndpoint = Literal[
 ]  # fmt: skip
 BATCH_ENDPOINTS: tuple[str, ...] = BatchEndpoint.__args__  # type: ignore[attr-defined]
 # As OpenAI bounds how long a file may be kept: an hour to 30 days.
-MIN_KEEP_S, MAX_KEEP_S = 3600, 30 * 24 * 3600
+MIN_KEEP_S = 3600
+MAX_KEEP_S = 30 * 24 * 3600
 _MAX_PAIRS = 16
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 _MAX_WINDOW_S = 30 * 24 * 3600

@@ -26,7 +26,7 @@ _ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 @click.command("batch")
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to ask.")
 @click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="Its key, where it has one.")
 @click.option("--endpoint", help="What the requests are for [the `url` of the first line].")
@@ -58,6 +58,8 @@ def command(
         raise UsageError("give FILE, to begin a batch, or --resume BATCH_ID, to wait for one")
     if file is None and output is None and not no_wait:
         raise UsageError("--resume needs --output: where the answers go")
+    if file is not None and not file.is_file():
+        raise UsageError(f"there is no file {file}; it holds a request a line, see `qserve batch --help`")
     from qserve.cli.batch.client import BatchServer
     from qserve.cli.batch.results import endpoint_of
     from qserve.cli.terminal import console_of

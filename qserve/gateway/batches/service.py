@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Scope
 
-from qserve.batches import Asked
+from qserve.batches import LineReply
 from qserve.gateway.relay.replica_set import ReplicaSet
 from qserve.gateway.relay.serving import serving
 from qserve.gateway.routes import ROUTES, RelayedRoute
@@ -52,10 +52,10 @@ class GatewayAsService:
                 free += sum(one.admission.num_free_in_background for one in replicas.upstreams if one.is_ready)
         return free
 
-    async def ask(self, endpoint: str, body: bytes) -> Asked:
+    async def ask(self, endpoint: str, body: bytes) -> LineReply:
         exchange = _Exchange(body)
         await self._app(_scope(endpoint, body), exchange.receive, exchange.send)
-        return Asked(exchange.status, exchange.request_id, b"".join(exchange.parts))
+        return LineReply(exchange.status, exchange.request_id, b"".join(exchange.parts))
 
 
 class _Exchange:

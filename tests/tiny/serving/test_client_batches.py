@@ -28,4 +28,4 @@ def test_a_batch_of_sums(client: openai.OpenAI, service: Service) -> None:
     answers = [json.loads(line) for line in client.files.content(str(batch.output_file_id)).text.splitlines()]
     said = {one["custom_id"]: one["response"]["body"]["choices"][0]["message"]["content"] for one in answers}
     assert said == SUMS
-    assert (service.state / "files" / "files.sqlite3").exists(), "below the state folder"
+    assert (service.state / "qserve" / "files" / "files.sqlite3").exists(), "below the state folder"
