@@ -16,6 +16,6 @@ Several processes may share one folder: each row is in SQLite, and a batch belon
 
 from qserve.batches.bounds import FileBounds
 from qserve.batches.files import FileStore
-from qserve.batches.runner import LineReply, BatchRunner, Service
+from qserve.batches.runner import BatchRunner, LineReply, Service
 
-__all__ = ["LineReply", "BatchRunner", "FileBounds", "FileStore", "Service"]
+__all__ = ["BatchRunner", "FileBounds", "FileStore", "LineReply", "Service"]

@@ -16,7 +16,7 @@ from qserve.batches.lines import Request, input_lines, read_request
 from qserve.batches.records import StoredBatch
 from qserve.batches.results import Results
 
-__all__ = ["LineReply", "BatchRun", "Service"]
+__all__ = ["BatchRun", "LineReply", "Service"]
 
 _COUNT_S = 1.0
 _LOOK_S = 0.1

@@ -16,11 +16,11 @@ from qserve.batches.check import checked
 from qserve.batches.database import FilesUnusable
 from qserve.batches.files import FileStore
 from qserve.batches.records import LineError, StoredBatch
-from qserve.batches.run import LineReply, BatchRun, Service
+from qserve.batches.run import BatchRun, LineReply, Service
 from qserve.errors import QserveError
 from qserve.wire.errors import ApiError
 
-__all__ = ["LineReply", "BatchRunner", "Service"]
+__all__ = ["BatchRunner", "LineReply", "Service"]
 
 _log = logging.getLogger("qserve.batches")
 _LOOK_S = 1.0

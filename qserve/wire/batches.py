@@ -9,13 +9,12 @@ from pydantic import Field
 
 from qserve.wire.schema import NonEmptyString, Wire
 
-__all__ = ["BATCH_ENDPOINTS", "MAX_KEEP_S", "MIN_KEEP_S", "BatchEndpoint", "CreateBatchRequest"]
+__all__ = ["MAX_KEEP_S", "MIN_KEEP_S", "BatchEndpoint", "CreateBatchRequest"]
 
 BatchEndpoint = Literal[
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/reward",
     "/v1/score", "/v1/rerank",
 ]  # fmt: skip
-BATCH_ENDPOINTS: tuple[str, ...] = BatchEndpoint.__args__  # type: ignore[attr-defined]
 # As OpenAI bounds how long a file may be kept: an hour to 30 days.
 MIN_KEEP_S = 3600
 MAX_KEEP_S = 30 * 24 * 3600
