@@ -28,8 +28,8 @@ _TAIL = (
     '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n'
     "</tool_call><|im_end|>\n"
 )
-_NAMES = ("calculator", "calculator", "calculator", "calculate", "calc", "compute", "math", "evaluate")
-_PARAMETERS = ("expression", "expression", "expression", "expr", "input", "formula", "query")
+_NAMES = (*("calculator",) * 9, "calculate", "calc", "math")
+_PARAMETERS = (*("expression",) * 9, "expr", "input", "query")
 _DESCRIPTIONS = (
     "Evaluates an arithmetic expression.", "Calculates.", "A calculator.", "Evaluate a mathematical expression.",
     "Calculate the value of an expression, for example 2+3*4.", "Does arithmetic: + - * /.", "",
@@ -197,6 +197,6 @@ def _other(rng: Random) -> dict[str, Any]:
 
 def _shuffled(rng: Random, tool: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """Mostly alone; at times beside another, in front of it or behind."""
-    if rng.random() < 0.75:
+    if rng.random() < 0.85:
         return (tool,)
     return tuple(rng.sample((tool, _other(rng)), 2))

@@ -174,6 +174,7 @@ def main() -> None:
     parser.add_argument("--init", type=Path, help="go on from this checkpoint (default: train from scratch)")
     parser.add_argument("--lr-scale", type=float, default=Recipe.lr_scale, help="times both learning rates")
     parser.add_argument("--weight", type=_task_weight, action="append", default=[], metavar="TASK=SHARE")
+    parser.add_argument("--tokens-per-batch", type=int, default=Recipe.tokens_per_batch)
     parser.add_argument("--tools-share", type=float, default=Recipe.tools_share, help="conversations that have tools")
     args = parser.parse_args()
     weights = dict(args.weight)
@@ -184,6 +185,7 @@ def main() -> None:
         init=args.init,
         weights=weights,
         tools_share=args.tools_share,
+        tokens_per_batch=args.tokens_per_batch,
     )
     train(recipe, args.out)
 

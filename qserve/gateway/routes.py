@@ -15,6 +15,8 @@ from typing import Any
 from qserve.engine.base import Api
 from qserve.gateway.services import ByEngine, BySchema, Service
 from qserve.wire import reward, vllm
+from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
+from qserve.wire.dialects.responses import ResponsesRequest
 from qserve.wire.errors import Dialect
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
@@ -63,6 +65,10 @@ def _completion_sequences(request: CompletionRequest) -> int:
     return request.num_sequences
 
 
+def _one(request: Any) -> int:
+    return 1
+
+
 def _own(schema: type[Any], count: Callable[[Any], int] | None = None) -> Service:
     """The chat worker of qserve's own engine."""
     return Service("chat", Api.OWN, BySchema(schema, count))
@@ -95,7 +101,8 @@ _GENERATION = (
         (_vllm(vllm.one_per_conversation),),
     ),
     RelayedRoute(
-        "POST", "/v1/responses", "OpenAI's Responses API.", (_vllm(vllm.one),), Dialect.RESPONSES, streams=True
+        "POST", "/v1/responses", "OpenAI's Responses API.", (_own(ResponsesRequest, _one), _vllm(vllm.one)),
+        Dialect.RESPONSES, streams=True,
     ),
     RelayedRoute(
         "GET", "/v1/responses/{response_id}", "A stored response.", (_VLLM_WITHOUT_BODY,), Dialect.RESPONSES,
@@ -106,10 +113,12 @@ _GENERATION = (
         (_VLLM_WITHOUT_BODY,),
     ),
     RelayedRoute(
-        "POST", "/v1/messages", "Anthropic's Messages API.", (_vllm(vllm.one),), Dialect.ANTHROPIC, streams=True
+        "POST", "/v1/messages", "Anthropic's Messages API.", (_own(MessagesRequest, _one), _vllm(vllm.one)),
+        Dialect.ANTHROPIC, streams=True,
     ),
     RelayedRoute(
-        "POST", "/v1/messages/count_tokens", "The prompt tokens of such a request.", (_vllm(),), Dialect.ANTHROPIC
+        "POST", "/v1/messages/count_tokens", "The prompt tokens of such a request.",
+        (_own(CountTokensRequest), _vllm()), Dialect.ANTHROPIC,
     ),
     RelayedRoute(
         "POST", "/inference/v1/generate", "Token ids to token ids.", (_vllm(vllm.n_of_sampling_params),), streams=True

@@ -17,6 +17,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolChoice",
+    "ToolName",
     "as_json",
     "check_choice",
     "offered",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from array import array
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from qserve.wire.errors import ApiError
 
 __all__ = ["PromptLanes", "ReadBody"]
 
-Kind = Literal["chat", "completion", "tokenize", "detokenize"]
+Kind = Literal["chat", "messages", "responses", "completion", "tokenize", "detokenize", "count_tokens"]
 
 SMALL_BYTES = 64 * 1024
 """What is shorter takes some 50 ms at most."""
@@ -33,7 +34,7 @@ _LAST_MOMENTS_S = 1.0
 class ReadBody:
     """A body as it was read: the request's fields without its texts, as JSON, and the prompts' ids; or the answer.
 
-    `grammar` is what the answer must follow, and `thought` where it begins.
+    `grammar` is what the answer must follow, `thought` where it begins, and `echo` what it says of its request.
     """
 
     request: str = ""
@@ -41,6 +42,7 @@ class ReadBody:
     answer: bytes = b""
     grammar: GrammarSpec | None = None
     thought: ThoughtStart = "unknown"
+    echo: Mapping[str, Any] = field(default_factory=dict)
 
 
 class PromptLanes:
@@ -77,7 +79,7 @@ class PromptLanes:
             prompts[-1].frombytes(data[start : start + 4 * length])
             start += 4 * length
         grammar = None if head["grammar"] is None else GrammarSpec.from_json(head["grammar"])
-        return ReadBody(head["request"], tuple(prompts), grammar=grammar, thought=head["thought"])
+        return ReadBody(head["request"], tuple(prompts), grammar=grammar, thought=head["thought"], echo=head["echo"])
 
 
 class _Lane:

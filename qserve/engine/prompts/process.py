@@ -118,6 +118,7 @@ def _as_frame(result: PromptBody) -> tuple[dict[str, Any], list[bytes]]:
         "request": result.request.decode(),
         "lengths": [len(ids) for ids in result.prompts],
         "thought": result.thought,
+        "echo": result.echo,
         "grammar": None if result.grammar is None else result.grammar.to_json(),
     }
     return head, [ids.tobytes() for ids in result.prompts]

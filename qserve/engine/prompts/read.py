@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from qserve.engine.grammar.spec import GrammarSpec
 from qserve.engine.prompts.special_tokens import HiddenTokens, strings_in
@@ -16,7 +16,9 @@ from qserve.engine.prompts.template import RESERVED_NAMES, ChatTemplate, Templat
 from qserve.engine.prompts.thought_start import ThoughtStart, thought_start
 from qserve.engine.prompts.tokenize import PromptTokenizer
 from qserve.hub.chat_template import tool_format
-from qserve.wire.errors import ApiError
+from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
+from qserve.wire.dialects.responses import ResponsesRequest
+from qserve.wire.errors import ApiError, from_validation
 from qserve.wire.messages import ConversationMessage
 from qserve.wire.openai import (
     ChatCompletionRequest,
@@ -34,7 +36,7 @@ __all__ = ["BodyReader", "PromptBody"]
 class PromptBody:
     """What is left of a body: its request without the texts, as JSON, and their ids; or the answer itself.
 
-    `about` is what else the texts tell; `grammar` what the answer must follow.
+    `grammar` is what the answer must follow, `thought` where it begins, `echo` what it says of its request.
     """
 
     request: bytes = b""
@@ -42,6 +44,7 @@ class PromptBody:
     answer: bytes = b""
     grammar: GrammarSpec | None = None
     thought: ThoughtStart = "unknown"
+    echo: dict[str, Any] = field(default_factory=dict)
 
 
 class BodyReader:
@@ -67,7 +70,25 @@ class BodyReader:
 
     def chat(self, body: bytes) -> PromptBody:
         """POST /v1/chat/completions."""
-        request = ChatCompletionRequest.parse(body)
+        return self._chat(ChatCompletionRequest.parse(body))
+
+    def messages(self, body: bytes) -> PromptBody:
+        """POST /v1/messages."""
+        return self._translated(MessagesRequest.parse(body))
+
+    def responses(self, body: bytes) -> PromptBody:
+        """POST /v1/responses."""
+        return self._translated(ResponsesRequest.parse(body))
+
+    def count_tokens(self, body: bytes) -> PromptBody:
+        """POST /v1/messages/count_tokens."""
+        (ids,) = self._chat(_chat_of(CountTokensRequest.parse(body).to_chat())).prompts
+        return PromptBody(answer=json.dumps({"input_tokens": len(ids)}).encode())
+
+    def _translated(self, request: MessagesRequest | ResponsesRequest) -> PromptBody:
+        return replace(self._chat(_chat_of(request.to_chat())), echo=request.echo())
+
+    def _chat(self, request: ChatCompletionRequest) -> PromptBody:
         ids, thought = self._conversation(
             request.messages,
             self._variables(request),
@@ -202,6 +223,14 @@ class BodyReader:
             "invalid_value",
             name,
         )
+
+
+def _chat_of(fields: dict[str, Any]) -> ChatCompletionRequest:
+    """What is wrong with a translated request is said in a chat's words: most of its names are the same."""
+    try:
+        return ChatCompletionRequest.model_validate(fields)
+    except ValidationError as error:
+        raise from_validation(error) from None
 
 
 def _structured(structure: StructuredOutputs) -> GrammarSpec:

@@ -35,13 +35,15 @@ __all__ = ["Engine", "Generation", "Piece"]
 class Piece:
     """Text that is ready to be shown, with the tokens that came since the last piece.
 
-    `tokens` leaves out a token that ended the sequence; `num_tokens` counts it. The last piece has a `finish_reason`.
+    `tokens` leaves out a token that ended the sequence; `num_tokens` counts it. The last piece has a `finish_reason`,
+    and a `stop_string` where one was met.
     """
 
     text: str
     tokens: tuple[TokenChoice, ...]
     num_tokens: int
     finish_reason: str | None = None
+    stop_string: str | None = None
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def _next_piece(
         tail, stopped = stops.push(text.flush())
         shown += tail if stopped else tail + stops.flush()
         finish_reason = "stop" if stopped else finish_reason
-    return Piece(shown, () if ends else (choice,), num_tokens, finish_reason)
+    return Piece(shown, () if ends else (choice,), num_tokens, finish_reason, stops.found)
 
 
 def _eos_token_ids(loaded: LoadedModel) -> frozenset[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -44,4 +45,11 @@ def http(service: Service) -> Iterator[httpx.Client]:
 def client(service: Service) -> Iterator[openai.OpenAI]:
     """The unmodified client; no retries, so that each error shows."""
     with openai.OpenAI(base_url=f"{service.url}/v1", api_key=KEY, max_retries=0, timeout=120) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def messages(service: Service) -> Iterator[anthropic.Anthropic]:
+    """Anthropic's client, as it is."""
+    with anthropic.Anthropic(base_url=service.url, api_key=KEY, max_retries=0, timeout=120) as one:
         yield one

@@ -117,4 +117,4 @@ def test_the_openapi_document_is_closed_and_says_which_models_there_are():
         for operation in item.values():
             assert ("security" in operation) == (path != "/health")
     assert "security" not in json.dumps(json.loads(document(False, (_worker("a"),)))["paths"])
-    assert "/v1/responses" not in value["paths"], "nobody serves it"
+    assert "/v1/systemone" not in value["paths"], "nobody serves it"

@@ -22,10 +22,13 @@ from qserve.engine.transformers.api.completions import CompletionAnswer
 from qserve.engine.transformers.api.memory import measured_memory
 from qserve.engine.transformers.api.metrics import exposition
 from qserve.engine.transformers.api.reading import guide_of
+from qserve.engine.transformers.api.translated import TranslatedAnswer
 from qserve.engine.transformers.engine import Engine
 from qserve.engine.worker_app import UNEXPECTED, as_api_error, worker_app
 from qserve.model.failures import EngineError
-from qserve.wire.errors import ApiError
+from qserve.wire.dialects.messages_answer import MessagesAnswer
+from qserve.wire.dialects.responses_answer import ResponsesAnswer
+from qserve.wire.errors import ApiError, Dialect
 from qserve.wire.openai import CompletionRequest, SamplingFields
 
 __all__ = ["build_app"]
@@ -42,6 +45,22 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
     async def chat(request: Request) -> Response:
         body = await prompts.read("chat", await body_of(request))
         return await _answer(request, *await ChatAnswer.to(engine, body))
+
+    async def messages(request: Request) -> Response:
+        body = await prompts.read("messages", await body_of(request))
+        return await _answer(
+            request, *await TranslatedAnswer.to(engine, body, MessagesAnswer), dialect=Dialect.ANTHROPIC
+        )
+
+    async def responses(request: Request) -> Response:
+        body = await prompts.read("responses", await body_of(request))
+        return await _answer(
+            request, *await TranslatedAnswer.to(engine, body, ResponsesAnswer), dialect=Dialect.RESPONSES
+        )
+
+    async def count_tokens(request: Request) -> Response:
+        body = await prompts.read("count_tokens", await body_of(request))
+        return Response(body.answer, media_type="application/json")
 
     async def completions(request: Request) -> Response:
         body = await prompts.read("completion", await body_of(request))
@@ -68,6 +87,9 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
         [
             Route("/v1/qserve/limits", limits),
             Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/messages", messages, methods=["POST"]),
+            Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
+            Route("/v1/responses", responses, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
@@ -78,26 +100,29 @@ def build_app(engine: Engine, prompts: PromptLanes, models: tuple[str, ...], key
         metrics=lambda: exposition(engine),
         # In a thread: the kernel takes a while to add up a large process, and streams must not wait for it.
         memory=lambda: asyncio.to_thread(measured_memory, engine),
+        dialect_of=lambda path: Dialect.ANTHROPIC if path.startswith("/v1/messages") else Dialect.OPENAI,
     )
 
 
-async def _answer(request: Request, fields: SamplingFields, answer: Answer) -> Response:
+async def _answer(
+    request: Request, fields: SamplingFields, answer: Answer | TranslatedAnswer, dialect: Dialect = Dialect.OPENAI
+) -> Response:
     if fields.stream:
-        return StreamingResponse(_guarded(answer.events()), media_type="text/event-stream")
+        return StreamingResponse(_guarded(answer.events(), dialect), media_type="text/event-stream")
     whole = await unless_client_leaves(request, answer.whole())
     if whole is None:
         return Response(status_code=CLIENT_CLOSED)
     return Response(msgspec.json.encode(whole), media_type="application/json")  # ten times as fast as json's
 
 
-async def _guarded(events: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+async def _guarded(events: AsyncGenerator[bytes], dialect: Dialect) -> AsyncIterator[bytes]:
     """The status line is out: an error becomes the last event."""
     try:
         async with aclosing(events) as closing:
             async for item in closing:
                 yield item
     except (ApiError, EngineError) as error:
-        yield as_api_error(error).event()
+        yield as_api_error(error).event(dialect)
     except Exception:
         _log.exception("a stream failed")
-        yield UNEXPECTED.event()
+        yield UNEXPECTED.event(dialect)

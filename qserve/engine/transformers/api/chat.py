@@ -46,9 +46,8 @@ class ChatAnswer(Answer):
         """The answer as one object."""
         reasons: list[str | None] = [None] * len(self._choices)
         logprobs: list[list[dict[str, Any]]] = [[] for _ in self._choices]
-        async with aclosing(self._pieces(self._generations)) as pieces:
-            async for index, piece in pieces:
-                self._read(index, piece)
+        async with aclosing(self.deltas()) as deltas:
+            async for index, _, piece in deltas:
                 reasons[index] = self._choices[index].finish_reason(piece)
                 logprobs[index] += self._describe(piece.tokens)
         choices = [
@@ -65,11 +64,25 @@ class ChatAnswer(Answer):
     async def _chunks(self) -> AsyncGenerator[bytes]:
         for index in range(len(self._choices)):
             yield self._chunk(index, {"role": "assistant", "content": ""})
-        async with aclosing(self._pieces(self._generations)) as pieces:
-            async for index, piece in pieces:
-                delta = self._read(index, piece)
+        async with aclosing(self.deltas()) as deltas:
+            async for index, delta, piece in deltas:
                 if delta or piece.finish_reason or (self._request.logprobs and piece.tokens):
                     yield self._chunk(index, delta, piece)
+
+    async def deltas(self) -> AsyncGenerator[tuple[int, dict[str, Any], Piece]]:
+        """What each piece adds to its choice, as OpenAI streams it; {} for nothing."""
+        async with aclosing(self._pieces(self._generations)) as pieces:
+            async for index, piece in pieces:
+                yield index, self._read(index, piece), piece
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Of the conversation."""
+        return self._num_prompt_tokens
+
+    def usage(self) -> dict[str, Any]:
+        """Tokens so far."""
+        return self._usage()
 
     def _read(self, index: int, piece: Piece) -> dict[str, Any]:
         choice = self._choices[index]

@@ -41,6 +41,8 @@ class StopStrings:
         self._stops = tuple(stops)
         self._include = include
         self._held = ""
+        self.found: str | None = None
+        """The one that was met."""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that may be shown now, and whether a stop string was met (then nothing may follow)."""
@@ -52,6 +54,7 @@ class StopStrings:
             position, _, stop = min(found)
             shown = self._held[: position + len(stop)] if self._include else self._held[:position]
             self._held = ""
+            self.found = stop
             return shown, True
         keep = max(_overlap(self._held, stop) for stop in self._stops)
         split = len(self._held) - keep

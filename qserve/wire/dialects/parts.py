@@ -1,0 +1,72 @@
+"""A chat's deltas as runs of one kind: thought, then text, then calls, each begun and ended once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["Begin", "End", "More", "Runs"]
+
+Kind = Literal["thought", "text", "call"]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A run begins; of a call, with its id and name."""
+
+    index: int
+    kind: Kind
+    call_id: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class More:
+    """More of the run that was begun last."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The run that was begun last is over."""
+
+
+class Runs:
+    """Splits the deltas of one choice."""
+
+    def __init__(self) -> None:
+        self._kind: Kind | None = None
+        self._call = -1
+        self._num_begun = 0
+
+    def push(self, delta: Mapping[str, Any]) -> Iterator[Begin | More | End]:
+        """What this delta begins, adds and ends."""
+        if thought := delta.get("reasoning"):
+            yield from self._change_to("thought")
+            yield More(thought)
+        if text := delta.get("content"):
+            yield from self._change_to("text")
+            yield More(text)
+        for call in delta.get("tool_calls") or ():
+            function = call["function"]
+            if call["index"] != self._call or self._kind != "call":
+                self._call = call["index"]
+                yield from self._change_to("call", call["id"], function["name"])
+            if arguments := function.get("arguments"):
+                yield More(arguments)
+
+    def end(self) -> Iterator[End]:
+        """Nothing more comes."""
+        if self._kind is not None:
+            self._kind = None
+            yield End()
+
+    def _change_to(self, kind: Kind, call_id: str = "", name: str = "") -> Iterator[Begin | End]:
+        if kind == self._kind and kind != "call":
+            return
+        yield from self.end()
+        self._kind = kind
+        yield Begin(self._num_begun, kind, call_id, name)
+        self._num_begun += 1

@@ -1,0 +1,175 @@
+"""OpenAI's Responses API: what its clients send, and the chat request that it is. Nothing is stored meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, JsonValue, model_validator
+from pydantic_core import PydanticCustomError
+
+from qserve.wire.dialects.responses_input import InputItem, messages_of
+from qserve.wire.openai import MAX_MESSAGES, MAX_STOP_STRINGS
+from qserve.wire.schema import INT64_MAX, NonEmptyString, OnlyFalse, StopString, Wire
+from qserve.wire.tools import MAX_TOOLS, ToolName
+
+__all__ = ["ResponsesRequest"]
+
+_STATELESS = "nothing is stored between requests; send the items of the conversation as 'input'"
+_REFUSED = {
+    "previous_response_id": _STATELESS,
+    "conversation": _STATELESS,
+    "prompt": "no prompts are stored; send their text",
+    "top_logprobs": "log-probabilities are answered by /v1/chat/completions",
+    "context_management": "send the items that are meant",
+    "moderation": "nothing is moderated here",
+}
+
+
+class FunctionTool(Wire):
+    """A function that the client runs."""
+
+    type: Literal["function"]
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = None
+    strict: bool | None = Field(None, description="harmless: arguments always follow the schema")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_functions(cls, data: Any) -> Any:
+        kind = data.get("type") if isinstance(data, dict) else None
+        if isinstance(kind, str) and kind != "function":
+            message = "the server has no tool of type '{kind}'; describe functions, which the client runs"
+            raise PydanticCustomError("part", message, {"kind": kind[:40]})
+        return data
+
+    def to_chat(self) -> dict[str, Any]:
+        """As a chat request has it."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
+
+
+class NamedFunction(Wire):
+    """`tool_choice`: this function must be called."""
+
+    type: Literal["function"]
+    name: ToolName
+
+
+class PlainText(Wire):
+    """`text.format`: any text."""
+
+    type: Literal["text"]
+
+
+class JsonObject(Wire):
+    """`text.format`: any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchema(Wire):
+    """`text.format`: JSON of a schema."""
+
+    type: Literal["json_schema"]
+    name: str
+    json_schema: dict[str, JsonValue] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = Field(None, description="harmless: answers always follow the schema")
+
+
+class TextConfig(Wire):
+    """What the text of the answer looks like."""
+
+    format: Annotated[PlainText | JsonObject | JsonSchema, Field(discriminator="type")] | None = None
+    verbosity: Literal["medium"] | None = Field(None, description="only medium: no Qwen model has such a switch")
+
+    def to_chat(self) -> dict[str, Any]:
+        """The fields of a chat request."""
+        if not isinstance(self.format, JsonSchema):
+            return {} if self.format is None else {"response_format": {"type": self.format.type}}
+        schema = {"name": self.format.name, "schema": self.format.json_schema}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+class Reasoning(Wire):
+    """How long the model may think."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto"] | None = Field(None, description="only auto: thoughts are shown as they are")
+
+
+class StreamOptions(Wire):
+    """`include_obfuscation`: harmless, there is none."""
+
+    include_obfuscation: bool | None = None
+
+
+class ResponsesRequest(Wire):
+    """POST /v1/responses."""
+
+    refused: ClassVar[Mapping[str, str]] = {**Wire.refused, **_REFUSED}
+
+    model: NonEmptyString
+    input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
+    max_tool_calls: int | None = Field(None, description="harmless: the server calls no tools itself")
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, le=INT64_MAX, description="vLLM's")
+    seed: int | None = Field(None, ge=-(2**63), le=INT64_MAX, description="vLLM's")
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="vLLM's: for the chat template")
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
+    truncation: Literal["disabled"] | None = Field(None, description="only disabled: nothing is left out in silence")
+    background: OnlyFalse | None = Field(None, description="only false: use a batch")
+    include: list[Literal["reasoning.encrypted_content"]] | None = Field(
+        None, description="harmless: thoughts are not encrypted"
+    )
+    store: bool | None = Field(None, description="harmless: nothing is stored")
+    user: str | None = Field(None, description="harmless: taken and not used")
+    metadata: dict[str, str] | None = Field(None, description="comes back")
+    safety_identifier: str | None = Field(None, description="harmless: taken and not used")
+    prompt_cache_key: str | None = Field(None, description="harmless: taken and not used")
+    prompt_cache_retention: str | None = Field(None, description="harmless: taken and not used")
+    service_tier: str | None = Field(None, description="harmless: there is one tier")
+
+    def to_chat(self) -> dict[str, Any]:
+        """The chat request that it is."""
+        instructions = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        fields: dict[str, Any] = {
+            "temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "seed": self.seed,
+            "stop": self.stop, "max_tokens": self.max_output_tokens, "chat_template_kwargs": self.chat_template_kwargs,
+            "reasoning_effort": self.reasoning.effort if self.reasoning is not None else None,
+        }  # fmt: skip
+        if self.tools:
+            fields["tools"] = [tool.to_chat() for tool in self.tools]
+            fields["parallel_tool_calls"] = self.parallel_tool_calls
+        choice: Any = self.tool_choice
+        if isinstance(choice, NamedFunction):
+            choice = {"type": "function", "function": {"name": choice.name}}
+        fields["tool_choice"] = choice
+        fields |= self.text.to_chat() if self.text is not None else {}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return {
+            "model": self.model,
+            "messages": [*instructions, *messages_of(self.input)],
+            "stream": self.stream,
+            **given,
+        }
+
+    def echo(self) -> dict[str, Any]:
+        """What the answer says of the request."""
+        names = {
+            "model", "instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "tools",
+            "tool_choice", "parallel_tool_calls", "text", "reasoning", "truncation", "metadata", "user",
+        }  # fmt: skip
+        return self.model_dump(mode="json", include=names, by_alias=True)
