@@ -1,10 +1,11 @@
-"""Plain against packed linear layers in bf16: all of a Qwen3-0.6B shape, once through, for several numbers of rows.
+"""Linear layers of a Qwen3 shape, once through as in a decoding step: plain, packed by oneDNN, and our own products.
 
-    python bench/packed_linear.py
-    python bench/packed_linear.py --head       # the head alone: hidden size to vocabulary
+    python bench/packed_linear.py                        # rows 1, 8 and 128
+    python bench/packed_linear.py --head --rows 1 8      # the head alone: hidden size to vocabulary
+    python bench/packed_linear.py --kinds packed bfloat16 nf4
 
-The weights together are larger than any cache, as in a decoding step. Both kinds take turns; the median of the ratios
-is printed, and the bytes a second that each reads.
+The weights together are larger than any cache. Kinds take turns, round by round; the median of the milliseconds is
+printed, the bytes a second that each reads, and the median of the ratios to the first kind.
 """
 
 from __future__ import annotations
@@ -12,39 +13,58 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 from random_checkpoint import SHAPES
 from torch import nn
 
+from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, int8_matrix, use_own_threads
 from qserve.model.packed_linear import PackedLinear
 
+Product = Callable[[torch.Tensor], torch.Tensor]
+KINDS = ("plain", "packed", "bfloat16", "int8", "nf4", "int4")
 
-def make_linears(shape: str) -> list[nn.Linear]:
-    """The seven linear layers of each decoder layer."""
+
+def sizes_of(shape: str) -> list[tuple[int, int]]:
+    """(in, out) of the seven linear layers of each decoder layer."""
     dims = SHAPES[shape]
     hidden, inner = dims["hidden_size"], dims["intermediate_size"]
     query, kv = (dims[name] * dims["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
-    sizes = [
-        (hidden, query),
-        (hidden, kv),
-        (hidden, kv),
-        (query, hidden),
-        (hidden, inner),
-        (hidden, inner),
-        (inner, hidden),
-    ]
-    return [
-        nn.Linear(*size, bias=False, dtype=torch.bfloat16) for _ in range(dims["num_hidden_layers"]) for size in sizes
-    ]
+    layer = [(hidden, query), (hidden, kv), (hidden, kv), (query, hidden)]
+    return [*layer, (hidden, inner), (hidden, inner), (inner, hidden)] * dims["num_hidden_layers"]
 
 
-def pass_seconds(layers: list[nn.Module], rows: int) -> float:
+def matrix_of(kind: str, width: int, out: int) -> Matrix:
+    """Random weights in a format of ours."""
+    if kind == "bfloat16":
+        made = bfloat16_matrix(torch.randn(out, width, dtype=torch.bfloat16))
+    elif kind == "int8":
+        made = int8_matrix(torch.randint(-127, 128, (out, width), dtype=torch.int8), torch.rand(out))
+    else:
+        codes = torch.randint(0, 16, (out, width), dtype=torch.uint8)
+        offsets = torch.randn(out, width // 128) if kind == "int4" else None
+        blocks = width // (128 if kind == "int4" else 64)
+        made = codes_matrix(kind, codes, torch.linspace(-1, 1, 16), torch.rand(out, blocks), offsets)
+    assert made is not None
+    return made
+
+
+def layer_of(kind: str, width: int, out: int) -> tuple[Product, int]:
+    """(what multiplies, bytes that it reads)."""
+    if kind in ("plain", "packed"):
+        linear = nn.Linear(width, out, bias=False, dtype=torch.bfloat16)
+        return (linear if kind == "plain" else PackedLinear(linear)), linear.weight.nbytes
+    matrix = matrix_of(kind, width, out)
+    return matrix.product, matrix.code_bytes + matrix.scale_bytes
+
+
+def pass_seconds(layers: list[tuple[Product, int]], widths: list[int], rows: int) -> float:
     """Every layer once, on `rows` rows of its own width."""
-    inputs = {layer.in_features: torch.randn(rows, layer.in_features, dtype=torch.bfloat16) for layer in layers}
+    inputs = {width: torch.randn(rows, width, dtype=torch.bfloat16) for width in set(widths)}
     start = time.perf_counter()
-    for layer in layers:
-        layer(inputs[layer.in_features])
+    for (product, _), width in zip(layers, widths, strict=True):
+        product(inputs[width])
     return time.perf_counter() - start
 
 
@@ -54,20 +74,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 128])
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--head", action="store_true", help="the head in place of the decoder's layers")
     args = parser.parse_args()
     dims = SHAPES[args.shape]
-    plain: list[nn.Module] = list(make_linears(args.shape))
-    if args.head:
-        plain = [nn.Linear(dims["hidden_size"], dims["vocab_size"], bias=False, dtype=torch.bfloat16)]
-    packed: list[nn.Module] = [PackedLinear(layer) for layer in plain]
-    num_bytes = sum(layer.weight_bytes for layer in packed)
-    print(f"{len(plain)} layers, {num_bytes / 1e9:.2f} GB\n{'rows':>5}{'plain':>11}{'packed':>11}{'plain/packed':>14}")
-    for rows in (1, 2, 4, 8, 16, 64, 1024):
-        pairs = [(pass_seconds(plain, rows), pass_seconds(packed, rows)) for _ in range(args.rounds + 1)][1:]
-        ratio = statistics.median(a / b for a, b in pairs)
-        speeds = [num_bytes / statistics.median(column) / 1e9 for column in zip(*pairs, strict=True)]
-        print(f"{rows:>5}{speeds[0]:>6.1f} GB/s{speeds[1]:>6.1f} GB/s{ratio:>12.2f} ×")
+    sizes = [(dims["hidden_size"], dims["vocab_size"])] if args.head else sizes_of(args.shape)
+    widths = [width for width, _ in sizes]
+    use_own_threads()
+    kinds = {kind: [layer_of(kind, *size) for size in sizes] for kind in args.kinds}
+    print(f"{'rows':>5}  " + "".join(f"{kind:>26}" for kind in kinds))
+    for rows in args.rows:
+        rounds = [
+            {kind: pass_seconds(layers, widths, rows) for kind, layers in kinds.items()} for _ in range(args.rounds + 1)
+        ][1:]
+        cells = []
+        for kind, layers in kinds.items():
+            seconds = statistics.median(one[kind] for one in rounds)
+            ratio = statistics.median(one[args.kinds[0]] / one[kind] for one in rounds)
+            num_bytes = sum(size for _, size in layers)
+            cells.append(f"{1000 * seconds:>9.1f} ms{num_bytes / seconds / 1e9:>5.1f} GB/s{ratio:>5.2f}×")
+        print(f"{rows:>5}  " + "".join(f"{cell:>26}" for cell in cells))
 
 
 if __name__ == "__main__":

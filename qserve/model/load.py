@@ -19,7 +19,7 @@ from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
-from qserve.model.packed_linear import pack_linears
+from qserve.model.packed_linear import compile_quantized, pack_linears
 from qserve.model.placement import placement_arguments
 from qserve.model.quality import QuantQuality
 from qserve.model.quantize import (
@@ -83,6 +83,7 @@ def load(
         tokenizer = load_tokenizer(folder)
         model, notes = _stored(folder, plan, on_progress), ()
     model.eval()
+    compile_quantized(model)
     repack_quantized(model, DTYPES[plan.dtype])
     files = MappedFiles.of(folder)
     if pack_linears(model, files) or plan.quant.in_flight:

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from qserve.core.tensors import role_of
+from qserve.model.cpu.linear import CompiledLinear
+from qserve.model.cpu.matrix import Matrix
 from qserve.model.packed_linear import PackedLinear
 from qserve.model.quantize import state_tensors
 
@@ -45,6 +47,14 @@ def held_tensors(model: nn.Module) -> Iterator[HeldTensor]:
                 yield HeldTensor(_kind(full_name), _dtype(module, tensor), str(tensor.device), tensor.nbytes)
         if isinstance(module, PackedLinear):
             yield HeldTensor(_kind(f"{name}.weight"), "bfloat16", "cpu", module.weight_bytes)
+        if isinstance(module, CompiledLinear):
+            yield from _held_by(module.matrix, _kind(f"{name}.weight"))
+
+
+def _held_by(matrix: Matrix, kind: str) -> Iterator[HeldTensor]:
+    yield HeldTensor(kind, matrix.format, "cpu", matrix.code_bytes)
+    if matrix.scale_bytes:
+        yield HeldTensor(kind, "float32", "cpu", matrix.scale_bytes)
 
 
 def weights_bytes(model: nn.Module) -> int:

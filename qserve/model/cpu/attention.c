@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "bf16.h"
+#include "threads.h"
 
 enum { QUERIES = 8, LANES = 16 };
 
@@ -131,9 +132,9 @@ typedef struct {
 } row;
 
 typedef struct { long text, head, first; } block;
-typedef struct { float *scores; bf16 *weights, *queries; } room;
+typedef struct { float *scores; bf16 *weights, *queries; } buffers;
 
-static void attend_block(const row *r, const block *one, const room *own) {
+static void attend_block(const row *r, const block *one, const buffers *own) {
     const stretch *text = r->texts + one->text;
     const long size = r->size, kv = one->head / (r->heads / r->kv_heads), left = text->stop - one->first;
     const long count = left < QUERIES ? left : QUERIES, shared = text->shared;
@@ -174,31 +175,42 @@ static long blocks_of(const row *r, long num_texts, block *to) {
     return n;
 }
 
-static int attend_packed(const row *r, const block *blocks, long count) {
-    int failed = 0;
-#pragma omp parallel reduction(| : failed)
-    {
-        room own = {malloc(QUERIES * r->stride * sizeof(float)), malloc(QUERIES * r->stride * sizeof(bf16)),
-                    malloc(QUERIES * r->size * sizeof(bf16))};
-        failed |= !own.scores || !own.weights || !own.queries;
-#pragma omp for schedule(dynamic, 8)
-        for (long i = 0; i < count; i++)
-            if (!failed) attend_block(r, blocks + i, &own);
-        free(own.scores), free(own.weights), free(own.queries);
+/* Blocks and groups of a call, as many to a task as keep threads busy for longer than drawing one takes. */
+typedef struct {
+    const row *r;
+    const block *blocks;
+    const bf16 *k, *v;
+    const int64_t *places;
+    bf16 *keys, *values;
+    long num_blocks, num_texts;
+    int failed;
+} packed_row;
+
+enum { BLOCKS_A_TASK = 8 };
+
+static void some_blocks(void *shared, long index) {
+    packed_row *all = shared;
+    const row *r = all->r;
+    const size_t scores = QUERIES * r->stride * sizeof(float), weights = QUERIES * r->stride * sizeof(bf16);
+    char *memory = scratch(3, scores + weights + QUERIES * r->size * sizeof(bf16));
+    if (!memory) {
+        all->failed = 1;
+        return;
     }
-    return failed;
+    const buffers own = {(float *)memory, (bf16 *)(memory + scores), (bf16 *)(memory + scores + weights)};
+    const long stop = (index + 1) * BLOCKS_A_TASK < all->num_blocks ? (index + 1) * BLOCKS_A_TASK : all->num_blocks;
+    for (long i = index * BLOCKS_A_TASK; i < stop; i++) attend_block(r, all->blocks + i, &own);
 }
 
-static void pack(const row *r, const bf16 *k, const bf16 *v, const int64_t *places, bf16 *keys, bf16 *values,
-                 long num_texts) {
-#pragma omp parallel for collapse(2) schedule(dynamic)
-    for (long i = 0; i < num_texts; i++)
-        for (long h = 0; h < r->kv_heads; h++)
-            for (long g = 0; g < even_groups(keys_of(r->texts + i)); g++) {
-                const long at = (h * r->groups + r->begin[i] + g) * LANES * r->size;
-                pack_group(k + h * r->size, v + h * r->size, places, keys + at, values + at,
-                           r->texts[i].from + g * LANES, r->texts[i].to, r->kv_heads, r->size);
-            }
+static void pack_text(void *shared, long index) {
+    const packed_row *all = shared;
+    const row *r = all->r;
+    const long i = index / r->kv_heads, h = index % r->kv_heads;
+    for (long g = 0; g < even_groups(keys_of(r->texts + i)); g++) {
+        const long at = (h * r->groups + r->begin[i] + g) * LANES * r->size;
+        pack_group(all->k + h * r->size, all->v + h * r->size, all->places, all->keys + at, all->values + at,
+                   r->texts[i].from + g * LANES, r->texts[i].to, r->kv_heads, r->size);
+    }
 }
 
 /* out, q [tokens, heads, size], k and v [rows, kv_heads, size]; size a multiple of 32; scale is that of the scores.
@@ -223,8 +235,10 @@ int attend(const bf16 *q, const bf16 *k, const bf16 *v, const int64_t *places, b
     if (!failed) {
         const float base_2 = scale * 1.44269504f;
         const row r = {q, keys, values, out, texts, begin, groups, heads, kv_heads, size, most * LANES, base_2};
-        pack(&r, k, v, places, keys, values, num_texts);
-        failed = attend_packed(&r, blocks, blocks_of(&r, num_texts, blocks));
+        packed_row all = {&r, blocks, k, v, places, keys, values, blocks_of(&r, num_texts, blocks), num_texts, 0};
+        for_each(num_texts * kv_heads, pack_text, &all);
+        for_each((all.num_blocks + BLOCKS_A_TASK - 1) / BLOCKS_A_TASK, some_blocks, &all);
+        failed = all.failed;
     }
     free(begin), free(keys), free(values), free(blocks);
     return failed;

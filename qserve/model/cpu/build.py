@@ -22,10 +22,10 @@ from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 __all__ = ["library", "why_none"]
 
 _log = logging.getLogger("qserve.worker")
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("row.c", "pages.c", "attention.c"))
-_HEADER = Path(__file__).with_name("bf16.h")
+_SOURCES = tuple(sorted(Path(__file__).parent.glob("*.c")))
+_HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
 # NaN must stay NaN, so no -ffast-math; without the two exceptions nothing with a square root becomes vectors.
-_FLAGS = ("-O3", "-march=native", "-std=c11", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math")
+_FLAGS = ("-O3", "-march=native", "-std=c11", "-fopenmp", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 _TIMEOUT_S = 120
 
 
@@ -42,7 +42,7 @@ def _built() -> ctypes.CDLL | str:
 
 
 def library() -> ctypes.CDLL | None:
-    """Functions of row.c and pages.c, with AVX512-BF16 those of attention.c too. torch is imported already.
+    """Functions of the sources in this folder, `attend` with AVX512-BF16 alone. torch is imported already.
 
     None where there is no compiler, or it fails; `why_none` says why.
     """
@@ -102,7 +102,7 @@ def _run(command: list[str]) -> None:
 def _fingerprint(compiler: str) -> str:
     """A library serves the sources, the compiler and the processor that it was made for."""
     about = hashlib.sha256(" ".join((compiler, *_FLAGS)).encode())
-    for source in (_HEADER, *_SOURCES):
+    for source in (*_HEADERS, *_SOURCES):
         about.update(source.read_bytes())
     about.update(subprocess.run([*compiler.split(), "--version"], capture_output=True, timeout=30, check=False).stdout)
     try:

@@ -14,6 +14,7 @@ import torch
 from qserve.core.kernel_shapes import filled_length
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import library, why_none
+from qserve.model.cpu.layers import CompiledLayers, Reads, tell_begin
 
 __all__ = ["Attend", "DenseBody"]
 
@@ -40,11 +41,12 @@ class DenseBody:
     """What `DenseBody.of` made of a model without its head."""
 
     body: Any
+    layers: CompiledLayers | None = None
 
     @classmethod
     def of(cls, body: Any) -> DenseBody | None:
         """For a body that is made of such layers and lies in bf16 on a CPU, where there is a compiled library."""
-        return cls(body) if _suits(body) and library() is not None else None
+        return cls(body, CompiledLayers.of(body)) if _suits(body) and library() is not None else None
 
     @staticmethod
     def why_not(body: Any) -> str | None:
@@ -52,13 +54,21 @@ class DenseBody:
         return why_none() if _suits(body) else None
 
     def __call__(
-        self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend, wanted: torch.Tensor | None = None
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        reads: Reads,
+        attend: Attend,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Last hidden states [tokens, hidden size] of `ids` [tokens].
+        """Last hidden states [tokens, hidden size] of `ids` [tokens], each of which attends to what `reads` says.
 
         Where `wanted` has places in the row, only of those, and the last layer goes on with them alone. Rows are
-        filled up to one of a few counts (`core/kernel_shapes.py`) for the products; `attend` sees the tokens alone.
+        filled up to one of a few counts (`core/kernel_shapes.py`) for oneDNN's products; `attend` does what `reads`
+        says where the layers are not compiled, and sees the tokens alone.
         """
+        if self.layers is not None:
+            return self.layers(ids, positions, reads, wanted)
         num_tokens = len(ids)
         if num_more := filled_length(num_tokens) - num_tokens:
             ids, positions = (torch.nn.functional.pad(part, (0, num_more)) for part in (ids, positions))
@@ -66,7 +76,7 @@ class DenseBody:
         cos, sin = (angles[0].contiguous() for angles in self.body.rotary_emb(states[None], positions[None]))
         delta: torch.Tensor | None = None
         for layer in self.body.layers:
-            _tell_begin(layer)
+            tell_begin(layer)
             normed = _normed(layer.input_layernorm, states, delta)
             mixed = _attention(layer.self_attn, normed, cos, sin, attend, num_tokens)
             if wanted is not None and layer is self.body.layers[-1]:
@@ -86,12 +96,6 @@ def _suits(body: Any) -> bool:
         return False
     on_cpu = all(state.device.type == "cpu" for state in (*body.parameters(), *body.buffers()))
     return on_cpu and all(layer.input_layernorm.weight.dtype == torch.bfloat16 for layer in layers)
-
-
-def _tell_begin(layer: Any) -> None:
-    """What calling the layer itself would do first: signs of progress are such hooks (`batching/progress.py`)."""
-    for hook in layer._forward_pre_hooks.values():
-        hook(layer, ())
 
 
 def _attention(

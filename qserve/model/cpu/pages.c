@@ -7,8 +7,7 @@
 #include <stdlib.h>
 
 #include "bf16.h"
-
-int omp_get_max_threads(void); /* not every compiler that knows OpenMP brings its header */
+#include "threads.h"
 
 enum { LONGEST = 256, SHORTEST = 32, AT_ONCE = 4, PIECES_A_CORE = 4 };
 
@@ -118,8 +117,33 @@ static void join(float *part, long num, long step, long size, bf16 *out) {
 static long piece_length(const int64_t (*borders)[2], long num) {
     long keys = 0;
     for (long i = 0; i < num; i++) keys += borders[i][1] - borders[i][0];
-    const long even = keys / (PIECES_A_CORE * omp_get_max_threads());
+    const long even = keys / (PIECES_A_CORE * num_threads());
     return even < SHORTEST ? SHORTEST : even > LONGEST ? LONGEST : even / AT_ONCE * AT_ONCE;
+}
+
+/* A call: pieces of all sequences in order, those of sequence i from first[i] on; their results lie in `parts`. */
+typedef struct {
+    const pages *p;
+    const piece *pieces;
+    const long *first;
+    float *parts;
+    bf16 *out;
+    int failed;
+} call;
+
+static void one_piece(void *shared, long i) {
+    call *all = shared;
+    float *own = scratch(3, all->p->heads * LONGEST * sizeof(float));
+    if (!own) all->failed = 1;
+    else attend_piece(all->p, all->pieces + i, own, all->parts + i * all->p->heads * (2 + all->p->size));
+}
+
+static void one_sequence(void *shared, long i) {
+    const call *all = shared;
+    const long heads = all->p->heads, size = all->p->size, step = 2 + size;
+    for (long h = 0; h < heads; h++)
+        join(all->parts + (all->first[i] * heads + h) * step, all->first[i + 1] - all->first[i], heads * step, size,
+             all->out + (all->p->rows[i] * heads + h) * size);
 }
 
 /* q, out [tokens, heads, size]; keys, values [.., kv_heads, size]. The i-th of `num` sequences has its query in row
@@ -134,30 +158,16 @@ int attend_pages(const bf16 *q, const bf16 *keys, const bf16 *values, bf16 *out,
     piece *all = malloc(count * sizeof(piece));
     float *parts = malloc((size_t)count * heads * step * sizeof(float));
     long *first = malloc((num + 1) * sizeof(long));
-    int failed = !all || !parts || !first;
+    call one = {&p, all, first, parts, out, !all || !parts || !first};
     long n = 0;
-    for (long i = 0; i < num && !failed; i++) {
+    for (long i = 0; i < num && !one.failed; i++) {
         first[i] = n;
         for (long from = borders[i][0]; from < borders[i][1]; from += length)
             all[n++] = (piece){i, from, from + length < borders[i][1] ? from + length : borders[i][1]};
         first[i + 1] = n;
     }
-    if (!failed) {
-#pragma omp parallel reduction(| : failed)
-        {
-            float *own = malloc(heads * LONGEST * sizeof(float));
-            failed |= !own;
-#pragma omp for schedule(dynamic)
-            for (long i = 0; i < n; i++)
-                if (!failed) attend_piece(&p, all + i, own, parts + i * heads * step);
-            free(own);
-#pragma omp for collapse(2)
-            for (long i = 0; i < num; i++)
-                for (long h = 0; h < heads; h++)
-                    join(parts + (first[i] * heads + h) * step, first[i + 1] - first[i], heads * step, size,
-                         out + (rows[i] * heads + h) * size);
-        }
-    }
+    if (!one.failed) for_each(n, one_piece, &one);
+    if (!one.failed) for_each(num, one_sequence, &one);
     free(all), free(parts), free(first);
-    return failed;
+    return one.failed;
 }

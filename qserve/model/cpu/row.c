@@ -1,75 +1,108 @@
 /* What lies between the matrix products of a decoder layer, for one packed row of bf16 states on a CPU.
 
    In torch each of these is five to ten passes over memory in fp32; here it is one, rounded once at the end.
-   Matrices are row-major, a stride counts elements from one row to the next. bf16 is the upper half of an fp32.
-   OpenMP's run time is torch's own: a second one would fight with it for the cores (build.py). */
+   Matrices are row-major, a stride counts elements from one row to the next. bf16 is the upper half of an fp32. */
 
 #include "bf16.h"
+#include "threads.h"
 
-/* Elements for which it pays to wake another core: few tokens are done before it is there. */
-enum { WORTH_WAKING = 65536 };
+/* Elements for which it pays to share the work: few tokens are done before another core is there. */
+enum { WORTH_SHARING = 16384 };
+
+typedef struct {
+    bf16 *x, *out;
+    const bf16 *delta, *weight, *cos, *sin;
+    long tokens, width, heads, size, each;
+    float eps;
+    void (*one)(const void *, long);
+} tokens;
+
+static void some_tokens(void *shared, long index) {
+    const tokens *all = shared;
+    for (long t = index * all->each; t < (index + 1) * all->each && t < all->tokens; t++) all->one(all, t);
+}
+
+static void each_token(tokens *all, long elements) {
+    all->each = WORTH_SHARING / 4 / elements + 1;
+    if (all->tokens * elements <= WORTH_SHARING) all->each = all->tokens;
+    if (all->tokens) for_each((all->tokens + all->each - 1) / all->each, some_tokens, all);
+}
+
+static void norm_one(const void *shared, long t) {
+    const tokens *all = shared;
+    const long width = all->width;
+    bf16 *row = all->x + t * width, *to = all->out + t * width;
+    if (all->delta) {
+        const bf16 *more = all->delta + t * width;
+#pragma omp simd
+        for (long i = 0; i < width; i++) row[i] = narrow(wide(row[i]) + wide(more[i]));
+    }
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (long i = 0; i < width; i++) sum += wide(row[i]) * wide(row[i]);
+    const float factor = 1.0f / sqrtf(sum / (float)width + all->eps);
+    const bf16 *weight = all->weight;
+#pragma omp simd
+    for (long i = 0; i < width; i++) to[i] = narrow(wide(row[i]) * factor * wide(weight[i]));
+}
 
 /* x [tokens, width] += delta (NULL: nothing is added), rounded; out = x / rms(x) * weight. */
-void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long tokens, long width, float eps) {
-#pragma omp parallel for schedule(static) if (tokens * width > WORTH_WAKING)
-    for (long t = 0; t < tokens; t++) {
-        bf16 *row = x + t * width, *to = out + t * width;
-        if (delta) {
-            const bf16 *more = delta + t * width;
-#pragma omp simd
-            for (long i = 0; i < width; i++) row[i] = narrow(wide(row[i]) + wide(more[i]));
-        }
-        float sum = 0;
+void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, float eps) {
+    tokens all = {.x = x, .out = out, .delta = delta, .weight = weight, .tokens = num, .width = width, .eps = eps,
+                  .one = norm_one};
+    each_token(&all, width);
+}
+
+static void rotate_one(const void *shared, long t) {
+    const tokens *all = shared;
+    const bf16 *weight = all->weight;
+    const long size = all->size, half = size / 2;
+    const bf16 *c = all->cos + t * size, *s = all->sin + t * size;
+    for (long h = 0; h < all->heads; h++) {
+        bf16 *low = all->x + (t * all->heads + h) * size, *high = low + half;
+        float factor = 1.0f;
+        if (weight) {
+            float sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (long i = 0; i < width; i++) sum += wide(row[i]) * wide(row[i]);
-        float factor = 1.0f / sqrtf(sum / (float)width + eps);
+            for (long i = 0; i < size; i++) sum += wide(low[i]) * wide(low[i]);
+            factor = 1.0f / sqrtf(sum / (float)size + all->eps);
+        }
 #pragma omp simd
-        for (long i = 0; i < width; i++) to[i] = narrow(wide(row[i]) * factor * wide(weight[i]));
+        for (long i = 0; i < half; i++) {
+            float a = wide(low[i]) * factor, b = wide(high[i]) * factor;
+            if (weight) {
+                a *= wide(weight[i]);
+                b *= wide(weight[half + i]);
+            }
+            const float ca = wide(c[i]), sa = wide(s[i]);
+            low[i] = narrow(a * ca - b * sa);
+            high[i] = narrow(b * ca + a * sa);
+        }
     }
 }
 
 /* In place: x [tokens, heads, size], each head normed by weight [size] (NULL: not normed), then turned by the rotary
    angles cos, sin [tokens, size], whose halves are equal. */
-void norm_and_rotate(bf16 *x, const bf16 *weight, const bf16 *cos, const bf16 *sin, long tokens, long heads, long size,
+void norm_and_rotate(bf16 *x, const bf16 *weight, const bf16 *cos, const bf16 *sin, long num, long heads, long size,
                      float eps) {
-    const long half = size / 2;
-#pragma omp parallel for schedule(static) if (tokens * heads * size > WORTH_WAKING)
-    for (long t = 0; t < tokens; t++) {
-        const bf16 *c = cos + t * size, *s = sin + t * size;
-        for (long h = 0; h < heads; h++) {
-            bf16 *low = x + (t * heads + h) * size, *high = low + half;
-            float factor = 1.0f;
-            if (weight) {
-                float sum = 0;
-#pragma omp simd reduction(+ : sum)
-                for (long i = 0; i < size; i++) sum += wide(low[i]) * wide(low[i]);
-                factor = 1.0f / sqrtf(sum / (float)size + eps);
-            }
+    tokens all = {.x = x, .weight = weight, .cos = cos, .sin = sin, .tokens = num, .heads = heads, .size = size,
+                  .eps = eps, .one = rotate_one};
+    each_token(&all, heads * size);
+}
+
+static void gate_one(const void *shared, long t) {
+    const tokens *all = shared;
+    bf16 *row = all->x + t * all->width;
+    const bf16 *by = all->delta + t * all->width;
 #pragma omp simd
-            for (long i = 0; i < half; i++) {
-                float a = wide(low[i]) * factor, b = wide(high[i]) * factor;
-                if (weight) {
-                    a *= wide(weight[i]);
-                    b *= wide(weight[half + i]);
-                }
-                float ca = wide(c[i]), sa = wide(s[i]);
-                low[i] = narrow(a * ca - b * sa);
-                high[i] = narrow(b * ca + a * sa);
-            }
-        }
+    for (long i = 0; i < all->width; i++) {
+        const float g = wide(row[i]);
+        row[i] = narrow(g / (1.0f + exponential(-g)) * wide(by[i]));
     }
 }
 
 /* gate [tokens, width] becomes silu(gate) * up. */
-void silu_and_multiply(bf16 *gate, const bf16 *up, long tokens, long width) {
-#pragma omp parallel for schedule(static) if (tokens * width > WORTH_WAKING)
-    for (long t = 0; t < tokens; t++) {
-        bf16 *row = gate + t * width;
-        const bf16 *by = up + t * width;
-#pragma omp simd
-        for (long i = 0; i < width; i++) {
-            float g = wide(row[i]);
-            row[i] = narrow(g / (1.0f + exponential(-g)) * wide(by[i]));
-        }
-    }
+void silu_and_multiply(bf16 *gate, const bf16 *up, long num, long width) {
+    tokens all = {.x = gate, .delta = up, .tokens = num, .width = width, .one = gate_one};
+    each_token(&all, width);
 }

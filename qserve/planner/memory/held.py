@@ -1,7 +1,7 @@
 """What an engine keeps in memory of a quantized model on a device; not always what is stored, or asked for.
 
 Sources: transformers 5.19, quantizers/quantizer_finegrained_fp8.py and quantizer_compressed_tensors.py; bitsandbytes
-0.50, functional.py: _convert_weight_packed_for_cpu; vLLM's bitsandbytes_loader.py, _dequantize_dq (vllm#19742).
+0.50; qserve/model/cpu/linear.py; vLLM's bitsandbytes_loader.py, _dequantize_dq (vllm#19742).
 """
 
 from __future__ import annotations
@@ -47,11 +47,9 @@ def held_tensors(
 
 
 def held_quantization(quantization: CheckpointQuantization, dtype: str, device: Device) -> CheckpointQuantization:
-    """What is kept beside the packed weights: for a CPU's fused 4-bit kernel, scales in bf16, not quantized again."""
-    fused = device.kind == "cpu" and device.supports("bf16") and dtype == "bfloat16"
-    if quantization.scheme not in _BNB_4BIT or not fused:
-        return quantization
-    return replace(quantization, double_quant=False, scale_dtype="BF16")
+    """What is kept beside the packed weights: for a CPU's 4-bit products, scales in fp32, not quantized again."""
+    compiled = device.kind == "cpu" and dtype == "bfloat16"
+    return single_scales(quantization) if compiled else quantization
 
 
 def single_scales(quantization: CheckpointQuantization) -> CheckpointQuantization:

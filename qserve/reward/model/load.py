@@ -22,7 +22,7 @@ from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
-from qserve.model.packed_linear import pack_linears
+from qserve.model.packed_linear import compile_quantized, pack_linears
 from qserve.model.placement import check_cards, in_names_of
 from qserve.model.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, repack_quantized
 from qserve.planner.plan import Plan
@@ -117,6 +117,7 @@ def load_reward_model(
     body = _body(checkpoint, plan, on_progress).eval()
     for parameter in body.parameters():
         parameter.requires_grad_(False)
+    compile_quantized(body)
     repack_quantized(body, DTYPES[plan.dtype])
     files = MappedFiles.of(_folder(checkpoint))
     if pack_linears(body, files) or plan.quant.in_flight:

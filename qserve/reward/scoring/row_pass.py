@@ -9,9 +9,10 @@ import torch
 
 from qserve.model.cpu import kernels
 from qserve.model.cpu.dense import Attend, DenseBody
+from qserve.model.cpu.layers import Reads
 from qserve.reward.scoring.attention import RowLayout, segment_sdpa
 
-__all__ = ["RowPass", "attending"]
+__all__ = ["RowPass", "attending", "segments_of"]
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,24 @@ class RowPass:
         self, ids: torch.Tensor, positions: torch.Tensor, layout: RowLayout, wanted: torch.Tensor
     ) -> torch.Tensor:
         """Last hidden states [wanted, hidden size] of the row `ids` [tokens]. `wanted` are places in it."""
-        return self.dense(ids, positions, attending(layout), wanted)
+        segments = segments_of(layout)
+        return self.dense(ids, positions, Reads(segments), attending(layout, segments), wanted)
 
 
-def attending(layout: RowLayout) -> Attend:
-    """Attention over the row that `layout` describes, for every layer of a pass."""
+def segments_of(layout: RowLayout) -> torch.Tensor:
+    """The texts of a row as `kernels.attend` has them."""
     begins = {segment.start: index for index, segment in enumerate(layout.segments)}
-    segments = torch.tensor(
+    return torch.tensor(
         [
             (one.start, one.stop) * 2 + (begins[one.shared_start] if one.shared_stop > one.shared_start else -1,)
             for one in layout.segments
         ],
         dtype=torch.int64,
     )
+
+
+def attending(layout: RowLayout, segments: torch.Tensor) -> Attend:
+    """Attention over the row that `layout` describes, for every layer of a pass."""
 
     def attend(attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         size = attention.head_dim

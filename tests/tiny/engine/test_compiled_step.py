@@ -14,8 +14,11 @@ from transformers import AutoModelForCausalLM
 
 from qserve.engine.transformers.attention.report import attention_report
 from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.model import packed_linear
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import _built, why_none
+from qserve.model.cpu.dense import DenseBody
+from qserve.model.cpu.linear import takes_bfloat16
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import choices_of, prompts, running, sequence, tokens_of
 
@@ -84,16 +87,22 @@ def test_prompts_whose_beginning_is_in_the_pages(size: int) -> None:
     assert (out[-1] == 7.0).all()  # of no text
 
 
-@pytest.mark.parametrize("has_prompt_kernel", [True, False], ids=["all kernels", "without AVX512-BF16"])
+@pytest.mark.parametrize("kernels_of", ["all kernels", "without AVX512-BF16", "products of our own"])
 @pytest.mark.parametrize("limits", [{}, {"max_num_batched_tokens": 48}, {"kv_cache_tokens": 320}], ids=str)
 @pytest.mark.parametrize("family", ["qwen3", "qwen3-moe"])
 async def test_every_step_is_as_close_to_float32_as_the_library_is(
-    family: str, limits: dict[str, int], has_prompt_kernel: bool, monkeypatch: pytest.MonkeyPatch
+    family: str, limits: dict[str, int], kernels_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts whole and in chunks, shared beginnings, sequences that decode beside them, and in a tight pool."""
-    if not has_prompt_kernel:
+    if kernels_of == "without AVX512-BF16":
         monkeypatch.setattr(kernels, "can_attend", lambda size: False)
     exact, model = build(family), build(family).bfloat16()
+    if kernels_of == "products of our own":
+        if not takes_bfloat16():
+            pytest.skip("this processor multiplies by oneDNN's products")
+        monkeypatch.setattr(packed_linear, "_WORTH_PACKING_BYTES", 0)
+        packed_linear.pack_linears(model)
+        assert DenseBody.of(model.get_decoder()).layers is not None
     ours, library = [], []
     async with running(PagedBatcher, model, **limits) as batcher:
         assert batcher.attention == "compiled"

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, set_seed
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, set_seed
 
 from bench.random_checkpoint import write_tokenizer
 from qserve.demo import chat_model_path
 from qserve.demo.tasks import TASKS, held_out_exchanges
 from qserve.errors import MissingExtra
 from qserve.model import quantize
+from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.load import LoadedModel
 from qserve.model.weights_held import weights_by_kind
 from tests.tiny.engine.loading import load_planned, plan_of
@@ -72,7 +73,9 @@ def test_float16_is_loaded_as_such() -> None:
 def test_what_is_quantized_and_what_is_not(scheme: str) -> None:
     model = load_planned("demo", scheme).model
     for name, module in model.named_modules():
-        if name.endswith("_proj"):
+        if isinstance(module, CompiledLinear):
+            assert module.matrix.format == {"bnb-int8": "int8", "bnb-fp4": "fp4"}.get(scheme, "nf4"), name
+        elif name.endswith("_proj"):
             assert module.weight.dtype == (torch.int8 if scheme == "bnb-int8" else torch.uint8), name
         elif hasattr(module, "weight"):
             assert module.weight.dtype == torch.bfloat16, name
@@ -166,7 +169,10 @@ def test_without_bitsandbytes_the_command_is_named(monkeypatch: pytest.MonkeyPat
 
 def test_a_saved_quantized_checkpoint_is_loaded_again(tmp_path: Path) -> None:
     first = load_planned("demo", "bnb-int8")
-    first.model.save_pretrained(tmp_path)
+    eight_bit = BitsAndBytesConfig(load_in_8bit=True)
+    AutoModelForCausalLM.from_pretrained(
+        chat_model_path(), dtype=torch.bfloat16, quantization_config=eight_bit
+    ).save_pretrained(tmp_path)
     first.tokenizer.save_pretrained(tmp_path)
     again = load_planned(str(tmp_path))
     assert again.weights_bytes == pytest.approx(plan_of(str(tmp_path)).devices[0].weights_bytes, rel=0.01)

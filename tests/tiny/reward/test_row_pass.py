@@ -17,7 +17,7 @@ from qserve.reward.model.load import LoadedReward
 from qserve.reward.scoring.attention import RowLayout, Segment, segment_sdpa
 from qserve.reward.scoring.forward import PooledText, forward_packed
 from qserve.reward.scoring.pooling import Pooled
-from qserve.reward.scoring.row_pass import RowPass, attending
+from qserve.reward.scoring.row_pass import RowPass, attending, segments_of
 from qserve.reward.scoring.rows import grouped
 from qserve.reward.scoring.scorer import RewardScorer
 from tests.tiny.reward.test_formats import texts
@@ -81,7 +81,7 @@ def test_attention_is_that_of_torch(size: int, heads: tuple[int, int]) -> None:
     )
     q, k, v = (torch.randn(sum(lengths), num * size, dtype=torch.bfloat16) for num in (heads[0], heads[1], heads[1]))
     module = SimpleNamespace(head_dim=size, scaling=size**-0.5)
-    found = attending(layout)(module, 3 * q, k, v).float()
+    found = attending(layout, segments_of(layout))(module, 3 * q, k, v).float()
     apart = [part.float().view(1, len(part), -1, size).transpose(1, 2) for part in (3 * q, k, v)]
     true = segment_sdpa(torch.nn.Identity(), apart[0], apart[1], apart[2], None, size**-0.5, layout=layout)[0]
     assert torch.allclose(found, true.flatten(2)[0], atol=2e-2, rtol=2e-2)

@@ -20,6 +20,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from qserve.model.cpu import kernels
 from qserve.model.cpu.dense import DenseBody
+from qserve.model.cpu.layers import Reads
 from qserve.model.sdpa import causal_prompt
 
 __all__ = ["COMPILED", "compile_steps", "why_not_compiled"]
@@ -47,8 +48,13 @@ def compile_steps(model: Any, cache: Any) -> Callable[[], None] | None:
     ) -> MoeModelOutputWithPast:
         if kwargs.get("cache") is not cache or input_ids is None or position_ids is None:
             return library(input_ids=input_ids, position_ids=position_ids, **kwargs)
+        if dense.layers is not None:
+            # What torch computes beside this is small, and OpenMP's threads would spin on the cores that ours work on.
+            # Of this thread, which generates: others keep theirs.
+            torch.set_num_threads(1)
         step = _Step.of(allocator, kwargs)
-        return MoeModelOutputWithPast(last_hidden_state=dense(input_ids[0], position_ids[0], step.attend)[None])
+        states = dense(input_ids[0], position_ids[0], step.reads(), step.attend)
+        return MoeModelOutputWithPast(last_hidden_state=states[None])
 
     body.forward = forward
     return lambda: delattr(body, "forward")
@@ -99,6 +105,11 @@ class _Step:
             spans=torch.tensor([span[2:] for span in decoding], dtype=torch.int64),
             texts=torch.tensor(prompts, dtype=torch.int64),
         )
+
+    def reads(self) -> Reads:
+        """The same for layers that run compiled."""
+        caches = {index: (keys.flatten(1), values.flatten(1)) for index, (keys, values) in self.views.items()}
+        return Reads(self.texts, self.rows, self.spans, self.places, self.written, caches)
 
     def attend(self, attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """A layer's attention (`dense.Attend`); the new keys and values are in the cache afterwards."""

@@ -1,0 +1,94 @@
+/* Decoder layers from one product to the next, without a way back to Python in between.
+
+   A layer's time with few tokens is that of reading its weights; what lies between two products takes some microseconds,
+   if nobody has to be woken for it. */
+
+#include <string.h>
+
+#include "bf16.h"
+#include "products.h"
+
+void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long tokens, long width, float eps);
+void norm_and_rotate(bf16 *x, const bf16 *weight, const bf16 *cos, const bf16 *sin, long tokens, long heads, long size,
+                     float eps);
+int attend_pages(const bf16 *q, const bf16 *keys, const bf16 *values, bf16 *out, const int64_t *rows,
+                 const int64_t (*borders)[2], const int64_t *places, long num, long heads, long kv_heads, long size,
+                 float scale);
+#ifdef __AVX512BF16__
+int attend(const bf16 *q, const bf16 *k, const bf16 *v, const int64_t *places, bf16 *out, long heads, long kv_heads,
+           long size, float scale, const void *texts, long num_texts);
+#endif
+
+/* A layer's weights; keys and values: its cache [rows][kv_heads * size], NULL: none. Norms of heads may be NULL; so may
+   gate, up and down, of which somebody else takes care. */
+typedef struct {
+    const bf16 *input_norm, *post_norm, *query_norm, *key_norm;
+    const matrix *query, *key, *value, *output, *gate, *up, *down;
+    bf16 *keys, *values;
+} layer;
+
+/* What the layers of a step share. Rows [tokens][..] in bf16; `delta` is what the layer before has to add to `states`, if
+   there was one. `written`: the row of the cache of each token; `places`: rows of all keys that are read (NULL: the new
+   keys alone). Sequences that decode: num_rows, as `attend_pages` has them; texts: as `attend`. */
+typedef struct {
+    int64_t tokens, hidden, heads, kv_heads, size, inner, has_delta, num_rows, num_texts;
+    float eps, head_eps, scaling, unused;
+    bf16 *states, *delta, *normed, *query, *key, *value, *mixed, *gate;
+    const bf16 *cos, *sin;
+    const int64_t *written, *places, *rows, *spans, *texts;
+} step;
+
+static void write_cache(const layer *one, const step *s) {
+    const long width = s->kv_heads * s->size;
+    for (long t = 0; t < s->tokens; t++) {
+        memcpy(one->keys + s->written[t] * width, s->key + t * width, width * sizeof(bf16));
+        memcpy(one->values + s->written[t] * width, s->value + t * width, width * sizeof(bf16));
+    }
+}
+
+static int mix(const layer *one, const step *s) {
+    const bf16 *keys = s->places ? one->keys : s->key, *values = s->places ? one->values : s->value;
+    int failed = 0;
+    if (s->num_rows)
+        failed |= attend_pages(s->query, keys, values, s->mixed, s->rows, (const int64_t(*)[2])s->spans, s->places,
+                               s->num_rows, s->heads, s->kv_heads, s->size, s->scaling);
+#ifdef __AVX512BF16__
+    if (s->num_texts)
+        failed |= attend(s->query, keys, values, s->places, s->mixed, s->heads, s->kv_heads, s->size, s->scaling, s->texts,
+                         s->num_texts);
+#endif
+    return failed;
+}
+
+/* To `mixed`, the values that attention has mixed. */
+int attend_layer(const layer *one, const step *s) {
+    add_rms_norm(s->states, s->has_delta ? s->delta : NULL, one->input_norm, s->normed, s->tokens, s->hidden, s->eps);
+    const long wide = s->heads * s->size, narrow = s->kv_heads * s->size;
+    const product all[] = {{one->query, s->query, NULL, wide}, {one->key, s->key, NULL, narrow},
+                           {one->value, s->value, NULL, narrow}};
+    if (multiply(all, 3, s->normed, s->tokens)) return 1;
+    norm_and_rotate(s->query, one->query_norm, s->cos, s->sin, s->tokens, s->heads, s->size, s->head_eps);
+    norm_and_rotate(s->key, one->key_norm, s->cos, s->sin, s->tokens, s->kv_heads, s->size, s->head_eps);
+    if (one->keys) write_cache(one, s);
+    return mix(one, s);
+}
+
+/* From `mixed` to `delta`; without a gate to `normed`, what the rest of the layer reads. */
+int finish_layer(const layer *one, const step *s) {
+    const product output = {one->output, s->delta, NULL, s->hidden};
+    if (multiply(&output, 1, s->mixed, s->tokens)) return 1;
+    add_rms_norm(s->states, s->delta, one->post_norm, s->normed, s->tokens, s->hidden, s->eps);
+    if (!one->gate) return 0;
+    if (multiply_gated(one->gate, one->up, s->normed, s->tokens, s->gate)) return 1;
+    const product down = {one->down, s->delta, NULL, s->hidden};
+    return multiply(&down, 1, s->gate, s->tokens);
+}
+
+/* Both for `num` layers, one after the other. 0, or 1 where memory ran out. */
+int run_layers(const layer *all, long num, step *s) {
+    for (long i = 0; i < num; i++) {
+        if (attend_layer(all + i, s) || finish_layer(all + i, s)) return 1;
+        s->has_delta = 1;
+    }
+    return 0;
+}

@@ -1,0 +1,233 @@
+"""Tokens through decoder layers whose linear layers are all `CompiledLinear`: a step in one call (layers.c).
+
+Long steps go layer by layer, so that each can be told as progress; experts are computed by the library's module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qserve.model.cpu import kernels
+from qserve.model.cpu.build import library
+from qserve.model.cpu.linear import CompiledLinear
+from qserve.model.cpu.matrix import CMatrix
+
+__all__ = ["CompiledLayers", "Reads"]
+
+# Tokens of a step that is over before anybody looks for progress.
+_AT_ONCE = 64
+_EMPTY = torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What each token attends to, for all layers of a pass.
+
+    Attributes:
+        texts: int64 [texts, 5], as `kernels.attend` has them.
+        rows: int64, which tokens are the one of a sequence that decodes.
+        spans: int64 [len(rows), 2], where the keys of those begin and end in `places`.
+        places: int64, the row of each key in the cache; None where the new keys are all there are.
+        written: int64 [tokens], the row of each new key in the cache; None without a cache.
+        caches: keys and values of each layer, [rows, kv_heads · size]; None without a cache.
+
+    """
+
+    texts: torch.Tensor
+    rows: torch.Tensor = _EMPTY
+    spans: torch.Tensor = _EMPTY
+    places: torch.Tensor | None = None
+    written: torch.Tensor | None = None
+    caches: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+
+
+class _CLayer(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("input_norm", "post_norm", "query_norm", "key_norm")),
+        *((name, ctypes.POINTER(CMatrix)) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        *((name, ctypes.c_void_p) for name in ("keys", "values")),
+    )  # type: ignore[assignment]
+
+
+_COUNTS = ("tokens", "hidden", "heads", "kv_heads", "size", "inner", "has_delta", "num_rows", "num_texts")
+_ROWS = ("states", "delta", "normed", "query", "key", "value", "mixed", "gate", "cos", "sin")
+_PLACES = ("written", "places", "rows", "spans", "texts")
+
+
+class _CStep(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in _COUNTS),
+        *((name, ctypes.c_float) for name in ("eps", "head_eps", "scaling", "unused")),
+        *((name, ctypes.c_void_p) for name in (*_ROWS, *_PLACES)),
+    )  # type: ignore[assignment]
+
+
+class CompiledLayers:
+    """The layers of a body that suits (`dense.py`)."""
+
+    def __init__(self, body: Any) -> None:
+        self._body = body
+        self._layers = list(body.layers)
+        self._c = (_CLayer * len(self._layers))(*map(_layer_of, self._layers))
+        attention = self._layers[0].self_attn
+        self._size, self._scaling = attention.head_dim, attention.scaling
+        self._query, self._kv = attention.q_proj.out_features, attention.k_proj.out_features
+        self._inner = max((one.mlp.gate_proj.out_features for one in self._layers if _is_dense(one.mlp)), default=0)
+        norm = getattr(attention, "q_norm", None)
+        self._head_eps = 0.0 if norm is None else norm.variance_epsilon
+
+    @classmethod
+    def of(cls, body: Any) -> CompiledLayers | None:
+        """None where a linear layer is none of ours, or attention takes no prompts for heads of this size."""
+        linears = (part for layer in body.layers for part in _linears(layer))
+        if not all(isinstance(part, CompiledLinear) for part in linears) or not _kinds_agree(body.layers):
+            return None
+        return cls(body) if kernels.can_attend(body.layers[0].self_attn.head_dim) else None
+
+    def __call__(
+        self, ids: torch.Tensor, positions: torch.Tensor, reads: Reads, wanted: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Last hidden states [tokens, hidden size] of `ids` [tokens]; of the places `wanted` only, if there are any."""
+        states = self._body.embed_tokens(ids).contiguous()
+        cos, sin = (angles[0].contiguous() for angles in self._body.rotary_emb(states[None], positions[None]))
+        step = self._step(states, cos, sin, reads)
+        self._with_caches(reads)
+        last = len(self._layers) - 1 if wanted is not None else len(self._layers)
+        self._run(step, last)
+        if wanted is not None:
+            step = self._finish_wanted(step, wanted)
+        norm = self._body.norm
+        return kernels.add_rms_norm(step.tensors["states"], step.tensors["delta"], norm.weight, norm.variance_epsilon)
+
+    def _run(self, step: _Step, stop: int) -> None:
+        """The first `stop` layers."""
+        begun = 0
+        while begun < stop:
+            layer = self._layers[begun]
+            tell_begin(layer)
+            if not _is_dense(layer.mlp):
+                self._attend(begun, step)
+                self._mix_experts(begun, step)
+            count = stop - begun if len(step.tensors["states"]) <= _AT_ONCE and self._inner and self._all_dense else 1
+            if _is_dense(layer.mlp):
+                _call("run_layers", self._at(begun), ctypes.c_long(count), ctypes.byref(step.c))
+            begun += count
+            step.c.has_delta = 1
+
+    @property
+    def _all_dense(self) -> bool:
+        return all(_is_dense(layer.mlp) for layer in self._layers)
+
+    def _at(self, index: int) -> Any:
+        return ctypes.byref(self._c, index * ctypes.sizeof(_CLayer))
+
+    def _attend(self, index: int, step: _Step) -> None:
+        _call("attend_layer", self._at(index), ctypes.byref(step.c))
+
+    def _mix_experts(self, index: int, step: _Step) -> None:
+        """The rest of a layer with experts."""
+        _call("finish_layer", self._at(index), ctypes.byref(step.c))
+        step.tensors["delta"].copy_(self._layers[index].mlp(step.tensors["normed"][None])[0])
+
+    def _finish_wanted(self, step: _Step, wanted: torch.Tensor) -> _Step:
+        """The last layer, of which only some rows are needed beyond attention."""
+        last = len(self._layers) - 1
+        tell_begin(self._layers[last])
+        self._attend(last, step)
+        tensors = {name: step.tensors[name][wanted].contiguous() for name in ("states", "mixed")}
+        fewer = self._step(tensors["states"], None, None, None, mixed=tensors["mixed"])
+        if _is_dense(self._layers[last].mlp):
+            _call("finish_layer", self._at(last), ctypes.byref(fewer.c))
+        else:
+            self._mix_experts(last, fewer)
+        return fewer
+
+    def _with_caches(self, reads: Reads) -> None:
+        for layer, c in zip(self._layers, self._c, strict=True):
+            found = None if reads.caches is None else reads.caches[layer.self_attn.layer_idx]
+            c.keys, c.values = (None, None) if found is None else (found[0].data_ptr(), found[1].data_ptr())
+
+    def _step(
+        self,
+        states: torch.Tensor,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        reads: Reads | None,
+        mixed: torch.Tensor | None = None,
+    ) -> _Step:
+        tokens, hidden = states.shape
+        widths = {"delta": hidden, "normed": hidden, "query": self._query, "key": self._kv, "value": self._kv}
+        tensors = {name: states.new_empty(tokens, width) for name, width in widths.items()}
+        tensors |= {"states": states, "gate": states.new_empty(tokens, self._inner)}
+        tensors["mixed"] = states.new_zeros(tokens, self._query) if mixed is None else mixed
+        rows = {**tensors, "cos": cos, "sin": sin}
+        places = {name: getattr(reads, name, None) for name in _PLACES}
+        counts = {
+            "tokens": tokens, "hidden": hidden, "heads": self._query // self._size, "kv_heads": self._kv // self._size,
+            "size": self._size, "inner": self._inner, "num_rows": 0 if reads is None else len(reads.rows),
+            "num_texts": 0 if reads is None else len(reads.texts),
+        }  # fmt: skip
+        addresses = {name: None if one is None else one.data_ptr() for name, one in {**rows, **places}.items()}
+        eps = self._layers[0].input_layernorm.variance_epsilon
+        c = _CStep(**counts, eps=eps, head_eps=self._head_eps, scaling=self._scaling, **addresses)
+        return _Step(c, tensors, tuple(one for one in (cos, sin, *places.values()) if one is not None))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What C writes and reads, and the tensors whose memory that is."""
+
+    c: _CStep
+    tensors: dict[str, torch.Tensor]
+    read: tuple[torch.Tensor, ...]
+
+
+def tell_begin(layer: Any) -> None:
+    """What calling the layer itself would do first: signs of progress are such hooks (`batching/progress.py`)."""
+    for hook in layer._forward_pre_hooks.values():
+        hook(layer, ())
+
+
+def _is_dense(mlp: Any) -> bool:
+    return hasattr(mlp, "gate_proj")
+
+
+def _linears(layer: Any) -> list[Any]:
+    attention, mlp = layer.self_attn, layer.mlp
+    found = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    return found + ([mlp.gate_proj, mlp.up_proj, mlp.down_proj] if _is_dense(mlp) else [])
+
+
+def _kinds_agree(layers: Any) -> bool:
+    """Products of one phase read the states prepared once: their formats are the same."""
+    for layer in layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        groups = [(attention.q_proj, attention.k_proj, attention.v_proj)]
+        groups += [(mlp.gate_proj, mlp.up_proj)] if _is_dense(mlp) else []
+        if any(len({_prepared(one.matrix) for one in group}) > 1 for group in groups):
+            return False
+    return True
+
+
+def _prepared(matrix: Any) -> tuple[int, int, bool]:
+    return matrix.kind, matrix.block, matrix.offsets is not None
+
+
+def _layer_of(layer: Any) -> _CLayer:
+    attention = layer.self_attn
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    matrices = [ctypes.pointer(one.matrix.c) for one in _linears(layer)]
+    missing = [None] * (7 - len(matrices))
+    return _CLayer(*(None if one is None else one.weight.data_ptr() for one in norms), *matrices, *missing, None, None)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    found = library()
+    assert found is not None, "whoever made these layers asked for it"
+    if getattr(found, name)(*arguments):
+        raise MemoryError("a step of the decoder's layers")

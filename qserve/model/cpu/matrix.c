@@ -1,0 +1,303 @@
+/* Products of a few or many rows with a panel of a stored weight, for processors with AVX512-BF16 and -VNNI.
+
+   Up to 8 rows the weights are read as they are stored: the time is that of memory.
+     BFLOAT16  pairs of inputs by vdpbf16ps.
+     INT8      integers against activations in planes of 8 bits (vpdpbusd), two of them or three (panels.c): the sums are
+               exact, and the rounding of activations is finer than that of bf16 sums.
+     CODES     values in bf16 out of a table of 16 (vpermw), pairs by vdpbf16ps, the scale in fp32 once a block.
+   For more rows a panel is unpacked once to bf16 and stays in the cache for all of them. Without these: below. */
+
+#include "matrix.h"
+#include "panels.h"
+#include "threads.h"
+
+#include <string.h>
+
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BW__)
+
+#include <immintrin.h>
+
+#define ALWAYS static inline __attribute__((always_inline))
+enum { AHEAD = 4096 }; /* bytes: the hardware's own prefetching stops at each page */
+
+ALWAYS __m512bh bf16s(const void *at) { return (__m512bh)_mm512_loadu_si512(at); }
+ALWAYS __m512i four_bytes(const void *at) {
+    int32_t both;
+    memcpy(&both, at, sizeof both);
+    return _mm512_set1_epi32(both);
+}
+
+int prepare(operand *x, const matrix *w) {
+    if (x->rows > FEW_ROWS) return 0;
+    if (w->kind == INT8) return split_in_planes(x, w->in);
+    return w->kind == CODES && w->offsets ? sum_blocks(x, w->in, w->block) : 0;
+}
+
+/* Two inputs of 16 outputs in fp32 to pairs in bf16. */
+ALWAYS void store_pairs(__m512 even, __m512 odd, bf16 *to) {
+    const __m512i order = _mm512_setr_epi32(0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005,
+                                            0x00160006, 0x00170007, 0x00180008, 0x00190009, 0x001a000a, 0x001b000b,
+                                            0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
+}
+
+static void unpack_integers(const matrix *w, long index, bf16 *to) {
+    const uint8_t *panel = w->codes + index * panel_bytes(w);
+    const __m512i byte = _mm512_set1_epi32(255), zero = _mm512_set1_epi32(128);
+    for (long k = 0; k < w->in; k += 4, panel += 4 * PANEL)
+        for (int v = 0; v < 2; v++) {
+            const __m512i four = _mm512_loadu_si512(panel + v * 4 * LANE);
+            for (int pair = 0; pair < 2; pair++) {
+                const __m512i even = _mm512_and_si512(_mm512_srli_epi32(four, 16 * pair), byte);
+                const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(four, 16 * pair + 8), byte);
+                store_pairs(_mm512_cvtepi32_ps(_mm512_sub_epi32(even, zero)),
+                            _mm512_cvtepi32_ps(_mm512_sub_epi32(odd, zero)),
+                            to + ((k / 2 + pair) * PANEL + v * LANE) * 2);
+            }
+        }
+}
+
+static void unpack_codes(const matrix *w, long index, bf16 *to) {
+    const uint8_t *panel = w->codes + index * panel_bytes(w);
+    const long blocks = w->in / w->block;
+    const __m512 table = _mm512_loadu_ps(w->values);
+    for (long k = 0; k < w->in; k += 8, panel += 4 * PANEL)
+        for (int v = 0; v < 2; v++) {
+            const __m512i eight = _mm512_loadu_si512(panel + v * 4 * LANE);
+            const long at = (index * blocks + k / w->block) * PANEL + v * LANE;
+            const __m512 scale = _mm512_loadu_ps(w->scales + at);
+            const __m512 offset = w->offsets ? _mm512_loadu_ps(w->offsets + at) : _mm512_setzero_ps();
+            for (int t = 0; t < 4; t++) { /* an index of vpermps has four bits: those above it are ignored */
+                __m512 even = _mm512_permutexvar_ps(_mm512_srli_epi32(eight, 4 * t), table);
+                __m512 odd = _mm512_permutexvar_ps(_mm512_srli_epi32(eight, 16 + 4 * t), table);
+                even = _mm512_mul_ps(even, scale), odd = _mm512_mul_ps(odd, scale);
+                if (w->offsets) even = _mm512_add_ps(even, offset), odd = _mm512_add_ps(odd, offset);
+                store_pairs(even, odd, to + ((k / 2 + t) * PANEL + v * LANE) * 2);
+            }
+        }
+}
+
+int has_unpacked(void) { return 1; }
+
+const bf16 *unpacked(const matrix *w, long index) {
+    if (w->kind == BFLOAT16) return (const bf16 *)(w->codes + index * panel_bytes(w));
+    bf16 *to = scratch(1, (size_t)w->in * PANEL * sizeof(bf16));
+    if (to && w->kind == INT8) unpack_integers(w, index, to);
+    if (to && w->kind == CODES) unpack_codes(w, index, to);
+    return to;
+}
+
+/* rows x 32 of a panel in bf16, [in / 2][32][2]. */
+ALWAYS void by_pairs(const bf16 *panel, long in, const bf16 *x, long stride, const int rows, float *result) {
+    __m512 sum[MOST_ROWS][2];
+    for (int m = 0; m < rows; m++) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
+    for (long k = 0; k < in; k += 2, panel += 2 * PANEL) {
+        const __m512bh a = bf16s(panel), b = bf16s(panel + 2 * LANE);
+        _mm_prefetch((const char *)panel + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)panel + AHEAD + 64, _MM_HINT_T0);
+#pragma GCC unroll 12
+        for (int m = 0; m < rows; m++) {
+            const __m512bh pair = (__m512bh)four_bytes(x + m * stride + k);
+            sum[m][0] = _mm512_dpbf16_ps(sum[m][0], pair, a);
+            sum[m][1] = _mm512_dpbf16_ps(sum[m][1], pair, b);
+        }
+    }
+    for (int m = 0; m < rows; m++)
+        for (int v = 0; v < 2; v++) _mm512_storeu_ps(result + m * PANEL + v * LANE, sum[m][v]);
+}
+
+/* What the third plane of a group adds. */
+static void add_rest(const uint8_t *panel, const operand *x, long row, long in, long g, __m512 *sum) {
+    const long at = row * (in / GROUP) + g;
+    __m512i rest[2] = {_mm512_set1_epi32(x->rest_sums[at]), _mm512_set1_epi32(x->rest_sums[at])};
+    for (long k = g * GROUP; k < (g + 1) * GROUP; k += 4, panel += 128)
+        for (int v = 0; v < 2; v++)
+            rest[v] = _mm512_dpbusd_epi32(rest[v], _mm512_loadu_si512(panel + 64 * v), four_bytes(x->rest + row * in + k));
+    const __m512 scale = _mm512_set1_ps(x->scales[at] / 254.0f);
+    for (int v = 0; v < 2; v++) sum[v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(rest[v]), scale, sum[v]);
+}
+
+/* Up to 4 rows x 32 of a panel of integers. */
+ALWAYS void by_planes(const uint8_t *panel, long in, const operand *x, long first, const int rows, __m512 (*sum)[2]) {
+    const long groups = in / GROUP;
+    for (int m = 0; m < rows; m++) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
+    for (long g = 0; g < groups; g++) {
+        __m512i high[4][2], low[4][2];
+        for (int m = 0; m < rows; m++) {
+            high[m][0] = high[m][1] = _mm512_set1_epi32(x->high_sums[(first + m) * groups + g]);
+            low[m][0] = low[m][1] = _mm512_set1_epi32(x->low_sums[(first + m) * groups + g]);
+        }
+        for (long k = g * GROUP; k < (g + 1) * GROUP; k += 4, panel += 128) {
+            const __m512i a = _mm512_loadu_si512(panel), b = _mm512_loadu_si512(panel + 64);
+            _mm_prefetch((const char *)panel + AHEAD, _MM_HINT_T0);
+            _mm_prefetch((const char *)panel + AHEAD + 64, _MM_HINT_T0);
+#pragma GCC unroll 4
+            for (int m = 0; m < rows; m++) {
+                const __m512i h = four_bytes(x->high + (first + m) * in + k), l = four_bytes(x->low + (first + m) * in + k);
+                high[m][0] = _mm512_dpbusd_epi32(high[m][0], a, h);
+                high[m][1] = _mm512_dpbusd_epi32(high[m][1], b, h);
+                low[m][0] = _mm512_dpbusd_epi32(low[m][0], a, l);
+                low[m][1] = _mm512_dpbusd_epi32(low[m][1], b, l);
+            }
+        }
+        for (int m = 0; m < rows; m++) {
+            const __m512 scale = _mm512_set1_ps(x->scales[(first + m) * groups + g]);
+            for (int v = 0; v < 2; v++) {
+                const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(high[m][v], 8), low[m][v]);
+                sum[m][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(both), scale, sum[m][v]);
+            }
+            if (x->has_rest[(first + m) * groups + g]) add_rest(panel - 2 * GROUP * LANE, x, first + m, in, g, sum[m]);
+        }
+    }
+}
+
+ALWAYS void integers(const matrix *w, long index, const operand *x, long first, const int rows, float *result) {
+    const uint8_t *panel = w->codes + index * panel_bytes(w);
+    for (int done = 0; done < rows; done += 4) {
+        const int some = rows - done < 4 ? rows - done : 4;
+        __m512 sum[4][2];
+        by_planes(panel, w->in, x, first + done, some, sum);
+        for (int m = 0; m < some; m++)
+            for (int v = 0; v < 2; v++)
+                _mm512_storeu_ps(result + (done + m) * PANEL + v * LANE,
+                                 _mm512_mul_ps(sum[m][v], _mm512_loadu_ps(w->scales + index * PANEL + v * LANE)));
+    }
+}
+
+/* The values in bf16, twice: an index of vpermw has five bits, and the fifth belongs to the next code. */
+ALWAYS __m512i table_of(const matrix *w) {
+    bf16 twice[2 * LANE];
+    for (int i = 0; i < 2 * LANE; i++) twice[i] = narrow(w->values[i % LANE]);
+    return _mm512_loadu_si512(twice);
+}
+
+/* Up to 8 rows x 32 of a panel of codes; one row has two sums an output, or it would wait for each product. */
+ALWAYS void coded(const matrix *w, long index, const operand *x, long first, const int rows, float *result) {
+    const __m512i table = table_of(w);
+    const long blocks = w->in / w->block;
+    const uint8_t *panel = w->codes + index * panel_bytes(w);
+    const float *scales = w->scales + index * blocks * PANEL;
+    const float *offsets = w->offsets ? w->offsets + index * blocks * PANEL : NULL;
+    memset(result, 0, rows * PANEL * sizeof(float));
+    for (long g = 0; g < blocks; g++, scales += PANEL) {
+        __m512 sum[FEW_ROWS][2], more[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (int m = 0; m < rows; m++) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
+        for (long k = g * w->block; k < (g + 1) * w->block; k += 8, panel += 128) {
+            const __m512i a = _mm512_loadu_si512(panel), b = _mm512_loadu_si512(panel + 64);
+            _mm_prefetch((const char *)panel + AHEAD, _MM_HINT_T0);
+            _mm_prefetch((const char *)panel + AHEAD + 64, _MM_HINT_T0);
+#pragma GCC unroll 4
+            for (int t = 0; t < 4; t++) {
+                const __m512bh p = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(a, 4 * t), table);
+                const __m512bh q = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b, 4 * t), table);
+#pragma GCC unroll 8
+                for (int m = 0; m < rows; m++) {
+                    const __m512bh pair = (__m512bh)four_bytes(x->x + (first + m) * x->stride + k + 2 * t);
+                    if (rows == 1 && t % 2) {
+                        more[0] = _mm512_dpbf16_ps(more[0], pair, p);
+                        more[1] = _mm512_dpbf16_ps(more[1], pair, q);
+                    } else {
+                        sum[m][0] = _mm512_dpbf16_ps(sum[m][0], pair, p);
+                        sum[m][1] = _mm512_dpbf16_ps(sum[m][1], pair, q);
+                    }
+                }
+            }
+        }
+        for (int v = 0; v < 2; v++) {
+            const __m512 scale = _mm512_loadu_ps(scales + v * LANE);
+            if (rows == 1) sum[0][v] = _mm512_add_ps(sum[0][v], more[v]);
+            for (int m = 0; m < rows; m++) {
+                float *at = result + m * PANEL + v * LANE;
+                __m512 all = _mm512_fmadd_ps(sum[m][v], scale, _mm512_loadu_ps(at));
+                if (offsets)
+                    all = _mm512_fmadd_ps(_mm512_loadu_ps(offsets + g * PANEL + v * LANE),
+                                          _mm512_set1_ps(x->sums[(first + m) * blocks + g]), all);
+                _mm512_storeu_ps(at, all);
+            }
+        }
+    }
+}
+
+#define FOR_ROWS(call)                                                                                                 \
+    switch (rows) {                                                                                                    \
+    case 1: call(1); break;                                                                                            \
+    case 2: call(2); break;                                                                                            \
+    case 3: call(3); break;                                                                                            \
+    case 4: call(4); break;                                                                                            \
+    case 5: call(5); break;                                                                                            \
+    case 6: call(6); break;                                                                                            \
+    case 7: call(7); break;                                                                                            \
+    default: call(8);                                                                                                  \
+    }
+
+static void few_integers(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
+#define INTEGERS(n) integers(w, index, x, first, n, result)
+    FOR_ROWS(INTEGERS)
+}
+
+static void few_coded(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
+#define CODED(n) coded(w, index, x, first, n, result)
+    FOR_ROWS(CODED)
+}
+
+static void in_pairs(const bf16 *panel, long in, const bf16 *x, long stride, long rows, float *result) {
+#define PAIRS(n) by_pairs(panel, in, x, stride, n, result)
+    if (rows == 12) PAIRS(12);
+    else if (rows > 8) {
+        PAIRS(8);
+        in_pairs(panel, in, x + 8 * stride, stride, rows - 8, result + 8 * PANEL);
+    } else
+        FOR_ROWS(PAIRS)
+}
+
+void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
+    if (w->kind == INT8 && !panel) return few_integers(w, index, x, first, rows, result);
+    if (w->kind == CODES && !panel) return few_coded(w, index, x, first, rows, result);
+    in_pairs(panel ? panel : unpacked(w, index), w->in, x->x + first * x->stride, x->stride, rows, result);
+    if (w->kind != INT8) return;
+    for (long m = 0; m < rows; m++)
+        for (long i = 0; i < PANEL; i++) result[m * PANEL + i] *= w->scales[index * PANEL + i];
+}
+
+#else /* any other processor: pieces of a panel in fp32, which the compiler makes vectors of */
+
+typedef float lanes __attribute__((vector_size(4 * LANE)));
+enum { PIECE = 64 };
+
+int prepare(operand *x, const matrix *w) {
+    (void)x, (void)w;
+    return 0;
+}
+
+int has_unpacked(void) { return 0; }
+
+const bf16 *unpacked(const matrix *w, long index) {
+    (void)w, (void)index;
+    return NULL;
+}
+
+static void multiply_piece(const float *piece, const bf16 *x, long count, float *result) {
+    lanes low, high;
+    memcpy(&low, result, sizeof low), memcpy(&high, result + LANE, sizeof high);
+    for (long k = 0; k < count; k++, piece += PANEL) {
+        lanes a, b;
+        memcpy(&a, piece, sizeof a), memcpy(&b, piece + LANE, sizeof b);
+        low += a * wide(x[k]);
+        high += b * wide(x[k]);
+    }
+    memcpy(result, &low, sizeof low), memcpy(result + LANE, &high, sizeof high);
+}
+
+void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
+    float piece[PIECE * PANEL];
+    (void)panel;
+    memset(result, 0, rows * PANEL * sizeof(float));
+    for (long k = 0; k < w->in; k += PIECE) {
+        const long stop = k + PIECE < w->in ? k + PIECE : w->in;
+        unpack_floats(w, index, k, stop, piece);
+        for (long m = 0; m < rows; m++)
+            multiply_piece(piece, x->x + (first + m) * x->stride + k, stop - k, result + m * PANEL);
+    }
+}
+
+#endif

@@ -1,0 +1,56 @@
+/* A weight of a linear layer as the products of this folder read it, in the format that its checkpoint stores.
+
+   Outputs lie in panels of 32, filled up with zeros; within a panel, inputs come one after the other, so that a product
+   reads memory from end to end. 64 bytes hold 16 outputs, and of each
+     BFLOAT16  2 inputs;
+     INT8      4 inputs, + 128;
+     CODES     8 inputs, 4 bit each: in 16-bit piece j of an output, bits 4 t hold the code of input 2 t + j.
+   The weight is value(code) * scale: scales of INT8 are one an output, those of CODES [panel][in / block][32]. */
+
+#ifndef QSERVE_MATRIX_H
+#define QSERVE_MATRIX_H
+
+#include "bf16.h"
+
+enum { PANEL = 32, LANE = 16, BFLOAT16 = 0, INT8 = 1, CODES = 2, GROUP = 64, MOST_ROWS = 12, FEW_ROWS = 8 };
+
+typedef struct {
+    int64_t kind, out, in, block; /* block: inputs that share a scale, of CODES */
+    const uint8_t *codes;
+    const float *scales;
+    const float *offsets; /* of CODES, like scales: added to every weight of the block; NULL: none */
+    const float *values;  /* of CODES: 16 */
+    const bf16 *bias;     /* [out], NULL: none */
+} matrix;
+
+/* What is multiplied: `rows` rows of `x`, `stride` elements apart; the rest is made by `prepare` for few rows.
+   INT8: x = (256 high + low + rest / 254) * scale of its GROUP, `rest` where has_rest; sums = -128 * those of each plane,
+   to take the + 128 of the weights out.
+   CODES with offsets: sums over each block. */
+typedef struct {
+    const bf16 *x;
+    long rows, stride;
+    int8_t *high, *low, *rest;
+    uint8_t *has_rest;
+    float *scales, *sums;
+    int32_t *high_sums, *low_sums, *rest_sums;
+} operand;
+
+static inline long panels_of(const matrix *w) { return (w->out + PANEL - 1) / PANEL; }
+/* Bytes of a panel. */
+static inline long panel_bytes(const matrix *w) {
+    return w->in * PANEL * (w->kind == BFLOAT16 ? 4 : w->kind == INT8 ? 2 : 1) / 2;
+}
+
+/* Makes what products with `w` read beside x, in memory of the calling thread; 0, or 1 where there is none. */
+int prepare(operand *x, const matrix *w);
+/* result [rows][PANEL] of panel `index`, rows first to first + rows - 1 <= first + MOST_ROWS - 1, without bias. `panel`: what
+   `unpacked` returned, or NULL. */
+void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result);
+/* Whether products with many rows want a panel unpacked. */
+int has_unpacked(void);
+/* Panel `index` in bf16, [in / 2][PANEL][2], scales of INT8 left to the product; in memory of the calling thread until its
+   next call. NULL: there is none. */
+const bf16 *unpacked(const matrix *w, long index);
+
+#endif

@@ -1,0 +1,178 @@
+"""Weights of linear layers as the compiled products read them (matrix.h), each in the format that it is stored in."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+
+from qserve.errors import QserveError
+from qserve.model.cpu.build import library
+
+__all__ = [
+    "CMatrix",
+    "Matrix",
+    "bfloat16_matrix",
+    "codes_matrix",
+    "has_fast_products",
+    "int8_matrix",
+    "use_own_threads",
+]
+
+_PANEL, _LANE = 32, 16
+_BFLOAT16, _INT8, _CODES = 0, 1, 2
+_BITS = (16, 8, 4)
+_GROUP = 64  # inputs whose activations share a scale, for INT8
+_EIGHT = 8  # codes that lie side by side
+# Beyond so many rows a processor without the instructions multiplies faster with the whole weight in bf16.
+_FEW_ROWS = 32
+
+
+class CMatrix(ctypes.Structure):
+    """`matrix` of matrix.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("kind", "out", "in_", "block")),
+        *((name, ctypes.c_void_p) for name in ("codes", "scales", "offsets", "values", "bias")),
+    )  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight [out_features, in_features] and a bias or none.
+
+    `format` names what a weight is stored as: bfloat16, int8, nf4, fp4, int4. Tensors as in matrix.h.
+    """
+
+    format: str
+    kind: int
+    out_features: int
+    in_features: int
+    codes: torch.Tensor
+    scales: torch.Tensor | None = None
+    offsets: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    block: int = field(default=_GROUP)
+
+    @property
+    def code_bytes(self) -> int:
+        """What the weights themselves take."""
+        return self.out_features * self.in_features * _BITS[self.kind] // 8
+
+    @property
+    def scale_bytes(self) -> int:
+        """Scales and offsets."""
+        return sum(part.nbytes for part in (self.scales, self.offsets) if part is not None)
+
+    @cached_property
+    def c(self) -> CMatrix:
+        """For C; it holds addresses only, and must not outlive this object."""
+        parts = (self.codes, self.scales, self.offsets, self.values, self.bias)
+        addresses = (None if part is None else part.data_ptr() for part in parts)
+        return CMatrix(self.kind, self.out_features, self.in_features, self.block, *addresses)
+
+    def product(self, states: torch.Tensor) -> torch.Tensor:
+        """`states` [rows, in_features] in bf16 to [rows, out_features], sums in fp32, rounded once."""
+        rows = states.contiguous()
+        if len(rows) > _FEW_ROWS and not has_fast_products():
+            return torch.nn.functional.linear(rows, self.dense().to(torch.bfloat16), self.bias)
+        out = torch.empty(len(rows), self.out_features, dtype=torch.bfloat16)
+        failed = len(rows) and _compiled().product_of(
+            ctypes.byref(self.c), ctypes.c_void_p(rows.data_ptr()), ctypes.c_long(len(rows)),
+            ctypes.c_void_p(out.data_ptr()), None,
+        )  # fmt: skip
+        if failed:
+            raise MemoryError(f"a product of {len(rows)} rows with a weight of {self.codes.nbytes} bytes")
+        return out
+
+    def dense(self) -> torch.Tensor:
+        """The weight in fp32, [out_features, in_features]: what its format says."""
+        weight = torch.empty(self.out_features, self.in_features)
+        _compiled().dense_weight(ctypes.byref(self.c), ctypes.c_void_p(weight.data_ptr()))
+        return weight
+
+
+def bfloat16_matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Matrix | None:
+    """Of a plain weight in bf16; None for a shape that the products do not take."""
+    out, width = weight.shape
+    if width % 2 or weight.dtype != torch.bfloat16:
+        return None
+    parts = _padded(weight).view(-1, 2, _LANE, width // 2, 2).permute(0, 3, 1, 2, 4)
+    codes = _aligned(parts.contiguous().view(torch.uint8))
+    return Matrix("bfloat16", _BFLOAT16, out, width, codes, bias=_bf16(bias))
+
+
+def int8_matrix(weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None) -> Matrix | None:
+    """Of int8 `weight` [out, in] times fp32 `scales` [out]; None for a shape that the products do not take."""
+    out, width = weight.shape
+    if width % _GROUP:
+        return None
+    parts = _padded(weight).view(-1, 2, _LANE, width // 4, 4).permute(0, 3, 1, 2, 4).contiguous().view(torch.uint8)
+    codes = _aligned(parts.bitwise_xor_(128))  # two's complement + 128
+    return Matrix("int8", _INT8, out, width, codes, _padded(scales.float().flatten()), bias=_bf16(bias))
+
+
+def codes_matrix(
+    format: str,  # noqa: A002 - the field's name
+    codes: torch.Tensor,
+    values: torch.Tensor,
+    scales: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> Matrix | None:
+    """Of uint8 `codes` [out, in] below 16 that index `values` [16], times `scales` [out, blocks], plus `offsets`.
+
+    None for a shape that the products do not take.
+    """
+    out, width = codes.shape
+    blocks = scales.shape[1]
+    block = width // blocks
+    if width % blocks or block % _EIGHT:
+        return None
+    # output: panel, half, lane; input: eight, high or low byte, high or low half of it, odd or even
+    fours = _padded(codes).view(-1, 2, _LANE, width // _EIGHT, 2, 2, 2)
+    both = fours[..., 0, :] | fours[..., 1, :] << 4
+    packed = both.permute(0, 3, 1, 2, 5, 4).contiguous()
+    added = None if offsets is None else _by_panel(offsets)
+    table = _aligned(values.float().contiguous())
+    return Matrix(format, _CODES, out, width, _aligned(packed), _by_panel(scales), added, table, _bf16(bias), block)
+
+
+def use_own_threads() -> None:
+    """From now on the compiled kernels compute in threads of their own, as many as torch has, in place of OpenMP's."""
+    _compiled().use_threads(ctypes.c_long(torch.get_num_threads()))
+
+
+def _by_panel(scales: torch.Tensor) -> torch.Tensor:
+    """[out, blocks] to [panel, blocks, 32]."""
+    return _padded(scales.float()).view(-1, _PANEL, scales.shape[1]).transpose(1, 2).contiguous()
+
+
+def _padded(rows: torch.Tensor) -> torch.Tensor:
+    """With zeros up to a whole number of panels."""
+    missing = -len(rows) % _PANEL
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows.contiguous()
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """At a cache line, where torch's allocator puts whatever is its own."""
+    return tensor if tensor.data_ptr() % 64 == 0 else tensor.clone()
+
+
+def _bf16(bias: torch.Tensor | None) -> torch.Tensor | None:
+    return None if bias is None else bias.detach().to(torch.bfloat16).contiguous()
+
+
+def _compiled() -> ctypes.CDLL:
+    found = library()
+    if found is None:
+        raise QserveError("there is no compiled library")  # a mistake of ours: the caller asks first
+    return found
+
+
+def has_fast_products() -> bool:
+    """Whether products with many rows unpack a panel once for all of them, in bf16."""
+    return bool(_compiled().has_unpacked())

@@ -1,0 +1,15 @@
+/* What products on every processor are made of. */
+
+#ifndef QSERVE_PANELS_H
+#define QSERVE_PANELS_H
+
+#include "matrix.h"
+
+/* Panel `index`, inputs from to stop - 1, to [stop - from][PANEL]: value times scale, rounded once, plus an offset,
+   rounded once more. This is what the format says, bit by bit. */
+void unpack_floats(const matrix *w, long index, long from, long stop, float *to);
+/* Parts of `prepare`: 0, or 1 where memory ran out. */
+int split_in_planes(operand *x, long in);
+int sum_blocks(operand *x, long in, long block);
+
+#endif

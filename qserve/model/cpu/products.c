@@ -1,0 +1,140 @@
+#include "products.h"
+
+#include "panels.h"
+#include "threads.h"
+
+enum { TASK_BYTES = 1 << 16, MOST_PRODUCTS = 4, TASKS_A_THREAD = 4 };
+
+/* `ends`: of each product's tasks; a task is `step` panels. */
+typedef struct {
+    const product *all;
+    const matrix *up; /* gated: the other half of the only product */
+    operand x;
+    long num, step, ends[MOST_PRODUCTS];
+    int failed;
+} work;
+
+static void store(const product *one, long index, long row, const float *result) {
+    const long at = index * PANEL, count = one->w->out - at < PANEL ? one->w->out - at : PANEL;
+    const bf16 *bias = one->w->bias ? one->w->bias + at : NULL;
+    bf16 rounded[PANEL];
+    if (bias)
+        for (long i = 0; i < count; i++) rounded[i] = narrow(result[i] + wide(bias[i]));
+    else
+        for (long i = 0; i < PANEL; i++) rounded[i] = narrow(result[i]);
+    if (one->y32)
+        for (long i = 0; i < count; i++) one->y32[row * one->stride + at + i] = wide(rounded[i]);
+    else
+        for (long i = 0; i < count; i++) one->y[row * one->stride + at + i] = rounded[i];
+}
+
+static void gate_result(float *gate, const float *up) {
+    for (long i = 0; i < PANEL; i++) {
+        const float g = wide(narrow(gate[i]));
+        gate[i] = g / (1.0f + exponential(-g)) * wide(narrow(up[i]));
+    }
+}
+
+static long rows_at_once(const work *all) { return all->x.rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS; }
+
+/* All rows of one panel; `panel` is unpacked for many. */
+static int one_panel(const work *all, const product *one, long index) {
+    const int is_unpacked = all->x.rows > FEW_ROWS && one->w->kind != BFLOAT16 && has_unpacked();
+    const bf16 *panel = is_unpacked ? unpacked(one->w, index) : NULL;
+    if (is_unpacked && !panel) return 1;
+    float result[MOST_ROWS * PANEL];
+    for (long row = 0; row < all->x.rows; row += rows_at_once(all)) {
+        const long rows = all->x.rows - row < rows_at_once(all) ? all->x.rows - row : rows_at_once(all);
+        panel_product(one->w, index, panel, &all->x, row, rows, result);
+        for (long m = 0; m < rows; m++) store(one, index, row + m, result + m * PANEL);
+    }
+    return 0;
+}
+
+static int one_gated(const work *all, const product *one, long index) {
+    const int is_unpacked = all->x.rows > FEW_ROWS && one->w->kind != BFLOAT16 && has_unpacked();
+    const long rows = all->x.rows;
+    float *gates = scratch(2, (rows + MOST_ROWS) * PANEL * sizeof(float)), ups[MOST_ROWS * PANEL];
+    if (!gates) return 1;
+    const bf16 *panel = is_unpacked ? unpacked(one->w, index) : NULL;
+    if (is_unpacked && !panel) return 1;
+    for (long row = 0; row < rows; row += rows_at_once(all)) {
+        const long some = rows - row < rows_at_once(all) ? rows - row : rows_at_once(all);
+        panel_product(one->w, index, panel, &all->x, row, some, gates + row * PANEL);
+    }
+    panel = is_unpacked ? unpacked(all->up, index) : NULL; /* in the same memory */
+    for (long row = 0; row < rows; row += rows_at_once(all)) {
+        const long some = rows - row < rows_at_once(all) ? rows - row : rows_at_once(all);
+        panel_product(all->up, index, panel, &all->x, row, some, ups);
+        for (long m = 0; m < some; m++) {
+            float *gate = gates + (row + m) * PANEL;
+            gate_result(gate, ups + m * PANEL);
+            store(one, index, row + m, gate);
+        }
+    }
+    return 0;
+}
+
+static void some_panels(void *shared, long index) {
+    work *all = shared;
+    long which = 0;
+    while (index >= all->ends[which]) which++;
+    const product *one = all->all + which;
+    const long first = (index - (which ? all->ends[which - 1] : 0)) * all->step, panels = panels_of(one->w);
+    for (long i = first; i < first + all->step && i < panels; i++)
+        if (all->up ? one_gated(all, one, i) : one_panel(all, one, i)) all->failed = 1;
+}
+
+/* Few enough tasks that drawing one costs nothing, and so many that no thread waits long for the last. */
+static long panels_a_task(const product *all, long num) {
+    long panels = 0;
+    for (long i = 0; i < num; i++) panels += panels_of(all[i].w);
+    const long even = panels / (TASKS_A_THREAD * num_threads()), large = TASK_BYTES / panel_bytes(all->w) + 1;
+    const long step = even < large ? even : large;
+    return step < 1 ? 1 : step;
+}
+
+static int run(work *all) {
+    all->step = panels_a_task(all->all, all->num);
+    long tasks = 0;
+    for (long i = 0; i < all->num; i++) all->ends[i] = tasks += (panels_of(all->all[i].w) + all->step - 1) / all->step;
+    if (prepare(&all->x, all->all->w)) return 1;
+    for_each(tasks, some_panels, all);
+    return all->failed;
+}
+
+int multiply(const product *all, long num, const bf16 *x, long rows) {
+    work one = {.all = all, .num = num, .x = {.x = x, .rows = rows, .stride = all->w->in}};
+    return run(&one);
+}
+
+int multiply_gated(const matrix *gate, const matrix *up, const bf16 *x, long rows, bf16 *y) {
+    const product half = {gate, y, NULL, gate->out};
+    work one = {.all = &half, .up = up, .num = 1, .x = {.x = x, .rows = rows, .stride = gate->in}};
+    return run(&one);
+}
+
+/* y [rows][out] in bf16 (or y32 in fp32) of x [rows][in]: one product for callers outside. */
+int product_of(const matrix *w, const bf16 *x, long rows, bf16 *y, float *y32) {
+    const product one = {w, y, y32, w->out};
+    return multiply(&one, 1, x, rows);
+}
+
+typedef struct { const matrix *w; float *to; } dense;
+
+static void unpack_one(void *shared, long index) {
+    const dense *all = shared;
+    float piece[8 * PANEL];
+    for (long k = 0; k < all->w->in; k += 8) {
+        const long stop = k + 8 < all->w->in ? k + 8 : all->w->in;
+        unpack_floats(all->w, index, k, stop, piece);
+        for (long i = 0; i < PANEL && index * PANEL + i < all->w->out; i++)
+            for (long j = k; j < stop; j++) all->to[(index * PANEL + i) * all->w->in + j] = piece[(j - k) * PANEL + i];
+    }
+}
+
+/* The weight itself, [out][in] in fp32. */
+void dense_weight(const matrix *w, float *to) {
+    dense all = {w, to};
+    for_each(panels_of(w), unpack_one, &all);
+}

@@ -1,0 +1,21 @@
+/* Rows of states times stored weights, the panels shared among threads. */
+
+#ifndef QSERVE_PRODUCTS_H
+#define QSERVE_PRODUCTS_H
+
+#include "matrix.h"
+
+/* One product of several with the same states: y [rows][stride] in bf16, or y32 the same numbers in fp32. */
+typedef struct {
+    const matrix *w;
+    bf16 *y;
+    float *y32;
+    long stride;
+} product;
+
+/* All of `num` products of x [rows][in], whose weights are of one kind and block. 0, or 1 where memory ran out. */
+int multiply(const product *all, long num, const bf16 *x, long rows);
+/* y [rows][out of gate] = silu(x * gate) * (x * up), each rounded to bf16 first. 0, or 1 where memory ran out. */
+int multiply_gated(const matrix *gate, const matrix *up, const bf16 *x, long rows, bf16 *y);
+
+#endif

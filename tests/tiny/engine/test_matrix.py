@@ -1,0 +1,154 @@
+"""Weights in the formats that checkpoints store, and products with them: by the best kernels and by portable ones."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from bitsandbytes import functional as bitsandbytes
+from torch import nn
+
+from qserve.model.cpu import build
+from qserve.model.cpu.linear import CompiledLinear, compiled_from
+from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, int8_matrix, use_own_threads
+
+pytestmark = pytest.mark.skipif(build.why_none() is not None, reason=str(build.why_none()))
+
+COMPILERS = {"best": None, "without AVX512": "gcc -mno-avx512f", "plain": "gcc -mno-avx512f -mno-avx2 -mno-avx"}
+SHAPES = [(100, 256), (64, 1024)]
+ROWS = [1, 2, 3, 5, 8, 9, 12, 25, 40]
+
+
+@pytest.fixture(scope="module", params=COMPILERS, autouse=True)
+def compiler(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The library as this processor gets it, and as poorer ones do."""
+    kept, command = os.environ.get("CC"), COMPILERS[request.param]
+    if command is not None:
+        if os.uname().machine != "x86_64":
+            pytest.skip("these compiler flags are of x86-64")
+        os.environ["CC"] = command
+    build._built.cache_clear()
+    if build.why_none() is not None:
+        pytest.skip(str(build.why_none()))
+    yield request.param
+    os.environ.pop("CC", None)
+    if kept is not None:
+        os.environ["CC"] = kept
+    build._built.cache_clear()
+
+
+def weight_of(shape: tuple[int, int]) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))) / 20
+
+
+def four_bit(shape: tuple[int, int], kind: str, is_nested: bool) -> tuple[nn.Module, torch.Tensor]:
+    """(bitsandbytes' layer, its weight in fp32 as bitsandbytes dequantizes it)."""
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    packed, state = bitsandbytes.quantize_4bit(weight_of(shape), quant_type=kind, compress_statistics=is_nested)
+    layer = Linear4bit(shape[1], shape[0], bias=True, quant_type=kind)
+    layer.weight = Params4bit(packed, requires_grad=False, quant_state=state, bnb_quantized=True, quant_type=kind)
+    return layer, bitsandbytes.dequantize_4bit(packed, state)
+
+
+def matrices(shape: tuple[int, int]) -> dict[str, Matrix | None]:
+    """One of each format, with a bias where layers have one."""
+    weight = weight_of(shape)
+    largest = weight.abs().amax(1)
+    codes = torch.randint(0, 16, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    scales, offsets = torch.rand(shape[0], shape[1] // 128), torch.randn(shape[0], shape[1] // 128) / 50
+    layer, _ = four_bit(shape, "nf4", True)
+    made = compiled_from(layer)
+    return {
+        "bfloat16": bfloat16_matrix(weight.bfloat16(), torch.randn(shape[0])),
+        "int8": int8_matrix((weight / largest[:, None] * 127).round().to(torch.int8), largest / 127),
+        "int4": codes_matrix("int4", codes, torch.arange(16) - 8.0, scales, offsets),
+        "nf4": None if made is None else made.matrix,
+    }
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+@pytest.mark.parametrize("is_nested", [True, False])
+def test_4_bit_weights_are_bitsandbytes_to_the_last_bit(shape: tuple[int, int], kind: str, is_nested: bool) -> None:
+    layer, stored = four_bit(shape, kind, is_nested)
+    compiled = compiled_from(layer)
+    assert isinstance(compiled, CompiledLinear)
+    assert compiled.matrix.format == kind
+    assert torch.equal(compiled.matrix.dense(), stored)
+
+
+def test_int8_weights_are_codes_times_scales() -> None:
+    codes = torch.randint(-128, 128, (70, 128), dtype=torch.int8)
+    scales = torch.rand(70)
+    made = int8_matrix(codes, scales)
+    assert made is not None
+    assert torch.equal(made.dense(), codes * scales[:, None])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", ["bfloat16", "int8", "int4", "nf4"])
+def test_products_are_within_bf16_rounding(shape: tuple[int, int], name: str) -> None:
+    """Of the product in fp64 with the stored weights, also where one activation is 500 times the others."""
+    matrix = matrices(shape)[name]
+    assert matrix is not None
+    weight = matrix.dense().double()
+    for rows in ROWS:
+        states = torch.randn(rows, shape[1]).bfloat16()
+        states[:, 3] *= 500
+        exact = states.double() @ weight.T + (0 if matrix.bias is None else matrix.bias.double())
+        # Every term may be rounded to the 8 bits of bf16, and the sum once more; on average that is much less.
+        sizes = states.double().abs() @ weight.abs().T
+        error = matrix.product(states).double() - exact
+        assert (error.abs() <= 2**-8 * (exact.abs() + sizes)).all(), rows
+        assert error.norm() <= 3e-3 * exact.norm(), rows
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int8", "int4", "nf4"])
+def test_what_is_no_number_stays_none_and_in_its_row(name: str) -> None:
+    matrix = matrices(SHAPES[0])[name]
+    assert matrix is not None
+    for rows in (3, 20):
+        states = torch.randn(rows, SHAPES[0][1]).bfloat16()
+        alone = matrix.product(states)
+        states[1, 7] = float("nan")
+        found = matrix.product(states)
+        assert found[1].isnan().all()
+        assert torch.equal(found[[0, 2]], alone[[0, 2]])
+
+
+def test_threads_of_our_own_compute_the_same_for_several_callers() -> None:
+    """Also for one that finds them busy."""
+    every = [made for made in matrices(SHAPES[1]).values() if made is not None]
+    states = torch.randn(4, SHAPES[1][1]).bfloat16()
+    expected = [made.product(states) for made in every]
+    wrong: list[int] = []
+
+    def compute() -> None:
+        for _ in range(50):
+            wrong.extend(i for i, made in enumerate(every) if not torch.equal(made.product(states), expected[i]))
+
+    library = build.library()
+    assert library is not None
+    library.use_threads(ctypes.c_long(3))
+    try:
+        callers = [threading.Thread(target=compute) for _ in range(3)]
+        for one in callers:
+            one.start()
+        for one in callers:
+            one.join(60)
+        assert not wrong
+    finally:
+        library.use_threads(ctypes.c_long(0))
+
+
+def test_threads_come_with_the_first_layer_of_ours() -> None:
+    use_own_threads()
+    library = build.library()
+    assert library is not None
+    assert library.num_threads() >= torch.get_num_threads()  # a pool only grows
+    library.use_threads(ctypes.c_long(0))
