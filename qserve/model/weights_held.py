@@ -55,6 +55,8 @@ def _held_by(matrix: Matrix, kind: str) -> Iterator[HeldTensor]:
     yield HeldTensor(kind, matrix.format, "cpu", matrix.code_bytes)
     if matrix.scale_bytes:
         yield HeldTensor(kind, "float32", "cpu", matrix.scale_bytes)
+    if matrix.bias is not None:
+        yield HeldTensor(kind, "bfloat16", "cpu", matrix.bias.nbytes)
 
 
 def weights_bytes(model: nn.Module) -> int:

@@ -50,7 +50,7 @@ class _CLayer(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("input_norm", "post_norm", "query_norm", "key_norm")),
         *((name, ctypes.POINTER(CMatrix)) for name in ("query", "key", "value", "output", "gate", "up", "down")),
         *((name, ctypes.c_void_p) for name in ("keys", "values")),
-    )  # type: ignore[assignment]
+    )
 
 
 _COUNTS = ("tokens", "hidden", "heads", "kv_heads", "size", "inner", "has_delta", "num_rows", "num_texts")
@@ -63,7 +63,7 @@ class _CStep(ctypes.Structure):
         *((name, ctypes.c_int64) for name in _COUNTS),
         *((name, ctypes.c_float) for name in ("eps", "head_eps", "scaling", "unused")),
         *((name, ctypes.c_void_p) for name in (*_ROWS, *_PLACES)),
-    )  # type: ignore[assignment]
+    )
 
 
 class CompiledLayers:
@@ -206,8 +206,8 @@ def _kinds_agree(layers: Any) -> bool:
     """Products of one phase read the states prepared once: their formats are the same."""
     for layer in layers:
         attention, mlp = layer.self_attn, layer.mlp
-        groups = [(attention.q_proj, attention.k_proj, attention.v_proj)]
-        groups += [(mlp.gate_proj, mlp.up_proj)] if _is_dense(mlp) else []
+        groups = [[attention.q_proj, attention.k_proj, attention.v_proj]]
+        groups += [[mlp.gate_proj, mlp.up_proj]] if _is_dense(mlp) else []
         if any(len({_prepared(one.matrix) for one in group}) > 1 for group in groups):
             return False
     return True

@@ -36,7 +36,7 @@ class CMatrix(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("kind", "out", "in_", "block")),
         *((name, ctypes.c_void_p) for name in ("codes", "scales", "offsets", "values", "bias")),
-    )  # type: ignore[assignment]
+    )
 
 
 @dataclass(frozen=True)
