@@ -18,7 +18,7 @@ def main() -> None:
     module, file = sys.argv[1:]
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    parser = importlib.import_module(module).make_arg_parser(FlexibleArgumentParser())  # type: ignore[no-untyped-call]
+    parser = importlib.import_module(module).make_arg_parser(FlexibleArgumentParser())
     Path(file).write_text(json.dumps(_flags(parser)))
 
 
