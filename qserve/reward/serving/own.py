@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +60,7 @@ class _OwnScorer:
         if parts is not None:
             parts.start()
         try:
-            app = build_app(scorer, spec.models, spec.key, lambda: measured_memory(scorer), parts)
+            app = build_app(scorer, spec.models, spec.key, lambda: asyncio.to_thread(measured_memory, scorer), parts)
             async with giving_back_free_heap():
                 await worker_process.listen(app, spec.address)
         finally:

@@ -82,13 +82,6 @@ async def last_word(client: httpx.AsyncClient, num_tokens: int, first: asyncio.E
     return last, time.monotonic()
 
 
-def is_zombie(process: psutil.Process) -> bool:
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 async def kill_under_load(service: Service, kind: str, num_streams: int, num_tokens: int, key: str = "") -> None:
     """Kills a process of the worker while `num_streams` run: each client hears of it, and nothing is left.
 

@@ -85,6 +85,6 @@ def test_nf4_holds_the_planned_cache(service: Service):
     assert entry["memory"]["kv_cache_tokens"] == entry["planned"]["kv_cache_tokens"], entry
 
 
-async def test_a_killed_api_server_is_heard_of(service: Service):
+async def test_a_killed_engine_is_heard_of(service: Service):
     """The last one that asks: the server is restarting afterwards."""
-    await kill_under_load(service, "api", num_streams=4, num_tokens=450)
+    await kill_under_load(service, "engine", num_streams=4, num_tokens=450)

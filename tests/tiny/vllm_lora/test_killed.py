@@ -1,40 +1,22 @@
-"""A process of vLLM is killed under load, and the worker comes back; then qserve itself is killed.
+"""The worker's process is killed under load. The last file of this folder: its service is ended afterwards.
 
-What happens when the other processes are killed: tests/tiny/vllm and tests/tiny/vllm_served, as their last test, where
-nobody waits for the restart.
+The engine's process: tests/tiny/vllm; qserve itself: tests/tiny/vllm_served; the API server's: what the guard then does
+is tests/unit/engine/test_guard.py. That a worker comes back: tests/tiny/serving/test_worker_faults.py, and that vLLM is
+started anew in its place: tests/tiny/vllm/test_retry.py.
 """
 
 from __future__ import annotations
 
-import psutil
-
 from tests.tiny.serving.served import Service, until
-from tests.tiny.serving.vllm_processes import (
-    RESTART_LIMIT_S,
-    command,
-    family,
-    is_zombie,
-    kill_under_load,
-    shared_memory,
-)
+from tests.tiny.serving.vllm_processes import RESTART_LIMIT_S, command, family, kill_under_load, shared_memory
 
 
-async def test_a_killed_worker_comes_back(service: Service) -> None:
-    await kill_under_load(service, "worker", num_streams=8, num_tokens=1900)
-    until(service.is_ready, RESTART_LIMIT_S, "the worker did not come back")
-    answer = service.post("/v1/completions", prompt="a", max_tokens=2)
-    assert answer.status_code == 200
-    assert not [process for process in family(service) if is_zombie(process)]
-
-
-def test_kill_9_of_qserve_leaves_no_process_of_vllm(service: Service) -> None:
-    """The last test of this file: the service does not come back."""
+async def test_a_killed_worker_is_heard_of_and_leaves_nothing(service: Service) -> None:
     until(service.is_ready, RESTART_LIMIT_S, "it is not ready")
     before = family(service)
     segments = shared_memory(before)
     assert segments
     assert {"VLLM::EngineCore", "VLLM::Worker"} <= {command(process) for process in before}
-    service.process.kill()
-    _, alive = psutil.wait_procs(before, timeout=60)
-    assert not alive, f"qserve was killed, and these are left: {alive}"
+    await kill_under_load(service, "worker", num_streams=8, num_tokens=1900)
     assert not [segment for segment in segments if segment.exists()], "shared memory was not given back"
+    assert service.end() == 0, "else it would start anew, for nobody"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import anthropic
@@ -30,7 +31,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         NOT_COMPILED,
     )  # fmt: skip
     yield one.until_ready()
-    assert one.end() == 0, one.output
+    assert one.end() in (0, -signal.SIGKILL), one.output  # the last test kills it
 
 
 @pytest.fixture(scope="session")
