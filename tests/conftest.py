@@ -13,14 +13,26 @@ from tests.costs import Costs
 
 # What one test's run measured must not move another test's plan. A test of learning takes it away.
 os.environ["QSERVE_NO_LEARN"] = "1"
+# Threads of one product wait for each other by spinning: with several processes on few cores a fifth of all time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples each time, and no deadline: a busy machine is no failure.
 settings.register_profile("qserve", deadline=None, derandomize=True, database=None)
 settings.load_profile("qserve")
 
 
-# One server each for a whole folder; elsewhere a file is what one process runs in one go.
-_SHARED_SERVER = ("tests/browser/", "tests/tiny/vllm_served/", "tests/tiny/vllm_lora/")
+# What one process runs in one go, since it shares a server or made checkpoints; elsewhere that is a file.
+_TOGETHER = {
+    "tests/browser/": "browser",
+    "tests/tiny/vllm_served/": "vllm served",
+    "tests/tiny/vllm_lora/": "vllm with LoRA",
+    **{
+        f"tests/tiny/serving/test_{name}": "the served demo"
+        for name in ("client_", "eval_command", "lm_eval", "same_as_transformers")
+    },
+    "tests/tiny/reward/test_on_vllm": "rewards on vllm",
+    "tests/tiny/reward/": "rewards",
+}
 # Minutes each: begun last, they would leave the other process with nothing to do.
 _LONG = (
     "tests/tiny/vllm_lora/", "tests/tiny/vllm_served/", "tests/browser/", "tests/tiny/vllm/",
@@ -49,17 +61,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
-class _ByServer(LoadFileScheduling):
+class _Together(LoadFileScheduling):
     """Of pytest-xdist: what one process runs in one go."""
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = next((folder for folder in _SHARED_SERVER if nodeid.startswith(folder)), None)
+        shared = next((name for start, name in _TOGETHER.items() if nodeid.startswith(start)), None)
         return shared or super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """Ours in place of `--dist loadfile`."""
-    return _ByServer(config, log) if config.getoption("dist") == "loadfile" else None
+    return _Together(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
