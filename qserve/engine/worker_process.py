@@ -20,7 +20,6 @@ import uvloop
 from starlette.types import ASGIApp
 
 from qserve.engine.base import TcpAddress, UnixAddress
-from qserve.engine.deferred_models import defer_model_list
 from qserve.engine.process import end_with_parent, report_failure, report_phase
 from qserve.engine.unused_packages import leave_out_unused
 from qserve.errors import QserveError
@@ -48,7 +47,6 @@ def run(
     # uvicorn, too, ends the process by this signal once it has shut down.
     signal.signal(signal.SIGTERM, on_term)
     leave_out_unused(document)
-    defer_model_list()
     report_phase(first_phase)
     try:
         uvloop.run(serve(document))
