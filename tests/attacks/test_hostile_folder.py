@@ -6,14 +6,13 @@ import json
 import os
 import socket
 import struct
-import subprocess
-import sys
 
 import pytest
 
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.bounded import parse_json, shard_names
 from qserve.hub.folder import parse_header
+from tests.forked import commands
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2,
@@ -123,51 +122,10 @@ FOLDERS = {
 }
 
 
-# Imports what the commands need once, and calls each in a child of its own; an answer is an exit status.
-SERVER = """
-import json, os, resource, signal, sys
-from qserve.cli.main import cli, main
-for module in ("plan.command", "up.command"):
-    __import__("qserve.cli." + module)
-import qserve.hub.resolve, qserve.planner, qserve.reward.find, qserve.supervisor.choice, rich.table, yaml
-limit_s, limit_bytes = int(sys.argv[1]), int(sys.argv[2])
-for line in sys.stdin:
-    arguments, said = json.loads(line)
-    child = os.fork()
-    if not child:
-        signal.alarm(limit_s)
-        resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
-        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.argv = ["qserve", *arguments]
-        try:
-            main()
-        except SystemExit as stop:
-            os._exit(stop.code or 0)
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-        os._exit(70)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
 @pytest.fixture(scope="module")
 def called(tmp_path_factory):
-    """`called(*arguments)`: status and standard error of a `qserve` with bounds of time and memory."""
-    folder = tmp_path_factory.mktemp("called")
-    environment = {**os.environ, "QSERVE_STATE_DIR": str(folder / "state"), "XDG_STATE_HOME": str(folder / "state")}
-    command = [sys.executable, "-c", SERVER, str(LIMIT_S), str(LIMIT_BYTES)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server:
-
-        def call(*arguments):
-            said = folder / "stderr"
-            server.stdin.write(json.dumps([arguments, str(said)]) + "\n")
-            server.stdin.flush()
-            return int(server.stdout.readline()), said.read_text()
-
+    with commands(tmp_path_factory.mktemp("called"), LIMIT_S, LIMIT_BYTES) as call:
         yield call
-        server.stdin.close()
 
 
 @pytest.mark.parametrize("make", FOLDERS, ids=lambda make: make.__name__)
