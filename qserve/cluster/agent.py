@@ -60,9 +60,12 @@ class Agent:
         # The worker dies with the thread that forks it: this one lives as long as the process.
         threading.Thread(target=self._run, daemon=True, name="worker").start()
 
-    def exchange(self, told: Told) -> Seen:
-        """Renews the lease; answers as soon as something has changed, or after `told.wait_s`."""
+    def renew(self) -> None:
+        """The service is there."""
         self._lease.renew()
+
+    def exchange(self, told: Told) -> Seen:
+        """Answers as soon as something has changed, or after `told.wait_s`."""
         self._endpoint.num_awaited, self._endpoint.num_pieces = told.num_awaited, told.num_pieces
         self._wait_for_change(told.wait_s)
         return self._seen()

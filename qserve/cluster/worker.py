@@ -33,6 +33,7 @@ __all__ = ["RayWorker"]
 
 _log = logging.getLogger("qserve.cluster")
 _EXCHANGE_S = 0.5
+_RENEW_S = LEASE_S / 5
 _HEALTH_INTERVAL_S = 2.0
 _HEALTH_TIMEOUT_S = 5.0
 _MISSED_HEALTH_CHECKS = 3
@@ -81,6 +82,7 @@ class RayWorker:
         self._num_moves = 0
         self._is_leaving = False
         self._restart_wanted = asyncio.Event()
+        self._renewing: asyncio.Task[None] | None = None
 
     @property
     def node(self) -> str:
@@ -104,7 +106,7 @@ class RayWorker:
     async def watch(self) -> None:
         """See `Worker.watch`."""
         while True:
-            if not self.is_wanted:
+            if self._place is None:
                 await self._until_wanted()
             reason, avoid = await self._until_down()
             await self._release(avoid=avoid)
@@ -156,6 +158,7 @@ class RayWorker:
             LEASE_S,
         )  # fmt: skip
         await asyncio.to_thread(self._places.start, place, self._needs, assignment)
+        self._renewing = asyncio.create_task(_renew(place))
         while (seen := await self._exchange(self.start_limit_s or _PLACE_LIMIT_S)).state is not WorkerState.READY:
             _raise(seen.failure)
         self._mirror(seen)
@@ -214,7 +217,7 @@ class RayWorker:
         return "a restart was asked for", False
 
     async def _follow(self) -> None:
-        """Hear from the agent, which renews its lease; raises _Lost when it is gone or has given up."""
+        """Hear from the agent; raises _Lost when it is gone or has given up."""
         while True:
             seen = await self._exchange(LEASE_S)
             self._mirror(seen)
@@ -250,7 +253,8 @@ class RayWorker:
         assert self._place is not None, "it was placed"
         told = Told(self.endpoint.num_awaited, self.endpoint.num_pieces, _EXCHANGE_S)
         try:
-            seen: Seen = await asyncio.wait_for(_answer(self._place.agent.exchange.remote(told)), limit_s)
+            async with asyncio.timeout(limit_s):  # not wait_for, which may lose a cancellation (bpo-37658)
+                seen: Seen = await self._place.agent.exchange.remote(told)
         except TimeoutError:
             raise _Lost(f"the node {self.node} did not answer for {limit_s:g} s", avoid=True) from None
         except Exception as error:  # every way in which an actor is lost has a class of its own in Ray
@@ -284,11 +288,14 @@ class RayWorker:
     async def _release(self, *, avoid: bool) -> None:
         """What runs on its node ends: politely, where it still hears, then not."""
         place, self._place, self._is_leaving = self._place, None, False
+        if self._renewing is not None:
+            self._renewing.cancel()
         if place is None:
             return
         if place.agent is not None and not avoid:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(_answer(place.agent.end.remote()), _END_S)
+                async with asyncio.timeout(_END_S):
+                    await place.agent.end.remote()
         with contextlib.suppress(Exception):  # of a cluster that is gone nothing can be given back
             await asyncio.to_thread(partial(self._places.give_back, place, self._needs, avoid=avoid))
 
@@ -303,8 +310,13 @@ class RayWorker:
         self.endpoint.state = state
 
 
-async def _answer(ref: Any) -> Any:
-    return await ref
+async def _renew(place: Place) -> None:
+    """Keep its lease, whoever watches it: a service that drains for minutes, or tests its model, still holds it."""
+    while True:
+        with contextlib.suppress(Exception):  # an agent that is gone is found out elsewhere
+            async with asyncio.timeout(LEASE_S):
+                await place.agent.renew.remote()
+        await asyncio.sleep(_RENEW_S)
 
 
 def _raise(failure: Failure | None) -> None:

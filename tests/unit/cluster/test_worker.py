@@ -1,0 +1,248 @@
+"""A worker of the cluster as the service has it, beside agents that fail as they are told. Real ones: tests/tiny."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qserve.cluster import worker as module
+from qserve.cluster.messages import Assignment, Failure, Seen, Told
+from qserve.cluster.placement import Place
+from qserve.cluster.settings import PortRange, RaySettings
+from qserve.cluster.worker import RayWorker
+from qserve.core.hardware import Hardware
+from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
+from qserve.errors import DoesNotFit, WorkerFailed
+from qserve.hub import resolve
+from qserve.planner import PlanRequest, make_plan
+from qserve.supervisor.hosted import Hosted
+from qserve.units import GIB
+
+LIMIT_S = 30.0
+CPU_NODE = Hardware((), 32 * GIB, 30 * GIB, 8)
+PLAN = make_plan(
+    resolve("Qwen/Qwen3-0.6B"), CPU_NODE, PlanRequest(engine="transformers", max_model_len=512)
+)  # fmt: skip
+
+
+class Agent:
+    """Answers for a worker that is ready at `port`, until `lost` or `failure` say otherwise."""
+
+    def __init__(self, port: int) -> None:
+        self.address = TcpAddress("127.0.0.1", port)
+        self.failure: Failure | None = None
+        self.lost = False
+        self.num_renewed = 0
+        self.has_ended = False
+        for name in ("exchange", "renew", "end"):
+            setattr(self, name, SimpleNamespace(remote=getattr(self, f"_{name}")))
+
+    async def _exchange(self, told: Told) -> Seen:
+        await asyncio.sleep(0.005)
+        if self.lost:
+            raise ConnectionError("The actor died unexpectedly\nbefore finishing this task.")
+        fields = {"max_num_seqs": 3, "start_phases_s": {"loading weights": 1.5}}
+        state = WorkerState.STARTING if self.failure else WorkerState.READY
+        return Seen(state, "", self.address, 0, fields, (), b"a line\n", (), PLAN, self.failure)
+
+    async def _renew(self) -> None:
+        self.num_renewed += 1
+
+    async def _end(self) -> None:
+        self.has_ended = True
+
+
+class Places:
+    """Nodes n0, n1, … one after the other, each with an agent of its own."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.agents: list[Agent] = []
+        self.given_back: list[tuple[str, bool]] = []
+        self.keys: list[str] = []
+        self.prepare: Callable[[Agent], None] = lambda agent: None
+
+    async def reserve(self, needs: dict[str, float], limit_s: float) -> Place:
+        return Place(None, f"n{len(self.agents)}", "127.0.0.1")
+
+    def start(self, place: Place, needs: dict[str, float], assignment: Assignment) -> None:
+        place.agent = Agent(self.port)
+        self.prepare(place.agent)
+        self.keys.append(assignment.key)
+        self.agents.append(place.agent)
+
+    def give_back(self, place: Place, needs: dict[str, float], *, avoid: bool) -> None:
+        self.given_back.append((place.node, avoid))
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """A worker's port: whatever is asked, all is well."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.fixture
+def places(port: int) -> Places:
+    return Places(port)
+
+
+@pytest.fixture
+async def worker(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RayWorker]:
+    for name in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S", "_RENEW_S", "_HEALTH_INTERVAL_S"):
+        monkeypatch.setattr(module, name, 0.01)
+    endpoint = WorkerEndpoint("chat-0", ("x",), TcpAddress("", 0), "key", 4, 512, role="chat")
+    hosted = Hosted("chat", Path("/models/x"), ("x",), PLAN)
+    settings = RaySettings("auto", PortRange(20000, 20999))
+    one = RayWorker(
+        hosted, "", endpoint, {"CPU": 1.0}, places, settings, tmp_path / "chat-0.log", lambda *_: None  # type: ignore[arg-type]
+    )  # fmt: skip
+    try:
+        yield one
+    finally:
+        await one.stop()
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def watched(worker: RayWorker, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """Something happens while somebody stays with the worker."""
+    watching = asyncio.create_task(worker.watch())
+    try:
+        await meanwhile()
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+
+async def test_it_is_ready_with_what_the_worker_says_of_itself(worker: RayWorker, places: Places, port: int) -> None:
+    await worker.start()
+    endpoint = worker.endpoint
+    assert (endpoint.state, endpoint.address, endpoint.max_num_seqs) == (
+        WorkerState.READY, TcpAddress("127.0.0.1", port), 3,
+    )  # fmt: skip
+    assert endpoint.key == places.keys[0] != "key"
+    assert worker.phases_s == {"loading weights": 1.5}
+    assert worker._log_file.read_bytes().startswith(b"a line\n")
+
+
+async def test_the_lease_is_renewed_although_nobody_watches(worker: RayWorker, places: Places) -> None:
+    """A service that drains, or tests its model for minutes, must not lose its workers meanwhile."""
+    await worker.start()
+    await until(lambda: places.agents[0].num_renewed > 3)
+    await worker.stop()
+    renewed = places.agents[0].num_renewed
+    await asyncio.sleep(0.05)
+    assert places.agents[0].num_renewed == renewed
+
+
+async def test_a_lost_agent_is_replaced_elsewhere(worker: RayWorker, places: Places) -> None:
+    await worker.start()
+
+    async def lose() -> None:
+        places.agents[0].lost = True
+        await until(lambda: len(places.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+
+    await watched(worker, lose)
+    assert places.given_back[0] == ("n0", True), "its node is not asked again"
+    assert worker.endpoint.num_restarts == 1
+    assert places.keys[0] != places.keys[1]
+
+
+async def test_a_worker_that_can_not_be_reached_from_here_is_replaced(
+    worker: RayWorker, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its agent and Ray say of it."""
+    await worker.start()
+    monkeypatch.setattr(module, "_HEALTH_TIMEOUT_S", 1.0)
+    asked = worker._asking.ask
+
+    async def ask(method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        return (0, b"") if len(places.agents) == 1 else await asked(method, path, body, timeout_s)
+
+    monkeypatch.setattr(worker._asking, "ask", ask)
+
+    async def wait() -> None:
+        await until(lambda: len(places.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+
+    await watched(worker, wait)
+    assert places.given_back[0] == ("n0", True)
+
+
+async def test_why_it_did_not_start_is_the_same_kind_of_error_here(worker: RayWorker, places: Places) -> None:
+    def refuse(agent: Agent) -> None:
+        agent.failure = Failure("DoesNotFit", "the KV pool needs 2 GiB more; lower --max-model-len")
+
+    places.prepare = refuse
+    with pytest.raises(DoesNotFit, match="lower --max-model-len"):
+        await worker.start()
+    assert places.given_back == [("n0", False)]
+
+
+async def test_a_closed_port_is_named_with_its_range(worker: RayWorker, places: Places) -> None:
+    def move(agent: Agent) -> None:
+        agent.address = TcpAddress("127.0.0.1", 1)
+
+    places.prepare = move
+    with pytest.raises(WorkerFailed, match="port 1 can't be reached from here; open the ports 20000-20999"):
+        await worker.start()
+
+
+async def test_one_that_is_not_wanted_is_idle_until_it_is(worker: RayWorker, places: Places) -> None:
+    worker.is_wanted = False
+    await worker.start()
+    assert (worker.endpoint.state, places.agents) == (WorkerState.IDLE, [])
+
+    async def want() -> None:
+        worker.is_wanted = True
+        await until(lambda: worker.endpoint.state is WorkerState.READY)
+
+    await watched(worker, want)
+
+
+async def test_one_that_is_ended_answers_its_requests_first(worker: RayWorker, places: Places) -> None:
+    await worker.start()
+    worker.endpoint.num_requests = 1
+
+    async def end() -> None:
+        worker.is_wanted = False
+        await until(lambda: worker.endpoint.state is WorkerState.DRAINING)
+        await asyncio.sleep(0.05)
+        assert not places.given_back
+        worker.endpoint.num_requests = 0
+        await until(lambda: worker.endpoint.state is WorkerState.IDLE)
+
+    await watched(worker, end)
+    assert places.agents[0].has_ended
+    assert places.given_back == [("n0", False)]
+    assert worker.endpoint.num_restarts == 0
+
+
+async def test_a_restart_that_was_asked_for_drains_and_comes_back(worker: RayWorker, places: Places) -> None:
+    await worker.start()
+
+    async def restart() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await worker.restart()
+
+    await watched(worker, restart)
+    assert worker.endpoint.state is WorkerState.READY
+    assert len(places.agents) == 2
