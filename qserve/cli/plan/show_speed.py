@@ -29,6 +29,10 @@ def show_speed(
         console.print(Text.assemble((f"· {way['change']} ({way['command']})", "green"), f": {way['cost']}"))
     if speed["alternatives"]:
         console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets"))))
+        if len(speed["alternatives"]) > 1:
+            console.print(
+                Text("  · no other layout gives more tokens/s to one user and to one card at once", style="dim")
+            )
     for note in speed["notes"]:
         console.print(Text(f"· {note}", style="dim"))
     if explain and speed.get("explained"):

@@ -236,9 +236,22 @@ def _explained(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...
         f"a decode step of {batch} sequences of {context:.0f} tokens, ms: {parts}",
         f"a step with a prompt of {prompt} tokens alone: {1000 * steps.mixed_s(0, 0, [(prompt, 0)]):.1f} ms; before it "
         f"{steps.costs.intake_ms:.0f} ms of HTTP and tokenizer",
-        f"source: {steps.card.like or steps.card.name}'s rows in configs/speed_kernels.toml, era {steps.costs.era} of "
-        "configs/speed.toml; docs/speed.md",
+        f"weights: {_weights(steps)}",
+        f"source: {_rows_of(steps.card)}, era {steps.costs.era} of configs/speed.toml; docs/speed.md",
     )
+
+
+def _rows_of(card: CardSpeed) -> str:
+    if card.interconnect == "memory":
+        return "[cpu_kernels] of configs/speed.toml, products as qserve doctor --measure found them"
+    return f"{card.like or card.name}'s rows in configs/speed_kernels.toml"
+
+
+def _weights(steps: StepTimes) -> str:
+    """How products run: cards without a format's arithmetic read its bytes and multiply in 16 bit."""
+    network = steps.network
+    held = network.expert_format if network.moe_layers else network.gemms[0].weights
+    return f"{held.name}, {held.bytes_per_weight:.4g} bytes each, multiplied in {held.math}"
 
 
 def _with_band(summary: Summary, band: Band) -> dict[str, float]:

@@ -19,7 +19,7 @@ from qserve.planner.speed.learned import Measured
 from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.planner.speed.request import SpeedRequest
-from qserve.planner.speed.search import Layout, choose_layout, layouts_for, pareto, with_rate
+from qserve.planner.speed.search import COMPARED, Layout, choose_layout, layouts_for, pareto, with_rate
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.planner.speed.ways_out import ways_out
 
@@ -41,7 +41,12 @@ def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
     better = with_rate(chosen, checkpoint.spec, device, wanted)
     final = _planned(better, checkpoint, hardware, request)
     layouts = [better if one is chosen else one for one in layouts]
-    notes = (*_choice(better, layouts, wanted.targets, len(hardware.devices)), *_compared(better, layouts))
+    notes = (
+        *_choice(better, layouts, wanted.targets, len(hardware.devices)),
+        *_compared(better, layouts),
+        *_on_fewer_cards(better, layouts, wanted.targets),
+        *_left_out(layouts, request),
+    )
     missed = bool(wanted.targets) and better.kept < KEPT_SHARE
     found = ways_out(checkpoint, hardware, request, wanted, better) if missed else ()
     front = pareto(layouts)
@@ -207,6 +212,26 @@ def _compared(chosen: Layout, layouts: list[Layout]) -> Iterator[str]:
             f"{scheme} on as many cards ({other.name}): answers take {word}, "
             f"TPOT {other.speed.figures.tpot_ms.mean:.1f} against {mine.tpot_ms.mean:.1f} ms"
         )
+
+
+def _on_fewer_cards(chosen: Layout, layouts: list[Layout], targets: Targets) -> Iterator[str]:
+    """Quantizations that keep the targets with fewer cards than the chosen one: what its precision costs."""
+    if not targets:
+        return
+    able = [one for one in layouts if one.kept_surely >= KEPT_SHARE and one.cards < chosen.cards]
+    for scheme in dict.fromkeys(one.plan.quant.scheme for one in able):
+        one = min((one for one in able if one.plan.quant.scheme == scheme), key=lambda one: (one.cards, one.e2e_ms))
+        yield (
+            f"{scheme} keeps the targets on {one.cards} of these {chosen.cards} cards ({one.name}, "
+            f"TPOT {one.speed.figures.tpot_ms.mean:.1f} ms): --quant {scheme} takes it"
+        )
+
+
+def _left_out(layouts: list[Layout], request: PlanRequest) -> Iterator[str]:
+    """Quantizations that somebody would expect among the layouts."""
+    found = {one.plan.quant.scheme for one in layouts}
+    if request.quant == "auto" and not found.intersection(COMPARED[1:]):
+        yield f"no layout in 4 bit runs here: qserve plan --quant {COMPARED[1]} says why"
 
 
 def _without_idle(notes: tuple[str, ...]) -> tuple[str, ...]:

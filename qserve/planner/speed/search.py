@@ -25,6 +25,7 @@ from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.terms.engine_costs import has_speed, launch_bound_engines
 
 __all__ = [
+    "COMPARED",
     "Layout",
     "choose_layout",
     "device_for",
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 _REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16)
-_COMPARED = ("fp8", "awq", "gptq-int4")
+COMPARED = ("fp8", "awq", "gptq-int4")
 """What is counted beside the quantization that quality prefers, where it is the planner's to choose."""
 _NEARLY = 1.05
 """A layout that is slower by less than this and takes fewer cards is preferred."""
@@ -265,7 +266,7 @@ def _plans(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> 
 
 def _schemes(checkpoint: Checkpoint, request: PlanRequest) -> list[str]:
     if request.quant in FAMILIES and checkpoint.spec.quantization is None:
-        others = _COMPARED if request.quant == "auto" else FAMILIES[request.quant]
+        others = COMPARED if request.quant == "auto" else FAMILIES[request.quant]
         return [request.quant, *others]
     return [request.quant]
 

@@ -203,3 +203,14 @@ def test_engines_of_one_server_share_the_load_as_replicas_do() -> None:
     assert len(spread["devices"]) == len(apart["devices"]) == 4
     result = CliRunner().invoke(command, ["--no-learn", *load, "--data-parallel-size", "2", "--replicas", "2"])
     assert "one or the other" in str(result.exception)
+
+
+def test_a_quantization_that_needs_fewer_cards_is_named() -> None:
+    """bf16 is preferred; fp8 would keep the targets on fewer cards, and 4 bit that nobody made is told to be absent."""
+    found = plan("--model", "Qwen/Qwen3-32B", "--gpu", "h100-sxm:4", "--rps", "12", "--ttft", "1s", "--tpot", "50ms")
+    chosen = next(row for row in found["speed"]["alternatives"] if row["chosen"])
+    (note,) = [note for note in found["notes"] if "fp8 keeps the targets on" in note]
+    assert chosen["quant"] == "bf16"
+    assert f"of these {chosen['cards']} cards" in note
+    hybrid = plan("--model", "Qwen/Qwen3.6-27B", "--gpu", "l40s", "--concurrency", "4")
+    assert any("no layout in 4 bit runs here" in note for note in hybrid["notes"])
