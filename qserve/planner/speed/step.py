@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from qserve.planner.speed.terms import kernels
 from qserve.planner.speed.terms.card import CardSpeed
@@ -32,10 +32,6 @@ class Terms:
     def total(self) -> float:
         return float(sum(getattr(self, name) for name in Terms.__dataclass_fields__))
 
-    @property
-    def kernels(self) -> float:
-        return self.total - self.engine
-
 
 @dataclass
 class StepTimes:
@@ -50,8 +46,8 @@ class StepTimes:
     costs: EngineCosts
     cache: str = "bf16"
     stages: int = 1
-    _by_tokens: dict[int, tuple[Terms, float]] = field(default_factory=dict)
-    """By tokens of a step: the terms, and the kernels' sum of them."""
+    _by_tokens: dict[int, float] = field(default_factory=dict)
+    """By tokens of a step: microseconds of what depends on them alone."""
     _by_batch: dict[int, float] = field(default_factory=dict)
     """By sequences of a decode step: microseconds of all but attention."""
     _heads_us: dict[int, float] = field(default_factory=dict)
@@ -80,7 +76,7 @@ class StepTimes:
         rest = self._by_batch.get(batch)
         if rest is None:
             states = self._states_us(batch)
-            rest = self._of_tokens(batch)[1] + self._head_us(batch) + states + self.engine_us(batch)
+            rest = self._of_tokens_us(batch) + self._head_us(batch) + states + self.engine_us(batch)
             self._by_batch[batch] = rest
         return (rest + self._decode_attention_us(batch, context)) / 1e6
 
@@ -88,7 +84,7 @@ class StepTimes:
         """Seconds of a step with prompts in it: (new tokens, tokens before them) of each, and `batch` decodes."""
         new, attention = self._prefill_attention_us(chunks)
         costs, sequences = self.costs, batch + len(chunks)
-        kernel = self._of_tokens(batch + new)[1] + self._head_us(sequences) + attention
+        kernel = self._of_tokens_us(batch + new) + self._head_us(sequences) + attention
         if self.network.state_layers and chunks:
             kernel += self._prefill_states_us(new, chunks)
         if batch:
@@ -100,11 +96,15 @@ class StepTimes:
 
     def decode_terms(self, batch: int, context: float) -> Terms:
         """The decode step, term by term, without what was learned."""
-        return replace(
-            self._of_tokens(batch)[0],
+        gemms, experts, reduce, pointwise = self._kernels_us(batch)
+        return Terms(
+            gemms=gemms,
+            experts=experts,
             attention=self._decode_attention_us(batch, context),
             states=self._states_us(batch),
+            reduce=reduce,
             lm_head=self._head_us(batch),
+            pointwise=pointwise,
             engine=self.engine_us(batch),
         )
 
@@ -119,31 +119,32 @@ class StepTimes:
             + costs.state_layer_us * network.state_layers
         )
 
-    def _of_tokens(self, tokens: int) -> tuple[Terms, float]:
+    def _of_tokens_us(self, tokens: int) -> float:
         """What depends on the tokens of a step alone; above 512 they are rounded to 32."""
         tokens = tokens if tokens <= 512 else -(-tokens // 32) * 32
         found = self._by_tokens.get(tokens)
         if found is None:
-            terms = self._count(tokens)
-            found = self._by_tokens[tokens] = terms, terms.kernels
+            found = self._by_tokens[tokens] = sum(self._kernels_us(tokens))
         return found
 
-    def _count(self, tokens: int) -> Terms:
+    def _kernels_us(self, tokens: int) -> tuple[float, float, float, float]:
+        """Products, experts, all-reduce, and what goes over activations element by element."""
         card, network = self.card, self.network
-        reduces = network.attention_layers + network.sliding_layers + network.state_layers + network.num_layers
         experts = 0.0
         if network.moe_layers:
             experts = network.moe_layers * kernels.experts_us(
                 card, network.expert_format, tokens, network.experts, network.experts_per_token,
                 network.weights_per_expert,
             )  # fmt: skip
+        gemms = 0.0
+        for form, count in self._gemms:
+            gemms += form.us(tokens) * count
+        reduce = 0.0
+        if network.ranks > 1:
+            reduces = network.attention_layers + network.sliding_layers + network.state_layers + network.num_layers
+            reduce = reduces * kernels.reduce_us(card, network.ranks, tokens * network.hidden_size * 2)
         pointwise = tokens * network.hidden_size * 16 * network.num_layers / (card.bandwidth * _POINTWISE_SHARE)
-        return Terms(
-            gemms=sum([form.us(tokens) * count for form, count in self._gemms]),
-            experts=experts,
-            reduce=reduces * kernels.reduce_us(card, network.ranks, tokens * network.hidden_size * 2),
-            pointwise=1e6 * pointwise,
-        )
+        return gemms, experts, reduce, 1e6 * pointwise
 
     def _head_us(self, sequences: int) -> float:
         found = self._heads_us.get(sequences)
