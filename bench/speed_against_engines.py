@@ -211,7 +211,7 @@ class Session:
                 return
 
     def _probed(self) -> CpuRates:
-        return CpuRates.from_json(self.probe.all_rates(self.arguments.probe_seconds))
+        return CpuRates.from_json(self.probe.all_rates(self.arguments.probe_seconds, with_codes=False))
 
     def _next_seed(self) -> int:
         """Prompts of their own for each round: no prefix is in the cache."""

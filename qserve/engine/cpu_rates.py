@@ -12,18 +12,23 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from qserve.model.cpu.build import library
+from qserve.model.cpu.linear import compiled_from
+from qserve.model.cpu.matrix import Matrix, codes_matrix, int8_matrix, use_own_threads
 from qserve.model.packed_linear import PackedLinear
 
 __all__ = ["CpuProbe", "main"]
 
 _READ_BYTES = 256 * 1024**2
 _ROWS, _WIDTH = 1024, 2048
-_LEAST = 3
+_LEAST, _BLOCK = 3, 64
+Product = Callable[[torch.Tensor], torch.Tensor]
 # Linear layers of the sizes that a model of half a billion weights has: fused or not, wide or tall. Together they are
 # larger than caches.
 _SIZES = ((1024, 2048), (2048, 1024), (1024, 3072), (1024, 3072), (3072, 1024)) * 6
@@ -42,51 +47,83 @@ class CpuProbe:
         self._buffer = torch.ones(_READ_BYTES // 4)
         self._left = torch.randn(_ROWS, _WIDTH, dtype=self.dtype)
         self._right = torch.randn(_WIDTH, _WIDTH, dtype=self.dtype)
-        self._layers: list[nn.Module] = []
-        for size in _SIZES:
-            plain = nn.Linear(*size, bias=False, dtype=self.dtype)
-            self._layers.append(PackedLinear(plain) if self.dtype == torch.bfloat16 else plain)
         self._weights = sum(rows * columns for rows, columns in _SIZES)
+        plain = [nn.Linear(*size, bias=False, dtype=self.dtype) for size in _SIZES]
+        has_16_bit = self.dtype == torch.bfloat16
+        self._library: list[Product] = [PackedLinear(one) if has_16_bit else one for one in plain]
+        """As vLLM has them, which packs for oneDNN too."""
+        self._own = [compiled_from(one) or packed for one, packed in zip(plain, self._library, strict=True)]
+        self._coded = {}
+        if library() is not None:
+            use_own_threads()
+            made = {"int8": map(_int8, _SIZES), "4bit": map(_four_bit, _SIZES)}
+            self._coded = {name: [one.product for one in matrices] for name, matrices in made.items()}
+
+    def all_rates(self, seconds: float, with_codes: bool = True) -> dict[str, Any]:
+        """`CpuRates.to_json` of all cores, and of all but one; `seconds` for each of the figures.
+
+        `with_codes`: of weights in int8 and 4 bit, too.
+        """
+        threads = torch.get_num_threads()
+        fewer = None
+        if threads > 1:
+            torch.set_num_threads(threads - 1)
+            try:
+                fewer = self._rates(threads - 1, self._library, {}, seconds)
+            finally:
+                torch.set_num_threads(threads)
+        coded = self._coded if with_codes else {}
+        return {**self._rates(threads, self._own, coded, seconds), "fewer": fewer}
 
     @torch.inference_mode()
-    def rates(self, threads: int, seconds: float) -> dict[str, Any]:
-        """With so many threads, `seconds` for each of the figures: `CpuRates.to_json`, without `fewer`."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            read = self._buffer.nbytes / _typical(self._buffer.sum, seconds)
-            multiply = _typical(lambda: nn.functional.linear(self._left, self._right), seconds)
-            linear = {str(rows): 1e12 * self._pass_s(rows, seconds) / self._weights for rows in _FEW_ROWS}
-        finally:
-            torch.set_num_threads(before)
+    def _rates(
+        self, threads: int, layers: list[Product], coded: dict[str, list[Product]], seconds: float
+    ) -> dict[str, Any]:
+        read = self._buffer.nbytes / _typical(self._buffer.sum, seconds)
+        multiply = _typical(lambda: nn.functional.linear(self._left, self._right), seconds)
         return {
             "read_bytes_per_s": read,
             "gemm_flop_per_s": 2 * _ROWS * _WIDTH * _WIDTH / multiply,
             "cores": threads,
-            "linear_ps": linear,
+            "linear_ps": self._products(layers, self.dtype, seconds),
+            "coded_ps": {name: self._products(one, torch.bfloat16, seconds) for name, one in coded.items()},
             "at_unix_s": time.time(),
         }
 
-    def all_rates(self, seconds: float) -> dict[str, Any]:
-        """Of all cores, and of all but one."""
-        threads = torch.get_num_threads()
-        fewer = self.rates(threads - 1, seconds) if threads > 1 else None
-        return {**self.rates(threads, seconds), "fewer": fewer}
+    def _products(self, layers: list[Product], dtype: torch.dtype, seconds: float) -> dict[str, float]:
+        """Picoseconds a weight, by rows: every layer once, one after the other."""
 
-    def _pass_s(self, rows: int, seconds: float) -> float:
-        inputs = {width: torch.randn(rows, width, dtype=self.dtype) for width, _ in _SIZES}
-
-        def once() -> None:
-            for layer, (width, _) in zip(self._layers, _SIZES, strict=True):
+        def once(inputs: dict[int, torch.Tensor]) -> None:
+            for layer, (width, _) in zip(layers, _SIZES, strict=True):
                 layer(inputs[width])
 
-        return _typical(once, seconds)
+        found = {}
+        for rows in _FEW_ROWS:
+            inputs = {width: torch.randn(rows, width, dtype=dtype) for width, _ in _SIZES}
+            found[str(rows)] = 1e12 * _typical(partial(once, inputs), seconds) / self._weights
+        return found
+
+
+def _int8(size: tuple[int, int]) -> Matrix:
+    width, out = size
+    return _made(int8_matrix(torch.randint(-127, 128, (out, width), dtype=torch.int8), torch.rand(out)))
+
+
+def _four_bit(size: tuple[int, int]) -> Matrix:
+    width, out = size
+    codes = torch.randint(0, 16, (out, width), dtype=torch.uint8)
+    return _made(codes_matrix("nf4", codes, torch.linspace(-1, 1, 16), torch.rand(out, width // _BLOCK)))
+
+
+def _made(matrix: Matrix | None) -> Matrix:
+    assert matrix is not None, "these shapes are taken"
+    return matrix
 
 
 def main() -> None:
     """Prints `CpuRates.to_json`."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=0.6, help="for each figure")
+    parser.add_argument("--seconds", type=float, default=0.4, help="for each figure")
     told = CpuProbe().all_rates(parser.parse_args().seconds)
     sys.stdout.write(json.dumps(told) + "\n")
 

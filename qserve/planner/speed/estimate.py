@@ -21,7 +21,7 @@ from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import Limits, Steps, simulate
 from qserve.planner.speed.step import StepTimes
 from qserve.planner.speed.terms.card import CardSpeed, card_of
-from qserve.planner.speed.terms.cpu import UNKNOWN_CPU, CpuRates, cpu_card
+from qserve.planner.speed.terms.cpu import UNKNOWN_CPU, CpuRates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import engine_costs, launch_bound_engines
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import rank_network
@@ -196,7 +196,8 @@ def _on_cpu(plan: Plan, spec: ModelSpec, device: Device, limits: Limits, rates: 
     costs = engine_costs(f"{plan.engine}-cpu", plan.engine_version)
     card = cpu_card(device, rates, costs)
     scheme = "fp32" if plan.dtype == "float32" and plan.quant.scheme in ("bf16", "fp16") else plan.quant.scheme
-    return Replica(StepTimes(card, rank_network(spec, weight_format(scheme, ())), costs), limits, card, plan.engine)
+    network = rank_network(spec, cpu_format(scheme, rates, costs))
+    return Replica(StepTimes(card, network, costs), limits, card, plan.engine)
 
 
 def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:

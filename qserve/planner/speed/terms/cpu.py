@@ -10,20 +10,30 @@ from qserve.core.facts import load
 from qserve.core.hardware import Device, Hardware
 from qserve.planner.speed.terms.card import CardSpeed, Row
 from qserve.planner.speed.terms.engine_costs import EngineCosts
+from qserve.planner.speed.terms.formats import WeightFormat, weight_format
 
-__all__ = ["UNKNOWN_CPU", "CpuRates", "assumed_rates", "cpu_card"]
+__all__ = ["UNKNOWN_CPU", "CpuRates", "assumed_rates", "cpu_card", "cpu_format"]
 
 _FAST_FORMATS = ("bf16",)
-_BYTES_PER_WEIGHT = 2
+_CODED = {"int8": WeightFormat("int8", 1.0, gemm="int8"), "4bit": WeightFormat("4 bit", 0.5625, gemm="4bit")}
+_CODED_SCHEMES = {
+    "int8": ("bnb-int8", "gptq-int8", "w8a8"),
+    "4bit": ("bnb-nf4", "bnb-nf4-single", "bnb-fp4", "awq", "gptq-int4", "w4a16"),
+}
 _STEEPEST = 60
 """Of the q-norms that are tried on a row of measured products, in tenths."""
+
+
+Products = tuple[tuple[int, float], ...]
+"""(rows, picoseconds a weight)."""
 
 
 @dataclass(frozen=True)
 class CpuRates:
     """Bytes/s of reading memory in order, FLOP/s of a 16-bit (else 32-bit) product of 1024 rows; all cores together.
 
-    `linear_ps` are (rows, picoseconds a weight) of linear layers as the engine runs them, weights larger than caches.
+    `linear_ps` are (rows, picoseconds a weight) of linear layers as the engine runs them, weights larger than caches;
+    `coded_ps` the same of weights in int8 and in 4 bit, where the engine has products of its own for them.
     `fewer` is the same of all cores but one, which an engine leaves to its server. `at_unix_s`: when it was measured.
     """
 
@@ -31,19 +41,21 @@ class CpuRates:
     gemm_flop_per_s: float
     cores: int = 2
     is_measured: bool = True
-    linear_ps: tuple[tuple[int, float], ...] = ()
+    linear_ps: Products = ()
+    coded_ps: tuple[tuple[str, Products], ...] = ()
     fewer: CpuRates | None = None
     at_unix_s: float = 0.0
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> CpuRates:
         """Of what `to_json` wrote. Raises KeyError, TypeError or ValueError for anything else."""
-        fewer, linear = told.get("fewer"), told.get("linear_ps") or {}
+        fewer, coded = told.get("fewer"), told.get("coded_ps") or {}
         return cls(
             float(told["read_bytes_per_s"]),
             float(told["gemm_flop_per_s"]),
             int(told["cores"]),
-            linear_ps=tuple(sorted((int(rows), float(ps)) for rows, ps in linear.items())),
+            linear_ps=_products(told.get("linear_ps") or {}),
+            coded_ps=tuple(sorted((name, _products(one)) for name, one in coded.items())),
             fewer=cls.from_json(fewer) if fewer else None,
             at_unix_s=float(told.get("at_unix_s", 0.0)),
         )
@@ -55,6 +67,7 @@ class CpuRates:
             "gemm_flop_per_s": self.gemm_flop_per_s,
             "cores": self.cores,
             "linear_ps": {str(rows): ps for rows, ps in self.linear_ps},
+            "coded_ps": {name: {str(rows): ps for rows, ps in one} for name, one in self.coded_ps},
             "fewer": self.fewer.to_json() if self.fewer else None,
             "at_unix_s": self.at_unix_s,
         }
@@ -67,7 +80,7 @@ class CpuRates:
         if self.fewer is not None and self.fewer.cores == self.cores - cores:
             return self.fewer
         share = (self.cores - cores) / self.cores
-        return replace(self, gemm_flop_per_s=self.gemm_flop_per_s * share, linear_ps=())
+        return replace(self, gemm_flop_per_s=self.gemm_flop_per_s * share, linear_ps=(), coded_ps=())
 
 
 UNKNOWN_CPU = CpuRates(40e9, 400e9, 4, is_measured=False)
@@ -85,7 +98,9 @@ def cpu_card(device: Device, rates: CpuRates, costs: EngineCosts) -> CardSpeed:
     left = rates.without(costs.kept_cores)
     kernels = {name: tuple(map(float, row)) for name, row in load("speed")["cpu_kernels"][costs.era].items()}
     if left.linear_ps:
-        kernels["gemm_bf16"] = _gemm_row(left)
+        kernels["gemm_bf16"] = _gemm_row(left, left.linear_ps, 2.0)
+    for name, products in left.coded_ps:
+        kernels[f"gemm_{name}"] = _gemm_row(left, products, _CODED[name].bytes_per_weight)
     return CardSpeed(
         name=device.name,
         bandwidth=left.read_bytes_per_s,
@@ -97,23 +112,32 @@ def cpu_card(device: Device, rates: CpuRates, costs: EngineCosts) -> CardSpeed:
     )
 
 
-def _gemm_row(rates: CpuRates) -> Row:
+def cpu_format(scheme: str, rates: CpuRates, costs: EngineCosts) -> WeightFormat:
+    """How `scheme` runs on this CPU: int8 and 4 bit by products that were measured, else as `weight_format` has it."""
+    name = next((name for name, schemes in _CODED_SCHEMES.items() if scheme in schemes), "")
+    return _CODED[name] if name in dict(rates.without(costs.kept_cores).coded_ps) else weight_format(scheme, ())
+
+
+def _products(told: Mapping[str, float]) -> Products:
+    return tuple(sorted((int(rows), float(ps)) for rows, ps in told.items()))
+
+
+def _gemm_row(rates: CpuRates, products: Products, nbytes: float) -> Row:
     """Floor, shares of bandwidth and peak, and q, through the fewest and the most rows; q by those between them."""
-    return min((_row_of(rates, tenths / 10) for tenths in range(10, _STEEPEST + 1)), key=lambda row: _off(rates, row))
+    tried = ((tenths / 10, *_through_ends(products, tenths / 10)) for tenths in range(10, _STEEPEST + 1))
+    q, read, each = min(tried, key=lambda one: _off(products, *one))
+    bandwidth_share = nbytes / (read * 1e-12 * rates.read_bytes_per_s)
+    return (0.0, bandwidth_share, 2 / (each * 1e-12 * rates.gemm_flop_per_s), q)
 
 
-def _row_of(rates: CpuRates, q: float) -> Row:
-    (few, short), (many, long) = rates.linear_ps[0], rates.linear_ps[-1]
+def _through_ends(products: Products, q: float) -> tuple[float, float]:
+    """Picoseconds a weight for reading it, and for each row that it is multiplied with."""
+    (few, short), (many, long) = products[0], products[-1]
     each = float((max(long**q - short**q, 0.0) / (many**q - few**q)) ** (1 / q)) if many > few else 0.0
     read = float(max(short**q - (few * each) ** q, (0.1 * short) ** q) ** (1 / q))
-    bandwidth_share = _BYTES_PER_WEIGHT / (read * 1e-12 * rates.read_bytes_per_s)
-    peak_share = 2 / (max(each, 1e-3) * 1e-12 * rates.gemm_flop_per_s)
-    return (0.0, bandwidth_share, peak_share, q)
+    return read, max(each, 1e-3)
 
 
-def _off(rates: CpuRates, row: Row) -> float:
+def _off(products: Products, q: float, read: float, each: float) -> float:
     """How far the form is from what was measured, squared and summed."""
-    _, bandwidth_share, peak_share, q = row
-    read = _BYTES_PER_WEIGHT / (rates.read_bytes_per_s * bandwidth_share) * 1e12
-    each = 2 / (rates.gemm_flop_per_s * peak_share) * 1e12
-    return float(sum((((read**q + (rows * each) ** q) ** (1 / q)) / ps - 1) ** 2 for rows, ps in rates.linear_ps))
+    return float(sum((((read**q + (rows * each) ** q) ** (1 / q)) / ps - 1) ** 2 for rows, ps in products))
