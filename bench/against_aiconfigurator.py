@@ -48,10 +48,12 @@ databases = {}
 def database_of(system, engine):
     key = system, engine
     if key not in databases:
+        found = None
         for version in VERSIONS[engine]:
-            found = get_database(system, engine, version)
-            if found is not None:
-                break
+            try:
+                found = found or get_database(system, engine, version)
+            except ValueError:  # a release that this card has no tables of
+                continue
         databases[key] = found
     return databases[key]
 for line in sys.stdin:

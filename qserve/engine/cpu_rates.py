@@ -53,7 +53,7 @@ class CpuProbe:
         self._library: list[Product] = [PackedLinear(one) if has_16_bit else one for one in plain]
         """As vLLM has them, which packs for oneDNN too."""
         self._own = [compiled_from(one) or packed for one, packed in zip(plain, self._library, strict=True)]
-        self._coded = {}
+        self._coded: dict[str, list[Product]] = {}
         if library() is not None:
             use_own_threads()
             made = {"int8": map(_int8, _SIZES), "4bit": map(_four_bit, _SIZES)}

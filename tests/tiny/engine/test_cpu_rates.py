@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from qserve.engine.cpu_rates import CpuProbe
+from qserve.model.cpu.build import library
 from qserve.planner.speed.terms.cpu import CpuRates
 
 
@@ -17,4 +18,5 @@ def test_what_is_measured_can_be_planned_with() -> None:
         assert rates.gemm_flop_per_s > 1e9
         assert [rows for rows, _ in rates.linear_ps] == [1, 4, 16, 64, 256]
     assert told.cores == threads
+    assert {name for name, _ in told.coded_ps} == ({"int8", "4bit"} if library() is not None else set())
     assert (told.fewer is None) == (threads == 1)

@@ -23,7 +23,7 @@ from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, replayed, served_of
 from qserve.planner.speed.simulate import Limits, simulate
 from qserve.planner.speed.step import StepTimes
-from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates, cpu_card
+from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs
 from qserve.planner.speed.terms.formats import BF16, weight_format
 from qserve.planner.speed.terms.kernels import gemm_form
@@ -173,6 +173,16 @@ def test_products_take_what_was_measured_of_them() -> None:
         for rows, ps in rates.linear_ps:
             planned_us = gemm_form(card, BF16, 4096, 4096).us(rows)
             assert planned_us == pytest.approx(weights * ps / 1e6, rel=0.1)
+
+
+def test_weights_in_int8_and_4_bit_take_what_was_measured_of_them() -> None:
+    rates = replace(MEASURED, coded_ps=(("4bit", ((1, 30.0), (256, 900.0))), ("int8", ((1, 50.0), (256, 850.0)))))
+    costs = engine_costs("transformers-cpu")
+    card = cpu_card(Device("a CPU", "cpu", 1 << 34), rates, costs)
+    for scheme, ps in (("bnb-nf4", 30.0), ("awq", 30.0), ("bnb-int8", 50.0), ("bf16", 80.0)):
+        form = gemm_form(card, cpu_format(scheme, rates, costs), 4096, 4096)
+        assert form.us(1) == pytest.approx(4096 * 4096 * ps / 1e6, rel=0.1)
+    assert cpu_format("bnb-int8", MEASURED, costs) == weight_format("bnb-int8", ()), "none was measured"
 
 
 def test_rates_are_kept_as_they_were_measured() -> None:
