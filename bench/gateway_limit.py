@@ -3,11 +3,13 @@
     python bench/gateway_limit.py             about 70 s; two cores are enough
     python bench/gateway_limit.py --profile   and the functions that the CPU went to, sampled
     python bench/gateway_limit.py --streams 4000
+    python bench/gateway_limit.py --processes 2 --quick      the same of --gateway-processes 2
 
-CPU is what the kernel charged the gateway's process (user and system) over what it did, so that a noisy machine, the
-load generator and the fake worker beside it change little; what a core could do is the inverse. Latency is what the
+CPU is what the kernel charged the gateway's processes (user and system) over what they did, so that a noisy machine,
+the load generator and the fake worker beside it change little; what a core could do is the inverse. Latency is what the
 gateway adds to the worker's own, at shares of that limit; the three processes share the machine, so it is an upper
-figure.
+figure. Several processes: CPU of those that relay and of the one that coordinates apart. What they could do on cores of
+their own follows: a process's inverse times their number, and never more than the coordinator's.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import psutil
 import uvloop
@@ -38,46 +41,80 @@ GOAL_CHUNKS_PER_S = 150_000
 GOAL_REQUESTS_PER_S = 10_000
 NUM_PLACES = 20_000
 _SAMPLE_S = 0.001
+_RELAY = "qserve.supervisor.gateways.process"
 
 
 @dataclass(frozen=True)
 class Used:
-    """CPU of the gateway over `count` of something that took `wall_s`."""
+    """CPU of the gateway over `count` of something that took `wall_s`: of who relays, and of who coordinates."""
 
     cpu_s: float
     count: int
     wall_s: float
+    coordinating_s: float
+    num_relays: int
 
     @property
     def us_each(self) -> float:
-        return self.cpu_s / self.count * 1e6
+        return (self.cpu_s + self.coordinating_s) / self.count * 1e6
 
     @property
     def per_core_s(self) -> float:
-        return self.count / self.cpu_s
+        return self.count / (self.cpu_s + self.coordinating_s)
+
+    @property
+    def on_own_cores_s(self) -> float:
+        """A second, were there a core for each of them."""
+        coordinator = self.count / self.coordinating_s if self.coordinating_s else float("inf")
+        return min(self.num_relays * self.count / self.cpu_s, coordinator)
 
     def __str__(self) -> str:
-        return (
+        told = (
             f"{self.us_each:7.1f} µs each = {self.per_core_s:9,.0f} a second and core   "
             f"(at {self.count / self.wall_s:9,.0f} a second, {100 * self.cpu_s / self.wall_s:3.0f} % of a core)"
+        )
+        if self.num_relays == 1:
+            return told
+        relaying_us, coordinating_us = (1e6 * one / self.count for one in (self.cpu_s, self.coordinating_s))
+        return (
+            f"{told}\n{'':24}relaying {relaying_us:.1f}, coordinating {coordinating_us:.1f} µs: "
+            f"{self.on_own_cores_s:,.0f} a second on {self.num_relays + 1} cores of their own"
         )
 
 
 class Meter:
-    """CPU of a process between `begin` and `used`."""
+    """CPU of the gateway's processes between `begin` and `used`."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
+        self._relays = relays_of(process)
 
-    def _cpu_s(self) -> float:
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
+    def _cpu_s(self) -> tuple[float, float]:
+        own = _cpu_s(self._process)
+        return (sum(map(_cpu_s, self._relays)), own) if self._relays else (own, 0.0)
 
     def begin(self) -> None:
         self._began_cpu_s, self._began_s = self._cpu_s(), time.perf_counter()
 
     def used(self, count: int) -> Used:
-        return Used(self._cpu_s() - self._began_cpu_s, count, time.perf_counter() - self._began_s)
+        relaying, coordinating = (now - then for now, then in zip(self._cpu_s(), self._began_cpu_s, strict=True))
+        wall_s = time.perf_counter() - self._began_s
+        return Used(relaying, count, wall_s, coordinating, max(1, len(self._relays)))
+
+
+def relays_of(gateway: psutil.Process) -> list[psutil.Process]:
+    """The processes that relay for it; none where it does so itself."""
+    return [one for one in gateway.children() if any(_RELAY in word for word in one.cmdline())]
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def resident_bytes(gateway: psutil.Process) -> int:
+    """Of all its processes."""
+    return sum(int(one.memory_info().rss) for one in (gateway, *relays_of(gateway)))
 
 
 async def chunks(way: Way, meter: Meter, num_streams: int, chunks_per_s: float, duration_s: float) -> Used:
@@ -146,23 +183,48 @@ async def added_ms(ways: tuple[Way, Way], rate: float, duration_s: float) -> tup
 
 async def open_streams(way: Way, gateway: psutil.Process, num_streams: int) -> str:
     """So many streams that say little: memory, and how long the last one waited for its first event."""
-    before = gateway.memory_info().rss
-    message = request(4, ttft_ms=10, itl_ms=2000)
+    before = resident_bytes(gateway)
+    message = request(4, ttft_ms=10, itl_ms=2000 if num_streams < 4000 else 20_000)
     begin_s = time.perf_counter()
     clients, asking = [], []
     for _ in range(num_streams):  # each asks at once: the gateway keeps few connections that showed no key
         clients.append(await way.connect())
         asking.append(clients[-1].ask(message))
-    while any(not client.first_s for client in clients) and time.perf_counter() - begin_s < 60:
+    while any(not client.first_s for client in clients) and time.perf_counter() - begin_s < 240:
         await asyncio.sleep(0.05)
     last_s = max(client.first_s for client in clients) - begin_s
-    held = gateway.memory_info().rss
+    held = resident_bytes(gateway)
     await asyncio.gather(*asking)
     close(clients)
     return (
         f"{num_streams} begun one after the other: the last first event after {last_s:.2f} s, "
         f"{(held - before) / num_streams / 1024:.0f} KiB each, {held / 1e6:.0f} MB in all"
     )
+
+
+async def serve_many(socket: Path, key: str, port_file: Path, count: int) -> None:
+    """The coordinator's process, with its relays, before the fake worker."""
+    from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+    from qserve.gateway.kept_runs import KeptRuns
+    from qserve.gateway.processes.coordinator import Service
+    from qserve.gateway.settings import GatewaySettings
+    from qserve.supervisor import ports
+    from qserve.supervisor.gateways.running import Processes, gateway_of
+
+    async def no_host() -> list[dict[str, Any]]:
+        return []
+
+    worker = WorkerEndpoint("chat", ("fake",), UnixAddress(socket), key, NUM_PLACES, 4096, WorkerState.READY, "")
+    service = Service(lambda: None, no_host, lambda row: None, KeptRuns())
+    listener = ports.bind("127.0.0.1", 0)
+    settings = GatewaySettings(keys=(key,))
+    gateway = gateway_of(Processes(count), settings, [worker], service, None, listener, lambda *_, **__: None)
+    gateway.begin()
+    await gateway.ready()
+    partial = port_file.with_suffix(".partial")
+    partial.write_text(str(listener.getsockname()[1]))
+    partial.rename(port_file)
+    await gateway.watch()
 
 
 def close(clients: list[Client]) -> None:
@@ -172,13 +234,14 @@ def close(clients: list[Client]) -> None:
 
 
 @contextlib.contextmanager
-def processes(profile: Path | None) -> Iterator[tuple[tuple[Way, Way], psutil.Process]]:
+def processes(profile: Path | None, count: int) -> Iterator[tuple[tuple[Way, Way], psutil.Process]]:
     """The fake worker and the gateway, until the block ends."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         socket, port_file = Path(folder) / "worker.sock", Path(folder) / "port"
         worker = running.enter_context(ended([sys.executable, str(FAKE_WORKER), "--socket", str(socket), "--key", KEY]))
         wait_for(socket.exists, worker)
         serving = [sys.executable, __file__, "--serve", str(socket), "--key", KEY, "--port-file", str(port_file)]
+        serving += ["--processes", str(count)]
         gateway = running.enter_context(ended([*serving, *(["--profile-file", str(profile)] if profile else [])]))
         wait_for(port_file.exists, gateway)
         ways = (Way("direct", socket, 0), Way("gateway", socket, int(port_file.read_text())))
@@ -231,9 +294,12 @@ def told(profile: Path | None, gateway: psutil.Process) -> None:
 
 
 async def measure(arguments: argparse.Namespace, profile: Path | None) -> None:
-    with processes(profile) as (ways, gateway):
+    with processes(profile, arguments.processes) as (ways, gateway):
         meter, through = Meter(gateway), ways[1]
         gc.disable()
+        if arguments.only_streams:
+            print(f"  {await open_streams(through, gateway, arguments.streams)}")
+            return
         await small_requests(through, meter, 32, 1.0)  # warms it up
         told(profile, gateway)
         print(f"Chunks (goal {GOAL_CHUNKS_PER_S:,} a second and core)")
@@ -275,6 +341,8 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=2000, help="open at once")
     parser.add_argument("--profile", action="store_true", help="sample where the gateway's CPU goes; no latencies")
     parser.add_argument("--quick", action="store_true", help="CPU only: neither latencies nor open streams")
+    parser.add_argument("--only-streams", action="store_true", help="open streams and nothing else")
+    parser.add_argument("--processes", type=int, default=1, help="of the gateway, as --gateway-processes")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--key", help=argparse.SUPPRESS)
     parser.add_argument("--port-file", type=Path, help=argparse.SUPPRESS)
@@ -284,7 +352,10 @@ def main() -> None:
         if arguments.profile_file:
             Sampler(arguments.profile_file)
         logging.disable(logging.INFO)  # as `qserve up` without --log-level info
-        serve(arguments.serve, arguments.key, arguments.port_file, False, NUM_PLACES)
+        if arguments.processes > 1:
+            uvloop.run(serve_many(arguments.serve, arguments.key, arguments.port_file, arguments.processes))
+        else:
+            serve(arguments.serve, arguments.key, arguments.port_file, False, NUM_PLACES)
         return
     with tempfile.TemporaryDirectory() as folder:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

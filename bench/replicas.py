@@ -3,10 +3,15 @@
     python bench/replicas.py failover [--minutes 2] [--kill-every-s 5] [--streams 64]     3 real demo replicas
     python bench/replicas.py restart                        a rolling restart of 3 under 16 clients: nothing is lost
     python bench/replicas.py affinity [--model demo]       40 conversations of 6 turns: 1 replica, 3, 3 by round robin
+    python bench/random_checkpoint.py --shape qwen3-0.6b --out /tmp/random-0.6b          a shape of its size, and then
+    python bench/replicas.py affinity --model /tmp/random-0.6b --repeat 3     shorter turns: its tokens are bytes
     python bench/replicas.py linear                        fake workers of known latency, 1 to 8 of them
 
-failover: every stream is greedy and in float32. A request that had not begun must not fail, a stream on the killed
-replica must end with an error within 0.5 s of the kill, every other one must be byte-equal to its undisturbed answer.
+failover: every stream is greedy and in float32, and no two requests are the same bytes. The replica that has served
+longest is killed; where none is ready, which is usual where a start takes longer than the pause between kills, requests
+wait. One that had not begun must not fail (the second replica that dies under it ends it with 422, as documented: those
+are told apart), a stream on the killed replica must end with an error within 0.5 s of the kill, every other one must be
+byte-equal to its undisturbed answer.
 affinity: prompt tokens that the engine found in its KV cache; round robin asks each replica by the port of a service of
 its own. linear: requests a second over those of one worker. Exit status 1 where one of these is missed. These processes
 share the machine with the load: compare ratios.
@@ -38,8 +43,10 @@ from streams import KEY, ended, wait_for
 _QSERVE = Path(sys.executable).with_name("qserve")
 _FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 _LATEST_END_S = 0.5
+_TWO_DEATHS = "not begun: 422 request_ended_workers"
 _LEAST_KEPT = 0.9
 _LINEAR = 0.03
+_MODEL = "talk"
 
 
 @dataclass
@@ -79,48 +86,61 @@ class Kills:
     """Replicas that were killed, and when; and what became of the streams."""
 
     at_s: list[tuple[float, str]] = field(default_factory=list)
+    num_skipped: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     ends_s: list[float] = field(default_factory=list)
 
 
 async def failover(minutes: float, kill_every_s: float, num_streams: int) -> bool:
     """Prints what happened; whether all promises were kept."""
-    arguments = ("--model", "demo", "--dtype", "float32", "--replicas", "3", "--max-num-seqs", "32")
+    arguments = ("--model", "demo", "--dtype", "float32", "--replicas", "3", "--max-num-seqs", "8")
     questions = [f"What is {at}+{2 * at + 1}?" for at in range(num_streams)]
     with served(*arguments) as service:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(service.url, connector=connector) as http:
-            expected = {one: (await _streamed(http, one))[0] for one in questions}
+            undisturbed = await asyncio.gather(*(_streamed(http, one, "undisturbed") for one in questions))
+            if bad := [error for _, error in undisturbed if error]:
+                raise SystemExit(f"{len(bad)} streams failed before the first kill: {bad[0]}")
+            expected = dict(zip(questions, (words for words, _ in undisturbed), strict=True))
             kills, until_s = Kills(), time.monotonic() + minutes * 60
             asking = [_ask_on(http, one, expected[one], kills, until_s) for one in questions]
-            await asyncio.gather(_kill_on(service, kills, kill_every_s, until_s), *asking)
-    print(f"{len(kills.at_s)} kills in {minutes:g} min under {num_streams} streams:")
+            await asyncio.gather(_kill_on(http, service, kills, kill_every_s, until_s), *asking)
+    print(
+        f"{len(kills.at_s)} kills in {minutes:g} min under {num_streams} streams "
+        f"({kills.num_skipped} times none was ready to be killed):"
+    )
     for outcome, count in sorted(kills.outcomes.items()):
-        print(f"  {outcome:<22} {count:>7,}")
+        print(f"  {outcome:<34} {count:>7,}")
     if kills.ends_s:
         ends_s = sorted(kills.ends_s)
         print(f"  ends after a kill      {ends_s[len(ends_s) // 2]:.3f} s p50, {ends_s[-1]:.3f} s at most")
-    wrong = kills.outcomes.keys() - {"equal", "worker_died"}
-    return not wrong and max(kills.ends_s, default=0.0) <= _LATEST_END_S
+    wrong = kills.outcomes.keys() - {"equal", "worker_died", _TWO_DEATHS}
+    return not wrong and bool(kills.outcomes["equal"]) and max(kills.ends_s, default=0.0) <= _LATEST_END_S
 
 
-async def _kill_on(service: Service, kills: Kills, every_s: float, until_s: float) -> None:
-    turn = 0
+async def _kill_on(http: aiohttp.ClientSession, service: Service, kills: Kills, every_s: float, until_s: float) -> None:
+    """Kills the replica that has served longest, or nobody."""
     while time.monotonic() + every_s < until_s:
         await asyncio.sleep(every_s)
-        name = f"chat-{turn % 3}"
-        turn += 1
-        worker = service.replica(name)
-        if worker is not None:
-            kills.at_s.append((time.monotonic(), name))
-            worker.kill()
+        async with http.get("/ready") as response:
+            ready = [one["name"] for one in (await response.json())["workers"] if one["state"] == "ready"]
+        killed = [name for _, name in kills.at_s]
+        ready.sort(key=lambda name: len(killed) - killed[::-1].index(name) if name in killed else 0)
+        worker = service.replica(ready[0]) if ready else None
+        if worker is None:
+            kills.num_skipped += 1
+            continue
+        kills.at_s.append((time.monotonic(), ready[0]))
+        worker.kill()
 
 
 async def _ask_on(http: aiohttp.ClientSession, question: str, expected: str, kills: Kills, until_s: float) -> None:
+    turn = 0
     while time.monotonic() < until_s:
+        turn += 1
         try:
-            text, error = await _streamed(http, question)
-        except aiohttp.ClientError as failure:
+            text, error = await _streamed(http, question, str(turn))
+        except (aiohttp.ClientError, TimeoutError) as failure:
             kills.outcomes[type(failure).__name__] += 1
             continue
         if not error:
@@ -133,14 +153,14 @@ async def _ask_on(http: aiohttp.ClientSession, question: str, expected: str, kil
             kills.outcomes[error if expected.startswith(text) else f"{error}, wrong words"] += 1
 
 
-async def _streamed(http: aiohttp.ClientSession, question: str) -> tuple[str, str]:
-    """Its words, and the code of the error that it ended with."""
+async def _streamed(http: aiohttp.ClientSession, question: str, turn: str) -> tuple[str, str]:
+    """Its words, and the code of the error that it ended with. `turn` makes it a request that nobody sent before."""
     body = {
-        "model": "demo", "stream": True, "temperature": 0, "max_tokens": 64, "ignore_eos": True,
-        "messages": [{"role": "user", "content": question}],
+        "model": "demo", "stream": True, "temperature": 0, "max_tokens": 32, "ignore_eos": True,
+        "user": f"{question} {turn}", "messages": [{"role": "user", "content": question}],
     }  # fmt: skip
     words = error = ""
-    async with http.post("/v1/chat/completions", json=body, timeout=aiohttp.ClientTimeout(total=120)) as response:
+    async with http.post("/v1/chat/completions", json=body, timeout=aiohttp.ClientTimeout(total=300)) as response:
         if response.status != 200:
             return "", f"{response.status} {(await response.json())['error']['code']}"
         async for line in response.content:
@@ -192,17 +212,17 @@ async def _all_restarted(http: aiohttp.ClientSession) -> bool:
 # ---- affinity
 
 
-async def affinity(model: str, conversations: int, turns: int) -> bool:
+async def affinity(model: str, conversations: int, turns: int, repeat: int) -> bool:
     """Prints cached prompt tokens, TTFT and tokens a second; whether enough were kept."""
-    rows = {}
-    with served("--model", model, "--replicas", "1") as one:
-        rows["1 replica"] = await _talk([one.url], model, conversations, turns)
-    with served("--model", model, "--replicas", "3") as three:
-        rows["3, prefix affinity"] = await _talk([three.url], model, conversations, turns)
+    rows, model_flags = {}, ("--model", model, "--served-model-name", _MODEL)
+    with served(*model_flags, "--replicas", "1") as one:
+        rows["1 replica"] = await _talk([one.url], conversations, turns, repeat)
+    with served(*model_flags, "--replicas", "3") as three:
+        rows["3, prefix affinity"] = await _talk([three.url], conversations, turns, repeat)
     with ExitStack() as stack:
         os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // 3))  # as replicas share the cores
-        urls = [stack.enter_context(served("--model", model)).url for _ in range(3)]
-        rows["3, round robin"] = await _talk(urls, model, conversations, turns)
+        urls = [stack.enter_context(served(*model_flags)).url for _ in range(3)]
+        rows["3, round robin"] = await _talk(urls, conversations, turns, repeat)
     alone = rows["1 replica"].cached
     print(f"{conversations} conversations of {turns} turns with {model}:")
     for name, row in rows.items():
@@ -224,11 +244,11 @@ class Talk:
     tokens_per_s: float
 
 
-async def _talk(urls: Sequence[str], model: str, conversations: int, turns: int) -> Talk:
+async def _talk(urls: Sequence[str], conversations: int, turns: int, repeat: int) -> Talk:
     async with AsyncExitStack() as stack:
         https = [await stack.enter_async_context(aiohttp.ClientSession(url)) for url in urls]
         before, began_s = [await _counters(http) for http in https], time.monotonic()
-        ttfts = await asyncio.gather(*(_conversation(https, model, person, turns) for person in range(conversations)))
+        ttfts = await asyncio.gather(*(_conversation(https, person, turns, repeat) for person in range(conversations)))
         duration_s = time.monotonic() - began_s
         after = [await _counters(http) for http in https]
     sums = {name: sum(one[name] for one in after) - sum(one[name] for one in before) for name in after[0]}
@@ -238,18 +258,18 @@ async def _talk(urls: Sequence[str], model: str, conversations: int, turns: int)
     )
 
 
-async def _conversation(https: Sequence[aiohttp.ClientSession], model: str, person: int, turns: int) -> list[float]:
+async def _conversation(https: Sequence[aiohttp.ClientSession], person: int, turns: int, repeat: int) -> list[float]:
     """Every turn repeats all before it; of several services each is asked in its turn."""
     messages: list[dict[str, str]] = [{"role": "system", "content": "You add numbers and say nothing else. " * 8}]
     times = []
     await asyncio.sleep(0.05 * person)
     for turn in range(turns):
-        asked = f"Person {person} asks in turn {turn}: " + f"what is {person}+{turn}? " * 12
+        asked = f"Person {person} asks in turn {turn}: " + f"what is {person}+{turn}? " * repeat
         messages.append({"role": "user", "content": asked})
-        body = {"model": model, "messages": messages, "max_tokens": 24, "temperature": 0, "stream": True}
+        body = {"model": _MODEL, "messages": messages, "max_tokens": 24, "temperature": 0, "stream": True}
         began_s, words = time.monotonic(), ""
         http = https[(person + turn) % len(https)]
-        async with http.post("/v1/chat/completions", json=body, timeout=aiohttp.ClientTimeout(total=600)) as response:
+        async with http.post("/v1/chat/completions", json=body, timeout=aiohttp.ClientTimeout(total=3600)) as response:
             response.raise_for_status()
             async for line in response.content:
                 if line.startswith(b"data: {"):
@@ -349,13 +369,14 @@ def main() -> None:
     talks.add_argument("--model", default="demo")
     talks.add_argument("--conversations", type=int, default=40)
     talks.add_argument("--turns", type=int, default=6)
+    talks.add_argument("--repeat", type=int, default=12, help="of a question in a turn: how long turns are")
     parts.add_parser("restart")
     parts.add_parser("linear")
     given = parser.parse_args()
     if given.part == "failover":
         kept = asyncio.run(failover(given.minutes, given.kill_every_s, given.streams))
     elif given.part == "affinity":
-        kept = asyncio.run(affinity(given.model, given.conversations, given.turns))
+        kept = asyncio.run(affinity(given.model, given.conversations, given.turns, given.repeat))
     elif given.part == "restart":
         kept = asyncio.run(restart())
     else:

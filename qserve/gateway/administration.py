@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.types import Receive, Scope, Send
 
@@ -10,9 +11,9 @@ from qserve.gateway.auth import AdminKeys
 from qserve.gateway.respond import send_json
 from qserve.wire.errors import ApiError
 
-__all__ = ["Administration", "Restart"]
+__all__ = ["Administration", "Restart", "begun"]
 
-Restart = Callable[[], tuple[str, ...] | None]
+Restart = Callable[[], Awaitable[Sequence[str] | None] | Sequence[str] | None]
 """Begins a rolling restart and returns the names of the workers in their order; None while one is under way."""
 
 
@@ -29,7 +30,13 @@ class Administration:
         await self._keys.check(scope, "send the process of `qserve up` a SIGHUP")
         if self._restart is None:
             raise ApiError(501, "nobody supervises the workers here", "not_supervised")
-        names = self._restart()
+        names = await begun(self._restart)
         if names is None:
             raise ApiError(409, "a rolling restart is under way; GET /ready tells how far it is", "restart_under_way")
         await send_json(send, 202, {"status": "restarting", "workers": list(names)})
+
+
+async def begun(restart: Restart) -> Sequence[str] | None:
+    """What `restart` says, whether it does so at once or is in another process."""
+    names = restart()
+    return await names if inspect.isawaitable(names) else names

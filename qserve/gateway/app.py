@@ -29,13 +29,11 @@ from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints, HostTeller
 from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.key_brake import KeyBrake
 from qserve.gateway.middleware import ApiErrors, RequestContext
-from qserve.gateway.relay.replica_set import replica_sets
+from qserve.gateway.processes.shared import Shared
 from qserve.gateway.relay.upstream import Observed, Upstream, watch
 from qserve.gateway.routes import BATCH_ROUTES, ROUTES
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.tracing import NoTraces, Traces
 from qserve.gateway.web import BrowserAccess, UiEndpoint, UiRelay
 
@@ -52,6 +50,7 @@ def build_gateway(
     host: HostTeller | None = None,
     files: Path | None = None,
     file_bounds: FileBounds | None = None,
+    shared: Shared | None = None,
 ) -> ASGIApp:
     """The ASGI app. Workers of one role are replicas of each other.
 
@@ -60,18 +59,18 @@ def build_gateway(
     With `ui`, browsers that ask for `/` get the web UI. `runs` shows runs, and takes requests that are over. `restart`
     begins a rolling restart and names the workers; None while one is under way. `host`
     tells what the processes without a model hold. `files`: the folder of files and batches, which several processes
-    may share; None: none are kept.
+    may share; None: none are kept. `shared`: what it has in common with others at the same port.
     """
     assert workers, "a gateway without workers has nothing to serve"
-    metrics = GatewayMetrics()
+    shared = shared or Shared()
+    metrics, brake = shared.metrics, shared.brake
     upstreams = [Upstream(worker, settings) for worker in workers]
-    roles = replica_sets(upstreams)
+    roles = shared.replicas(upstreams)
     metrics.watch_workers(upstreams)
     runs = runs or KeptRuns()
     bodies = Bodies(settings)
-    brake = KeyBrake()
     administration = Administration(AdminKeys(settings.admin_keys, brake), restart)
-    endpoints = Endpoints(settings, roles, metrics, runs, bodies, administration, host)
+    endpoints = Endpoints(settings, roles, shared, runs, bodies, administration, host)
     batches = BatchEndpoints(files, file_bounds or FileBounds(), bodies, settings)
     app: ASGIApp = Dispatch({route: (batches if route in BATCH_ROUTES else endpoints).of(route) for route in ROUTES})
     keyless = RequestContext(ApiErrors(app), metrics, traces or NoTraces(), runs)
@@ -85,7 +84,7 @@ def build_gateway(
         relay = UiRelay(ui, settings, bodies)
         keys = GuardedKeys(_opening(settings, (ui.api_key,)), brake)
         app = KeyAuth(app, keys, settings.allowed_hosts)
-        app = BrowserAccess(app, relay, settings, of_users)
+        app = BrowserAccess(app, relay, settings, of_users, shared.sessions)
         watched.append(relay.upstream)
         relayed = [*upstreams, relay.upstream]
     app = ApiErrors(app)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
 from qserve.gateway.limits import require_json, safe_name, safe_query
+from qserve.gateway.processes.shared import Shared, exposition_of
 from qserve.gateway.relay.exchange import Call, Exchange
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import named, serving
@@ -29,7 +29,6 @@ from qserve.gateway.routes import RelayedRoute, Route
 from qserve.gateway.services import CheckedRequest, Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry import exposition
-from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import record_of
 from qserve.version import __version__
 from qserve.wire import vllm
@@ -51,7 +50,7 @@ class Endpoints:
     """The routes' work over the same workers, settings and metrics."""
 
     def __init__(
-        self, settings: GatewaySettings, roles: Sequence[Replicas], metrics: GatewayMetrics, runs: KeptRuns,
+        self, settings: GatewaySettings, roles: Sequence[Replicas], shared: Shared, runs: KeptRuns,
         bodies: Bodies, administration: Administration, host: HostTeller | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
@@ -59,11 +58,12 @@ class Endpoints:
         self._administration = administration
         self._host = host
         self._roles = roles
-        self._metrics = metrics
+        self._metrics = shared.metrics
+        self._exposition = shared.exposition
         self._runs = runs
         self._reports = ReportPages(runs)
         self._large_bodies = LargeBodies()
-        self._started_unix_s = int(time.time())
+        self._started_unix_s = shared.started_unix_s
 
     @property
     def _upstreams(self) -> list[Upstream]:
@@ -197,7 +197,7 @@ class Endpoints:
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         ready = [upstream for upstream in self._upstreams if upstream.is_ready]
-        await asyncio.gather(*(upstream.refresh_measured() for upstream in ready))
+        own = await (self._exposition() if self._exposition else exposition_of(self._metrics, ready))
         texts = await asyncio.gather(*(upstream.get("/metrics") for upstream in ready), return_exceptions=True)
         of_workers = []
         for upstream, text in zip(ready, texts, strict=True):
@@ -205,7 +205,7 @@ class Endpoints:
                 of_workers.append((upstream.name, text.decode(errors="replace")))
             else:
                 self._metrics.count_error("worker_metrics_unreachable")
-        body = exposition.merge(self._metrics.exposition().decode(), of_workers)
+        body = exposition.merge(own, of_workers)
         await send_body(send, 200, body.encode(), exposition.CONTENT_TYPE)
 
     async def memory(self, scope: Scope, receive: Receive, send: Send) -> None:

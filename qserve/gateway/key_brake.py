@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -50,6 +50,14 @@ class KeyBrake:
         self._wrong[name] = _Wrong(min(count + 1, 2 * _NUM_FREE), self._clock())
         while len(self._wrong) > _MAX_ADDRESSES:
             self._wrong.popitem(last=False)
+
+    def counts(self) -> list[tuple[str, float, float]]:
+        """Who showed wrong keys, how many are not forgiven, and when they were counted, for `add` elsewhere."""
+        return [(name, wrong.count, wrong.at_s) for name, wrong in self._wrong.items()]
+
+    def add(self, counts: Iterable[tuple[str, float, float]]) -> None:
+        """What another process of this machine has counted."""
+        self._wrong.update({name: _Wrong(count, at_s) for name, count, at_s in counts})
 
     def _left(self, wrong: _Wrong) -> float:
         return max(0.0, wrong.count - (self._clock() - wrong.at_s) * _FORGIVEN_PER_S)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
 from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.routes import ROUTES, RelayedRoute
+from qserve.gateway.telemetry.kept_rows import row_of
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.planner.plan import Plan
 from qserve.runs import RunStore
@@ -20,9 +20,6 @@ from qserve.runs.writer import NewRun, RequestLabel, RequestRow, RunWriter
 from qserve.supervisor.logs import log_event
 
 __all__ = ["Recording", "RunRecord"]
-
-_RELAYED = frozenset(route.path for route in ROUTES if isinstance(route, RelayedRoute))
-_UNKNOWN_CLIENT = (401, 403)
 
 
 @dataclass(frozen=True)
@@ -93,29 +90,16 @@ class RunRecord:
 
     def request(self, record: RequestRecord) -> None:
         """Keep a request that is over: those of workers' routes, from clients that may ask."""
-        if self._writer is not None and record.route in _RELAYED and record.status not in _UNKNOWN_CLIENT:
-            self._writer.request(_row(record))
+        if self._writer is not None and (row := row_of(record)) is not None:
+            self._writer.request(row)
+
+    def row(self, values: Sequence[Any]) -> None:
+        """Keep a request that another process has made a row of, its label first."""
+        if self._writer is not None:
+            label, *rest = values
+            self._writer.request(RequestRow(RequestLabel(*label), *rest))
 
     def end(self, exit_status: int) -> None:
         """The run is over; waits until that is written, five seconds at most."""
         if self._writer is not None:
             self._writer.close(exit_status)
-
-
-def _row(record: RequestRecord) -> RequestRow:
-    elapsed_s = record.elapsed_s
-    is_stream = record.num_events > 0
-    return RequestRow(
-        RequestLabel(
-            record.method, record.route, record.model, record.worker, record.status, record.error_code,
-            record.is_background, record.client_left,
-        ),
-        int((time.time() - elapsed_s) * 1000),
-        int(elapsed_s * 1e6),
-        None if record.queue_wait_s is None else int(record.queue_wait_s * 1e6),
-        None if record.first_byte_s is None or not is_stream else int(record.first_byte_s * 1e6),
-        record.num_prompt_tokens,
-        record.num_generated_tokens,
-        record.num_events,
-        record.request_id,
-    )  # fmt: skip

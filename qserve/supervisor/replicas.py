@@ -29,14 +29,12 @@ async def start_all(workers: Sequence[Worker]) -> None:
                 group.create_task(_start(together))
 
 
-async def watch_all(
-    workers: Sequence[Worker], after_ready: Callable[[], Coroutine[Any, Any, None]] | None = None
-) -> None:
-    """Until all replicas of one role have failed for good; raises what the last of them said, or `after_ready` did."""
+async def watch_all(workers: Sequence[Worker], *beside: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Until all replicas of one role have failed for good; raises what the last of them said, or one `beside` them."""
     with _first_error():
         async with asyncio.TaskGroup() as group:
-            if after_ready is not None:
-                group.create_task(after_ready())
+            for work in beside:
+                group.create_task(work())
             for worker in workers:
                 replicas = [one for one in workers if one.endpoint.role == worker.endpoint.role]
                 group.create_task(_watch(worker, replicas))

@@ -8,25 +8,21 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from qserve.batches import FileBounds
 from qserve.core.hardware import HostProcess
 from qserve.engine.base import WorkerState
 from qserve.errors import QserveError, UsageError
-from qserve.gateway.app import build_gateway
-from qserve.gateway.http.server import build_server
+from qserve.gateway.processes.coordinator import Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.host_memory import HostMemory
-from qserve.gateway.telemetry.tracing import NoTraces, Traces
 from qserve.supervisor import ports
+from qserve.supervisor.gateways.running import Processes, RunningGateway, gateway_of
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.measure import held_by, measure_last, measure_on
 from qserve.supervisor.private import private_folder
@@ -58,7 +54,7 @@ class UpOptions:
         run_folder: where workers' output goes.
         recording: how the run is written down; None: not at all.
         ready_file: written as soon as the service is ready, for programs: url, pid, run_folder.
-        traces: what hears of every request's times.
+        processes: how many relay requests, and what each logs and traces.
         ui: the web UI at once (True), when `/` is first opened (None), or never (False).
         strict: a chat model that serves noise ends the service (`sanity/losses.py`).
         start_timeout_s: how long a worker's start may show no progress; None: by phase (`start_watch.py`).
@@ -74,7 +70,7 @@ class UpOptions:
     drain_timeout_s: float
     run_folder: Path
     ready_file: Path | None = None
-    traces: Traces = field(default_factory=NoTraces)
+    processes: Processes = field(default_factory=Processes)
     ui: bool | None = None
     recording: Recording | None = None
     strict: bool = False
@@ -82,24 +78,6 @@ class UpOptions:
     beside: tuple[HostProcess, ...] = ()
     files: Path | None = None
     file_bounds: FileBounds = field(default_factory=FileBounds)
-
-
-@dataclass
-class _InFlight:
-    """Counts the requests that the gateway is answering, so that draining knows when it is done."""
-
-    app: ASGIApp
-    num_requests: int = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
-            await self.app(scope, receive, send)
-            return
-        self.num_requests += 1
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            self.num_requests -= 1
 
 
 @dataclass
@@ -176,32 +154,21 @@ async def _serve(
             host = HostMemory(options.beside)
             rolling = RollingRestart(workers)
             stop.on_hangup(rolling.begin)
-            gateway = build_gateway(
-                options.gateway,
-                endpoints,
-                options.traces,
-                ui,
-                record.kept,
-                rolling.begin,
-                host.documents,
-                options.files,
-                options.file_bounds,
+            service = Service(
+                rolling.begin, host.documents, record.row, record.kept, options.files, options.file_bounds
             )
-            in_flight = _InFlight(gateway)
-            server = build_server(in_flight, options.host, options.port, drain_timeout_s=1)
-            serving = asyncio.create_task(_run_server(server, listener))
+            gateway = gateway_of(options.processes, options.gateway, endpoints, service, ui, listener, record.event)
+            gateway.begin()
             try:
-                status = await _live(workers, host, url, options, record, screen, stop, runner)
+                status = await _live(workers, gateway, host, url, options, record, screen, stop, runner)
                 if status is None:
-                    status = await _drain(workers, in_flight, options, screen, stop)
+                    status = await _drain(workers, gateway, options, screen, stop)
             finally:
                 screen.end_progress()
                 await rolling.stop()
                 await measure_last(workers, host, record)
                 await asyncio.gather(*(worker.stop() for worker in workers))
-                server.should_exit = True
-                await serving
-                await asyncio.to_thread(options.traces.close)  # it may have to wait for a collector
+                await gateway.stop()
     return status
 
 
@@ -218,11 +185,16 @@ def _workers(
 
 
 async def _live(
-    workers: list[Worker], host: HostMemory, url: str, options: UpOptions, record: RunRecord, screen: Screen,
-    stop: _StopSignal, runner: Runner,
+    workers: list[Worker], gateway: RunningGateway, host: HostMemory, url: str, options: UpOptions, record: RunRecord,
+    screen: Screen, stop: _StopSignal, runner: Runner,
 ) -> int | None:  # fmt: skip
     """Start the workers and stay with them; None when the user wants to stop, before or after they were ready."""
-    if not await _unless_stopped(start_all(workers), stop):
+
+    async def start() -> None:
+        await start_all(workers)
+        await gateway.ready()
+
+    if not await _unless_stopped(start(), stop):
         return 0
     memory = [await held_by(worker) for worker in workers]
     for worker, held in zip(workers, memory, strict=True):
@@ -241,9 +213,8 @@ async def _live(
 
     try:
         if await _unless_stopped(tell_ready(), stop):
-            await _unless_stopped(
-                _watch(workers, host, record, partial(_after_checks, checks, url, options), runner), stop
-            )
+            after = partial(_after_checks, checks, url, options)
+            await _unless_stopped(_watch(workers, gateway, host, record, after, runner), stop)
     finally:
         await checks.close()
     return None
@@ -291,13 +262,13 @@ async def _unless_stopped(work: Coroutine[Any, Any, None], stop: _StopSignal) ->
 
 
 async def _watch(
-    workers: list[Worker], host: HostMemory, record: RunRecord,
+    workers: list[Worker], gateway: RunningGateway, host: HostMemory, record: RunRecord,
     after_ready: Callable[[], Coroutine[Any, Any, None]], runner: Runner,
 ) -> None:  # fmt: skip
-    """Stay with the workers, measure and scale them, and do what is left of the start."""
+    """Stay with the workers and the gateway, measure and scale them, and do what is left of the start."""
     beside = [asyncio.create_task(measure_on(workers, host, record)), asyncio.create_task(runner.scale(workers))]
     try:
-        await watch_all(workers, after_ready)
+        await watch_all(workers, after_ready, gateway.watch)
     finally:
         for task in beside:
             task.cancel()
@@ -305,36 +276,23 @@ async def _watch(
 
 
 async def _drain(
-    workers: list[Worker], in_flight: _InFlight, options: UpOptions, screen: Screen, stop: _StopSignal
+    workers: list[Worker], gateway: RunningGateway, options: UpOptions, screen: Screen, stop: _StopSignal
 ) -> int:
     """Let running requests finish; new ones get 503 meanwhile."""
     for worker in workers:
         worker.endpoint.detail = "the service is stopping; running requests finish, new ones are not taken"
         worker.endpoint.state = WorkerState.DRAINING
     deadline = asyncio.get_running_loop().time() + options.drain_timeout_s
-    if in_flight.num_requests:
+    if num_running := await gateway.num_in_flight():
         screen.note(
-            f"stopping: {in_flight.num_requests} running requests may take {options.drain_timeout_s:g} s to finish; "
+            f"stopping: {num_running} running requests may take {options.drain_timeout_s:g} s to finish; "
             "Ctrl-C again stops at once"
         )
-    while in_flight.num_requests and not stop.second.is_set() and asyncio.get_running_loop().time() < deadline:
+    while num_running and not stop.second.is_set() and asyncio.get_running_loop().time() < deadline:
         await asyncio.sleep(_POLL_S)
-    if in_flight.num_requests:
-        screen.note(f"stopped; {in_flight.num_requests} requests were cut off")
+        num_running = await gateway.num_in_flight()
+    if num_running:
+        screen.note(f"stopped; {num_running} requests were cut off")
         return 1
     screen.note("stopped; every request was answered")
     return 0
-
-
-async def _run_server(server: uvicorn.Server, listener: Any) -> None:
-    """uvicorn without its signal handlers: stopping is ours to decide."""
-
-    @contextlib.contextmanager
-    def leave_signals_alone() -> Iterator[None]:
-        yield
-
-    server.capture_signals = leave_signals_alone  # type: ignore[method-assign]
-    try:
-        await server.serve(sockets=[listener])
-    except SystemExit as error:  # uvicorn's way to say that it could not start
-        raise QserveError("the gateway could not start; its log line above says why") from error

@@ -94,6 +94,13 @@ _CHAT_FLAGS = (
 )
 @click.option("--cors-origin", multiple=True, help="A web origin that browsers may call from. May be repeated.")
 @click.option(
+    "--gateway-processes",
+    type=Count(min=1, max=64),
+    default=1,
+    show_default=True,
+    help="Processes that relay requests behind the port, for more than one core of them.",
+)
+@click.option(
     "--max-queue",
     type=Count(min=0),
     default=256,
@@ -201,6 +208,7 @@ def command(
     admin_key_file: tuple[Path, ...],
     ui: bool | None,
     cors_origin: tuple[str, ...],
+    gateway_processes: int,
     max_queue: int,
     max_body_mib: int,
     drain_timeout: float,
@@ -246,6 +254,7 @@ def command(
     from qserve.gateway.settings import GatewaySettings
     from qserve.gateway.telemetry.tracing import NoTraces, to_collector
     from qserve.supervisor import UpOptions, logs, ports, serve
+    from qserve.supervisor.gateways.running import Processes
     from qserve.supervisor.keys import keys_in_use, keys_of_file
     from qserve.supervisor.web_ui import check_installed
 
@@ -282,7 +291,8 @@ def command(
         joined_cluster(values, gpu) as cluster,
     ):
         machine = hardware_of(gpu) if cluster is None else cluster.hardware
-        run_folder, hardware = _run_folder(state_dir), with_host(machine, has_ui=ui is not False)
+        run_folder = _run_folder(state_dir)
+        hardware = with_host(machine, has_ui=ui is not False, num_gateways=gateway_processes)
         recording = recording_of(run_folder, hardware, keep_runs_days, keep_runs_gib)
         settings = settings_of(values)
         request = with_counted_flags(request_of(values), engine_args)
@@ -315,8 +325,9 @@ def command(
         _check_reads(hosted[0], engine_args, verify_quant)
         _hold_against_file(hosted, screen)
         options = UpOptions(
-            host, port, gateway, drain_timeout, run_folder, ready_file, traces, ui, recording, strict, start_timeout,
-            hardware.host, run_folder.parent.parent / "files", bounds,
+            host, port, gateway, drain_timeout, run_folder, ready_file,
+            Processes(gateway_processes, log_level, log_format, traces, otlp_traces_endpoint), ui, recording, strict,
+            start_timeout, hardware.host, run_folder.parent.parent / "files", bounds,
         )  # fmt: skip
         if cluster is None:
             sys.exit(uvloop.run(serve(hosted, options, screen)))

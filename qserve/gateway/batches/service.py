@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Scope
 
 from qserve.batches import LineReply
-from qserve.gateway.relay.replica_set import ReplicaSet
+from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.serving import serving
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.wire.errors import ApiError
@@ -24,7 +24,7 @@ __all__ = ["GatewayAsService"]
 class GatewayAsService:
     """`qserve.batches.Service` over an app that asks for no key."""
 
-    def __init__(self, app: ASGIApp, roles: Sequence[ReplicaSet], max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, roles: Sequence[Replicas], max_body_bytes: int) -> None:
         self._app = app
         self._roles = roles
         self._max_body_bytes = max_body_bytes
@@ -49,7 +49,7 @@ class GatewayAsService:
         free = 0
         for replicas in self._roles:
             if model in replicas.endpoint.names:
-                free += sum(one.admission.num_free_in_background for one in replicas.upstreams if one.is_ready)
+                free += replicas.num_free_in_background
         return free
 
     async def ask(self, endpoint: str, body: bytes) -> LineReply:

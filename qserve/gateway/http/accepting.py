@@ -40,6 +40,8 @@ class Acceptor:
     def close(self) -> None:
         """Stop accepting."""
         self._task.cancel()
+        # Before it is closed: where another process has it as well, the kernel goes on telling of a closed descriptor.
+        asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
 
     async def wait_closed(self) -> None:

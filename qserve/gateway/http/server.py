@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from qserve.errors import QserveError
 from qserve.gateway.http.accepting import Acceptor
 from qserve.gateway.http.bounded_http import BoundedHttp
 from qserve.gateway.http.connections import Connections, limits_of_process, raise_descriptor_limit
 from qserve.gateway.http.refused_log import RefusedLog
 
-__all__ = ["BoundedServer", "build_server"]
+__all__ = ["BoundedServer", "build_server", "run_server"]
 
 # Longer than clients keep idle connections in their pools (httpx: 5 s, aiohttp: 15 s), so that they close first.
 _KEEP_ALIVE_S = 75
@@ -67,3 +70,17 @@ def build_server(app: ASGIApp, host: str, port: int, drain_timeout_s: int | None
         timeout_graceful_shutdown=drain_timeout_s,
     )
     return BoundedServer(config)
+
+
+async def run_server(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Serves until `server.should_exit`, without uvicorn's signal handlers: stopping is ours to decide."""
+
+    @contextlib.contextmanager
+    def leave_signals_alone() -> Iterator[None]:
+        yield
+
+    server.capture_signals = leave_signals_alone  # type: ignore[method-assign]
+    try:
+        await server.serve(sockets=[listener])
+    except SystemExit as error:  # uvicorn's way to say that it could not start
+        raise QserveError("the gateway could not start; its log line above says why") from error

@@ -21,7 +21,7 @@ from qserve.gateway.routing.prefix import prefix_blocks
 from qserve.gateway.routing.router import Router
 from qserve.wire.errors import ApiError
 
-__all__ = ["ReplicaSet", "replica_sets", "routed"]
+__all__ = ["ReplicaSet", "by_role", "replica_sets", "routed"]
 
 # How long a request waits for a replica while all of them restart: our own workers are back within seconds, an engine
 # with a large model within a minute or two. The queue's bound holds for those who wait here as well.
@@ -212,9 +212,14 @@ def routed(
     return RoutedRequest(blocks, len(body), num_sequences, max_tokens, digest)
 
 
-def replica_sets(upstreams: Sequence[Upstream]) -> list[ReplicaSet]:
-    """One for each role, in the order in which the roles first come."""
+def by_role(upstreams: Sequence[Upstream]) -> list[list[Upstream]]:
+    """Those of each role, in the order in which the roles first come."""
     roles: dict[str, list[Upstream]] = {}
     for upstream in upstreams:
         roles.setdefault(upstream.endpoint.role, []).append(upstream)
-    return [ReplicaSet(replicas) for replicas in roles.values()]
+    return list(roles.values())
+
+
+def replica_sets(upstreams: Sequence[Upstream]) -> list[ReplicaSet]:
+    """One for each role."""
+    return [ReplicaSet(replicas) for replicas in by_role(upstreams)]

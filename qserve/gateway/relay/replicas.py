@@ -78,6 +78,11 @@ class Replicas:
         """Whether one of them takes requests."""
         return any(one.is_ready for one in self.upstreams)
 
+    @property
+    def num_free_in_background(self) -> int:
+        """Places that background requests would get at once."""
+        return sum(one.admission.num_free_in_background for one in self.upstreams if one.is_ready)
+
     def check_ready(self) -> None:
         """503 with the supervisor's words unless one takes requests, or is about to."""
         if not self.is_ready and not (self._is_coming(()) and self.endpoint.request_fields is not None):

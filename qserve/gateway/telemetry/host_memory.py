@@ -16,8 +16,9 @@ from qserve.planner.memory.host import GATEWAY, LARGE_BODIES, WEB_UI
 
 __all__ = ["HostMemory"]
 
-# By what stands in their command lines; the gateway is this process itself.
-_MODULES = {"qserve.ui": WEB_UI.name, "qserve.gateway.large_bodies": LARGE_BODIES.name}
+# By what stands in their command lines; the gateway is this process itself, with those that relay for it.
+_RELAYS = "qserve.supervisor.gateways.process"
+_MODULES = {"qserve.ui": WEB_UI.name, "qserve.gateway.large_bodies": LARGE_BODIES.name, _RELAYS: GATEWAY.name}
 _SOURCE = "psutil rss"
 
 
@@ -49,12 +50,16 @@ def _document(planned: HostProcess, held_bytes: int | None) -> dict[str, Any]:
 def _held_bytes() -> dict[str, int]:
     """RSS by the process's name; of several of one name together."""
     held = Counter({GATEWAY.name: psutil.Process().memory_info().rss})
-    for pid in children_of(os.getpid()):
+    pids = children_of(os.getpid())
+    while pids:
         try:
-            child = psutil.Process(pid)
-            names = [name for module, name in _MODULES.items() if module in child.cmdline()]
+            child = psutil.Process(pids.pop())
+            words = child.cmdline()
+            names = [name for module, name in _MODULES.items() if module in words]
             if names:
                 held[names[0]] += child.memory_info().rss
+            if _RELAYS in words:
+                pids += children_of(child.pid)  # its own readers of large bodies
         except psutil.Error:
             continue  # it has just ended
     return dict(held)

@@ -2,20 +2,24 @@
 
 Its own take a lock for each figure and look their labels up under another; the gateway counts every event of every
 stream, all in the event loop's thread, and that was half of what a relayed event cost. Names, samples and text are the
-same: the families are prometheus_client's.
+same: the families are prometheus_client's. Those of several processes add up.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-__all__ = ["Counter", "Histogram"]
+__all__ = ["Counter", "Histogram", "Instrument", "Series"]
+
+Series = list[tuple[Sequence[str], Any]]
+"""Of one family: labels, and what was counted under them. Plain JSON."""
 
 
 class _Count:
@@ -47,6 +51,15 @@ class Counter(Collector):
             assert len(values) == len(self._labels), f"{self._about[0]} has the labels {self._labels}"
             series = self._series[values] = _Count()
         return series
+
+    def series(self) -> Series:
+        """What was counted, for `add` in another process."""
+        return [(values, series.value) for values, series in self._series.items()]
+
+    def add(self, series: Series) -> None:
+        """Counts what another process counted as well."""
+        for values, value in series:
+            self.labels(*values).inc(value)
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(*self._about, labels=self._labels)
@@ -92,6 +105,17 @@ class Histogram(Collector):
             series = self._series[values] = _Buckets(self._bounds)
         return series
 
+    def series(self) -> Series:
+        """What was observed, for `add` in another process."""
+        return [(values, [series.counts, series.total]) for values, series in self._series.items()]
+
+    def add(self, series: Series) -> None:
+        """Counts what another process observed as well."""
+        for values, (counts, total) in series:
+            own = self.labels(*values)
+            own.counts = [one + more for one, more in zip(own.counts, counts, strict=True)]
+            own.total += total
+
     def collect(self) -> Iterator[Metric]:
         family = HistogramMetricFamily(*self._about, labels=self._labels)
         for values, series in self._series.items():
@@ -105,3 +129,6 @@ class Histogram(Collector):
             so_far += count
             sums.append(so_far)
         return list(zip(self._names, map(float, sums), strict=True))
+
+
+Instrument = Counter | Histogram

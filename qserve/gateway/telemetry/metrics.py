@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import psutil
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 
-from qserve.gateway.telemetry.instruments import Counter, Histogram
+from qserve.gateway.telemetry.instruments import Counter, Histogram, Instrument, Series
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.gateway.telemetry.worker_gauges import WorkerGauges, WorkerView
 
@@ -34,12 +34,15 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._instruments: dict[str, Instrument] = {}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"qserve_gateway_{name}", text, labels, self.registry)
+            made = self._instruments[name] = Counter(f"qserve_gateway_{name}", text, labels, self.registry)
+            return made
 
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"qserve_gateway_{name}", text, labels, buckets, self.registry)
+            made = self._instruments[name] = Histogram(f"qserve_gateway_{name}", text, labels, buckets, self.registry)
+            return made
 
         self._requests = counter("requests", "Requests answered", "route", "model", "status")
         self._errors = counter("errors", "Errors by their code, those inside streams included", "code")
@@ -66,9 +69,12 @@ class GatewayMetrics:
             "model",
         )  # fmt: skip
         process = psutil.Process()
+        self.num_processes: Callable[[], float] = lambda: 1
+        self.resident_bytes: Callable[[], float] = lambda: process.memory_info().rss
         self._gauge(
-            "resident_memory_bytes", "Resident memory of the gateway's process", lambda: process.memory_info().rss
+            "resident_memory_bytes", "Resident memory of the gateway's processes", lambda: self.resident_bytes()
         )
+        self._gauge("processes", "Processes that relay requests (--gateway-processes)", lambda: self.num_processes())
 
     def _gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         Gauge(f"qserve_gateway_{name}", text, registry=self.registry).set_function(read)
@@ -112,6 +118,15 @@ class GatewayMetrics:
             self.count_error(record.error_code)
         if record.client_left:
             self._disconnects.labels(record.phase).inc()
+
+    def counted(self) -> dict[str, Series]:
+        """All that was counted, as JSON, for the sum over several processes. No gauge is in it."""
+        return {name: one.series() for name, one in self._instruments.items()}
+
+    def add(self, counted: Mapping[str, Series]) -> None:
+        """Counts what another process has `counted`."""
+        for name, series in counted.items():
+            self._instruments[name].add(series)
 
     def exposition(self) -> bytes:
         """Prometheus text, version 0.0.4."""

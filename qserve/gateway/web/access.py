@@ -41,13 +41,15 @@ _HEADERS = (
 class BrowserAccess:
     """ASGI middleware before the API. With keys it signs browsers in; without, it tells them apart."""
 
-    def __init__(self, api: ASGIApp, ui: ASGIApp, settings: GatewaySettings, keys: GuardedKeys) -> None:
+    def __init__(
+        self, api: ASGIApp, ui: ASGIApp, settings: GatewaySettings, keys: GuardedKeys, sessions: Sessions | None = None
+    ) -> None:
         """`ui` gets what passes, with the header `VISITOR`; `api` whatever is not the UI's. `keys` of the settings."""
         self._api = api
         self._ui = ui
         self._settings = settings
         self._keys = keys
-        self._sessions = Sessions()
+        self._sessions = sessions or Sessions()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = _name(scope)

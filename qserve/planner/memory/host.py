@@ -24,9 +24,22 @@ WEB_UI = HostProcess(
 )  # fmt: skip
 
 
-def with_host(hardware: Hardware, has_ui: bool = True) -> Hardware:
+def with_host(hardware: Hardware, has_ui: bool = True, num_gateways: int = 1) -> Hardware:
     """The machine with a service on it: plans on its RAM leave these bytes free.
 
-    `has_ui`: False with --no-ui; else it is counted although it starts only when it is first opened.
+    `has_ui`: False with --no-ui; else it is counted although it starts only when it is first opened. `num_gateways`:
+    several relay in processes of their own, beside the one that they ask; each has its own readers of large bodies.
     """
-    return replace(hardware, host=(GATEWAY, LARGE_BODIES, *((WEB_UI,) if has_ui else ())))
+    gateway = GATEWAY if num_gateways == 1 else _times(GATEWAY, 1 + num_gateways)
+    large_bodies = _times(LARGE_BODIES, num_gateways)
+    return replace(hardware, host=(gateway, large_bodies, *((WEB_UI,) if has_ui else ())))
+
+
+def _times(one: HostProcess, count: int) -> HostProcess:
+    """So many of them, as one."""
+    if count == 1:
+        return one
+    return replace(
+        one, num_bytes=count * one.num_bytes, low_bytes=count * one.low_bytes, high_bytes=count * one.high_bytes,
+        source=f"{count} times: {one.source}",
+    )  # fmt: skip

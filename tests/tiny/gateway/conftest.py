@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import pytest
@@ -21,9 +22,13 @@ import uvloop
 
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.gateway.app import build_gateway
-from qserve.gateway.http.server import build_server
+from qserve.gateway.http.server import BoundedServer, build_server
+from qserve.gateway.kept_runs import KeptRuns
+from qserve.gateway.processes.coordinator import Coordinator, Service
+from qserve.gateway.processes.joined import Joined
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.telemetry.tracing import Traces
+from qserve.gateway.telemetry.tracing import NoTraces, Traces
+from qserve.supervisor import ports
 
 FAKE_WORKER = Path(__file__).parents[3] / "bench" / "fake_worker.py"
 KEY = "sk-client-4f6c"
@@ -51,6 +56,85 @@ class FakeWorkerProcess:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+
+class Served(Protocol):
+    """A gateway that runs in a thread."""
+
+    @property
+    def port(self) -> int: ...
+    def run(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+@dataclass
+class ServedByOne:
+    """As `qserve up` alone."""
+
+    server: BoundedServer
+
+    @property
+    def port(self) -> int:
+        return self.server.servers[0].sockets[0].getsockname()[1] if self.server.started else 0
+
+    def run(self) -> None:
+        uvloop.run(self.server.serve())
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+
+
+@dataclass
+class ServedByMany:
+    """As `--gateway-processes`, but for the processes: a coordinator, and who joined it, on one event loop."""
+
+    settings: GatewaySettings
+    endpoint: WorkerEndpoint
+    traces: Traces
+    count: int
+    port: int = 0
+
+    def run(self) -> None:
+        uvloop.run(self._serve())
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopped.set)
+
+    async def _serve(self) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        service = Service(lambda: None, _no_host, lambda row: None, KeptRuns())
+        coordinator = Coordinator(self.settings, [self.endpoint], service, None, self.count)
+        coordinating = asyncio.create_task(coordinator.run())
+        listener = ports.bind("127.0.0.1", 0)
+        members = [await self._join(coordinator, listener.dup()) for _ in range(self.count)]
+        self.port = listener.getsockname()[1]
+        await self._stopped.wait()
+        await coordinator.stop()
+        for joined, server, serving in members:
+            server.should_exit = True
+            await serving
+            await joined.close()
+        for member in list(coordinator.members):
+            await member.gone.wait()
+        coordinating.cancel()
+        listener.close()
+
+    async def _join(self, coordinator: Coordinator, listener: socket.socket) -> tuple[Joined, BoundedServer, Any]:
+        ours, theirs = socket.socketpair()
+        joined = Joined(lost=lambda: None)
+        beginning = asyncio.create_task(joined.begin(theirs))
+        await coordinator.join("gateway", ours, {})
+        await beginning
+        server = build_server(joined.gateway(self.traces), "127.0.0.1", 0, drain_timeout_s=1)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.005)
+        joined.serves()
+        return joined, server, serving
+
+
+async def _no_host() -> list[dict[str, Any]]:
+    return []
 
 
 @dataclass
@@ -108,7 +192,13 @@ def _fake_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeWorke
 
 
 @pytest.fixture
-def running(_fake_worker: FakeWorkerProcess) -> Callable[..., AbstractAsyncContextManager[Stack]]:
+def num_processes() -> int:
+    """Gateway processes behind the port. Modules that ask for 2 as well hold them to the same promises."""
+    return 1
+
+
+@pytest.fixture
+def running(_fake_worker: FakeWorkerProcess, num_processes: int) -> Callable[..., AbstractAsyncContextManager[Stack]]:
     """`async with running(max_num_seqs=…, max_queue=…, …) as stack`. The worker's process is shared between tests."""
 
     @contextlib.asynccontextmanager
@@ -119,14 +209,17 @@ def running(_fake_worker: FakeWorkerProcess) -> Callable[..., AbstractAsyncConte
             name="chat", models=("fake", "org/Fake-8B"), address=UnixAddress(_fake_worker.socket), key=WORKER_KEY,
             max_num_seqs=max_num_seqs, max_model_len=4096, state=WorkerState.READY, detail="",
         )  # fmt: skip
-        app = build_gateway(GatewaySettings(**{"keys": (KEY,), **settings}), [endpoint], traces)
-        server = build_server(app, "127.0.0.1", 0, drain_timeout_s=1)
-        thread = threading.Thread(target=lambda: uvloop.run(server.serve()))
+        gateway = GatewaySettings(**{"keys": (KEY,), **settings})
+        if num_processes > 1:
+            served: Served = ServedByMany(gateway, endpoint, traces or NoTraces(), num_processes)
+        else:
+            served = ServedByOne(build_server(build_gateway(gateway, [endpoint], traces), "127.0.0.1", 0, 1))
+        thread = threading.Thread(target=served.run)
         thread.start()
-        while not server.started:
+        while not served.port:
             assert thread.is_alive(), "the gateway did not start"
             await asyncio.sleep(0.005)
-        port = server.servers[0].sockets[0].getsockname()[1]
+        port = served.port
         try:
             async with (
                 aiohttp.ClientSession(headers={"authorization": f"Bearer {KEY}"}) as http,
@@ -137,7 +230,7 @@ def running(_fake_worker: FakeWorkerProcess) -> Callable[..., AbstractAsyncConte
             ):
                 yield Stack(f"http://127.0.0.1:{port}", port, http, _fake_worker, endpoint, direct)
         finally:
-            server.should_exit = True
+            served.stop()
             await asyncio.to_thread(thread.join)
 
     return start

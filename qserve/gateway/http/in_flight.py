@@ -1,0 +1,27 @@
+"""How many requests the gateway is answering, so that who stops it knows when it is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+__all__ = ["InFlight"]
+
+
+@dataclass
+class InFlight:
+    """ASGI middleware, around all others."""
+
+    app: ASGIApp
+    num_requests: int = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
+        self.num_requests += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.num_requests -= 1

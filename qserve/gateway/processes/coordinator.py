@@ -1,0 +1,282 @@
+"""What the gateway processes of one port have in common, in the process of `qserve up`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from qserve.batches import FileBounds
+from qserve.engine.base import WorkerEndpoint
+from qserve.errors import QserveError
+from qserve.gateway.administration import Restart, begun
+from qserve.gateway.endpoints import HostTeller
+from qserve.gateway.kept_runs import KeptRuns
+from qserve.gateway.key_brake import KeyBrake
+from qserve.gateway.processes.channel import Channel
+from qserve.gateway.processes.endpoints import document_of
+from qserve.gateway.processes.member import Member
+from qserve.gateway.processes.shared import exposition_of
+from qserve.gateway.processes.signed_sessions import MOST_ENDED
+from qserve.gateway.relay.replica_set import replica_sets
+from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.web import UiEndpoint
+from qserve.wire.errors import ApiError
+
+__all__ = ["Coordinator", "Service"]
+
+_log = logging.getLogger("qserve.gateway")
+_PUSH_S = 0.02
+_ANSWER_S = 1.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the gateway processes ask of the service around them.
+
+    Attributes:
+        restart, host: as `build_gateway` has them.
+        keep: takes a request that is over, as `RequestRow` without its names.
+        runs: the store that is shown.
+        files, file_bounds: as `build_gateway` has them.
+    """
+
+    restart: Restart
+    host: HostTeller
+    keep: Callable[[Sequence[Any]], None]
+    runs: KeptRuns
+    files: Path | None = None
+    file_bounds: FileBounds = field(default_factory=FileBounds)
+
+
+class Coordinator:
+    """Chooses replicas and gives places away for all gateway processes, and knows what they share."""
+
+    def __init__(
+        self, settings: GatewaySettings, workers: Sequence[WorkerEndpoint], service: Service, ui: UiEndpoint | None,
+        num_processes: int,
+    ) -> None:  # fmt: skip
+        """Call within a running loop, and then `run`."""
+        self._settings = replace(settings, max_bodies_bytes=settings.max_bodies_bytes // num_processes)
+        self._service = service
+        self._ui = ui
+        self._upstreams = [Upstream(worker, settings) for worker in workers]
+        self._watched = [*self._upstreams, *([] if ui is None else [Upstream(ui.worker, settings)])]
+        self._roles = {one.role: one for one in replica_sets(self._upstreams)}
+        self._brake = KeyBrake()
+        self._session_secret = secrets.token_hex(32)
+        self._ended_sessions: dict[str, None] = {}
+        self._members: list[Member] = []
+        self._answers: set[asyncio.Task[None]] = set()
+        self._of_ended = GatewayMetrics()  # counted by processes that are gone
+        self._started_unix_s = int(time.time())
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The processes that are here now."""
+        return self._members
+
+    async def run(self) -> None:
+        """Keeps every process's view of the workers true, for ever."""
+        next_look_s = 0.0
+        while True:
+            for member in self._members:
+                member.push_all(self._watched)
+            if time.monotonic() >= next_look_s:
+                next_look_s = time.monotonic() + self._settings.watch_interval_s
+                for replicas in self._roles.values():
+                    replicas.observe()
+                free = {role: replicas.num_free_in_background for role, replicas in self._roles.items()}
+                for member in self._members:
+                    member.channel.tell("free", free)
+            await asyncio.sleep(_PUSH_S)
+
+    async def join(self, name: str, end: socket.socket, told: dict[str, Any]) -> Member:
+        """A process that begins at the other side of `end`; `told`: what else it is to know. Gone when it closes."""
+        channel = Channel(self._hear, lambda: self._leave(member))
+        member = Member(name, channel, self._roles)
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
+        self._members.append(member)
+        member.knows(self._watched)
+        channel.tell("begin", {**self._beginning(), **told})
+        return member
+
+    async def num_in_flight(self) -> int:
+        """Requests that the processes are answering."""
+        return sum(await asyncio.gather(*(self._asked(one, "in flight", 0) for one in self._members)))
+
+    async def stop(self) -> None:
+        """Has the processes end; what they counted is known before they are gone."""
+        await self._collect()
+        for member in self._members:
+            member.channel.tell("stop")
+        for upstream in self._upstreams:
+            upstream.client.close()
+
+    def _beginning(self) -> dict[str, Any]:
+        ui, runs = self._ui, self._service.runs
+        return {
+            "settings": asdict(self._settings),
+            "workers": [document_of(one.endpoint) for one in self._upstreams],
+            "ui": None if ui is None else {"worker": document_of(ui.worker), "key": ui.api_key, "install": ui.install},
+            "store": None if runs.store is None else str(runs.store.path),
+            "run": runs.run_id,
+            "files": None if self._service.files is None else str(self._service.files),
+            "file_bounds": asdict(self._service.file_bounds),
+            "session_secret": self._session_secret,
+            "ended_sessions": list(self._ended_sessions),
+            "wrong_keys": self._brake.counts(),
+            "started_unix_s": self._started_unix_s,
+        }
+
+    def _leave(self, member: Member) -> None:
+        member.leave()
+        self._members.remove(member)
+        self._of_ended.add(member.metrics)
+        self._sum_awaited()
+        member.gone.set()
+
+    # What the processes say and ask.
+
+    def _hear(self, channel: Channel, number: int, name: str, arguments: list[Any]) -> None:
+        member = next((one for one in self._members if one.channel is channel), None)
+        if member is None:
+            return
+        member.num_heard += 1
+        if name == "place":
+            member.enter(number, arguments)
+        elif number:
+            answer = asyncio.create_task(self._answer(channel, number, self._asks()[name](*arguments)))
+            self._answers.add(answer)  # the event loop holds on to no task
+            answer.add_done_callback(self._answers.discard)
+        else:
+            self._take(member, name, arguments)
+
+    def _take(self, member: Member, name: str, arguments: list[Any]) -> None:
+        takes: dict[str, Callable[..., None]] = {
+            "left": member.left, "begun": member.begun, "up": member.up, "counted": member.counted,
+            "request": self._service.keep, "work": partial(self._take_work, member),
+            "wrong key": partial(self._take_wrong_key, member),
+            "session ended": partial(self._take_ended_session, member), "ui wanted": self._want_ui,
+        }  # fmt: skip
+        takes[name](*arguments)
+
+    def _take_wrong_key(self, member: Member, address: str) -> None:
+        self._brake.count_wrong(address)
+        self._tell_others(member, "wrong key", address)
+
+    def _take_ended_session(self, member: Member, digest: str) -> None:
+        self._ended_sessions[digest] = None
+        while len(self._ended_sessions) > MOST_ENDED:
+            del self._ended_sessions[next(iter(self._ended_sessions))]
+        self._tell_others(member, "session ended", digest)
+
+    def _want_ui(self) -> None:
+        if self._ui is not None:
+            self._ui.wanted.set()
+
+    def _asks(self) -> dict[str, Callable[..., Awaitable[Any]]]:
+        return {
+            "died": self._died, "restart": self._restart, "host": self._service.host, "metrics": self._metrics,
+            "memory": self._memory, "latency": self._latency,
+        }  # fmt: skip
+
+    async def _answer(self, channel: Channel, number: int, work: Awaitable[Any]) -> None:
+        try:
+            channel.answer(number, await work)
+        except ApiError as error:
+            channel.refuse(number, error)
+        except (QserveError, OSError, ValueError, psutil.Error) as error:
+            channel.refuse(number, ApiError(502, str(error), "worker_error"))
+        except Exception:
+            _log.exception("a gateway process could not be answered")
+            channel.refuse(number, ApiError(500, "something broke inside qserve; its log tells more", "internal_error"))
+
+    async def _died(self, role: str, digest: int, death: list[Any]) -> bool:
+        return self._roles[role].deadly.died(digest, tuple(death))
+
+    async def _restart(self) -> Sequence[str] | None:
+        return await begun(self._service.restart)
+
+    async def _memory(self, name: str) -> Any:
+        tell = self._endpoint(name).memory
+        assert tell is not None, "only workers with a memory are asked"
+        return dict(await tell())
+
+    async def _latency(self, name: str) -> Any:
+        tell = self._endpoint(name).latency
+        assert tell is not None, "only workers with a latency are asked"
+        return dict(await tell())
+
+    def _endpoint(self, name: str) -> WorkerEndpoint:
+        return next(one.endpoint for one in self._upstreams if one.name == name)
+
+    # Sums.
+
+    async def _metrics(self) -> str:
+        """The sum over all processes, those that are gone included, and the workers as they are."""
+        await self._collect()
+        total = GatewayMetrics()
+        total.watch_workers(self._upstreams)
+        for counted in (self._of_ended.counted(), *(one.metrics for one in self._members)):
+            total.add(counted)
+        pids = [one.pid for one in self._members if one.pid is not None]
+        total.num_processes = lambda: len(pids)
+        total.resident_bytes = lambda: sum(map(_resident_bytes, (os.getpid(), *pids)))
+        return await exposition_of(total, self._upstreams)
+
+    async def _collect(self) -> None:
+        """What each process has counted by now; of one that does not answer within a second what it told last."""
+        members = list(self._members)
+        counted = await asyncio.gather(*(self._asked(one, "counted", None) for one in members))
+        for member, series in zip(members, counted, strict=True):
+            if series is None:
+                self._of_ended.count_error("gateway_process_unreachable")
+            else:
+                member.metrics = series
+
+    async def _asked(self, member: Member, what: str, instead: Any) -> Any:
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(_ANSWER_S):
+                return await member.channel.ask(what)
+        return instead
+
+    def _take_work(self, member: Member, num_awaited: dict[str, int], num_pieces: dict[str, int]) -> None:
+        """What the supervisor tells hung workers by: who waits for them now, and what came of them since."""
+        member.num_awaited = num_awaited
+        for name, count in num_pieces.items():
+            self._endpoint(name).num_pieces += count
+        self._sum_awaited()
+
+    def _sum_awaited(self) -> None:
+        awaited: Counter[str] = Counter()
+        for member in self._members:
+            awaited.update(member.num_awaited)
+        for upstream in self._upstreams:
+            upstream.endpoint.num_awaited = awaited[upstream.name]
+
+    def _tell_others(self, member: Member, *message: Any) -> None:
+        for other in self._members:
+            if other is not member:
+                other.channel.tell(*message)
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0  # it has just ended

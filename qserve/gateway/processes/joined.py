@@ -1,0 +1,204 @@
+"""A gateway process that joined others: what `build_gateway` takes in place of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from qserve.batches import FileBounds
+from qserve.engine.base import WorkerEndpoint
+from qserve.gateway.app import build_gateway
+from qserve.gateway.http.in_flight import InFlight
+from qserve.gateway.kept_runs import KeptRuns
+from qserve.gateway.key_brake import KeyBrake
+from qserve.gateway.processes.channel import Channel
+from qserve.gateway.processes.endpoints import endpoint_of, update
+from qserve.gateway.processes.remote_replicas import RemoteReplicas
+from qserve.gateway.processes.shared import Shared
+from qserve.gateway.processes.signed_sessions import SignedSessions
+from qserve.gateway.relay.replica_set import by_role
+from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.telemetry.kept_rows import row_of
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.record import RequestRecord
+from qserve.gateway.telemetry.tracing import Traces
+from qserve.gateway.web import UiEndpoint
+from qserve.runs import RunStore
+
+__all__ = ["Joined"]
+
+_TELL_WORK_S = 0.4
+_TELL_COUNTED_S = 2.0
+
+
+class Joined:
+    """This process's side: `begin`, then serve `gateway(…)` until `stopped`."""
+
+    def __init__(self, lost: Callable[[], None]) -> None:
+        """`lost` is called when the coordinator is gone, and with it the service."""
+        self.stopped = asyncio.Event()
+        self._channel = Channel(self._hear, lost)
+        self._told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._metrics = GatewayMetrics()
+        self._upstreams: list[Upstream] = []
+        self._roles: list[RemoteReplicas] = []
+        self._endpoints: dict[str, WorkerEndpoint] = {}
+        self._pieces: dict[str, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def begin(self, end: socket.socket) -> dict[str, Any]:
+        """What the coordinator at the other side of `end` told first."""
+        await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=end)
+        return await self._told
+
+    def gateway(self, traces: Traces) -> ASGIApp:
+        """The app, once `begin` has returned."""
+        told = self._told.result()
+        workers = [self._endpoint(one) for one in told["workers"]]
+        self._brake = _TellingBrake(partial(self._channel.tell, "wrong key"))
+        self._brake.add(told["wrong_keys"])
+        self._sessions = SignedSessions(
+            told["session_secret"], told["ended_sessions"], partial(self._channel.tell, "session ended")
+        )
+        shared = Shared(
+            self._replicas, self._brake, self._sessions, self._metrics, partial(self._channel.ask, "metrics"),
+            told["started_unix_s"],
+        )  # fmt: skip
+        store = None if told["store"] is None else RunStore(Path(told["store"]))
+        self._in_flight = InFlight(
+            build_gateway(
+                _settings_of(told["settings"]), workers, traces, self._ui(told["ui"]),
+                KeptRuns(store, told["run"], self._keep), partial(self._channel.ask, "restart"),
+                partial(self._channel.ask, "host"), None if told["files"] is None else Path(told["files"]),
+                FileBounds(**told["file_bounds"]), shared,
+            )
+        )  # fmt: skip
+        return self._in_flight
+
+    def serves(self) -> None:
+        """It accepts connections: the service waits for this."""
+        self._channel.tell("up", os.getpid())
+        self._tasks += [
+            asyncio.create_task(_for_ever(self._tell_work, _TELL_WORK_S)),
+            asyncio.create_task(_for_ever(self._tell_counted, _TELL_COUNTED_S)),
+        ]
+
+    async def close(self) -> None:
+        """The last words."""
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tell_counted()
+        self._channel.close()
+
+    def _endpoint(self, document: dict[str, Any]) -> WorkerEndpoint:
+        endpoint = self._endpoints[document["name"]] = endpoint_of(document)
+        if document["has_memory"]:
+            endpoint.memory = partial(self._channel.ask, "memory", endpoint.name)
+        if document["has_latency"]:
+            endpoint.latency = partial(self._channel.ask, "latency", endpoint.name)
+        return endpoint
+
+    def _ui(self, told: dict[str, Any] | None) -> UiEndpoint | None:
+        if told is None:
+            return None
+        wanted = _Wanted(partial(self._channel.tell, "ui wanted"))
+        return UiEndpoint(self._endpoint(told["worker"]), told["key"], told["install"], wanted)
+
+    def _replicas(self, upstreams: Sequence[Upstream]) -> Sequence[RemoteReplicas]:
+        self._upstreams = list(upstreams)
+        self._roles = [RemoteReplicas(replicas, self._channel) for replicas in by_role(upstreams)]
+        return self._roles
+
+    def _keep(self, record: RequestRecord) -> None:
+        if (row := row_of(record)) is not None:
+            self._channel.tell("request", row)
+
+    # What the coordinator says and asks.
+
+    def _hear(self, channel: Channel, number: int, name: str, arguments: list[Any]) -> None:
+        if name == "in flight":
+            channel.answer(number, self._in_flight.num_requests)
+        elif name == "counted":
+            channel.answer(number, self._metrics.counted())
+        elif name == "worker":
+            self._take_worker(arguments[0])
+        elif name == "free":
+            for replicas in self._roles:
+                replicas.free = arguments[0][replicas.role]
+        elif name == "wrong key":
+            self._brake.take(arguments[0])
+        elif name == "session ended":
+            self._sessions.has_ended(arguments[0])
+        elif name == "begin":
+            self._told.set_result(arguments[0])
+        elif name == "stop":
+            self.stopped.set()
+
+    def _take_worker(self, document: dict[str, Any]) -> None:
+        name = document["name"]
+        if name in self._endpoints:  # else the gateway is about to be made, of what was told before
+            update(self._endpoints[name], document)
+            for upstream in self._upstreams:
+                if upstream.name == name:
+                    upstream.observe()
+
+    # What it tells by itself.
+
+    def _tell_work(self) -> None:
+        """What the supervisor tells a hung worker by."""
+        endpoints = [one.endpoint for one in self._upstreams]
+        pieces = {one.name: one.num_pieces - self._pieces.get(one.name, 0) for one in endpoints}
+        self._pieces = {one.name: one.num_pieces for one in endpoints}
+        self._channel.tell("work", {one.name: one.num_awaited for one in endpoints}, pieces)
+
+    def _tell_counted(self) -> None:
+        self._channel.tell("counted", self._metrics.counted())
+
+
+class _TellingBrake(KeyBrake):
+    """Tells the other processes of every wrong key, and takes theirs."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def count_wrong(self, address: str) -> None:
+        super().count_wrong(address)
+        self._tell(address)
+
+    def take(self, address: str) -> None:
+        """Another process was shown a wrong key from `address`."""
+        super().count_wrong(address)
+
+
+class _Wanted(asyncio.Event):
+    """The UI is wanted: it is the supervisor that starts it."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def set(self) -> None:
+        self._tell()
+
+
+def _settings_of(document: dict[str, Any]) -> GatewaySettings:
+    lists = {name: tuple(value) for name, value in document.items() if isinstance(value, list)}
+    return GatewaySettings(**{**document, **lists})
+
+
+async def _for_ever(tell: Callable[[], None], every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        tell()

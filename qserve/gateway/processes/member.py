@@ -1,0 +1,134 @@
+"""One gateway process as the coordinator knows it: the requests that have, or wait for, a place in its name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qserve.gateway.processes.channel import Channel
+from qserve.gateway.processes.endpoints import changing, document_of
+from qserve.gateway.relay.replica_set import ReplicaSet
+from qserve.gateway.relay.replicas import RoutedRequest
+from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.routing.outstanding import RequestTokens
+from qserve.wire.errors import ApiError
+
+__all__ = ["Member"]
+
+
+class _Unanswered(Exception):
+    """The request ended before its answer: how long it took says nothing of how long requests take."""
+
+
+class _Ticket:
+    """One request: a task that waits for its place and holds it until `end`."""
+
+    def __init__(self, member: Member, number: int, request: list[Any]) -> None:
+        self._member = member
+        self._number = number
+        role, without, digest, blocks, num_bytes, num_sequences, max_tokens, background = request
+        self._replicas = member.roles[role]
+        self._without = [one for one in self._replicas.upstreams if one.name in without]
+        self._asked = RoutedRequest(tuple(blocks), num_bytes, num_sequences, max_tokens, digest)
+        self._place = self._replicas.place(self._asked, self._without, background=background)
+        self._ended: asyncio.Future[list[int] | None] = asyncio.get_running_loop().create_future()
+        self._is_granted = False
+        self._task = asyncio.create_task(self._hold())
+
+    def has_begun(self) -> None:
+        """The answer's first byte came."""
+        if self._is_granted:
+            self._place.has_begun()
+
+    def end(self, told: list[int] | None) -> None:
+        """The process needs it no more; `told`: the tokens that the worker reported, None where it did not answer."""
+        if not self._is_granted:
+            self._task.cancel()
+        elif not self._ended.done():
+            self._ended.set_result(told)
+
+    async def _hold(self) -> None:
+        channel = self._member.channel
+        try:
+            self._replicas.deadly.check(self._asked.digest)
+            async with self._place:
+                self._is_granted = True
+                self._member.push(self._place.upstream)  # it must not take for gone who has come back just now
+                channel.answer(self._number, self._place.upstream.name)
+                told = await self._ended
+                if told is None:
+                    raise _Unanswered
+                self._place.is_answered(RequestTokens(*told))
+        except ApiError as error:
+            channel.refuse(self._number, error)
+        except _Unanswered:
+            pass
+        finally:
+            self._member.tickets.pop(self._number, None)
+
+
+class Member:
+    """A process, from its joining to its end."""
+
+    def __init__(self, name: str, channel: Channel, roles: Mapping[str, ReplicaSet]) -> None:
+        self.name = name
+        self.channel = channel
+        self.roles = roles
+        self.tickets: dict[int, _Ticket] = {}
+        self.num_awaited: dict[str, int] = {}
+        """Requests of its for which a worker's next bytes are awaited, by the worker's name."""
+        self.metrics: dict[str, Any] = {}
+        """What it counted, as it told last."""
+        self.pid: int | None = None
+        self.is_up = asyncio.Event()
+        """It accepts connections."""
+        self.num_heard = 0
+        """Messages of its, ever."""
+        self.gone = asyncio.Event()
+        """Its socket is closed, and all that it said was heard."""
+        self._told: dict[str, tuple[Any, ...]] = {}
+
+    def enter(self, number: int, request: list[Any]) -> None:
+        """A request asks for a place; it is answered with the name of the worker."""
+        self.tickets[number] = _Ticket(self, number, request)
+
+    def push(self, upstream: Upstream) -> None:
+        """Tells it what the supervisor wrote of this worker since it was told last."""
+        endpoint = upstream.endpoint
+        now = changing(endpoint)
+        if self._told.get(endpoint.name) != now:
+            self._told[endpoint.name] = now
+            self.channel.tell("worker", document_of(endpoint))
+
+    def left(self, number: int, told: list[int] | None) -> None:
+        """A request needs its place no more, or never will."""
+        if ticket := self.tickets.get(number):
+            ticket.end(told)
+
+    def begun(self, number: int) -> None:
+        """The first byte of a request's answer came."""
+        if ticket := self.tickets.get(number):
+            ticket.has_begun()
+
+    def up(self, pid: int) -> None:
+        """It accepts connections."""
+        self.pid = pid
+        self.is_up.set()
+
+    def counted(self, metrics: dict[str, Any]) -> None:
+        """What it has counted by now."""
+        self.metrics = metrics
+
+    def knows(self, upstreams: Sequence[Upstream]) -> None:
+        """It was told these as they are now."""
+        self._told |= {one.name: changing(one.endpoint) for one in upstreams}
+
+    def push_all(self, upstreams: Sequence[Upstream]) -> None:
+        for upstream in upstreams:
+            self.push(upstream)
+
+    def leave(self) -> None:
+        """It is gone: its requests' places are others'."""
+        for ticket in list(self.tickets.values()):
+            ticket.end(None)

@@ -1,0 +1,88 @@
+"""Replicas as a gateway process has them: it knows the workers, and asks the coordinator for places with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Hashable, Sequence
+from types import TracebackType
+from typing import Self
+
+from qserve.gateway.processes.channel import Channel
+from qserve.gateway.relay.replica_set import routed
+from qserve.gateway.relay.replicas import Replicas, RoutedRequest
+from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.routing.outstanding import RequestTokens
+
+__all__ = ["RemoteReplicas"]
+
+
+class RemoteReplicas(Replicas):
+    """Workers of one role. Blocks and digests are hashed here: all processes have the same PYTHONHASHSEED."""
+
+    def __init__(self, upstreams: Sequence[Upstream], channel: Channel) -> None:
+        self._channel = channel
+        self.free = 0
+        """Places for the background, as the coordinator told last, less those that were asked for since."""
+        super().__init__(upstreams)
+
+    @property
+    def num_free_in_background(self) -> int:
+        return max(0, self.free)
+
+    def asked(
+        self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None
+    ) -> RoutedRequest:
+        return routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)
+
+    def place(self, asked: RoutedRequest, without: Collection[Upstream] = (), *, background: bool = False) -> _Place:
+        return _Place(self, self._channel, asked, without, background)
+
+    async def died(self, asked: RoutedRequest, death: Hashable) -> bool:
+        return bool(await self._channel.ask("died", self.role, asked.digest, death))
+
+    def named(self, name: str) -> Upstream:
+        """The replica of this name."""
+        return next(one for one in self.upstreams if one.name == name)
+
+
+class _Place:
+    """A place that the coordinator keeps under a number until it is told that the request left."""
+
+    __slots__ = ("_asked", "_background", "_channel", "_number", "_replicas", "_told", "_without", "upstream")
+
+    def __init__(
+        self, replicas: RemoteReplicas, channel: Channel, asked: RoutedRequest, without: Collection[Upstream],
+        background: bool,
+    ) -> None:  # fmt: skip
+        self._replicas = replicas
+        self._channel = channel
+        self._asked = asked
+        self._without = [one.name for one in without]
+        self._background = background
+        self._told: tuple[int, int] | None = None
+
+    async def __aenter__(self) -> Self:
+        asked, channel = self._asked, self._channel
+        self._replicas.free -= asked.num_sequences
+        self._number, granted = channel.asking(
+            "place", self._replicas.role, self._without, asked.digest, asked.blocks, asked.num_bytes,
+            asked.num_sequences, asked.max_tokens, self._background,
+        )  # fmt: skip
+        try:
+            self.upstream = self._replicas.named(await granted)
+        except asyncio.CancelledError:
+            channel.forget(self._number)
+            channel.tell("left", self._number, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.tell("left", self._number, self._told)
+
+    def has_begun(self) -> None:
+        self._channel.tell("begun", self._number)
+
+    def is_answered(self, told: RequestTokens) -> None:
+        self._told = (told.prompt, told.answer)

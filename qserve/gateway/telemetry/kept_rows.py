@@ -1,0 +1,36 @@
+"""A request that is over, as the run store keeps it."""
+
+from __future__ import annotations
+
+import time
+
+from qserve.gateway.routes import ROUTES, RelayedRoute
+from qserve.gateway.telemetry.record import RequestRecord
+from qserve.runs.writer import RequestLabel, RequestRow
+
+__all__ = ["row_of"]
+
+_RELAYED = frozenset(route.path for route in ROUTES if isinstance(route, RelayedRoute))
+_UNKNOWN_CLIENT = (401, 403)
+
+
+def row_of(record: RequestRecord) -> RequestRow | None:
+    """Its row; None of what is not kept: other routes than workers', and clients that may not ask."""
+    if record.route not in _RELAYED or record.status in _UNKNOWN_CLIENT:
+        return None
+    elapsed_s = record.elapsed_s
+    is_stream = record.num_events > 0
+    return RequestRow(
+        RequestLabel(
+            record.method, record.route, record.model, record.worker, record.status, record.error_code,
+            record.is_background, record.client_left,
+        ),
+        int((time.time() - elapsed_s) * 1000),
+        int(elapsed_s * 1e6),
+        None if record.queue_wait_s is None else int(record.queue_wait_s * 1e6),
+        None if record.first_byte_s is None or not is_stream else int(record.first_byte_s * 1e6),
+        record.num_prompt_tokens,
+        record.num_generated_tokens,
+        record.num_events,
+        record.request_id,
+    )  # fmt: skip

@@ -1,0 +1,58 @@
+"""A process of the gateway, one of several: `python -m qserve.supervisor.gateways.process LISTENER CONTROL PARENT`.
+
+It is told everything else over CONTROL, the descriptor of a socket whose other side the supervisor holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from functools import partial
+
+import uvloop
+
+from qserve.engine.process import end_with_parent
+from qserve.gateway.http.server import build_server, run_server
+from qserve.gateway.processes.joined import Joined
+from qserve.gateway.telemetry.tracing import NoTraces, to_collector
+from qserve.supervisor import logs
+
+__all__ = ["main"]
+
+_POLL_S = 0.01
+
+
+def main() -> None:
+    """Serves until the supervisor says that it is enough, or is gone."""
+    listener, control, parent = map(int, sys.argv[1:])
+    end_with_parent(signal.SIGKILL, parent)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # who signals the whole group means the supervisor, and it drains
+    for descriptor in (listener, control):
+        os.set_inheritable(descriptor, False)
+    uvloop.run(_serve(socket.socket(fileno=listener), socket.socket(fileno=control)))
+
+
+async def _serve(listener: socket.socket, control: socket.socket) -> None:
+    joined = Joined(lost=partial(os._exit, 1))  # without the service there is nothing to serve
+    told = await joined.begin(control)
+    logs.set_up(told["log_level"], told["log_format"])
+    traces = to_collector(told["traces_endpoint"]) if told["traces_endpoint"] else NoTraces()
+    server = build_server(joined.gateway(traces), told["host"], told["port"], drain_timeout_s=1)
+    serving = asyncio.create_task(run_server(server, listener))
+    while not server.started and not serving.done():
+        await asyncio.sleep(_POLL_S)
+    joined.serves()
+    stopped = asyncio.create_task(joined.stopped.wait())
+    await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    await serving
+    await joined.close()
+    await asyncio.to_thread(traces.close)
+
+
+if __name__ == "__main__":
+    main()

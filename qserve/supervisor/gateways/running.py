@@ -1,0 +1,259 @@
+"""The gateway of a service: in this process, or in several processes of their own behind the same port."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from qserve.engine.base import WorkerEndpoint
+from qserve.errors import WorkerFailed
+from qserve.gateway.app import build_gateway
+from qserve.gateway.http.in_flight import InFlight
+from qserve.gateway.http.server import build_server, run_server
+from qserve.gateway.processes.coordinator import Coordinator, Service
+from qserve.gateway.processes.member import Member
+from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.telemetry.tracing import NoTraces, Traces
+from qserve.gateway.web import UiEndpoint
+
+__all__ = ["Processes", "RunningGateway", "Silence", "gateway_of"]
+
+_log = logging.getLogger("qserve.supervisor")
+_MODULE = "qserve.supervisor.gateways.process"
+# uvicorn waits so long for answers that are still written when it is told to stop.
+_LAST_ANSWERS_S = 1
+_START_S = 60.0
+_STOP_S = 10.0
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 10.0
+_WELL_AFTER_S = 10.0
+_MAX_FAILURES = 10
+_LOOK_S = 6.0
+_MAX_SILENT_LOOKS = 5
+
+Tell = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How many processes relay requests, and what each of them logs and traces.
+
+    Attributes:
+        count: 1: the process of the supervisor itself.
+        traces: what hears of every request's times in a process alone.
+        traces_endpoint: the collector that each of several processes sends them to.
+    """
+
+    count: int = 1
+    log_level: str = "warning"
+    log_format: Literal["text", "json"] = "text"
+    traces: Traces = field(default_factory=NoTraces)
+    traces_endpoint: str | None = None
+
+
+class RunningGateway(Protocol):
+    """What answers at the port, from `begin` to `stop`."""
+
+    def begin(self) -> None:
+        """Begin to accept; needs a running loop."""
+
+    async def ready(self) -> None:
+        """Returns when it accepts. Raises QserveError where it can't."""
+
+    async def watch(self) -> None:
+        """As long as it serves; raises QserveError when it can't any more."""
+
+    async def num_in_flight(self) -> int:
+        """Requests that are being answered."""
+
+    async def stop(self) -> None:
+        """Returns when nothing is left of it."""
+
+
+def gateway_of(
+    processes: Processes, settings: GatewaySettings, workers: Sequence[WorkerEndpoint], service: Service,
+    ui: UiEndpoint | None, listener: socket.socket, tell: Tell,
+) -> RunningGateway:  # fmt: skip
+    """The gateway in as many processes as are wanted. `tell(name, event, **details)` hears what happens to them."""
+    if processes.count == 1:
+        return _InThisProcess(processes.traces, settings, workers, service, ui, listener)
+    processes.traces.close()  # each process makes its own; this one showed that the collector's address is one
+    coordinator = Coordinator(settings, workers, service, ui, processes.count)
+    return _InProcesses(processes, coordinator, listener, tell)
+
+
+class Silence:
+    """Whether a process has hung: it tells of its work several times a second. Pure.
+
+    Counted in looks, not in seconds: who was stopped together with it (Ctrl-Z) must not blame it.
+    """
+
+    def __init__(self) -> None:
+        self._num_heard = -1
+        self._num_silent = 0
+
+    def lasts(self, num_heard: int) -> bool:
+        """Call it every `_LOOK_S` with how much was heard so far."""
+        self._num_silent = self._num_silent + 1 if num_heard == self._num_heard else 0
+        self._num_heard = num_heard
+        return self._num_silent >= _MAX_SILENT_LOOKS
+
+
+class _InThisProcess:
+    def __init__(
+        self, traces: Traces, settings: GatewaySettings, workers: Sequence[WorkerEndpoint], service: Service,
+        ui: UiEndpoint | None, listener: socket.socket,
+    ) -> None:  # fmt: skip
+        self._traces = traces
+        app = build_gateway(
+            settings, workers, traces, ui, service.runs, service.restart, service.host, service.files,
+            service.file_bounds,
+        )  # fmt: skip
+        self._in_flight = InFlight(app)
+        host, port = listener.getsockname()[:2]
+        self._server = build_server(self._in_flight, host, port, drain_timeout_s=_LAST_ANSWERS_S)
+        self._listener = listener
+
+    def begin(self) -> None:
+        self._serving = asyncio.create_task(run_server(self._server, self._listener))
+
+    async def ready(self) -> None:
+        """It accepts from `begin` on."""
+
+    async def watch(self) -> None:
+        await asyncio.shield(self._serving)
+
+    async def num_in_flight(self) -> int:
+        return self._in_flight.num_requests
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        await self._serving
+        await asyncio.to_thread(self._traces.close)  # it may have to wait for a collector
+
+
+class _InProcesses:
+    """Processes that accept from one listener: who is less busy accepts sooner, and what waits there outlives them."""
+
+    def __init__(self, processes: Processes, coordinator: Coordinator, listener: socket.socket, tell: Tell) -> None:
+        self._processes = processes
+        self._coordinator = coordinator
+        self._listener = listener
+        self._tell = tell
+        self._is_stopping = False
+        # Hashes of prompts are compared between processes.
+        self._environment = {**os.environ, "PYTHONHASHSEED": str(secrets.randbelow(1 << 32))}
+        self._up = [asyncio.Event() for _ in range(processes.count)]
+
+    def begin(self) -> None:
+        self._coordinating = asyncio.create_task(self._coordinator.run())
+        self._keeping = [asyncio.create_task(self._keep(index)) for index in range(self._processes.count)]
+
+    async def ready(self) -> None:
+        up = asyncio.create_task(self._all_up())
+        await asyncio.wait([up, *self._keeping], return_when=asyncio.FIRST_COMPLETED, timeout=_START_S)
+        if not up.done():
+            up.cancel()
+            self._raise_failure()
+            raise WorkerFailed(f"the gateway's processes did not start within {_START_S:g} s; their log is above")
+
+    async def _all_up(self) -> None:
+        for up in self._up:
+            await up.wait()
+
+    async def watch(self) -> None:
+        await asyncio.wait([self._coordinating, *self._keeping], return_when=asyncio.FIRST_COMPLETED)
+        self._raise_failure()
+
+    async def num_in_flight(self) -> int:
+        return await self._coordinator.num_in_flight()
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        await self._coordinator.stop()
+        await asyncio.wait(self._keeping, timeout=_STOP_S)
+        for task in (*self._keeping, self._coordinating):
+            task.cancel()
+        await asyncio.gather(*self._keeping, self._coordinating, return_exceptions=True)
+        self._listener.close()
+
+    def _raise_failure(self) -> None:
+        for task in (self._coordinating, *self._keeping):
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def _keep(self, index: int) -> None:
+        """Starts one process again whenever it ends. Raises WorkerFailed when that does not help."""
+        num_failures, pause_s = 0, _FIRST_PAUSE_S
+        while True:
+            began_s = time.monotonic()
+            status = await self._run(index)
+            if self._is_stopping:
+                return
+            is_well = time.monotonic() - began_s > _WELL_AFTER_S
+            num_failures, pause_s = (0, _FIRST_PAUSE_S) if is_well else (num_failures + 1, pause_s)
+            if num_failures >= _MAX_FAILURES:
+                raise WorkerFailed(f"a process of the gateway ended {num_failures} times with status {status}")
+            name = f"gateway-{index}"
+            self._tell(name, "restart", reason=f"it ended with status {status}", pause_s=pause_s)
+            _log.warning("%s: it ended with status %s; restarting in %.2f s", name, status, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _run(self, index: int) -> int:
+        """One process, from its start to its end; the status."""
+        ours, theirs = socket.socketpair()
+        descriptors = (self._listener.fileno(), theirs.fileno())
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", _MODULE, *map(str, descriptors), str(os.getpid()), pass_fds=descriptors,
+                stdin=asyncio.subprocess.DEVNULL, start_new_session=True, env=self._environment,
+            )  # fmt: skip
+        try:
+            member = await self._coordinator.join(f"gateway-{index}", ours, self._told())
+            return await self._until_gone(process, member, self._up[index])
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+    def _told(self) -> dict[str, Any]:
+        one = self._processes
+        host, port = self._listener.getsockname()[:2]
+        return {
+            "host": host, "port": port, "log_level": one.log_level, "log_format": one.log_format,
+            "traces_endpoint": one.traces_endpoint,
+        }  # fmt: skip
+
+    async def _until_gone(self, process: asyncio.subprocess.Process, member: Member, up: asyncio.Event) -> int:
+        is_up, ended = asyncio.create_task(member.is_up.wait()), asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait([is_up, ended], return_when=asyncio.FIRST_COMPLETED)
+            if is_up.done():
+                up.set()
+                if self._is_stopping:  # since it was started
+                    member.channel.tell("stop")
+            silence = Silence()
+            while not ended.done():
+                await asyncio.wait([ended], timeout=_LOOK_S)
+                if silence.lasts(member.num_heard) and not ended.done():
+                    _log.warning("%s says nothing any more and is ended", member.name)
+                    process.kill()
+            status = ended.result()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await member.gone.wait()  # what it said last is heard
+            return status
+        finally:
+            is_up.cancel()
+            ended.cancel()

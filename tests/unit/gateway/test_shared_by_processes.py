@@ -1,0 +1,211 @@
+"""What several gateway processes have in common, each part by itself; tests/tiny/gateway runs them together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerEndpoint, WorkerState
+from qserve.gateway.kept_runs import KeptRuns
+from qserve.gateway.key_brake import KeyBrake
+from qserve.gateway.processes.channel import Channel
+from qserve.gateway.processes.coordinator import Coordinator, Service
+from qserve.gateway.processes.endpoints import changing, document_of, endpoint_of, update
+from qserve.gateway.processes.joined import Joined
+from qserve.gateway.processes.signed_sessions import SignedSessions
+from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.tracing import NoTraces
+from qserve.gateway.web.session import SESSION_S
+from qserve.wire.engine_fields import fields_of
+from qserve.wire.errors import ApiError
+
+
+def endpoint(**fields):
+    return WorkerEndpoint("chat-0", ("m",), UnixAddress(Path("/run/w.sock")), "wk", 8, 4096, role="chat", **fields)
+
+
+def test_an_endpoint_comes_over_whole():
+    document = {"openapi": "3.1.0", "paths": {}, "components": {"schemas": {}}}
+    one = endpoint(
+        state=WorkerState.READY, api=Api.VLLM, engine="vllm", adapters=("a",), tokenizer=Path("/m"),
+        plan={"fits": True}, num_restarts=3, request_fields=fields_of(document), vocab_size=7, tells_report=True,
+        max_prompt_bytes=9, max_positions=11, start_phases_s={"loading": 1.5}, detail="well",
+    )  # fmt: skip
+    other = endpoint_of(json.loads(json.dumps(document_of(one))))
+    assert changing(other)[:-1] == changing(one)[:-1] and other.request_fields.document == document
+    assert (other.name, other.role, other.api, other.engine) == (one.name, one.role, one.api, one.engine)
+    assert other.tokenizer == one.tokenizer
+
+
+def test_a_worker_that_moved_is_asked_where_it_is_and_one_that_stayed_keeps_its_connections():
+    one, other = endpoint(), endpoint_of(document_of(endpoint()))
+    address = other.address
+    update(other, document_of(one))
+    assert other.address is address
+    one.address = TcpAddress("10.0.0.2", 4711)
+    update(other, document_of(one))
+    assert other.address == TcpAddress("10.0.0.2", 4711)
+
+
+def test_a_session_of_one_process_is_known_to_the_others_until_it_signs_out():
+    told = []
+    one, other = SignedSessions("secret", (), told.append), SignedSessions("secret", (), told.append)
+    token = one.begin()
+    assert one.visitor(token) == other.visitor(token) is not None
+    assert SignedSessions("another", (), told.append).visitor(token) is None
+    one.end(token)
+    assert one.visitor(token) is None and len(told) == 1
+    other.has_ended(told[0])
+    assert other.visitor(token) is None
+    assert SignedSessions("secret", told, told.append).visitor(token) is None, "nor one that joined later"
+
+
+@pytest.mark.parametrize("token", ["", "x", "..", "a.9999999999.b", "é.1.ü", "\ud800.1.2"])
+def test_a_made_up_session_is_none(token):
+    sessions = SignedSessions("secret", (), lambda digest: None)
+    assert sessions.visitor(token) is None
+    sessions.end(token)
+
+
+def test_a_session_ends_after_a_day_and_nobody_prolongs_it():
+    now = [1000.0]
+    sessions = SignedSessions("secret", (), lambda digest: None, clock=lambda: now[0])
+    token = sessions.begin()
+    now[0] += SESSION_S + 1
+    assert sessions.visitor(token) is None
+    begin, ends, signature = token.split(".")
+    assert sessions.visitor(f"{begin}.{int(ends) + 99999}.{signature}") is None
+
+
+def test_wrong_keys_are_taken_over():
+    one, other = KeyBrake(), KeyBrake()
+    for _ in range(12):
+        one.count_wrong("10.0.0.1")
+    other.add(json.loads(json.dumps(one.counts())))
+    assert other.pause_s("10.0.0.1", is_trusted=False) > 0 == other.pause_s("10.0.0.2", is_trusted=False)
+
+
+def test_metrics_add_up():
+    processes = [GatewayMetrics() for _ in range(3)]
+    alone, total = GatewayMetrics(), GatewayMetrics()
+    for index, one in enumerate(processes):
+        for metrics in (one, alone):
+            metrics.count_error(f"code-{index % 2}")
+            metrics.itl.labels("m").observe(0.004 * (index + 1), 5)
+    for one in processes:
+        total.add(json.loads(json.dumps(one.counted())))
+
+    def counted(metrics):
+        lines = metrics.exposition().decode().splitlines()
+        return sorted(line for line in lines if "resident" not in line)
+
+    assert counted(total) == counted(alone)
+
+
+class Pair:
+    """Two ends of a channel; `heard` of the second, which answers questions by their arguments doubled."""
+
+    async def __aenter__(self):
+        self.heard, self.lost = [], asyncio.Event()
+        self.one = Channel(lambda *_: None, lambda: None)
+        self.two = Channel(self._hear, self.lost.set)
+        loop = asyncio.get_running_loop()
+        for channel, end in zip((self.one, self.two), socket.socketpair(), strict=True):
+            await loop.create_unix_connection(lambda channel=channel: channel, sock=end)
+        return self
+
+    async def __aexit__(self, *_):
+        self.one.close()
+        self.two.close()
+        await asyncio.sleep(0.01)
+
+    def _hear(self, channel, number, name, arguments):
+        self.heard.append((name, arguments))
+        if name == "double":
+            channel.answer(number, arguments * 2)
+        elif name == "refuse":
+            channel.refuse(number, ApiError(429, "full", "queue_full", retry_after_s=3))
+
+
+async def test_messages_arrive_in_order_and_questions_are_answered():
+    async with Pair() as pair:
+        for index in range(5):
+            pair.one.tell("count", index, "zwölf\n" * index)
+        assert await asyncio.wait_for(pair.one.ask("double", 7), 30) == [7, 7]
+        assert [name for name, _ in pair.heard] == ["count"] * 5 + ["double"]
+        assert pair.heard[4] == ("count", [4, "zwölf\n" * 4])
+        with pytest.raises(ApiError) as refused:
+            await asyncio.wait_for(pair.one.ask("refuse"), 30)
+        assert (refused.value.code, refused.value.retry_after_s) == ("queue_full", 3)
+
+
+async def test_whoever_waits_hears_that_the_other_side_is_gone():
+    async with Pair() as pair:
+        asking = asyncio.create_task(pair.two.ask("never"))
+        await asyncio.sleep(0.01)
+        pair.one.close()
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(asking, 30)
+        await asyncio.wait_for(pair.lost.wait(), 30)
+
+
+@contextlib.asynccontextmanager
+async def joined(count=2, **settings):
+    """A coordinator, and so many who joined it; nobody listens."""
+    service = Service(lambda: None, lambda: None, lambda row: None, KeptRuns())
+    coordinator = Coordinator(GatewaySettings(**settings), [endpoint(state=WorkerState.READY)], service, None, count)
+    coordinating = asyncio.create_task(coordinator.run())
+    members = []
+    for _ in range(count):
+        ours, theirs = socket.socketpair()
+        one = Joined(lost=lambda: None)
+        beginning = asyncio.create_task(one.begin(theirs))
+        await coordinator.join("gateway", ours, {})
+        await asyncio.wait_for(beginning, 30)
+        one.gateway(NoTraces())
+        members.append(one)
+    yield coordinator, members
+    for one in members:
+        await one.close()
+    for member in list(coordinator.members):
+        await asyncio.wait_for(member.gone.wait(), 30)
+    coordinating.cancel()
+
+
+async def _until(holds):
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def test_keys_are_guessed_at_all_processes_together():
+    async with joined(keys=("k",)) as (_, (one, other)):
+        for at in range(12):
+            (one, other)[at % 2]._brake.count_wrong("10.0.0.1")
+        await _until(lambda: other._brake.pause_s("10.0.0.1", is_trusted=False) > 0)
+        await _until(lambda: one._brake.pause_s("10.0.0.1", is_trusted=False) > 0)
+
+
+async def test_the_memory_for_bodies_is_divided():
+    async with joined(max_bodies_bytes=1 << 30) as (coordinator, _):
+        assert coordinator._settings.max_bodies_bytes == 1 << 29
+
+
+async def test_the_supervisor_hears_of_all_who_wait_for_a_worker_and_forgets_who_is_gone():
+    async with joined() as (coordinator, (one, other)):
+        worker = coordinator._upstreams[0].endpoint
+        for gateway, count in ((one, 2), (other, 3)):
+            gateway._upstreams[0].endpoint.num_awaited = count
+            gateway._upstreams[0].endpoint.num_pieces = 10
+            gateway._tell_work()
+        await _until(lambda: worker.num_awaited == 5)
+        assert worker.num_pieces == 20
+        await other.close()
+        await _until(lambda: worker.num_awaited == 2)
+        assert worker.num_pieces == 20
