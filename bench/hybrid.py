@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from qserve.engine.transformers.batching.batcher import Batcher, BatchLimits, Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.row_batcher import RowBatcher
-from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
+from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed
 from qserve.model.packed_linear import pack_linears
 
@@ -72,7 +73,7 @@ async def one_round(batcher: Batcher, streams: int, new_tokens: int, seed: int) 
     start = time.perf_counter()
 
     async def stream(number: int, prompt: list[int]) -> tuple[float, float]:
-        sampler = SequenceSampler(SamplingParams(temperature=0.0), prompt, torch.device("cpu"))
+        sampler = SequenceSampler(SamplingParams(temperature=0.0), prompt)
         one = Sequence(f"{seed}-{number}", prompt, new_tokens, frozenset(), sampler)
         batcher.submit(one)
         times = []

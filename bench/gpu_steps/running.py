@@ -14,7 +14,8 @@ import torch
 
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.make import make_batcher
-from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
+from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed
 from qserve.planner import Plan
 
@@ -77,7 +78,7 @@ def random_prompts(count: int, length: int, vocab_size: int, seed: int) -> list[
 
 
 def _sequence(prompt: list[int], new_tokens: int, params: SamplingParams) -> Sequence:
-    sampler = SequenceSampler(params, prompt, torch.device("cpu"))
+    sampler = SequenceSampler(params, prompt)
     return Sequence(f"job-{next(_numbers)}", prompt, new_tokens, frozenset(), sampler)
 
 

@@ -21,7 +21,8 @@ from qserve.engine.transformers.batching.batcher import Batcher, Sequence
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, ScoredPrompt
 from qserve.engine.transformers.batching.scoring import PromptScorer
 from qserve.engine.transformers.chat_format import ChatFormat, chat_format
-from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, TokenChoice
+from qserve.engine.transformers.sampling.params import SamplingParams, TokenChoice
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.engine.transformers.sampling.text import StopStrings, TextStream
 from qserve.errors import BrokenCheckpoint, DoesNotFit
 from qserve.model.failures import PromptRefused, SequenceFailed
@@ -90,7 +91,6 @@ class Engine:
         self.num_generated_tokens = 0
         self._scorer = scorer
         self._ids = itertools.count()
-        self._device = loaded.model.device
 
     @cached_property
     def limits(self) -> EngineLimits:
@@ -138,7 +138,7 @@ class Engine:
             prompt_ids=generation.prompt_ids,
             max_tokens=generation.max_tokens,
             stop_token_ids=params.stop_token_ids,
-            sampler=SequenceSampler(params, generation.prompt_ids, self._device),
+            sampler=SequenceSampler(params, generation.prompt_ids),
         )
         self.num_prompt_tokens += len(generation.prompt_ids)
         text = TextStream(self.tokenizer, skip_special_tokens=generation.skip_special_tokens)
@@ -186,7 +186,7 @@ class Engine:
             PromptToScore(
                 prompt,
                 params.num_logprobs or 0,
-                SequenceSampler(seeded(params, index % n), prompt, self._device) if draw_next else None,
+                SequenceSampler(seeded(params, index % n), prompt) if draw_next else None,
                 request_id,
             )
             for index, prompt in enumerate(prompts)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from qserve.engine.transformers.batching.batcher import Batcher, BatchLimits, Sequence
-from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, TokenChoice
+from qserve.engine.transformers.sampling.params import SamplingParams, TokenChoice
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed
 
 CPU = torch.device("cpu")
@@ -20,7 +21,7 @@ CPU = torch.device("cpu")
 def sequence(name: str, prompt: list[int], max_tokens: int, **params: Any) -> Sequence:
     """Greedy unless `params` (of SamplingParams) say otherwise."""
     settings = SamplingParams(**{"temperature": 0.0, **params})
-    return Sequence(name, prompt, max_tokens, settings.stop_token_ids, SequenceSampler(settings, prompt, CPU))
+    return Sequence(name, prompt, max_tokens, settings.stop_token_ids, SequenceSampler(settings, prompt))
 
 
 async def choices_of(batcher: Batcher, one: Sequence) -> list[TokenChoice]:

@@ -15,7 +15,7 @@ from qserve.engine.prompts.token_text import TokenText
 from qserve.engine.transformers.api.completions import CompletionAnswer, _Choice
 from qserve.engine.transformers.api.legacy_logprobs import LegacyLogprobs
 from qserve.engine.transformers.batching.prompt_logprobs import ScoredPrompt
-from qserve.engine.transformers.sampling.sampler import SamplingParams
+from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import CompletionRequest
 

@@ -16,11 +16,12 @@ from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore
 from qserve.engine.transformers.batching.row_batcher import RowBatcher
 from qserve.engine.transformers.batching.scoring import PromptScorer
-from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
+from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine import running as engine
 from tests.tiny.engine.families import build
-from tests.tiny.engine.running import CPU, choices_of, generated, idle, running, sequence, tokens_of
+from tests.tiny.engine.running import choices_of, generated, idle, running, sequence, tokens_of
 
 POISON = 998  # a token that only the sequence at fault has in its prompt
 NUM_TOKENS = 12
@@ -194,11 +195,11 @@ async def test_a_sampler_that_fails_fails_alone(kind: type[Any]) -> None:
     asked = prompts(3, 20)
 
     class Broken(SequenceSampler):
-        def choose(self, logits: torch.Tensor) -> Any:
+        def uniform(self) -> float:
             raise Fault("injected")
 
     broken = sequence("poisoned", prompts(1, 30)[0], 500)
-    broken.sampler = Broken(SamplingParams(temperature=1.0), broken.prompt_ids, CPU)
+    broken.sampler = Broken(SamplingParams(temperature=1.0), broken.prompt_ids)
     async with running(kind, model) as batcher:
         assert await company(batcher, broken, asked) == [alone(p) for p in asked]
         await idle(batcher)
@@ -257,7 +258,7 @@ async def test_a_prompt_whose_scoring_fails_fails_alone(where: str, caplog: pyte
         few = [PromptToScore(prompt, 1, None) for prompt in prompts(3, 50)]
         meant = await scorer.score(few)
         model.model.register_forward_pre_hook(fail, with_kwargs=True)
-        sampler = Broken(SamplingParams(), [1], CPU) if where == "sampler" else None
+        sampler = Broken(SamplingParams(), [1]) if where == "sampler" else None
         bad = PromptToScore([*prompts(1, 30)[0], POISON], 1, sampler, "poisoned")
         with caplog.at_level(logging.ERROR, logger="qserve.worker"):
             together, failed = await asyncio.gather(scorer.score(few), scorer.score([bad]), return_exceptions=True)

@@ -15,8 +15,10 @@ from qserve.demo import chat_model_path
 from qserve.engine.grammar.compiled import Grammars, token_table
 from qserve.engine.grammar.structured import structured_grammar
 from qserve.engine.grammar.tool_calls import tool_call_grammar
+from qserve.engine.transformers.sampling.batch import choose_one
 from qserve.engine.transformers.sampling.guidance import Guide
-from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
+from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed
 from qserve.wire.structured import StructuredOutputs
 from qserve.wire.tools import Tool
@@ -43,7 +45,7 @@ def structured(**fields: Any) -> Guide:
 
 def sampler(of: Guide | None, seed: int = 0, **params: Any) -> SequenceSampler:
     given = SamplingParams(seed=seed, stop_token_ids=frozenset({END}), guide=of, **params)
-    return SequenceSampler(given, [1, 2], torch.device("cpu"))
+    return SequenceSampler(given, [1, 2])
 
 
 def drawn(of: SequenceSampler, logits: torch.Generator, lift: dict[int, dict[int, float]] | None = None) -> list[int]:
@@ -53,7 +55,7 @@ def drawn(of: SequenceSampler, logits: torch.Generator, lift: dict[int, dict[int
         row = torch.randn(VOCAB, generator=logits)
         for token, more in (lift or {}).get(len(ids), {}).items():
             row[token] += more
-        ids.append(of.choose(row).token_id)
+        ids.append(choose_one(of, row).token_id)
     return ids
 
 
@@ -76,7 +78,7 @@ def test_random_logits_make_valid_answers(temperature: float) -> None:
 def test_a_seed_draws_the_same_again_and_copies_do_not_disturb_each_other() -> None:
     of = structured()
     first, second = sampler(of, 3), sampler(of, 3)
-    together = [(first.choose(row), second.choose(row)) for row in torch.randn(4, VOCAB, generator=noise(1))]
+    together = [(choose_one(first, row), choose_one(second, row)) for row in torch.randn(4, VOCAB, generator=noise(1))]
     assert all(one == other for one, other in together)
 
 
@@ -113,11 +115,11 @@ def test_one_call_ends_the_answer_where_calls_are_not_parallel() -> None:
 
 def test_without_a_grammar_nothing_is_masked() -> None:
     row = torch.randn(VOCAB, generator=noise(5))
-    assert sampler(None, temperature=0.0).choose(row).token_id == int(row.argmax())
+    assert choose_one(sampler(None, temperature=0.0), row).token_id == int(row.argmax())
 
 
 def test_a_grammar_that_can_t_go_on_fails_its_own_sequence() -> None:
     one = sampler(structured())
     one.record(END)  # what the grammar does not allow
     with pytest.raises(SequenceFailed, match="can't be followed"):
-        one.choose(torch.randn(VOCAB, generator=noise(6)))
+        choose_one(one, torch.randn(VOCAB, generator=noise(6)))

@@ -15,7 +15,7 @@ from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.row_batcher import RowBatcher
 from qserve.engine.transformers.sampling.batch import choose_tokens
-from qserve.engine.transformers.sampling.sampler import TokenChoice
+from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, idle, prompts, running, sequence, tokens_of

@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 from qserve.engine.transformers.attention import packed as attention
 from qserve.engine.transformers.batching import prompt_logprobs
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, pack, score_prompts
-from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
+from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 
 
 @given(st.lists(st.integers(1, 900), max_size=40), st.integers(1, 1000))
@@ -40,7 +41,7 @@ def test_packed_and_chunked_is_as_alone(
 ) -> None:
     monkeypatch.setattr(prompt_logprobs, "_LOGITS_BYTES", chunk_rows * 4 * 1024)
     prompts = [list(range(5, 45)), [7], list(range(100, 300, 3)), [1, 1, 1]]
-    greedy = [SequenceSampler(SamplingParams(temperature=0.0, num_logprobs=1), p, model.device) for p in prompts]
+    greedy = [SequenceSampler(SamplingParams(temperature=0.0, num_logprobs=1), p) for p in prompts]
     scored = score_prompts(packing_model, [PromptToScore(p, 3, s) for p, s in zip(prompts, greedy, strict=True)])
     for prompt, result in zip(prompts, scored, strict=True):
         with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from typing import Any
 
@@ -10,14 +11,21 @@ import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler, top_logprobs
+from qserve.engine.transformers.sampling.adjust import Adjustment
+from qserve.engine.transformers.sampling.batch import BatchSampler, _kind_of, choose_one, top_logprobs
+from qserve.engine.transformers.sampling.draw import Truncation, left
+from qserve.engine.transformers.sampling.draw import drawn as draw
+from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engine.transformers.sampling.penalties import SeenTokens
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engine.transformers.sampling.uniforms import Uniforms
 
 CPU = torch.device("cpu")
 EOS = 3
 
 
 def sampler(prompt: list[int] | None = None, drawn: list[int] | None = None, **params: Any) -> SequenceSampler:
-    one = SequenceSampler(SamplingParams(**{"seed": 0, **params}), prompt or [], CPU)
+    one = SequenceSampler(SamplingParams(**{"seed": 0, **params}), prompt or [])
     for token in drawn or []:
         one.record(token)
     return one
@@ -45,10 +53,17 @@ def survivors(logits: torch.Tensor, **params: Any) -> set[int]:
 
 
 def left_by_sampler(logits: torch.Tensor, **params: Any) -> set[int]:
-    one = sampler(**params)
-    ids, scores = one._truncate(logits / one.params.temperature)
-    assert ids is None or len(ids) == len(scores)
-    return set(range(len(logits))) if ids is None else set(ids.tolist())
+    asked = SamplingParams(**params)
+    is_cut, number = _kind_of(asked, len(logits))
+    if not is_cut:
+        return set(range(len(logits)))
+    ids, shares = left((logits / asked.temperature)[None], number, Truncation.of([asked], len(logits), CPU))
+    return set(ids[shares > 0].tolist())
+
+
+def adjusted(logits: torch.Tensor, one: SequenceSampler) -> torch.Tensor:
+    """The row as it is drawn from."""
+    return Adjustment([one], len(logits), CPU)(logits[None], [one], SeenTokens(), {})[0]
 
 
 @pytest.mark.parametrize("vocab", [50, 1024, 1500, 5000])
@@ -86,8 +101,12 @@ def test_draws_follow_the_distribution(params: dict[str, Any]) -> None:
     logits, num = row(12, scale=1.0), 6000
     kept = sorted(survivors(logits, **params))
     expected = torch.softmax(logits[kept].double() / params.get("temperature", 1.0), -1) * num
-    one = sampler(seed=42, **params)
-    counts = Counter(one._draw(logits) for _ in range(num))
+    uniforms = Uniforms(42)
+    asked = SamplingParams(**params)
+    is_cut, number = _kind_of(asked, len(logits))
+    truncation = Truncation.of([asked] * num, len(logits), CPU) if is_cut else None
+    numbers = torch.tensor([uniforms.at(position) for position in range(num)], dtype=torch.float64)
+    counts = Counter(draw((logits / asked.temperature).expand(num, -1), number, truncation, numbers).tolist())
     assert set(counts) <= set(kept)
     chi2 = sum((counts[token] - e) ** 2 / e for token, e in zip(kept, expected.tolist(), strict=True))
     degrees = max(1, len(kept) - 1)
@@ -100,7 +119,7 @@ def test_the_seed_decides() -> None:
 
     def draws(seed: int | None) -> list[int]:
         one = sampler(seed=seed)
-        return [one.choose(logits).token_id for _ in range(20)]
+        return [choose_one(one, logits).token_id for _ in range(20)]
 
     assert draws(5) == draws(5)
     assert draws(5) != draws(6)
@@ -110,29 +129,58 @@ def test_the_seed_decides() -> None:
 
 def test_zero_temperature_is_greedy() -> None:
     logits = row(100)
-    assert [sampler(temperature=0.0).choose(logits).token_id for _ in range(3)] == [int(logits.argmax())] * 3
+    assert [choose_one(sampler(temperature=0.0), logits).token_id for _ in range(3)] == [int(logits.argmax())] * 3
 
 
-def test_the_event_loop_brings_nothing_to_a_card() -> None:
-    """A sampler is made there, and whatever is brought to a card waits for the step that runs on it."""
-    asked = SamplingParams(logit_bias={7: 1.0}, repetition_penalty=1.1, seed=3)
-    SequenceSampler(asked, [1, 2], torch.device("cuda", 0))  # this machine has none
-    greedy = SequenceSampler(SamplingParams(temperature=0.0), [1, 2], torch.device("cuda", 0))
-    assert greedy.choose(row(50)).token_id == int(row(50).argmax())
+def test_numbers_are_of_the_seed_and_the_position() -> None:
+    one = Uniforms(7)
+    ahead = [one.at(position) for position in range(200)]
+    assert [Uniforms(7).at(position) for position in (150, 3, 64)] == [ahead[150], ahead[3], ahead[64]]
+    assert len(set(ahead)) == 200
+    assert all(0.0 <= number < 1.0 for number in ahead)
+    assert Uniforms(8).at(0) != ahead[0] != Uniforms(-7).at(0)
+
+
+MIXED: list[dict[str, Any]] = [
+    {}, {"temperature": 0.0}, {"top_k": 20, "top_p": 0.95, "temperature": 0.6}, {"top_k": 300}, {"top_p": 0.9},
+    {"min_p": 0.05}, {"temperature": 0.0, "repetition_penalty": 1.3}, {"presence_penalty": 1.0, "top_k": 5},
+    {"frequency_penalty": 0.7, "logit_bias": {3: 4.0}}, {"num_logprobs": 3}, {"min_tokens": 4, "top_k": 2000},
+    {"temperature": 0.0, "num_logprobs": 0, "logit_bias": {9: 2.5}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_draws_are_the_same_alone_and_in_company_in_every_order(seed: int) -> None:
+    """64 sequences that ask for all kinds of things, of rows in which many scores are equal; some come late."""
+    number, steps, vocab = 64, 12, 1500
+    rng = random.Random(seed)
+    ends = frozenset({EOS})
+    asked = [{**MIXED[i % len(MIXED)], "seed": i, "stop_token_ids": ends} for i in range(number)]
+    rows = (torch.randn(steps, number, vocab, generator=torch.Generator().manual_seed(seed)) * 3).bfloat16().float()
+    alone = [sampler([i, i + 1], **params) for i, params in enumerate(asked)]
+    meant = [[choose_one(one, rows[step, i]) for step in range(steps)] for i, one in enumerate(alone)]
+    together, batch, told = [sampler([i, i + 1], **params) for i, params in enumerate(asked)], BatchSampler(), []
+    told = [[] for _ in asked]
+    while waiting := [i for i in range(number) if len(told[i]) < steps]:
+        order = rng.sample(waiting, rng.randint(1, len(waiting)))
+        scores = torch.stack([rows[len(told[i]), i] for i in order])
+        for i, choice in zip(order, batch.draw([together[i] for i in order], scores).choices(), strict=True):
+            told[i].append(choice)
+    assert told == meant
 
 
 def test_the_row_is_not_changed() -> None:
     logits = row(100)
     before = logits.clone()
     one = sampler([1, 2], [4, 4], repetition_penalty=1.5, frequency_penalty=1.0, logit_bias={7: 3.0}, num_logprobs=2)
-    one.choose(logits)
+    choose_one(one, logits)
     assert torch.equal(logits, before)
 
 
 def test_openais_penalties() -> None:
     """mu[j] − c[j]·alpha_frequency − (c[j] > 0)·alpha_presence, over what was generated, not over the prompt."""
     logits = row(10)
-    penalised = sampler([8, 9], [1, 1, 1, 2], frequency_penalty=0.5, presence_penalty=0.25)._penalise(logits)
+    penalised = adjusted(logits, sampler([8, 9], [1, 1, 1, 2], frequency_penalty=0.5, presence_penalty=0.25))
     counts = torch.tensor([0.0, 3, 1, 0, 0, 0, 0, 0, 0, 0])
     torch.testing.assert_close(penalised, logits - 0.5 * counts - 0.25 * (counts > 0))
 
@@ -141,17 +189,17 @@ def test_openais_penalties() -> None:
 def test_repetition_penalty_is_transformers_own(penalty: float) -> None:
     logits, prompt, drawn = row(50), [3, 4, 4, 5], [5, 9, 9]
     theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + drawn]), logits[None].clone())[0]
-    torch.testing.assert_close(sampler(prompt, drawn, repetition_penalty=penalty)._penalise(logits), theirs)
+    torch.testing.assert_close(adjusted(logits, sampler(prompt, drawn, repetition_penalty=penalty)), theirs)
 
 
 def test_logit_bias_is_added_before_penalties() -> None:
     logits = row(10)
-    biased = sampler(logit_bias={2: 5.0, 7: -100.0})._penalise(logits)
+    biased = adjusted(logits, sampler(logit_bias={2: 5.0, 7: -100.0}))
     meant = logits.clone()
     meant[2] += 5
     meant[7] -= 100
     torch.testing.assert_close(biased, meant)
-    again = sampler([], [2], logit_bias={2: 50.0}, repetition_penalty=10.0)._penalise(logits)
+    again = adjusted(logits, sampler([], [2], logit_bias={2: 50.0}, repetition_penalty=10.0))
     torch.testing.assert_close(again[2], (logits[2] + 50) / 10)
 
 
@@ -159,11 +207,11 @@ def test_min_tokens_keeps_the_ends_away() -> None:
     logits = row(10)
     logits[EOS] = 50.0
     one = sampler(temperature=0.0, min_tokens=3, stop_token_ids=frozenset({EOS}), logit_bias={EOS: 100.0})
-    drawn = [one.choose(logits).token_id for _ in range(4)]
+    drawn = [choose_one(one, logits).token_id for _ in range(4)]
     assert EOS not in drawn[:3]
     assert drawn[3] == EOS
     assert (
-        sampler(temperature=0.0, min_tokens=2).choose(logits).token_id == EOS
+        choose_one(sampler(temperature=0.0, min_tokens=2), logits).token_id == EOS
     )  # nothing ends it, nothing to keep away
 
 
@@ -185,7 +233,7 @@ def test_logprobs_are_the_models_own() -> None:
     logits = row(40)
     meant = torch.log_softmax(logits, -1)
     one = sampler(temperature=0.7, seed=1, num_logprobs=4, logit_bias={11: 80.0})
-    choice = one.choose(logits)
+    choice = choose_one(one, logits)
     assert choice.token_id == 11
     assert choice.logprob == pytest.approx(float(meant[11]), abs=1e-6)
     assert [token for token, _ in choice.top] == meant.topk(4).indices.tolist()
@@ -195,6 +243,6 @@ def test_logprobs_are_the_models_own() -> None:
 def test_minus_infinity_reads_minus_9999() -> None:
     logits = torch.tensor([0.0, float("-inf"), 1.0])
     assert top_logprobs(torch.log_softmax(logits, -1)[None], 3)[0][-1] == (1, -9999.0)
-    forced = sampler(temperature=0.0, num_logprobs=0, logit_bias={}).choose(logits)
+    forced = choose_one(sampler(temperature=0.0, num_logprobs=0, logit_bias={}), logits)
     assert forced.logprob is not None
     assert forced.logprob > -1

@@ -5,23 +5,24 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
+from qserve.engine.transformers.sampling.batch import choose_one
+from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.engine.transformers.sampling.thought_budget import Thought, ThoughtBudget
 
 OPEN, CLOSE, WORD = 90, 91, 5
-CPU = torch.device("cpu")
 
 
 def drawn(budget: ThoughtBudget, prompt: list[int], wants: list[int], **params: float) -> list[int]:
     """What comes of a model that is sure of `wants`, token after token."""
-    sampler = SequenceSampler(SamplingParams(temperature=0.0, thought_budget=budget, **params), prompt, CPU)
+    sampler = SequenceSampler(SamplingParams(temperature=0.0, thought_budget=budget, **params), prompt)
     told = []
     for token in wants:
         if sampler.is_plain_greedy:
             sampler.record(token)
             told.append(token)
         else:
-            told.append(sampler.choose(torch.nn.functional.one_hot(torch.tensor(token), 100).float()).token_id)
+            told.append(choose_one(sampler, torch.nn.functional.one_hot(torch.tensor(token), 100).float()).token_id)
     return told
 
 

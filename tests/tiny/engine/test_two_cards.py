@@ -17,10 +17,11 @@ from qserve.engine.transformers.batching.layer_cache import layer_devices
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
 from qserve.engine.transformers.batching.row_batcher import RowBatcher
-from qserve.engine.transformers.sampling.sampler import SamplingParams, SequenceSampler
+from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from tests.tiny.engine.cards import Cards
 from tests.tiny.engine.families import build
-from tests.tiny.engine.running import CPU, generated, prompts, running, sequence, tokens_of
+from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
 
 CASES = [("qwen3", PagedBatcher), ("qwen3", RowBatcher), ("qwen3.5", RowBatcher)]
 FIRST = torch.device("cpu:0")
@@ -85,7 +86,7 @@ async def test_prompts_are_scored_and_continued(monkeypatch: pytest.MonkeyPatch,
     cards = Cards(model)
     monkeypatch.setattr(packed, "_device_of", cards.device_of)
     async with running(kind, model):
-        sampler = SequenceSampler(SamplingParams(temperature=1.0, seed=1), prompt, CPU)
+        sampler = SequenceSampler(SamplingParams(temperature=1.0, seed=1), prompt)
         with cards.step():
             (scored,) = score_prompts(model, [PromptToScore(prompt, 2, sampler)])
     assert len(scored.logprobs) == 30

@@ -14,7 +14,7 @@ from qserve.engine.transformers.api.requests import chat_generations
 from qserve.engine.transformers.engine import Engine, Piece
 from qserve.engine.transformers.parsing.message import MessageReader, MessageWriter, ReadingRules
 from qserve.engine.transformers.sampling.guidance import Guide
-from qserve.engine.transformers.sampling.sampler import TokenChoice
+from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.wire.openai import ChatCompletionRequest
 from qserve.wire.tools import NamedTool
 

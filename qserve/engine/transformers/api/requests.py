@@ -7,7 +7,7 @@ from dataclasses import replace
 from qserve.engine.prompts.lanes import ReadBody
 from qserve.engine.transformers.engine import Engine, Generation, seeded
 from qserve.engine.transformers.sampling.guidance import Guide
-from qserve.engine.transformers.sampling.sampler import SamplingParams
+from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.thought_budget import ThoughtBudget
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, SamplingFields

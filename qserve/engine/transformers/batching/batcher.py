@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from qserve.engine.transformers.sampling.sampler import SequenceSampler, TokenChoice
+from qserve.engine.transformers.sampling.params import TokenChoice
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed
 
 if TYPE_CHECKING:

@@ -21,8 +21,9 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 from transformers.generation.continuous_batching.requests import RequestState
 
 from qserve.engine.transformers.batching.batcher import BatcherLoad, Deliveries, Sequence, failure_of
-from qserve.engine.transformers.sampling.batch import choose_tokens
-from qserve.engine.transformers.sampling.sampler import TokenChoice
+from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
+from qserve.engine.transformers.sampling.params import TokenChoice
+from qserve.engine.transformers.transfers import upload
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -240,6 +241,7 @@ class _Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tra
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
+        self._sampler = BatchSampler()
         self._rows: list[Sequence] = []
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
@@ -253,9 +255,9 @@ class _Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tra
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         """`scores` [rows, vocab] float32; the chosen token of each row is lifted to plus infinity."""
-        deliveries = choose_tokens(self._rows, scores)
-        chosen = [item.token_id if isinstance(item, TokenChoice) else 0 for _, item in deliveries]
-        scores[torch.arange(len(chosen)), torch.tensor(chosen, dtype=torch.long)] = float("inf")
+        deliveries = choose_tokens(self._rows, scores, self._sampler)
+        chosen = [[item.token_id if isinstance(item, TokenChoice) else 0] for _, item in deliveries]
+        scores.scatter_(1, upload(chosen, torch.long, scores.device), float("inf"))
         self._deliver(deliveries)
         return scores
 

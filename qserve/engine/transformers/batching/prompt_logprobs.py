@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from qserve.core.kernel_shapes import filled_length
-from qserve.engine.transformers.sampling.sampler import SequenceSampler, TokenChoice, top_logprobs
+from qserve.engine.transformers.sampling.batch import choose_one, top_logprobs
+from qserve.engine.transformers.sampling.params import LOWEST_LOGPROB, TokenChoice
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ __all__ = ["PromptToScore", "ScoredPrompt", "can_pack", "pack", "score_prompts"]
 # Float32 logits of one piece, whatever the vocabulary. About three times as much is alive at once: the head's own
 # output, the same in float32, and its log-softmax.
 _LOGITS_BYTES = 64 * 1024**2
-_LOWEST_LOGPROB = -9999.0
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,10 @@ def _score(model: PreTrainedModel, hidden: torch.Tensor, prompt: PromptToScore) 
         if not torch.isfinite(rows.amax(dim=-1)).all():
             raise SequenceFailed(NOT_A_NUMBER)
         # A head that shares the embedding's weight lies with it, which may be another card than the last layer's.
-        logprobs += rows.gather(1, wanted[:, None].to(rows.device))[:, 0].clamp(min=_LOWEST_LOGPROB).tolist()
+        logprobs += rows.gather(1, wanted[:, None].to(rows.device))[:, 0].clamp(min=LOWEST_LOGPROB).tolist()
         top += top_logprobs(rows, prompt.num_top) if prompt.num_top else [()] * len(wanted)
         del rows  # or the next piece would be made beside it
     following = None
     if prompt.sampler is not None:
-        following = prompt.sampler.fresh().choose(head(hidden[-1:]).float()[0].to(model.device))
+        following = choose_one(prompt.sampler.fresh(), head(hidden[-1:]).float()[0])
     return ScoredPrompt(logprobs, top, following)

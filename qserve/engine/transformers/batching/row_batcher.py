@@ -35,7 +35,7 @@ from qserve.engine.transformers.batching.isolation import Isolation
 from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.row_cache import RowCache
 from qserve.engine.transformers.batching.row_scheduler import Row, RowScheduler
-from qserve.engine.transformers.sampling.batch import choose_tokens
+from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
 from qserve.model import reference_kernels
 from qserve.model.failures import SequenceFailed, WorkerStopping
 from qserve.model.out_of_memory import (
@@ -80,6 +80,8 @@ class RowBatcher:
         self._chunk = max(1, self._budget - self._budget % _CHUNK_MULTIPLE or self._budget)
         self._cancelled: set[str] = set()
         self._is_prefill_stage = False
+        # Rows that decode stay the same for many steps; a prompt's last token is one of its own.
+        self._samplers = {"decode": BatchSampler(), "prefill": BatchSampler()}
         self._isolation = Isolation()
         self._inbox = Inbox()  # the rest belongs to the generating thread
         self._thread: threading.Thread | None = None
@@ -295,9 +297,9 @@ class RowBatcher:
         )
         return output.logits[:, -1].float()  # type: ignore[no-any-return]
 
-    @staticmethod
-    def _choose(rows: list[Row], logits: torch.Tensor) -> Deliveries:
-        return choose_tokens([row.sequence for row in rows], logits)
+    def _choose(self, rows: list[Row], logits: torch.Tensor) -> Deliveries:
+        sampler = self._samplers["prefill" if self._is_prefill_stage else "decode"]
+        return choose_tokens([row.sequence for row in rows], logits, sampler)
 
     def _finish_step(self, rows: list[Row], chosen: Deliveries) -> None:
         """Deliver the tokens, and release the rows that have ended."""

@@ -1,48 +1,261 @@
-"""From a step's logits to one token a sequence: what both batchers do between two forwards."""
+"""From a step's logits to one token a sequence: what all batchers do between two forwards.
+
+A draw is launched, and its tokens are read later: by then the next forward may be under way. Nothing in it waits for
+the device. Rows that take the likeliest token share an argmax; the others are drawn together, by kind of truncation.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 
 import torch
 
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of
-from qserve.engine.transformers.sampling.sampler import TokenChoice
+from qserve.engine.transformers.sampling.adjust import Adjustment
+from qserve.engine.transformers.sampling.draw import Truncation, drawn, likeliest, num_candidates
+from qserve.engine.transformers.sampling.params import LOWEST_LOGPROB, SamplingParams, TokenChoice
+from qserve.engine.transformers.sampling.penalties import SeenTokens
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engine.transformers.transfers import Homeward, upload
 from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
-from qserve.model.out_of_memory import OutOfMemory, is_broken_device, is_out_of_memory
+from qserve.model.out_of_memory import is_broken_device, is_out_of_memory
 
-__all__ = ["choose_tokens"]
+__all__ = ["BatchSampler", "Drawn", "choose_one", "choose_tokens", "deliveries", "top_logprobs"]
+
+Choice = TokenChoice | Exception
+_TOKEN, _HIGHEST, _LOGPROB, _TOP = range(4)
 
 
-def choose_tokens(sequences: list[Sequence], scores: torch.Tensor) -> Deliveries:
+def choose_tokens(sequences: list[Sequence], scores: torch.Tensor, sampler: BatchSampler | None = None) -> Deliveries:
     """The next token of each sequence from its row of `scores` [sequences, vocab], float32.
 
     What goes wrong in one row fails its own sequence and no other.
     """
-    best = scores.argmax(dim=-1)
-    # Read at once: each reading waits for a GPU.
-    likeliest, highest = best.tolist(), scores.gather(1, best[:, None])[:, 0].tolist()
-    deliveries = [(one, _choose(one, scores[row], likeliest[row], highest[row])) for row, one in enumerate(sequences)]
-    for one, item in deliveries:
+    return deliveries(sequences, (sampler or BatchSampler()).draw([one.sampler for one in sequences], scores))
+
+
+def choose_one(sampler: SequenceSampler, scores: torch.Tensor) -> TokenChoice:
+    """The next token of a sequence alone, of its `scores` [vocab]."""
+    (choice,) = BatchSampler().draw([sampler], scores[None]).choices()
+    if isinstance(choice, Exception):
+        raise choice
+    return choice
+
+
+def deliveries(sequences: SequenceOf[Sequence], draw: Drawn) -> Deliveries:
+    """What each sequence is told; it has noted its token, or that it has failed."""
+    found: Deliveries = []
+    for one, choice in zip(sequences, draw.choices(), strict=True):
+        item = failure_of(one, choice) if isinstance(choice, Exception) else choice
         one.undelivered = item
         if isinstance(item, TokenChoice):
             one.drawn_ids.append(item.token_id)
         else:
             one.has_failed = True
-    return deliveries
+        found.append((one, item))
+    return found
 
 
-def _choose(sequence: Sequence, row: torch.Tensor, likeliest: int, highest: float) -> TokenChoice | SequenceFailed:
-    if not math.isfinite(highest):  # NaN logits of a broken checkpoint, or of an overflow in float16
-        return SequenceFailed(NOT_A_NUMBER)
-    try:
-        if sequence.sampler.is_plain_greedy:
-            sequence.sampler.record(likeliest)
-            return TokenChoice(likeliest)
-        return sequence.sampler.choose(row)
-    except Exception as error:
-        if is_broken_device(error):
-            raise
-        if is_out_of_memory(error):
-            return OutOfMemory.while_doing("choosing its next token", error)
-        return failure_of(sequence, error)
+@dataclass(frozen=True)
+class Drawn:
+    """A draw that was launched.
+
+    Attributes:
+        tokens: int64 [rows] on the device, as the next forward reads them.
+        samplers: whose rows they are.
+        failures: what was known of rows before the draw.
+        home: the tokens on their way, and what was asked of them.
+        num_top: alternatives of each row.
+        forced: tokens that were not drawn.
+
+    """
+
+    tokens: torch.Tensor
+    samplers: list[SequenceSampler]
+    failures: dict[int, Exception]
+    home: Homeward
+    num_top: int
+    forced: dict[int, int]
+
+    def choices(self) -> list[Choice]:
+        """What each row became; waits for the draw. Called once: the samplers take in what was drawn."""
+        return [self._choice(index, row) for index, row in enumerate(self.home.rows())]
+
+    def _choice(self, index: int, row: list[float]) -> Choice:
+        if index in self.failures:
+            return self.failures[index]
+        if not math.isfinite(row[_HIGHEST]):  # NaN logits of a broken checkpoint, or of an overflow in float16
+            return SequenceFailed(NOT_A_NUMBER)
+        sampler = self.samplers[index]
+        try:
+            token_id = sampler.take(int(row[_TOKEN]))
+        except Exception as error:
+            return error
+        asked = sampler.params.num_logprobs
+        if asked is None:
+            return TokenChoice(token_id)
+        top = zip(row[_TOP : _TOP + asked], row[_TOP + self.num_top :][:asked], strict=True)
+        return TokenChoice(token_id, row[_LOGPROB], tuple((int(token), value) for token, value in top))
+
+
+class BatchSampler:
+    """Draws for the sequences of a batch; keeps what does not change while the same ones stand in it.
+
+    Belongs to one generating thread.
+    """
+
+    def __init__(self) -> None:
+        self._seen = SeenTokens()
+        self._key: tuple[object, ...] = ()
+        self._rows: _Rows | None = None
+
+    def draw(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> Drawn:
+        """Launch the draw of a token for each row of `scores` [samplers, vocab] float32, which are not changed."""
+        highest, best = scores.max(dim=-1)
+        if all(one.is_plain_greedy for one in samplers):
+            home = Homeward(torch.stack((best.double(), highest.double()), dim=-1))
+            return Drawn(best, samplers, {}, home, 0, {})
+        return self._draw(samplers, scores, highest)
+
+    def _draw(self, samplers: list[SequenceSampler], scores: torch.Tensor, highest: torch.Tensor) -> Drawn:
+        device = scores.device
+        known = _known_before(samplers)
+        rows = self._rows_of(samplers, scores)
+        adjusted = rows.adjust(scores, samplers, self._seen, known.masks)
+        tokens = rows.drawn(adjusted, known.uniforms)
+        if known.forced:
+            forced = upload([known.forced.get(row, -1) for row in range(len(samplers))], torch.long, device)
+            tokens = torch.where(forced >= 0, forced, tokens)
+        if known.instead:
+            tokens = _instead(tokens, known.instead, device)
+        columns = [tokens.double()[:, None], highest.double()[:, None]]
+        if rows.num_top is not None:
+            columns += _described(tokens, scores, rows.num_top)
+        home = Homeward(torch.cat(columns, dim=-1))
+        return Drawn(tokens, samplers, known.failures, home, rows.num_top or 0, known.forced)
+
+    def _rows_of(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> _Rows:
+        key = (*((one.serial, one.is_too_short) for one in samplers), scores.shape[1], scores.device)
+        if self._rows is None or key != self._key:
+            self._rows, self._key = _Rows(samplers, scores.shape[1], scores.device), key
+        return self._rows
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Of rows, what the host knows before a draw, by row: all but `uniforms` for those alone that have it."""
+
+    uniforms: list[float]
+    forced: dict[int, int]
+    masks: dict[int, bytes]
+    instead: dict[int, tuple[int, list[int]]]
+    failures: dict[int, Exception]
+
+
+def _known_before(samplers: list[SequenceSampler]) -> _Known:
+    known = _Known([], {}, {}, {}, {})
+    for row, one in enumerate(samplers):
+        known.uniforms.append(0.0)
+        try:
+            if not one.params.is_greedy:
+                known.uniforms[-1] = one.uniform()
+            forced = one.forced
+            if forced is not None:
+                known.forced[row] = forced
+                continue
+            if (mask := one.allowed()) is not None:
+                known.masks[row] = mask
+            if (instead := one.instead_of_ends()) is not None:
+                known.instead[row] = instead, sorted(one.params.stop_token_ids)
+        except Exception as error:
+            if is_broken_device(error) or is_out_of_memory(error):
+                raise
+            known.failures[row] = error
+    return known
+
+
+def _instead(tokens: torch.Tensor, instead: dict[int, tuple[int, list[int]]], device: torch.device) -> torch.Tensor:
+    """`tokens`, but for those that would end an answer before it may."""
+    triples = [(row, end, token) for row, (token, ends) in instead.items() for end in ends]
+    if not triples:
+        return tokens
+    rows, ends, others = upload(list(zip(*triples, strict=True)), torch.long, device)
+    # One write a row at most: of a row's ends only one was drawn. The others write to a place of their own.
+    beside = torch.where(tokens[rows] == ends, rows, len(tokens))
+    return torch.cat((tokens, tokens[:1])).index_copy_(0, beside, others)[:-1]
+
+
+def _described(tokens: torch.Tensor, scores: torch.Tensor, num_top: int) -> list[torch.Tensor]:
+    """Columns: the log-probability of each token, `num_top` tokens, and theirs."""
+    logprobs = torch.log_softmax(scores, dim=-1)
+    chosen = logprobs.gather(-1, tokens[:, None])
+    columns = [chosen.clamp(min=LOWEST_LOGPROB).double()]
+    if num_top:
+        values, ids = likeliest(logprobs, min(num_top, scores.shape[-1]))
+        missing = (0, num_top - ids.shape[-1])
+        columns += [torch.nn.functional.pad(part.double(), missing) for part in (ids, values.clamp(min=LOWEST_LOGPROB))]
+    return columns
+
+
+def top_logprobs(logprobs: torch.Tensor, num_top: int) -> list[tuple[tuple[int, float], ...]]:
+    """The `num_top` likeliest (token, logprob) of each row of `logprobs` [rows, vocab]; minus infinity reads -9999."""
+    values, ids = logprobs.topk(num_top, dim=-1)
+    values = values.clamp(min=LOWEST_LOGPROB)
+    return [tuple(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
+
+
+class _Rows:
+    """What stays the same as long as the same sequences stand in a batch."""
+
+    def __init__(self, samplers: list[SequenceSampler], vocab_size: int, device: torch.device) -> None:
+        params = [one.params for one in samplers]
+        self.adjust = Adjustment(samplers, vocab_size, device)
+        self.num_top = max((one.num_logprobs for one in params if one.num_logprobs is not None), default=None)
+        kinds: dict[tuple[bool, int | None], list[int]] = {}
+        for row, one in enumerate(params):
+            if not one.is_greedy:
+                kinds.setdefault(_kind_of(one, vocab_size), []).append(row)
+        self._groups = [_Group(kind, rows, params, vocab_size, device) for kind, rows in kinds.items()]
+
+    def drawn(self, adjusted: torch.Tensor, uniforms: list[float]) -> torch.Tensor:
+        """A token of each row."""
+        if len(self._groups) == 1 and len(self._groups[0].rows) == len(adjusted):
+            return self._groups[0].drawn(adjusted, uniforms)
+        tokens = adjusted.argmax(dim=-1)
+        for group in self._groups:
+            tokens.index_copy_(0, group.index, group.drawn(adjusted[group.index], uniforms))
+        return tokens
+
+
+def _kind_of(params: SamplingParams, vocab_size: int) -> tuple[bool, int | None]:
+    """Whether anything is left out of a row, and among how many candidates: no row is drawn together with others that
+    change how its own scores are sorted.
+    """
+    number = num_candidates(params.top_k, vocab_size)
+    return number is not None or 0 < params.top_k < vocab_size or params.top_p < 1.0 or params.min_p > 0.0, number
+
+
+class _Group:
+    """Rows that are drawn in the same way."""
+
+    def __init__(
+        self,
+        kind: tuple[bool, int | None],
+        rows: list[int],
+        params: list[SamplingParams],
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        asked = [params[row] for row in rows]
+        is_cut, self._number = kind
+        self.rows = rows
+        self.index = upload(rows, torch.long, device)
+        self._temperature = upload([[one.temperature] for one in asked], torch.float32, device)
+        self._truncation = Truncation.of(asked, vocab_size, device) if is_cut else None
+
+    def drawn(self, scores: torch.Tensor, uniforms: list[float]) -> torch.Tensor:
+        """Tokens [rows of this group], of theirs alone; `uniforms` are of all rows."""
+        numbers = upload([uniforms[row] for row in self.rows], torch.float64, scores.device)
+        return drawn(scores / self._temperature, self._number, self._truncation, numbers)

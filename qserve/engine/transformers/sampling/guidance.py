@@ -14,8 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from qserve.model.failures import SequenceFailed
 
 __all__ = ["Guidance", "Guide"]
@@ -25,7 +23,6 @@ _MAX_EXPENSIVE_S = 2.0
 _CHEAP_S = 0.005
 # For a machine that computes nothing at all for a while.
 _MAX_WAIT_S = 60.0
-_BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
 _POOL = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "grammar-masks")
 
 
@@ -91,15 +88,26 @@ class Guidance:
         """What must come next."""
         return self._forced[0] if self._forced else None
 
+    @property
+    def instead_of_ends(self) -> int | None:
+        """What is taken in place of a token that ends the answer: it does not end in the thought before its structure.
+
+        None: that token.
+        """
+        if self._matcher is not None or self._guide.begins != "answer" or self._forced:
+            return None
+        return self._guide.think_ids[1][0]
+
     def instead_of(self, token_id: int, ends: frozenset[int]) -> int:
-        """The token to take where `token_id` was drawn: an answer does not end in the thought before its structure."""
-        if self._matcher is not None or self._guide.begins != "answer" or token_id not in ends:
+        """The token to take where `token_id` was drawn (`instead_of_ends`)."""
+        instead = self.instead_of_ends
+        if instead is None or token_id not in ends:
             return token_id
         self._forced.extend(self._guide.think_ids[1])
-        return self._forced[0]
+        return instead
 
-    def allowed(self, vocab_size: int) -> torch.Tensor | None:
-        """Which tokens may come next, (vocab_size,) bool in RAM; None: all.
+    def allowed(self) -> bytes | None:
+        """Which tokens may come next, one bit a token, lowest first; None: all.
 
         Raises SequenceFailed where the grammar can't go on.
         """
@@ -109,10 +117,11 @@ class Guidance:
         if following.is_over and self._guide.begins == "tool_call" and not self._guide.only_one:
             self._matcher = self._next = None
             return None
-        allowed = _unpacked(following.mask, vocab_size)
-        if self._may_think:
-            allowed[self._guide.think_ids[0][0]] = True
-        return allowed
+        if not self._may_think:
+            return following.mask
+        mask, token_id = bytearray(following.mask), self._guide.think_ids[0][0]
+        mask[token_id // 8] |= 1 << token_id % 8
+        return bytes(mask)
 
     def see(self, token_id: int) -> None:
         """Take in the token that was drawn."""
@@ -153,10 +162,3 @@ def _advance(matcher: Any, token_id: int | None) -> _Next:
     mask = b"" if matcher.is_error() else matcher.compute_bitmask()
     error = (matcher.get_error() or "it does not allow what was drawn") if matcher.is_error() else ""
     return _Next(mask, is_over, error, time.thread_time() - began_s)
-
-
-def _unpacked(mask: bytes, vocab_size: int) -> torch.Tensor:
-    """One bool a token of a mask with one bit a token; logits may have more columns than the tokenizer has tokens."""
-    packed = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
-    bits = packed.unsqueeze(1).bitwise_and(_BITS).ne(0).flatten()[:vocab_size]
-    return torch.nn.functional.pad(bits, (0, vocab_size - len(bits)))

@@ -1,0 +1,44 @@
+"""Kernels, waits and Python of a decoding step on a card's path, counted without a card (bench/step_counts.py).
+
+python bench/count_step.py                # 1, 8 and 64 rows, greedy and drawn: a Markdown table
+python bench/count_step.py --names        # which operations a step of 8 rows has
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import torch
+
+from bench.step_counts import GREEDY, SAMPLED, count_steps, names_of
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--names", action="store_true")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64])
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.names:
+        for name, number in names_of(4, 8, SAMPLED).most_common():
+            print(f"{number:5} {name}")
+        return
+    print("| rows | | kernels of a layer | kernels beside layers | waits | Python calls | Python, µs |")
+    print("|---|---|---|---|---|---|---|")
+    for rows in args.rows:
+        for name, params in (("greedy", GREEDY), ("drawn", SAMPLED)):
+            step = count_steps(rows, params)
+            beside = step.launches - 2 * step.layer_launches
+            print(
+                f"| {rows} | {name} | {step.layer_launches:g} | {beside:g} | {step.waits:g} | {step.calls:g} "
+                f"| {step.python_us:.0f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""What one decoding step of the paged batcher asks of a device: counted, since it can't be timed where no card is.
+
+A model of two and one of four layers decode the same rows on a CPU, by the path that cards take. Counted in the
+generating thread, from the preparation of a step to the end of its bookkeeping:
+
+- launches: operations that start a kernel (views do not), by `TorchDispatchMode`; those of a layer are the difference
+  of the two models' over two;
+- waits: what makes the host wait for a card: values read (`item`, `tolist`, `bool(tensor)`, `cpu`, `nonzero` and its
+  kin), and lists brought to it by copies that block (`torch.tensor(…, device=…)`);
+- calls: Python functions called outside of the model's forward, and the microseconds that they take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from qserve.engine.transformers.batching.batcher import BatchLimits, Sequence
+from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.sampling.params import SamplingParams
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
+
+__all__ = ["GREEDY", "SAMPLED", "StepCounts", "count_steps"]
+
+GREEDY = SamplingParams(temperature=0.0)
+SAMPLED = SamplingParams(temperature=0.7, top_p=0.8, top_k=20, seed=0)  # Qwen3's own generation_config.json
+
+_VIEWS = frozenset(
+    {
+        "alias", "as_strided", "detach", "expand", "permute", "select", "slice", "split", "split_with_sizes", "squeeze",
+        "t", "transpose", "unbind", "unsqueeze", "view", "_unsafe_view", "_reshape_alias", "lift_fresh", "unfold",
+        "empty", "empty_like", "empty_strided", "new_empty", "resize_",
+    }
+)  # fmt: skip
+_READS = frozenset(
+    {
+        "item", "tolist", "cpu", "numpy", "nonzero", "masked_select", "unique", "__bool__", "__int__", "__float__",
+        "__index__", "__contains__",
+    }
+)  # fmt: skip
+_MADE = frozenset({"tensor", "as_tensor"})
+_PROMPT_TOKENS, _WARM_STEPS, _STEPS = 40, 4, 12
+_VOCABULARY = 1000
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """Of a decoding step; medians over `_STEPS` of them.
+
+    Attributes:
+        launches: kernels in all.
+        layer_launches: kernels of a layer.
+        waits: times that the host waits for the device.
+        calls: Python functions outside of the forward.
+        python_us: microseconds outside of the forward.
+    """
+
+    launches: float
+    layer_launches: float
+    waits: float
+    calls: float
+    python_us: float
+
+
+@dataclass
+class _Step:
+    launches: int = 0
+    waits: int = 0
+    calls: int = 0
+    python_s: float = 0.0
+    names: Counter[str] = field(default_factory=Counter)
+
+
+class _Launches(TorchDispatchMode):
+    def __init__(self, step: _Step) -> None:
+        super().__init__()
+        self._step = step
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name not in _VIEWS:
+            self._step.launches += 1
+            self._step.names[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class _Waits(TorchFunctionMode):
+    def __init__(self, step: _Step) -> None:
+        super().__init__()
+        self._step = step
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _READS or (name in _MADE and kwargs.get("device") is not None):
+            self._step.waits += 1
+            self._step.names[f"wait: {name}"] += 1
+        return func(*args, **kwargs)
+
+
+def count_steps(rows: int, params: SamplingParams, kind: str = "operations") -> StepCounts:
+    """Of `rows` streams that all draw by `params`."""
+    few, many = (_median(_steps(layers, rows, params, "operations")) for layers in (2, 4))
+    calls = _median(_steps(2, rows, params, "calls"))
+    python = _median(_steps(2, rows, params, "time"))
+    layer = (many.launches - few.launches) / 2
+    return StepCounts(few.launches, layer, few.waits, calls.calls, 1e6 * python.python_s)
+
+
+def _median(steps: list[_Step]) -> _Step:
+    pairs = {
+        name: statistics.median_low([getattr(one, name) for one in steps])
+        for name in ("launches", "waits", "calls", "python_s")
+    }
+    return _Step(**pairs)
+
+
+def names_of(layers: int, rows: int, params: SamplingParams) -> Counter[str]:
+    """Which operations a step has: for whoever asks what grew."""
+    return _steps(layers, rows, params, "operations")[-1].names
+
+
+def _steps(layers: int, rows: int, params: SamplingParams, what: str) -> list[_Step]:
+    return asyncio.run(_run(_model(layers), rows, params, what))[-_STEPS:]
+
+
+def _model(layers: int) -> Any:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=_VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=layers, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, use_sliding_window=False,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config).bfloat16().eval()
+
+
+async def _run(model: Any, rows: int, params: SamplingParams, what: str) -> list[_Step]:
+    loop = asyncio.get_running_loop()
+    batcher = PagedBatcher(model, loop, BatchLimits(128 * rows, rows, 64 * rows))
+    steps: list[_Step] = []
+    with _as_on_a_card():
+        batcher.start(on_death=lambda error: loop.call_soon_threadsafe(loop.stop))
+    _watch(batcher, model, steps, rows, what)
+    generator = torch.Generator().manual_seed(1)
+    most = _WARM_STEPS + _STEPS + 2
+    asked = [
+        Sequence(f"r{i}", prompt, most, frozenset(), SequenceSampler(params, prompt))
+        for i, prompt in enumerate(torch.randint(0, 999, (rows, _PROMPT_TOKENS), generator=generator).tolist())
+    ]
+    try:
+        with batcher.exclusive():  # so that all of them share their first step
+            for one in asked:
+                batcher.submit(one)
+        async with asyncio.timeout(120):
+            for one in asked:
+                for _ in range(most):
+                    await one.outbox.get()
+    finally:
+        batcher.stop()
+    return steps[_WARM_STEPS : _WARM_STEPS + _STEPS]
+
+
+@contextmanager
+def _as_on_a_card() -> Iterator[None]:
+    """What is compiled for CPUs stands aside."""
+    from qserve.engine.transformers.batching import paged
+
+    original, paged.compile_steps = paged.compile_steps, lambda model, cache: None
+    try:
+        yield
+    finally:
+        paged.compile_steps = original
+
+
+def _watch(batcher: PagedBatcher, model: Any, steps: list[_Step], rows: int, what: str) -> None:
+    """Put the counters around the three stages of each step in which all rows decode."""
+    stages: Any = batcher._library.manager.batch_processor
+    forward_s = [0.0]
+    _time_forward(model, forward_s)
+    now = [_Step()]
+
+    def counted(stage: Callable[..., Any], is_first: bool, is_last: bool) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if is_first:
+                now[0] = _Step()
+            with _counting(now[0], what, forward_s):
+                answer = stage(*args, **kwargs)
+            if is_last and len(batcher._library.in_step()) == rows:
+                steps.append(now[0])
+            return answer
+
+        return run
+
+    stages.prepare_next_batch = counted(stages.prepare_next_batch, True, False)
+    stages._generation_step = counted(stages._generation_step, False, False)
+    stages.update_batch = counted(stages.update_batch, False, True)
+
+
+def _time_forward(model: Any, spent: list[float]) -> None:
+    original = model.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        start, profile = time.thread_time(), sys.getprofile()
+        sys.setprofile(None)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            sys.setprofile(profile)
+            spent[0] += time.thread_time() - start
+
+    model.forward = forward
+
+
+@contextmanager
+def _counting(step: _Step, what: str, forward_s: list[float]) -> Iterator[None]:
+    if what == "operations":
+        with _Waits(step), _Launches(step):
+            yield
+    elif what == "calls":
+
+        def called(frame: Any, event: str, arg: Any) -> None:
+            step.calls += event == "call"
+
+        sys.setprofile(called)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+    else:
+        start, before = time.thread_time(), forward_s[0]
+        yield
+        step.python_s += time.thread_time() - start - (forward_s[0] - before)

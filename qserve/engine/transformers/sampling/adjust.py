@@ -1,0 +1,103 @@
+"""What requests do to their rows of logits before a token is drawn, in vLLM's order; all rows at once, on the device.
+
+Bias first, so that a repetition penalty meets biased logits; then penalties, `min_tokens`, and what a grammar allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from qserve.engine.transformers.sampling.penalties import SeenTokens
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.engine.transformers.transfers import upload
+
+__all__ = ["Adjustment"]
+
+_LOWEST = float("-inf")
+
+
+class Adjustment:
+    """Of the rows of a batch, until other sequences stand in it or `min_tokens` are there."""
+
+    def __init__(self, samplers: Sequence[SequenceSampler], vocab_size: int, device: torch.device) -> None:
+        self._device = device
+        self._penalised = [row for row, one in enumerate(samplers) if one.params.is_penalised]
+        self._too_short = [row for row, one in enumerate(samplers) if one.is_too_short]
+        self._biases = self._pairs(
+            (row, token, bias) for row, one in enumerate(samplers) for token, bias in one.params.logit_bias.items()
+        )
+        self._ends = self._pairs(
+            (row, token, _LOWEST) for row in self._too_short for token in samplers[row].params.stop_token_ids
+        )
+        if self._penalised:
+            self._penalties = upload(
+                [
+                    [one.repetition_penalty, one.frequency_penalty, one.presence_penalty]
+                    for one in (samplers[row].params for row in self._penalised)
+                ],
+                torch.float32,
+                device,
+            )
+            self._penalised_rows = upload(self._penalised, torch.long, device)
+
+    def _pairs(self, entries: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """(row, token, value) as three tensors."""
+        found = list(entries)  # type: ignore[call-overload]
+        if not found:
+            return None
+        rows, tokens, values = zip(*found, strict=True)
+        where = upload([rows, tokens], torch.long, self._device)
+        return where[0], where[1], upload(values, torch.float32, self._device)
+
+    def __call__(
+        self,
+        logits: torch.Tensor,
+        samplers: Sequence[SequenceSampler],
+        seen: SeenTokens,
+        masks: Mapping[int, bytes],
+    ) -> torch.Tensor:
+        """`logits` [rows, vocab] float32 as they are to be drawn from; themselves where nothing changes them.
+
+        `masks`: which tokens the grammars of some rows allow, one bit each.
+        """
+        if not (self._penalised or self._biases or self._ends or masks):
+            return logits
+        adjusted = logits.clone()
+        if self._biases is not None:
+            rows, tokens, values = self._biases
+            adjusted[rows, tokens] += values
+        if self._penalised:
+            self._penalise(adjusted, samplers, seen)
+        if self._ends is not None:
+            rows, tokens, values = self._ends
+            adjusted[rows, tokens] = values
+        if masks:
+            self._bind(adjusted, logits, masks)
+        return adjusted
+
+    def _penalise(self, adjusted: torch.Tensor, samplers: Sequence[SequenceSampler], seen: SeenTokens) -> None:
+        repetition, frequency, presence = self._penalties.T[:, :, None]
+        counts, in_prompt = seen.of([samplers[row] for row in self._penalised], adjusted.shape[1], self._device)
+        drawn = counts > 0
+        rows = adjusted[self._penalised_rows]
+        repeated = torch.where(rows > 0, rows / repetition, rows * repetition)
+        rows = torch.where(drawn | in_prompt, repeated, rows)
+        rows = rows - frequency * counts - presence * drawn
+        adjusted.index_copy_(0, self._penalised_rows, rows)
+
+    def _bind(self, adjusted: torch.Tensor, logits: torch.Tensor, masks: Mapping[int, bytes]) -> None:
+        """What grammars forbid becomes minus infinity."""
+        vocab_size = adjusted.shape[1]
+        width = -(-vocab_size // 8)
+        packed = upload([list(mask[:width].ljust(width, b"\0")) for mask in masks.values()], torch.uint8, self._device)
+        bits = torch.arange(8, dtype=torch.uint8, device=self._device)
+        allowed = (packed[:, :, None] >> bits & 1).flatten(1)[:, :vocab_size].bool()
+        index = upload(list(masks), torch.long, self._device)
+        rows = adjusted[index].masked_fill_(~allowed, _LOWEST)
+        if any(row in self._too_short for row in masks):
+            # A structure that is complete before `min_tokens` are there can only end.
+            has_none = torch.isneginf(rows).all(dim=-1, keepdim=True)
+            rows = torch.where(has_none, logits[index].masked_fill(~allowed, _LOWEST), rows)
+        adjusted.index_copy_(0, index, rows)
