@@ -254,10 +254,15 @@ class _Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tra
         return torch.zeros(len(self._rows), dtype=torch.int32)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        """`scores` [rows, vocab] float32; the chosen token of each row is lifted to plus infinity."""
-        deliveries = choose_tokens(self._rows, scores, self._sampler)
+        """`scores` [rows, vocab] float32; the chosen token of each row is lifted to plus infinity.
+
+        Rows behind those that have a next token are of prompts that are not read to their ends.
+        """
+        if not self._rows:
+            return scores
+        deliveries = choose_tokens(self._rows, scores[: len(self._rows)], self._sampler)
         chosen = [[item.token_id if isinstance(item, TokenChoice) else 0] for _, item in deliveries]
-        scores.scatter_(1, upload(chosen, torch.long, scores.device), float("inf"))
+        scores[: len(chosen)].scatter_(1, upload(chosen, torch.long, scores.device), float("inf"))
         self._deliver(deliveries)
         return scores
 
