@@ -24,6 +24,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.utils.import_utils import is_flash_attn_2_available
 
+from qserve.engine.transformers.attention.pages import PageStep, attend_pages
 from qserve.engine.transformers.attention.step import MadeOnce, SharedByLayers, keep_arguments
 from qserve.model.sdpa import (
     Bucket,
@@ -87,6 +88,7 @@ def varlen_sdpa(
     dropout: float = 0.0,
     cache: Any = None,
     row_step: RowStep | None = None,
+    page_step: PageStep | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """One layer's causal attention.
@@ -102,6 +104,7 @@ def varlen_sdpa(
         cache: transformers' paged cache in continuous batching; it stores the new keys and returns all of them.
         row_step: in a forward over rows; then `query` is [batch, heads, 1, head_dim] where sequences decode, and keys
             and values are those that `rows.RowCache` has read.
+        page_step: in a step over pages; `cache` has them.
         kwargs: holds `cu_seq_lens_q` and `cu_seq_lens_k`, the bounds of the sequences (int, batch + 1 of them); on
             whatever device, since each device gets its copy of what a step needs.
 
@@ -113,6 +116,11 @@ def varlen_sdpa(
     if row_step is not None:
         return _attend_rows(row_step, query, key, value, scaling), None
     device = _device_of(query)
+    if page_step is not None:
+        layer_idx = int(module.layer_idx)  # type: ignore[arg-type]  # every attention layer of transformers has one
+        pages = cache.layer_to_allocator[layer_idx].get_cache_for_block_table(layer_idx)
+        factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return attend_pages(page_step.on(device), pages, query, key, value, factor), None
     bounds_of_keys = kwargs["cu_seq_lens_k"]
     if cache is not None:
         layer_idx = int(module.layer_idx)  # type: ignore[arg-type]  # every attention layer of transformers has one

@@ -69,7 +69,15 @@ class StepEntry(NamedTuple):
 
 
 class LibraryLoop:
-    """The library's scheduler, pages and thread. All but `wake`, `pause` and `load` belong to that thread."""
+    """The library's scheduler, pages and thread. All but `wake`, `pause` and `load` belong to that thread.
+
+    Attributes:
+        model: what it runs.
+        num_changes: grows where a sequence comes or leaves otherwise than by its end.
+        run_in_step: what is in the step where it is not the library's (`decoding.stages`).
+        on_clear: called where the library is to forget what runs.
+
+    """
 
     def __init__(
         self,
@@ -82,6 +90,10 @@ class LibraryLoop:
         max_num_batched_tokens: int,
     ) -> None:
         """Nothing is allocated yet; `deliver` gets what each step has drawn."""
+        self.model = model
+        self.num_changes = 0
+        self.run_in_step: Callable[[], list[StepEntry] | None] = lambda: None
+        self.on_clear: Callable[[], None] = lambda: None
         self._num_shared_tokens = 0
         self.manager = model.init_continuous_batching(
             # The argmax finds what our sampler chose. `eos` comes with each request.
@@ -174,11 +186,23 @@ class LibraryLoop:
         return BatcherLoad(active, waiting, used, self._num_shared_tokens)
 
     @property
+    def processor(self) -> Any:
+        """The library's, once it has started."""
+        return self._processor
+
+    @property
+    def is_wanted_elsewhere(self) -> bool:
+        """Whether somebody pauses the loop, or ends it."""
+        status = self.manager.background_thread_status
+        return bool(status.is_pause_requested() or status.local_status)
+
+    @property
     def has_requests(self) -> bool:
         return bool(self._processor.has_pending_requests())
 
     def add(self, sequence: Sequence) -> None:
         """To the library's queue, with the tokens that it has already drawn as part of its prompt."""
+        self.num_changes += 1
         state = RequestState(
             request_id=sequence.request_id,
             initial_tokens=[*sequence.prompt_ids, *sequence.drawn_ids],
@@ -190,10 +214,13 @@ class LibraryLoop:
 
     def cancel(self, request_id: str) -> None:
         """It leaves before the next step."""
+        self.num_changes += 1
         self._processor.scheduler.set_request_cancellation(request_id)
 
     def in_step(self) -> list[StepEntry]:
         """Those that are in the step at hand, in order."""
+        if (entries := self.run_in_step()) is not None:
+            return entries
         futures = self._processor.inputs_and_outputs.requests_in_batch
         return [StepEntry(_sequence_of(one.state), one.query_length, one.state.position_offset) for one in futures]
 
@@ -205,12 +232,14 @@ class LibraryLoop:
 
     def finish_running(self) -> None:
         """Whatever runs gives back its pages."""
+        self.on_clear()
         scheduler = self._processor.scheduler
         for request_id in list(scheduler.active_requests):
             scheduler.finish_request(request_id)
 
     def clear(self) -> None:
         """Nothing runs and nothing waits; what follows a step in the library's loop finds nothing to update."""
+        self.on_clear()
         self._processor.reset()
         self._processor.inputs_and_outputs.num_request_in_batch = 0
 

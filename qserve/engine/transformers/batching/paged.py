@@ -18,11 +18,15 @@ from typing import TYPE_CHECKING
 from qserve.core.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
 from qserve.engine.transformers.attention import packed as attention
 from qserve.engine.transformers.attention.compiled_step import COMPILED, compile_steps
-from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, Sequence
+from qserve.engine.transformers.attention.kernels import decoding_kernel
+from qserve.engine.transformers.attention.pages import PagedKernel
+from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, Deliveries, Sequence
 from qserve.engine.transformers.batching.continuous import LibraryLoop, OriginalStages
 from qserve.engine.transformers.batching.layer_cache import placed_by_layer
+from qserve.engine.transformers.batching.library_rows import LibraryRows
 from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages, SequenceInbox
+from qserve.engine.transformers.decoding.stages import DecodingStages
 from qserve.model.failures import WorkerStopping
 from qserve.model.out_of_memory import as_memory_error
 
@@ -76,8 +80,21 @@ class PagedBatcher:
         self._library.start(self._guarded, on_death)
 
     def _guarded(self, original: OriginalStages) -> FaultTolerantStages:
+        kernel = self._decoding_kernel()
+        if kernel is not None:
+            original = DecodingStages(self._library, original, kernel, lambda found: self._deliver_of_run(found)).stages
         self._stages = FaultTolerantStages(self._library, original, self._inbox, self._outboxes.deliver)
         return self._stages
+
+    def _deliver_of_run(self, found: Deliveries) -> None:
+        assert self._stages is not None
+        self._stages.deliver(found)
+
+    def _decoding_kernel(self) -> PagedKernel | None:
+        """What reads pages in runs of decoding steps; None where steps are the library's, or compiled for this CPU."""
+        if self._undo_compiling is not None or not LibraryRows.suits(self._library.processor.cache):
+            return None
+        return decoding_kernel(self._model)
 
     def stop(self) -> None:
         """Stop at once; sequences that run are lost."""

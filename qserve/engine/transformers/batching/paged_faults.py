@@ -104,6 +104,13 @@ class FaultTolerantStages:
         elif self._isolation.has_passed:
             self._run_next_alone()
 
+    def deliver(self, deliveries: Deliveries) -> None:
+        """Hand over what a run of decoding steps has drawn (`decoding`); those that have ended are known no more."""
+        self._deliver(deliveries)
+        for one, _ in deliveries:
+            if one.is_complete:
+                self._known.pop(one.request_id, None)
+
     def _take_in(self) -> None:
         cancelled = {self._arrivals.cancelled.popleft() for _ in range(len(self._arrivals.cancelled))}
         while self._arrivals.submitted:

@@ -1,0 +1,98 @@
+"""The library's books of sequences that decode in a run of our own: read at its begin, written at its end.
+
+Between the two the library's scheduler stands still; its pages are the ones that are used. What it would have noted
+after each step is noted at once: tokens, positions, and the blocks that others may share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.generation.continuous_batching.requests import RequestStatus
+
+from qserve.engine.transformers.batching.batcher import Sequence
+
+__all__ = ["LibraryRow", "LibraryRows"]
+
+
+@dataclass(eq=False)
+class LibraryRow:
+    """A sequence that decodes. `position` is where its last token will lie; `blocks` are its own, in order."""
+
+    sequence: Sequence
+    state: Any
+    blocks: list[int]
+    position: int
+    begun_at: int
+    num_drawn_before: int
+
+
+class LibraryRows:
+    """Of a cache with one allocator, which keeps all keys (`suits`)."""
+
+    def __init__(self, processor: Any) -> None:
+        self._scheduler, self._cache = processor.scheduler, processor.cache
+        ((self._name, self._allocator),) = self._cache.cache_allocators.items()
+        self.page_tokens: int = self._allocator.tokens_per_page
+        self._pages_per_block: int = self._allocator.block_physical_stride // self.page_tokens
+        self.nobodys_page: int = self._allocator.write_trash_index // self.page_tokens
+
+    @staticmethod
+    def suits(cache: Any) -> bool:
+        """Whether every layer keeps all keys in the one tensor of `cache`."""
+        allocators = list(cache.cache_allocators.values())
+        return (
+            len(allocators) == 1
+            and allocators[0].layer_type == "full_attention"
+            and cache.cache_tensor.device.type != "meta"  # `layer_cache`
+        )
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether some wait for a place."""
+        return bool(self._scheduler.waiting_requests)
+
+    def decoding(self) -> list[LibraryRow] | None:
+        """All that run, where each has nothing left of its prompt to read; else None."""
+        states = list(self._scheduler.active_requests.values())
+        if not states or self._scheduler.starved_requests:
+            return None
+        if any(
+            state.status != RequestStatus.DECODING or len(state.tokens_to_process) != 1 or not state.generated_tokens
+            for state in states
+        ):
+            return None
+        return [self._row(state) for state in states]
+
+    def _row(self, state: Any) -> LibraryRow:
+        sequence: Sequence = state.logit_processor_kwargs["sequence"]
+        position = int(state.position_offset)
+        blocks = self._allocator.block_table[state.request_id]
+        return LibraryRow(sequence, state, blocks, position, position, len(sequence.drawn_ids))
+
+    def pages(self, row: LibraryRow) -> list[int]:
+        """Numbers of its pages, as `layer` has them."""
+        return [block * self._pages_per_block for block in row.blocks]
+
+    def grow(self, row: LibraryRow) -> tuple[int, int] | None:
+        """A block more: (place in its table, page). None: the pool is full."""
+        row.state.position_offset = row.position
+        if not self._cache.can_store_request_tokens(row.state, 1):
+            return None
+        return len(row.blocks) - 1, row.blocks[-1] * self._pages_per_block
+
+    def write_back(self, row: LibraryRow) -> None:
+        """The run is over for it: it goes on in the library's steps, or its pages are free."""
+        state, drawn = row.state, row.sequence.drawn_ids[row.num_drawn_before :]
+        state.generated_tokens.extend(drawn)
+        state.position_offset = row.position
+        if drawn:
+            state.tokens_to_process = drawn[-1:]
+        num_complete = row.position // self.page_tokens - row.begun_at // self.page_tokens
+        if num_complete and self._cache.use_prefix_sharing:
+            self._cache.mark_complete_blocks(state, {self._name: num_complete})
+        if row.sequence.is_complete:
+            state.status = RequestStatus.FINISHED
+            self._scheduler.finish_request(state.request_id)
+            self._scheduler.block_new_requests = False

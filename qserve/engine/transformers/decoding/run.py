@@ -1,0 +1,129 @@
+"""A run: the same sequences decode step after step, and the next forward is launched before the last tokens are read.
+
+A step launches its forward, whose input is what the draw before it left on the device. While that computes, the tokens
+of the draw come home, are delivered, and move grammars and penalties on; then the draw over the new logits is launched.
+So the device waits for nobody, and the host once a step, for tokens that are there already. A sequence that has ended
+is found one forward late: what that computes for it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from qserve.engine.transformers.attention.pages import PagedKernel
+from qserve.engine.transformers.batching.batcher import Deliveries, Sequence
+from qserve.engine.transformers.batching.library_rows import LibraryRow, LibraryRows
+from qserve.engine.transformers.decoding.buffers import DecodeBuffers
+from qserve.engine.transformers.decoding.forward import decode_logits
+from qserve.engine.transformers.sampling.batch import BatchSampler, Drawn, deliveries
+from qserve.engine.transformers.transfers import upload
+
+__all__ = ["DecodeRun"]
+
+
+class DecodeRun:
+    """Belongs to the generating thread.
+
+    Attributes:
+        in_step: the sequences of its last step, and how many of their tokens were cached.
+        is_over: it has taken its last step, and the library's books are written.
+
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        cache: Any,
+        books: LibraryRows,
+        rows: list[LibraryRow],
+        kernel: PagedKernel,
+        sampler: BatchSampler,
+        deliver: Callable[[Deliveries], None],
+    ) -> None:
+        self._model, self._cache, self._kernel = model, cache, kernel
+        self._books, self._sampler, self._deliver = books, sampler, deliver
+        self._rows = rows
+        self._drawn: Drawn | None = None
+        # Until the first of them has all that it may have.
+        self._num_steps_left = min(row.sequence.max_tokens - len(row.sequence.drawn_ids) for row in rows)
+        tables = [books.pages(row) for row in rows]
+        self._num_pages = _rounded_up(max(len(table) for table in tables) + 1)
+        self._buffers = DecodeBuffers.of(
+            [row.sequence.drawn_ids[-1] for row in rows],
+            [row.position for row in rows],
+            tables,
+            num_rows=len(rows),
+            num_pages=self._num_pages,
+            page_tokens=books.page_tokens,
+            nobodys_page=books.nobodys_page,
+            device=model.device,
+        )
+        self.in_step: list[tuple[Sequence, int]] = []
+        self.is_over = False
+
+    def can_go_on(self) -> bool:
+        """Whether every sequence has a place for its next key; takes pages where one is full."""
+        if not self._num_steps_left:
+            return False
+        new = []
+        for index, row in enumerate(self._rows):
+            if row.position < len(row.blocks) * self._books.page_tokens:
+                continue
+            grown = self._books.grow(row)
+            if grown is None or len(row.blocks) > self._num_pages:
+                return False
+            new.append((index, *grown))
+        if new:
+            self._buffers.set_pages(new)
+        return True
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """A forward of all, and a draw of those that go on."""
+        self.in_step = [(row.sequence, row.position) for row in self._rows]
+        logits = decode_logits(self._model, self._cache, self._buffers, self._kernel)
+        for row in self._rows:
+            row.position += 1
+        self._take()
+        going_on = [index for index, row in enumerate(self._rows) if not row.sequence.is_complete]
+        if len(going_on) < len(self._rows):
+            self._go_on_without_the_ended(going_on)
+            logits = logits[upload(going_on, torch.long, logits.device)]
+        if going_on:
+            self._drawn = self._sampler.draw([row.sequence.sampler for row in self._rows], logits)
+            self._num_steps_left -= 1
+        if self.is_over:
+            self.end()
+        elif self._drawn is not None:
+            self._buffers.move_on(self._drawn.tokens)
+
+    def end(self) -> None:
+        """What was drawn comes home, and the library's books are written."""
+        self._take()
+        for row in self._rows:
+            self._books.write_back(row)
+        self._rows, self.is_over = [], True
+
+    def _take(self) -> None:
+        """Deliver what was drawn last."""
+        if self._drawn is None:
+            return
+        drawn, self._drawn = self._drawn, None
+        self._deliver(deliveries([row.sequence for row in self._rows], drawn))
+
+    def _go_on_without_the_ended(self, going_on: list[int]) -> None:
+        """The run ends with this step: those that have ended give their places to others."""
+        for index, row in enumerate(self._rows):
+            if index not in going_on:
+                row.position -= 1  # the forward that found it ended too late: its key is not the library's
+                self._books.write_back(row)
+        self._rows = [self._rows[index] for index in going_on]
+        self.is_over = True
+
+
+def _rounded_up(number: int) -> int:
+    """To a power of two, so that runs meet few widths."""
+    return 1 << (number - 1).bit_length()

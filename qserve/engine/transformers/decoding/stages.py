@@ -1,0 +1,87 @@
+"""The stages of the library's loop, with runs of our own where all sequences decode (`run`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qserve.engine.transformers.attention.pages import PagedKernel
+from qserve.engine.transformers.batching.batcher import Deliveries
+from qserve.engine.transformers.batching.continuous import LibraryLoop, OriginalStages, StepEntry
+from qserve.engine.transformers.batching.library_rows import LibraryRows
+from qserve.engine.transformers.decoding.run import DecodeRun
+from qserve.engine.transformers.sampling.batch import BatchSampler
+
+__all__ = ["DecodingStages"]
+
+
+class DecodingStages:
+    """Puts runs between the library's own stages, which prefill, admit, preempt and share.
+
+    A run begins where all that run have decoded and nothing has changed since; it ends when one of its sequences does,
+    when somebody comes or leaves, when the loop is wanted for something else, or when the pool is full.
+    """
+
+    def __init__(
+        self, library: LibraryLoop, original: OriginalStages, kernel: PagedKernel, deliver: Callable[[Deliveries], None]
+    ) -> None:
+        self._library, self._original = library, original
+        self._kernel, self._deliver = kernel, deliver
+        self._books = LibraryRows(library.processor)
+        self._sampler = BatchSampler()
+        self._run: DecodeRun | None = None
+        self._num_changes = -1
+        self._decoded_alone = False
+        library.run_in_step = self._in_step
+        library.on_clear = self.drop
+
+    @property
+    def stages(self) -> OriginalStages:
+        """In the place of the library's."""
+        return OriginalStages(self.prepare, self.step, self.update)
+
+    def prepare(self) -> bool:
+        """Whether there is a step to take."""
+        is_same = self._num_changes == self._library.num_changes and not self._library.is_wanted_elsewhere
+        if self._run is None and is_same:
+            self._run = self._begun()
+        if self._run is not None:
+            if is_same and self._run.can_go_on():
+                return True
+            run, self._run = self._run, None
+            run.end()
+        self._num_changes = self._library.num_changes
+        return self._original.prepare()
+
+    def step(self, model: Any) -> None:
+        """Forward and draw."""
+        if self._run is None:
+            self._original.step(model)
+        else:
+            self._run.step()
+
+    def update(self) -> None:
+        """The library's books of its own step."""
+        if self._run is None:
+            self._decoded_alone = all(entry.num_tokens == 1 for entry in self._library.in_step())
+            self._original.update()
+        elif self._run.is_over:
+            self._run, self._decoded_alone = None, False
+
+    def drop(self) -> None:
+        """The library forgets all requests, and what was drawn and not taken is drawn again."""
+        self._run, self._num_changes, self._decoded_alone = None, -1, False
+
+    def _begun(self) -> DecodeRun | None:
+        if self._books.has_waiting and not self._decoded_alone:
+            return None
+        rows = self._books.decoding()
+        if rows is None:
+            return None
+        cache = self._library.processor.cache
+        return DecodeRun(self._library.model, cache, self._books, rows, self._kernel, self._sampler, self._deliver)
+
+    def _in_step(self) -> list[StepEntry] | None:
+        if self._run is None:
+            return None
+        return [StepEntry(sequence, 1, num_cached) for sequence, num_cached in self._run.in_step]

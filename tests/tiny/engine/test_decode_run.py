@@ -1,0 +1,162 @@
+"""Runs of decoding steps as cards take them, on a CPU: the tokens of plain transformers, whatever comes between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from qserve.engine.transformers.attention.pages import gathered
+from qserve.engine.transformers.batching import paged
+from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.decoding import run as run_module
+from qserve.model.failures import SequenceFailed
+from tests.tiny.engine.families import build
+from tests.tiny.engine.running import choices_of, generated, idle, prompts, running, sequence, tokens_of
+
+LIMITS: dict[str, dict[str, int]] = {
+    "roomy": {},
+    "chunked": {"max_num_batched_tokens": 48},
+    "tight pool": {"kv_cache_tokens": 320},
+    "two at once": {"max_num_seqs": 2},
+}
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The rows of each step that a run has taken."""
+    monkeypatch.setattr(paged, "decoding_kernel", lambda model: gathered)
+    taken: list[int] = []
+    forward = run_module.decode_logits
+
+    def noted(model: Any, cache: Any, buffers: Any, *rest: Any) -> torch.Tensor:
+        taken.append(buffers.num_rows)
+        return forward(model, cache, buffers, *rest)
+
+    monkeypatch.setattr(run_module, "decode_logits", noted)
+    return taken
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3-moe"])
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS.keys())
+async def test_a_run_says_what_generate_says(family: str, limits: dict[str, int], steps: list[int]) -> None:
+    """Answers of different lengths, so that runs end and begin; pages fill up in the middle of them."""
+    model, reference = build(family), build(family)
+    asked = prompts(8, 20)
+    async with running(PagedBatcher, model, **limits) as batcher:
+        ones = [sequence(f"r{i}", prompt, 12 + 7 * i) for i, prompt in enumerate(asked)]
+        said = await asyncio.gather(*(tokens_of(batcher, one) for one in ones))
+        await idle(batcher)
+        assert not batcher._stages._known
+    assert said == [generated(reference, prompt, 12 + 7 * i) for i, prompt in enumerate(asked)]
+    assert len(steps) > 20
+    assert max(steps) >= min(2, limits.get("max_num_seqs", 8))
+
+
+async def test_those_who_come_and_go_in_the_middle_change_nothing(steps: list[int]) -> None:
+    model, reference = build("qwen3"), build("qwen3")
+    asked = prompts(6, 25)
+    async with running(PagedBatcher, model) as batcher:
+        tasks = []
+        for index, prompt in enumerate(asked):
+            before = len(steps)
+            tasks.append(asyncio.create_task(tokens_of(batcher, sequence(f"r{index}", prompt, 60))))
+            gone = sequence(f"gone{index}", prompt[::-1], 500)
+            batcher.submit(gone)
+            async with asyncio.timeout(30):
+                while len(steps) < before + 3:
+                    await asyncio.sleep(0.001)
+            batcher.cancel(gone)
+        said = await asyncio.gather(*tasks)
+        await idle(batcher)
+    assert said == [generated(reference, prompt, 60) for prompt in asked]
+
+
+async def test_a_stop_token_is_found_a_step_late_and_what_follows_is_dropped(steps: list[int]) -> None:
+    model, reference = build("qwen3"), build("qwen3")
+    asked = prompts(4, 25)
+    whole = [generated(reference, prompt, 40) for prompt in asked]
+    ends = [frozenset({tokens[9 + 5 * i]}) for i, tokens in enumerate(whole)]
+    async with running(PagedBatcher, model) as batcher:
+        ones = [sequence(f"r{i}", p, 40, stop_token_ids=e) for i, (p, e) in enumerate(zip(asked, ends, strict=True))]
+        said = await asyncio.gather(*(tokens_of(batcher, one) for one in ones))
+        assert all(one.outbox.empty() for one in ones)
+    meant = [
+        tokens[: next(i for i, t in enumerate(tokens) if t in e) + 1] for tokens, e in zip(whole, ends, strict=True)
+    ]
+    assert said == meant
+
+
+async def test_what_a_run_has_written_is_shared_with_later_prompts(steps: list[int]) -> None:
+    model, reference = build("qwen3"), build("qwen3")
+    (prompt,) = prompts(1, 40)
+    async with running(PagedBatcher, model) as batcher:
+        first = await tokens_of(batcher, sequence("first", prompt, 80))
+        again = [*prompt, *first, 5]
+        second = await tokens_of(batcher, sequence("second", again, 10))
+        assert batcher.load().num_shared_tokens >= 96
+    assert first == generated(reference, prompt, 80)
+    assert second == generated(reference, again, 10)
+
+
+async def test_all_kinds_of_draws_are_the_same_alone_and_in_company(steps: list[int]) -> None:
+    model = build("qwen3")
+    asked = prompts(8, 20)
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0.0}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.7, "top_k": 20, "top_p": 0.8},
+        {"temperature": 1.0, "repetition_penalty": 1.2}, {"temperature": 0.9, "frequency_penalty": 0.5, "min_p": 0.02},
+        {"temperature": 0.0, "num_logprobs": 3}, {"temperature": 1.0, "logit_bias": {5: 4.0}, "num_logprobs": 0},
+        {"temperature": 1.2},
+    ]  # fmt: skip
+
+    def ones() -> list[Sequence]:
+        return [sequence(f"r{i}", p, 25, seed=i, **kind) for i, (p, kind) in enumerate(zip(asked, kinds, strict=True))]
+
+    async with running(PagedBatcher, model) as batcher:
+        together = await asyncio.gather(*(choices_of(batcher, one) for one in reversed(ones())))
+        alone = [await choices_of(batcher, one) for one in ones()]
+    assert [[c.token_id for c in one] for one in reversed(together)] == [[c.token_id for c in one] for one in alone]
+    assert max(steps) == len(asked)
+
+
+async def test_a_step_of_a_run_that_fails_is_taken_again_by_the_library(steps: list[int]) -> None:
+    model, reference = build("qwen3"), build("qwen3")
+    asked = prompts(5, 25)
+    left = [1]
+
+    def fail(*_: Any) -> None:
+        if len(steps) > 5 and left:
+            left.pop()
+            raise RuntimeError("injected")
+
+    model.model.layers[-1].register_forward_pre_hook(fail)
+    async with running(PagedBatcher, model) as batcher:
+        said = await asyncio.gather(*(tokens_of(batcher, sequence(f"r{i}", p, 30)) for i, p in enumerate(asked)))
+        await idle(batcher)
+    assert not left
+    assert said == [generated(reference, prompt, 30) for prompt in asked]
+
+
+async def test_a_sequence_that_is_no_number_fails_alone(steps: list[int]) -> None:
+    model, reference = build("qwen3"), build("qwen3")
+    asked = prompts(3, 25)
+    forward = run_module.decode_logits
+
+    def broken(*args: Any) -> torch.Tensor:
+        logits = forward(*args)
+        if len(steps) > 6 and len(logits) == 3:
+            logits[1] = float("nan")
+        return logits
+
+    run_module.decode_logits = broken  # type: ignore[assignment]  # the fixture puts it back
+    async with running(PagedBatcher, model) as batcher:
+        said = await asyncio.gather(
+            *(tokens_of(batcher, sequence(f"r{i}", p, 30)) for i, p in enumerate(asked)), return_exceptions=True
+        )
+        await idle(batcher)
+    assert isinstance(said[1], SequenceFailed)
+    assert [said[0], said[2]] == [generated(reference, asked[i], 30) for i in (0, 2)]
