@@ -21,7 +21,8 @@ from pathlib import Path
 TABLE = Path(__file__).parents[1] / "tests" / "tiny" / "engine" / "continuous_names.toml"
 FOLDER = "transformers/generation/continuous_batching/"
 CONFIG = "transformers/generation/configuration_utils.py"
-# By class: what engine/transformers/batching/continuous.py, layer_cache.py and attention/compiled_step.py use of it.
+# By class: what engine/transformers/batching/continuous.py, library_rows.py, layer_cache.py and
+# attention/compiled_step.py use of it.
 USED = {
     "ContinuousBatchingConfig": [
         "auto_switch_to_flash", "max_batch_tokens", "max_memory_percent", "max_requests_per_batch", "num_blocks",
@@ -29,21 +30,30 @@ USED = {
     ],
     "ContinuousBatchingManager": [
         "_handle_critical_error", "_wake_up_loop", "batch_processor", "is_running", "logit_processor", "output_router",
-        "pause", "start", "stop", "warmup",
+        "background_thread_status", "pause", "start", "stop", "warmup",
     ],
     "ContinuousBatchProcessor": [
         "_generation_step", "cache", "cb_config", "has_pending_requests", "inputs_and_outputs", "max_batch_tokens",
         "prepare_next_batch", "reset", "scheduler", "update_batch",
     ],
     "Scheduler": [
-        "active_requests", "add_waiting_request", "finish_request", "set_request_cancellation", "waiting_requests",
+        "active_requests", "add_waiting_request", "block_new_requests", "finish_request", "set_request_cancellation",
+        "starved_requests", "waiting_requests",
     ],
-    "ContinuousBatchingIOs": ["compute_stream", "num_request_in_batch", "requests_in_batch"],
+    "BackgroundThreadStatus": ["is_pause_requested", "local_status"],
+    "FullAttentionCacheAllocator": [
+        "block_physical_stride", "block_table", "get_cache_for_block_table", "layer_type", "tokens_per_page",
+        "write_trash_index",
+    ],
+    "ContinuousBatchingIOs": ["compute_stream", "get_model_kwargs", "num_request_in_batch", "requests_in_batch"],
     "PagedAttentionCache": [
-        "cache_allocators", "cache_tensor", "compute_free_capacity", "layer_to_allocator", "search_prefix_match",
+        "cache_allocators", "cache_tensor", "can_store_request_tokens", "compute_free_capacity",
+        "extend_read_and_write_indices", "layer_to_allocator", "mark_complete_blocks", "search_prefix_match",
+        "use_prefix_sharing",
     ],
     "RequestState": [
-        "eos_token_id", "initial_tokens", "logit_processor_kwargs", "max_new_tokens", "position_offset", "request_id",
+        "eos_token_id", "generated_tokens", "initial_tokens", "logit_processor_kwargs", "max_new_tokens",
+        "position_offset", "request_id", "status", "tokens_to_process",
     ],
     "FutureRequestState": ["query_length", "state"],
     "ContinuousBatchingLogitsProcessor": ["fill_defaults", "ignored_kwargs", "prepare_tensor_args", "supported_kwargs"],

@@ -1,4 +1,4 @@
-"""The sentence about attention: which kernel, and what stands in flash-attn's way."""
+"""The sentence about attention: which kernel, and what stands in the way of others."""
 
 from __future__ import annotations
 
@@ -8,30 +8,68 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.transformers.attention import report as module
-from qserve.engine.transformers.attention.packed import FLASH
+from qserve.engine.transformers.attention import kernels
+from qserve.engine.transformers.attention.kernels import FLASH_2, FLASH_3, GATHERED, TORCH_VARLEN, Heads, choose_kernel
+from qserve.engine.transformers.attention.report import attention_report
+from tests.tiny.engine.paged_reference import read_in_place
 
-
-def model_on(device: str, dtype: torch.dtype = torch.bfloat16) -> Any:
-    return SimpleNamespace(device=torch.device(device), dtype=dtype, get_decoder=lambda: torch.nn.Identity())
+CPU, CARD = torch.device("cpu"), torch.device("cuda", 0)
+BF16 = Heads(8, 2, 64, torch.bfloat16)
+MODEL: Any = SimpleNamespace(get_decoder=lambda: torch.nn.Identity())
 
 
 def test_a_cpu() -> None:
-    assert module.attention_report(model_on("cpu"), "sdpa").endswith("flash-attn has no kernels for a CPU")
+    chosen = choose_kernel(CPU, BF16)
+    assert chosen.name == GATHERED
+    assert attention_report(MODEL, chosen.name, chosen.passed_over).endswith("flash-attn has no kernels for a CPU")
 
 
 @pytest.mark.parametrize(
-    ("dtype", "capability", "installed", "reason"),
+    ("dtype", "capability", "reason"),
     [
-        (torch.float32, (9, 0), True, "flash-attn computes in 16 bit, and this model in float32"),
-        (torch.float16, (7, 5), True, "flash-attn needs compute capability 8.0, and this card has 7.5"),
-        (torch.bfloat16, (9, 0), False, "flash-attn is not installed; where it is, it is taken (pip install"),
+        (torch.float32, (9, 0), "flash-attn computes in 16 bit, and this model in float32"),
+        (torch.float16, (7, 5), "flash-attn needs compute capability 8.0, and this card has 7.5"),
     ],
 )
-def test_a_card(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], installed: bool, reason: str
+def test_cards_and_models_that_no_kernel_serves(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, capability: tuple[int, int], reason: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(module, "is_flash_attn_2_available", lambda: installed)
-    assert reason in module.attention_report(model_on("cuda:0", dtype), "sdpa")
-    assert module.attention_report(model_on("cuda:0", dtype), FLASH).startswith("flash-attn's kernels")
+    chosen = choose_kernel(CARD, Heads(8, 2, 64, dtype))
+    assert (chosen.name, chosen.page_tokens) == (GATHERED, 32)
+    assert reason in attention_report(MODEL, chosen.name, chosen.passed_over)
+
+
+@pytest.mark.parametrize(
+    ("capability", "tried"), [((9, 0), [FLASH_3, TORCH_VARLEN, FLASH_2]), ((8, 6), [TORCH_VARLEN, FLASH_2])]
+)
+def test_the_first_that_is_there_and_right_is_taken(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], tried: list[str]
+) -> None:
+    """Of kernels that are missing, refuse, or are wrong, each is named with its reason."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(kernels, "is_right", lambda kernel, *_: kernel())
+
+    def refuses() -> bool:
+        raise RuntimeError("block_table is not for this kernel")
+
+    monkeypatch.setattr(kernels, "_torch_varlen", lambda: iter([refuses]))
+    monkeypatch.setattr(kernels, "_flash_2", lambda: iter([lambda: False, lambda: True]))
+    chosen = choose_kernel(CARD, BF16)
+    assert (chosen.name, chosen.page_tokens) == (FLASH_2, 256)
+    assert list(chosen.passed_over) == tried[:-1]
+    told = attention_report(MODEL, chosen.name, chosen.passed_over)
+    assert told.startswith("flash-attn 2, which reads keys in their pages (")
+    assert "block_table is not for this kernel" in told
+    monkeypatch.setattr(kernels, "_flash_2", lambda: iter([lambda: False]))
+    chosen = choose_kernel(CARD, BF16)
+    assert chosen.name == GATHERED
+    assert "flash_attention_2: it is wrong on this card" in attention_report(MODEL, GATHERED, chosen.passed_over)
+
+
+@pytest.mark.parametrize("heads", [Heads(8, 2, 64, torch.float32), Heads(4, 4, 32, torch.bfloat16)])
+def test_a_kernel_is_right_or_is_found_out(heads: Heads) -> None:
+    """A plain reference, and mistakes that kernels make."""
+    assert kernels.is_right(read_in_place, CPU, heads, 256)
+    assert not kernels.is_right(lambda *args: read_in_place(*args, shift=1), CPU, heads, 256)
+    assert not kernels.is_right(lambda query, keys, *rest: read_in_place(query, keys.flip(0), *rest), CPU, heads, 256)

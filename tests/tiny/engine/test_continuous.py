@@ -21,7 +21,7 @@ ADAPTERS = [
     ROOT / "qserve" / "engine" / "transformers" / "batching" / name for name in ("continuous.py", "layer_cache.py")
 ]
 # Private names of qserve's own objects in these files, of Python and of accelerate.
-OURS = {"_cache", "_deliver", "_hf_hook", "_processor", "_rows", "_kv_token_views", "_num_shared_tokens"}
+OURS = {"_cache", "_deliver", "_hf_hook", "_processor", "_rows", "_kv_token_views", "_num_shared_tokens", "_sampler"}
 
 
 def test_every_release_that_may_be_installed_is_in_the_table() -> None:

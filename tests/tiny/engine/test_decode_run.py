@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.engine.transformers.attention.pages import gathered
+from qserve.core.kv_pages import PAGE_TOKENS
+from qserve.engine.transformers.attention.kernels import ChosenKernel
 from qserve.engine.transformers.batching import paged
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.decoding import run as run_module
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.families import build
+from tests.tiny.engine.paged_reference import read_in_place
 from tests.tiny.engine.running import choices_of, generated, idle, prompts, running, sequence, tokens_of
 
 LIMITS: dict[str, dict[str, int]] = {
@@ -29,7 +31,7 @@ LIMITS: dict[str, dict[str, int]] = {
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The rows of each step that a run has taken."""
-    monkeypatch.setattr(paged, "decoding_kernel", lambda model: gathered)
+    monkeypatch.setattr(paged, "decodes_in_runs", lambda model, cache: True)
     taken: list[int] = []
     forward = run_module.decode_logits
 
@@ -74,6 +76,27 @@ async def test_those_who_come_and_go_in_the_middle_change_nothing(steps: list[in
         said = await asyncio.gather(*tasks)
         await idle(batcher)
     assert said == [generated(reference, prompt, 60) for prompt in asked]
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS.keys())
+async def test_with_a_kernel_that_reads_pages_keys_are_never_gathered(
+    limits: dict[str, int], steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in runs nor in steps that read prompts, nor are lists of their positions made."""
+    monkeypatch.setattr(paged, "choose_kernel", lambda *_: ChosenKernel("reference", read_in_place, PAGE_TOKENS, {}))
+    model, reference = build("qwen3"), build("qwen3")
+    prefix = prompts(1, 70)[0]
+    asked = [[*prefix, *prompt] for prompt in prompts(5, 5)]
+    async with running(PagedBatcher, model, **limits) as batcher:
+        cache = batcher._library.processor.cache
+        monkeypatch.setattr(cache, "update", lambda *_, **__: pytest.fail("keys were gathered"))
+        monkeypatch.setattr(
+            cache.cache_allocators["full_attention"],
+            "get_read_indices",
+            lambda *_: pytest.fail("positions were listed"),
+        )
+        said = await asyncio.gather(*(tokens_of(batcher, sequence(f"r{i}", p, 20)) for i, p in enumerate(asked)))
+    assert said == [generated(reference, prompt, 20) for prompt in asked]
 
 
 async def test_a_stop_token_is_found_a_step_late_and_what_follows_is_dropped(steps: list[int]) -> None:

@@ -12,7 +12,9 @@ import torch
 from transformers.generation.continuous_batching import cache, input_outputs
 
 from qserve.core.kv_pages import PAGE_TOKENS
-from qserve.engine.transformers.attention import packed as attention
+from qserve.engine.transformers.attention.kernels import ChosenKernel
+from qserve.engine.transformers.attention.pages import gathered
+from qserve.engine.transformers.batching import paged
 from qserve.engine.transformers.batching.batcher import BatchLimits
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from tests.tiny.engine.running import generated, prompts, sequence, tokens_of
@@ -45,14 +47,13 @@ async def test_a_step_runs_on_the_stream_on_which_its_inputs_are_copied(
         assert await tokens_of(batcher, sequence("one", prompt, 4)) == generated(model, prompt, 4)
 
 
-@pytest.mark.parametrize(("is_flash", "page_size"), [(True, 256), (False, PAGE_TOKENS)])
-async def test_flash_attn_gets_pages_that_it_can_read(
-    monkeypatch: pytest.MonkeyPatch, is_flash: bool, page_size: int
-) -> None:
-    monkeypatch.setattr(attention, "prefers_flash", lambda model: is_flash)
+@pytest.mark.parametrize("page_size", [256, PAGE_TOKENS])
+async def test_a_kernel_gets_pages_that_it_can_read(monkeypatch: pytest.MonkeyPatch, page_size: int) -> None:
+    chosen = ChosenKernel("some", gathered, page_size, {})
+    monkeypatch.setattr(paged, "choose_kernel", lambda device, heads: chosen)
     model = MagicMock()
     batcher = PagedBatcher(model, asyncio.get_running_loop(), BatchLimits(1000, 4, 64))
     config = model.init_continuous_batching.call_args.kwargs["continuous_batching_config"]
     assert config.page_size == page_size
     assert batcher.kv_cache_tokens == config.num_blocks * page_size <= 1000
-    assert (attention.FLASH in str(model.set_attn_implementation.call_args)) == is_flash
+    assert batcher.attention == "some"

@@ -31,7 +31,7 @@ def measured_memory(engine: Engine) -> dict[str, Any]:
         **held,
         "total_bytes": sum(held.values()),
         "kv_cache_tokens": engine.batcher.kv_cache_tokens,
-        "attention": attention_report(model, engine.batcher.attention),
+        "attention": attention_report(model, engine.batcher.attention, engine.batcher.passed_over),
         "weights": weights_by_kind(model),
         "weights_by_device": weights_by_device(model),
         "resident_bytes": memory.rss,

@@ -1,13 +1,203 @@
-"""Which kernel reads pages."""
+"""Which kernel reads keys in their pages on this card: the first that is there and gives the right answer.
+
+Whether a package is installed and a card new enough does not say that its kernel takes tables of pages, of this size,
+for these heads: releases of torch and of flash-attn differ in it. So each is tried once, at start, on a few pages, and
+compared with torch's SDPA; one that raises or is wrong is named with its reason, and the next is tried.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from qserve.engine.transformers.attention.pages import PagedKernel, gathered
+import torch
+
+from qserve.core.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
+from qserve.engine.transformers.attention.pages import PagedKernel, PageStep, gathered
+from qserve.model.sdpa import causal_prompt
+
+__all__ = ["FLASH_2", "FLASH_3", "GATHERED", "TORCH_VARLEN", "ChosenKernel", "Heads", "choose_kernel", "is_right"]
+
+FLASH_3 = "flash_attention_3"
+FLASH_2 = "flash_attention_2"
+TORCH_VARLEN = "torch_varlen"
+GATHERED = "sdpa"
+# Of values of about one: bf16 rounds to 1/256.
+_TOLERANCE = 0.03
 
 
-def decoding_kernel(model: Any) -> PagedKernel | None:
-    if model.device.type == "cuda":
-        return gathered
-    return None
+@dataclass(frozen=True)
+class Heads:
+    """What a kernel meets in each layer."""
+
+    num: int
+    num_of_keys: int
+    size: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: Any) -> Heads:
+        """Those of `model`."""
+        config = model.config.get_text_config()
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return cls(config.num_attention_heads, config.num_key_value_heads, size, model.dtype)
+
+
+@dataclass(frozen=True)
+class ChosenKernel:
+    """What reads pages on a device.
+
+    Attributes:
+        name: `flash_attention_3`, `torch_varlen`, `flash_attention_2`, or `sdpa`.
+        read: the kernel; `gathered` where none reads pages in place.
+        page_tokens: the size of pages that it reads.
+        passed_over: why others were not taken, by name.
+
+    """
+
+    name: str
+    read: PagedKernel
+    page_tokens: int
+    passed_over: dict[str, str]
+
+
+def choose_kernel(device: torch.device, heads: Heads) -> ChosenKernel:
+    """The kernel for `device`: tries those that could be right there."""
+    passed_over: dict[str, str] = {}
+    for name, find in _candidates(device, heads, passed_over):
+        try:
+            for kernel in find():
+                if is_right(kernel, device, heads, FLASH_PAGE_TOKENS):
+                    return ChosenKernel(name, kernel, FLASH_PAGE_TOKENS, passed_over)
+            passed_over.setdefault(name, "it is wrong on this card")
+        except Exception as error:
+            passed_over[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+    return ChosenKernel(GATHERED, gathered, PAGE_TOKENS, passed_over)
+
+
+def _candidates(
+    device: torch.device, heads: Heads, passed_over: dict[str, str]
+) -> Iterator[tuple[str, Callable[[], Iterator[PagedKernel]]]]:
+    if device.type != "cuda":
+        passed_over["flash-attn"] = "flash-attn has no kernels for a CPU"
+        return
+    if heads.dtype not in (torch.float16, torch.bfloat16):
+        dtype = str(heads.dtype).removeprefix("torch.")
+        passed_over["flash-attn"] = f"flash-attn computes in 16 bit, and this model in {dtype}"
+        return
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
+        version = ".".join(map(str, capability))
+        passed_over["flash-attn"] = f"flash-attn needs compute capability 8.0, and this card has {version}"
+        return
+    if capability[0] == 9:
+        yield FLASH_3, _flash_3
+    yield TORCH_VARLEN, _torch_varlen
+    yield FLASH_2, _flash_2
+
+
+def is_right(kernel: PagedKernel, device: torch.device, heads: Heads, page_tokens: int) -> bool:
+    """Whether `kernel` says what torch's SDPA says: of two sequences that decode, and of a chunk beside one.
+
+    Raises what the kernel raises.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device, heads.dtype)
+
+    keys, values = (some(6, page_tokens, heads.num_of_keys, heads.size) for _ in range(2))
+    table, num_keys = [[4, 1], [2, 5]], [page_tokens + 9, 7]
+    for queries in ((1, 1), (5, 1)):
+        query = some(sum(queries), heads.num, heads.size)
+        step = _step_of(kernel, table, num_keys, queries, device)
+        said = kernel(query, keys, values, step, heads.size**-0.5).float()
+        start = 0
+        for row, count in enumerate(queries):
+            own = [part[table[row]].flatten(0, 1)[: num_keys[row]].transpose(0, 1)[None] for part in (keys, values)]
+            part = query[start : start + count].transpose(0, 1)[None]
+            meant = causal_prompt(part.float(), own[0].float(), own[1].float(), None)[0].transpose(0, 1)
+            if not torch.allclose(said[start : start + count], meant, atol=_TOLERANCE, rtol=_TOLERANCE):
+                return False
+            start += count
+    return True
+
+
+def _step_of(
+    kernel: PagedKernel, table: list[list[int]], num_keys: list[int], queries: tuple[int, ...], device: torch.device
+) -> PageStep:
+    bounds = [0, queries[0], sum(queries)]
+    return PageStep(
+        write_index=torch.zeros(sum(queries), dtype=torch.long, device=device),
+        block_table=torch.tensor(table, dtype=torch.int32, device=device),
+        num_keys=torch.tensor(num_keys, dtype=torch.int32, device=device),
+        query_bounds=torch.tensor(bounds, dtype=torch.int32, device=device),
+        max_queries=max(queries),
+        max_keys=max(num_keys),
+        kernel=kernel,
+    )
+
+
+def _torch_varlen() -> Iterator[PagedKernel]:
+    """torch's own flash-attention with `block_table` (from torch 2.12 on); with or without bounds of the keys."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    def read(
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        step: PageStep,
+        scaling: float,
+        *,
+        with_bounds: bool,
+    ) -> torch.Tensor:
+        mixed = varlen_attn(
+            query, keys, values, step.query_bounds, step.key_bounds if with_bounds else None,
+            step.max_queries, step.max_keys, scale=scaling, window_size=(-1, 0), enable_gqa=True,
+            seqused_k=step.num_keys, block_table=step.block_table,
+        )  # fmt: skip
+        assert isinstance(mixed, torch.Tensor)
+        return mixed
+
+    yield partial(read, with_bounds=False)
+    yield partial(read, with_bounds=True)
+
+
+def _flash_3() -> Iterator[PagedKernel]:
+    """flash-attn 3, for Hopper."""
+    if importlib.util.find_spec("flash_attn_interface") is None:
+        raise ImportError("flash-attn 3 is not installed")
+    flash_attn_with_kvcache = importlib.import_module("flash_attn_interface").flash_attn_with_kvcache
+
+    def read(
+        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
+    ) -> torch.Tensor:
+        mixed: torch.Tensor = flash_attn_with_kvcache(
+            query, keys, values, cache_seqlens=step.num_keys, page_table=step.block_table,
+            cu_seqlens_q=step.query_bounds, max_seqlen_q=step.max_queries, softmax_scale=scaling, causal=True,
+        )  # fmt: skip
+        return mixed
+
+    yield read
+
+
+def _flash_2() -> Iterator[PagedKernel]:
+    """flash-attn 2, whose pages are whole multiples of 256 tokens."""
+    if importlib.util.find_spec("flash_attn") is None:
+        raise ImportError("flash-attn is not installed; where it is, it is taken (pip install flash-attn)")
+    flash_attn_varlen_func = importlib.import_module("flash_attn").flash_attn_varlen_func
+
+    def read(
+        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
+    ) -> torch.Tensor:
+        mixed: torch.Tensor = flash_attn_varlen_func(
+            query, keys, values, step.query_bounds, step.key_bounds, step.max_queries, step.max_keys,
+            softmax_scale=scaling, causal=True, block_table=step.block_table,
+        )  # fmt: skip
+        return mixed
+
+    yield read

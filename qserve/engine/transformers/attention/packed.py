@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
-from transformers.utils.import_utils import is_flash_attn_2_available
 
 from qserve.engine.transformers.attention.pages import PageStep, attend_pages
 from qserve.engine.transformers.attention.step import MadeOnce, SharedByLayers, keep_arguments
@@ -36,10 +35,9 @@ from qserve.model.sdpa import (
     padded_width,
 )
 
-__all__ = ["FLASH", "NAME", "RowStep", "prefers_flash", "register", "use", "varlen_sdpa"]
+__all__ = ["NAME", "RowStep", "register", "use", "varlen_sdpa"]
 
 NAME = "qserve_varlen_sdpa"
-FLASH = "flash_attention_2"
 
 
 @dataclass(frozen=True)
@@ -68,14 +66,6 @@ def use(model: Any) -> None:
     register()
     model.set_attn_implementation(NAME)
     keep_arguments(model)
-
-
-def prefers_flash(model: Any) -> bool:
-    """Whether flash-attn is installed (no kernel is fetched from the hub for it), and card, model and dtype can."""
-    if model.device.type != "cuda" or model.dtype not in (torch.float16, torch.bfloat16):
-        return False
-    can = torch.cuda.get_device_capability(model.device) >= (8, 0) and model._supports_flash_attn
-    return bool(can and is_flash_attn_2_available())
 
 
 def varlen_sdpa(

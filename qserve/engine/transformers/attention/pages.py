@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -39,6 +40,11 @@ class PageStep(SharedByLayers):
     max_queries: int
     max_keys: int
     kernel: PagedKernel
+
+    @cached_property
+    def key_bounds(self) -> torch.Tensor:
+        """int32 [sequences + 1], as if the keys lay end to end; made once a step and device."""
+        return torch.nn.functional.pad(self.num_keys.cumsum(0, dtype=torch.int32), (1, 0))
 
 
 PagedKernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PageStep, float], torch.Tensor]
@@ -83,8 +89,8 @@ def gathered(
     table = step.block_table[:, : -(-step.max_keys // keys.shape[1])]
     places = torch.arange(table.shape[1] * keys.shape[1], device=query.device)
     own = (places < step.num_keys[:, None])[:, None, None, :]
-    found = [part[table].flatten(1, 2).transpose(1, 2) for part in (keys, values)]
+    key, value = (part[table].flatten(1, 2).transpose(1, 2) for part in (keys, values))
     mixed = scaled_dot_product_attention(
-        query.reshape(rows, kv_heads, heads // kv_heads, size), *found, attn_mask=own, scale=scaling
+        query.reshape(rows, kv_heads, heads // kv_heads, size), key, value, attn_mask=own, scale=scaling
     )
     return mixed.reshape(rows, heads, size)

@@ -1,39 +1,29 @@
-"""Which attention kernel runs, and why not flash-attn's where it is another."""
+"""Which attention kernel runs, and why not another."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-from transformers.utils import is_flash_attn_2_available
-
 from qserve.engine.transformers.attention.compiled_step import COMPILED, why_not_compiled
-from qserve.engine.transformers.attention.packed import FLASH
+from qserve.engine.transformers.attention.kernels import FLASH_2, FLASH_3, TORCH_VARLEN
 
 __all__ = ["attention_report"]
 
-_INSTALL = "pip install flash-attn --no-build-isolation"
+_IN_PLACE = {
+    FLASH_3: "flash-attn 3, which reads keys in their pages",
+    FLASH_2: "flash-attn 2, which reads keys in their pages",
+    TORCH_VARLEN: "torch's own flash-attention, which reads keys in their pages",
+}
 
 
-def attention_report(model: Any, kernel: str) -> str:
-    """One sentence about `kernel`, the batcher's: `flash_attention_2`, `compiled`, or `sdpa` with the reason."""
-    if kernel == FLASH:
-        return "flash-attn's kernels for sequences of different lengths"
+def attention_report(model: Any, kernel: str, passed_over: dict[str, str] | None = None) -> str:
+    """One sentence about `kernel`, the batcher's; `passed_over`: why others were not taken."""
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in (passed_over or {}).items())
+    if kernel in _IN_PLACE:
+        return f"{_IN_PLACE[kernel]}{f' ({reasons})' if reasons else ''}"
     if kernel == COMPILED:
         return "kernels compiled for this CPU, which read keys in their pages: flash-attn has none for a CPU"
-    sdpa = f"torch's SDPA, sequences of different lengths without padding: {_why_not_flash(model)}"
+    sdpa = "torch's SDPA, sequences of different lengths without padding"
+    why_not = reasons.removeprefix("flash-attn: ") or "no kernel reads the keys of this model in their pages"
     slower = why_not_compiled(model)
-    return f"{sdpa}; there would be faster kernels, but {slower}" if slower else sdpa
-
-
-def _why_not_flash(model: Any) -> str:
-    if model.device.type != "cuda":
-        return "flash-attn has no kernels for a CPU"
-    if model.dtype not in (torch.float16, torch.bfloat16):
-        return f"flash-attn computes in 16 bit, and this model in {str(model.dtype).removeprefix('torch.')}"
-    capability = torch.cuda.get_device_capability(model.device)
-    if capability < (8, 0):
-        return f"flash-attn needs compute capability 8.0, and this card has {capability[0]}.{capability[1]}"
-    if not is_flash_attn_2_available():
-        return f"flash-attn is not installed; where it is, it is taken ({_INSTALL})"
-    return "flash-attn does not serve this kind of model here"
+    return f"{sdpa}: {why_not}; there would be faster kernels, but {slower}" if slower else f"{sdpa}: {why_not}"

@@ -129,7 +129,9 @@ class Batcher(Protocol):
     kv_cache_bytes: int
     kv_cache_tokens: int
     attention: str
-    """Whose kernel: `sdpa`, or `flash_attention_2`."""
+    """Whose kernel: `sdpa`, `compiled`, or one of `attention.kernels`."""
+    passed_over: dict[str, str]
+    """Why others were not taken, by name."""
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Start generating. `on_death` is called, from the generating thread, when it can't go on."""

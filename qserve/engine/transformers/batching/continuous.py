@@ -20,7 +20,9 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 from transformers.generation.continuous_batching.requests import RequestState
 
+from qserve.engine.transformers.attention.pages import PagedKernel
 from qserve.engine.transformers.batching.batcher import BatcherLoad, Deliveries, Sequence, failure_of
+from qserve.engine.transformers.batching.library_rows import page_step_of
 from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
 from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.engine.transformers.transfers import upload
@@ -189,6 +191,20 @@ class LibraryLoop:
     def processor(self) -> Any:
         """The library's, once it has started."""
         return self._processor
+
+    def read_pages_by_table(self, kernel: PagedKernel) -> None:
+        """From now on steps of prompts, too, tell our attention which pages to read, and list no positions of keys."""
+        inputs, cache = self._processor.inputs_and_outputs, self._processor.cache
+        arguments, positions = inputs.get_model_kwargs, cache.extend_read_and_write_indices
+
+        def with_pages(*args: Any, **kwargs: Any) -> Any:
+            made = arguments(*args, **kwargs)
+            return {**made, "page_step": page_step_of(inputs.requests_in_batch, cache, made, kernel)}
+
+        def of_new_keys(request_id: str, past: int, new: int, read_index: Any, write_index: Any) -> None:
+            positions(request_id, past, new, None, write_index)
+
+        inputs.get_model_kwargs, cache.extend_read_and_write_indices = with_pages, of_new_keys
 
     @property
     def is_wanted_elsewhere(self) -> bool:

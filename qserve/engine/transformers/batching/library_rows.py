@@ -9,11 +9,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from transformers.generation.continuous_batching.requests import RequestStatus
 
+from qserve.engine.transformers.attention.pages import PagedKernel, PageStep
 from qserve.engine.transformers.batching.batcher import Sequence
+from qserve.engine.transformers.transfers import upload
 
-__all__ = ["LibraryRow", "LibraryRows"]
+__all__ = ["LibraryRow", "LibraryRows", "page_step_of"]
+
+
+def page_step_of(requests: list[Any], cache: Any, arguments: dict[str, Any], kernel: PagedKernel) -> PageStep:
+    """What attention reads and writes in a step of the library's, whose `arguments` for the model are made.
+
+    `requests` are those in the step; they are as long by now as they are after it.
+    """
+    (allocator,) = cache.cache_allocators.values()
+    pages_per_block = allocator.block_physical_stride // allocator.tokens_per_page
+    lengths = [request.state.position_offset for request in requests]
+    tables = [allocator.block_table[request.state.request_id] for request in requests]
+    width = max(map(len, tables))
+    device = arguments["input_ids"].device
+    return PageStep(
+        write_index=arguments["write_index"][allocator.index],
+        block_table=upload(
+            [[*(block * pages_per_block for block in table), *[0] * (width - len(table))] for table in tables],
+            torch.int32,
+            device,
+        ),
+        num_keys=upload(lengths, torch.int32, device),
+        query_bounds=arguments["cu_seq_lens_q"],
+        max_queries=arguments["max_length_q"],
+        max_keys=max(lengths),
+        kernel=kernel,
+    )
 
 
 @dataclass(eq=False)

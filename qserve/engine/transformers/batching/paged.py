@@ -15,18 +15,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qserve.core.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
 from qserve.engine.transformers.attention import packed as attention
 from qserve.engine.transformers.attention.compiled_step import COMPILED, compile_steps
-from qserve.engine.transformers.attention.kernels import decoding_kernel
-from qserve.engine.transformers.attention.pages import PagedKernel
+from qserve.engine.transformers.attention.kernels import Heads, choose_kernel
 from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, Deliveries, Sequence
 from qserve.engine.transformers.batching.continuous import LibraryLoop, OriginalStages
 from qserve.engine.transformers.batching.layer_cache import placed_by_layer
-from qserve.engine.transformers.batching.library_rows import LibraryRows
 from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages, SequenceInbox
-from qserve.engine.transformers.decoding.stages import DecodingStages
+from qserve.engine.transformers.decoding.stages import DecodingStages, decodes_in_runs
 from qserve.model.failures import WorkerStopping
 from qserve.model.out_of_memory import as_memory_error
 
@@ -46,10 +43,8 @@ class PagedBatcher:
         `model`'s attention is switched to a kind that packs sequences (`attention.use`); outboxes are filled on `loop`.
         """
         self._model = model
-        is_flash = attention.prefers_flash(model)
-        if is_flash:
-            model.set_attn_implementation(attention.FLASH)
-        page_size = FLASH_PAGE_TOKENS if is_flash else PAGE_TOKENS
+        self.kernel = choose_kernel(model.device, Heads.of(model))
+        page_size = self.kernel.page_tokens
         num_blocks = max(1, limits.kv_cache_tokens // page_size)
         self.kv_cache_tokens = num_blocks * page_size
         self.kv_cache_bytes = 0
@@ -62,9 +57,8 @@ class PagedBatcher:
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
         )
-        if not is_flash:
-            attention.use(model)
-        self.attention = attention.FLASH if is_flash else "sdpa"
+        attention.use(model)
+        self.attention, self.passed_over = self.kernel.name, self.kernel.passed_over
         self._inbox = SequenceInbox()
         self._stages: FaultTolerantStages | None = None
         self._undo_compiling: Callable[[], None] | None = None
@@ -80,21 +74,14 @@ class PagedBatcher:
         self._library.start(self._guarded, on_death)
 
     def _guarded(self, original: OriginalStages) -> FaultTolerantStages:
-        kernel = self._decoding_kernel()
-        if kernel is not None:
-            original = DecodingStages(self._library, original, kernel, lambda found: self._deliver_of_run(found)).stages
+        if self._undo_compiling is None and decodes_in_runs(self._model, self._library.processor.cache):
+            original = DecodingStages(self._library, original, self.kernel.read, self._deliver_of_run).stages
         self._stages = FaultTolerantStages(self._library, original, self._inbox, self._outboxes.deliver)
         return self._stages
 
     def _deliver_of_run(self, found: Deliveries) -> None:
         assert self._stages is not None
         self._stages.deliver(found)
-
-    def _decoding_kernel(self) -> PagedKernel | None:
-        """What reads pages in runs of decoding steps; None where steps are the library's, or compiled for this CPU."""
-        if self._undo_compiling is not None or not LibraryRows.suits(self._library.processor.cache):
-            return None
-        return decoding_kernel(self._model)
 
     def stop(self) -> None:
         """Stop at once; sequences that run are lost."""

@@ -75,6 +75,7 @@ class RowBatcher:
         self.kv_cache_tokens = num_pages * PAGE_TOKENS
         self.kv_cache_bytes = 0
         self.attention = "sdpa"
+        self.passed_over = {"flash-attn": "it does not serve hybrids here"}
         self._max_num_seqs = limits.max_num_seqs
         self._budget = limits.max_num_batched_tokens
         self._chunk = max(1, self._budget - self._budget % _CHUNK_MULTIPLE or self._budget)

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qserve.engine.transformers.attention.pages import PagedKernel
+from qserve.engine.transformers.attention.pages import PagedKernel, gathered
 from qserve.engine.transformers.batching.batcher import Deliveries
 from qserve.engine.transformers.batching.continuous import LibraryLoop, OriginalStages, StepEntry
 from qserve.engine.transformers.batching.library_rows import LibraryRows
 from qserve.engine.transformers.decoding.run import DecodeRun
 from qserve.engine.transformers.sampling.batch import BatchSampler
 
-__all__ = ["DecodingStages"]
+__all__ = ["DecodingStages", "decodes_in_runs"]
+
+
+def decodes_in_runs(model: Any, cache: Any) -> bool:
+    """Whether steps of decoding are taken so: on a card, by layers that keep all keys in one tensor.
+
+    On a CPU nobody waits for a device, and gathering pages costs more than the library's lists.
+    """
+    return model.device.type == "cuda" and LibraryRows.suits(cache)
 
 
 class DecodingStages:
@@ -32,6 +40,8 @@ class DecodingStages:
         self._run: DecodeRun | None = None
         self._num_changes = -1
         self._decoded_alone = False
+        if kernel is not gathered:
+            library.read_pages_by_table(kernel)
         library.run_in_step = self._in_step
         library.on_clear = self.drop
 
