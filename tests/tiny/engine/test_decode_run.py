@@ -14,7 +14,8 @@ from qserve.engine.transformers.attention.kernels import ChosenKernel
 from qserve.engine.transformers.batching import paged
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.decoding import run as run_module
+from qserve.engine.transformers.decoding.forward import Forwards
+from qserve.engine.transformers.decoding.run import DecodeRun
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.families import build
 from tests.tiny.engine.paged_reference import read_in_place
@@ -33,13 +34,13 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The rows of each step that a run has taken."""
     monkeypatch.setattr(paged, "decodes_in_runs", lambda model, cache: True)
     taken: list[int] = []
-    forward = run_module.decode_logits
+    step = DecodeRun.step
 
-    def noted(model: Any, cache: Any, buffers: Any, *rest: Any) -> torch.Tensor:
-        taken.append(buffers.num_rows)
-        return forward(model, cache, buffers, *rest)
+    def noted(run: DecodeRun) -> None:
+        taken.append(len(run._rows))
+        step(run)
 
-    monkeypatch.setattr(run_module, "decode_logits", noted)
+    monkeypatch.setattr(DecodeRun, "step", noted)
     return taken
 
 
@@ -69,7 +70,7 @@ async def test_those_who_come_and_go_in_the_middle_change_nothing(steps: list[in
             tasks.append(asyncio.create_task(tokens_of(batcher, sequence(f"r{index}", prompt, 60))))
             gone = sequence(f"gone{index}", prompt[::-1], 500)
             batcher.submit(gone)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while len(steps) < before + 3:
                     await asyncio.sleep(0.001)
             batcher.cancel(gone)
@@ -164,18 +165,18 @@ async def test_a_step_of_a_run_that_fails_is_taken_again_by_the_library(steps: l
     assert said == [generated(reference, prompt, 30) for prompt in asked]
 
 
-async def test_a_sequence_that_is_no_number_fails_alone(steps: list[int]) -> None:
+async def test_a_sequence_that_is_no_number_fails_alone(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     model, reference = build("qwen3"), build("qwen3")
     asked = prompts(3, 25)
-    forward = run_module.decode_logits
+    forward = Forwards.__call__
 
-    def broken(*args: Any) -> torch.Tensor:
-        logits = forward(*args)
+    def broken(forwards: Forwards, buffers: Any) -> torch.Tensor:
+        logits = forward(forwards, buffers)
         if len(steps) > 6 and len(logits) == 3:
             logits[1] = float("nan")
         return logits
 
-    run_module.decode_logits = broken  # type: ignore[assignment]  # the fixture puts it back
+    monkeypatch.setattr(Forwards, "__call__", broken)
     async with running(PagedBatcher, model) as batcher:
         said = await asyncio.gather(
             *(tokens_of(batcher, sequence(f"r{i}", p, 30)) for i, p in enumerate(asked)), return_exceptions=True

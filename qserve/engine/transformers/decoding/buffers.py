@@ -12,9 +12,11 @@ from qserve.engine.transformers.transfers import upload
 __all__ = ["DecodeBuffers"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DecodeBuffers:
-    """Rows of a batch; those behind the sequences (`num_rows` of them) fill it up and write to a page of nobody.
+    """Rows of a batch; those behind the sequences fill it up and write to a page of nobody.
+
+    The tensors are the same from run to run, so that a captured forward finds what it reads.
 
     Attributes:
         tokens: int64 [rows], what the next forward reads.
@@ -22,8 +24,8 @@ class DecodeBuffers:
         block_table: int32 [rows, pages].
         advance: int64 [rows], one for a sequence, zero for a row that fills up.
         query_bounds: int32 [rows + 1].
-        num_rows: sequences.
         page_tokens: of a page.
+        nobodys_page: what rows that fill up write to.
 
     """
 
@@ -32,38 +34,36 @@ class DecodeBuffers:
     block_table: torch.Tensor
     advance: torch.Tensor
     query_bounds: torch.Tensor
-    num_rows: int
     page_tokens: int
+    nobodys_page: int
 
     @classmethod
     def of(
-        cls,
-        tokens: Sequence[int],
-        positions: Sequence[int],
-        tables: Sequence[Sequence[int]],
-        *,
-        num_rows: int,
-        num_pages: int,
-        page_tokens: int,
-        nobodys_page: int,
-        device: torch.device,
+        cls, num_rows: int, num_pages: int, page_tokens: int, nobodys_page: int, device: torch.device
     ) -> DecodeBuffers:
-        """For sequences with these last tokens, their positions and pages; `num_rows` and `num_pages` of the batch."""
-        used, more = len(tokens), num_rows - len(tokens)
-        numbers = upload(
-            [[*tokens, *[0] * more], [*positions, *[0] * more], [*[1] * used, *[0] * more]], torch.long, device
-        )
-        table = [[*row, *[nobodys_page] * (num_pages - len(row))] for row in tables]
-        table += [[nobodys_page] * num_pages] * more
+        """Nothing but rows that fill up."""
         return cls(
-            tokens=numbers[0],
-            positions=numbers[1],
-            block_table=upload(table, torch.int32, device),
-            advance=numbers[2],
+            tokens=torch.zeros(num_rows, dtype=torch.long, device=device),
+            positions=torch.zeros(num_rows, dtype=torch.long, device=device),
+            block_table=torch.full((num_rows, num_pages), nobodys_page, dtype=torch.int32, device=device),
+            advance=torch.zeros(num_rows, dtype=torch.long, device=device),
             query_bounds=torch.arange(num_rows + 1, dtype=torch.int32, device=device),
-            num_rows=used,
             page_tokens=page_tokens,
+            nobodys_page=nobodys_page,
         )
+
+    def fill(self, tokens: Sequence[int], positions: Sequence[int], tables: Sequence[Sequence[int]]) -> None:
+        """For sequences with these last tokens, their positions and pages."""
+        num_rows, num_pages = self.block_table.shape
+        more = [0] * (num_rows - len(tokens))
+        numbers = upload(
+            [[*tokens, *more], [*positions, *more], [*[1] * len(tokens), *more]], torch.long, self.tokens.device
+        )
+        for buffer, values in zip((self.tokens, self.positions, self.advance), numbers, strict=True):
+            buffer.copy_(values)
+        table = [[*row, *[self.nobodys_page] * (num_pages - len(row))] for row in tables]
+        table += [[self.nobodys_page] * num_pages] * len(more)
+        self.block_table.copy_(upload(table, torch.int32, self.tokens.device))
 
     def write_index(self) -> torch.Tensor:
         """Where each row's new key lies, int64 [rows]."""
@@ -80,5 +80,5 @@ class DecodeBuffers:
         self.block_table[rows, places] = pages.int()
 
     def move_on(self, tokens: torch.Tensor) -> None:
-        """The forward has read its tokens, and these [num_rows] were drawn."""
-        self.tokens[: self.num_rows].copy_(tokens)
+        """The forward has read its tokens, and these, of the first rows, were drawn."""
+        self.tokens[: len(tokens)].copy_(tokens)

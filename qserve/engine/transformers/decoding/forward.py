@@ -1,38 +1,151 @@
-"""The forward of a decoding step: from buffers to logits, the same operations in every step of a run."""
+"""The forwards of decoding steps: one for each size of a batch, captured where that is possible.
+
+A batch is filled up to one of a few sizes, and its tables to a width that is a power of two, so that few are captured.
+A size that is met for the first time runs as it stands, which readies its kernels; then it is captured, and replayed
+from the next step on.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from qserve.engine.transformers.attention.pages import PagedKernel, PageStep
+from qserve.engine.transformers.batching.library_rows import LibraryRows
+from qserve.engine.transformers.decoding.body import DenseSteps
 from qserve.engine.transformers.decoding.buffers import DecodeBuffers
 
-__all__ = ["decode_logits"]
+__all__ = ["Capture", "Forwards", "batch_size_of", "capture_on_card"]
+
+_log = logging.getLogger("qserve.worker")
+_MAX_CAPTURED = 48
+
+Capture = Callable[[Callable[[], torch.Tensor]], tuple[Callable[[], None], torch.Tensor]]
+"""A forward to what replays it and what its logits will lie in. It is recorded, not run."""
 
 
-def decode_logits(model: Any, cache: Any, buffers: DecodeBuffers, kernel: PagedKernel) -> torch.Tensor:
-    """Logits [sequences, vocab] in float32 after one token of each; the positions have moved on.
+def batch_size_of(num_rows: int) -> int:
+    """What `num_rows` are filled up to: 1, 2, 4, 8, 16, 24 … 64, 80, 96 …"""
+    if num_rows <= 8:
+        return 1 << (num_rows - 1).bit_length()
+    multiple = 8 if num_rows <= 64 else 16
+    return -(-num_rows // multiple) * multiple
 
-    Nothing in it depends on what is in the buffers, so it may be captured and replayed.
-    """
-    step = PageStep(
-        write_index=buffers.write_index(),
-        block_table=buffers.block_table,
-        num_keys=buffers.num_keys(),
-        query_bounds=buffers.query_bounds,
-        max_queries=1,
-        max_keys=buffers.block_table.shape[1] * buffers.page_tokens,
-        kernel=kernel,
-    )
-    output: Any = model(
-        input_ids=buffers.tokens[None],
-        position_ids=buffers.positions[None],
-        cache=cache,
-        page_step=step,
-        use_cache=False,
-    )
-    buffers.positions.add_(buffers.advance)
-    logits: torch.Tensor = output.logits[0, : buffers.num_rows].float()
-    return logits
+
+def capture_on_card(forward: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+    """A CUDA graph; all share one pool of memory, since none runs beside another."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_pool(), capture_error_mode="thread_local"):
+        logits = forward()
+    return graph.replay, logits
+
+
+@dataclass(frozen=True)
+class _Captured:
+    buffers: DecodeBuffers
+    replay: Callable[[], None]
+    logits: torch.Tensor
+
+
+class Forwards:
+    """For one model and cache; belongs to the generating thread."""
+
+    def __init__(
+        self,
+        model: Any,
+        cache: Any,
+        books: LibraryRows,
+        kernel: PagedKernel,
+        *,
+        dense: DenseSteps | None,
+        capture: Capture | None,
+    ) -> None:
+        """`dense`: what runs its layers; None: the library's modules. `capture`: None where nothing is captured."""
+        self._model, self._cache, self._kernel = model, cache, kernel
+        self._books, self._dense = books, dense
+        self._capture = capture if dense is not None else None
+        self._buffers: dict[tuple[int, int], DecodeBuffers] = {}
+        self._captured: OrderedDict[tuple[int, int], _Captured] = OrderedDict()
+
+    def buffers(self, num_rows: int, num_pages: int) -> DecodeBuffers:
+        """For so many sequences, of at most so many pages each."""
+        if self._capture is not None:
+            num_rows = batch_size_of(num_rows)
+        size = num_rows, 1 << (num_pages - 1).bit_length()
+        if size not in self._buffers:
+            if len(self._buffers) >= _MAX_CAPTURED:
+                self._buffers = {kept: one.buffers for kept, one in self._captured.items()}
+            made = DecodeBuffers.of(*size, self._books.page_tokens, self._books.nobodys_page, self._model.device)
+            self._buffers[size] = made
+        return self._buffers[size]
+
+    def __call__(self, buffers: DecodeBuffers) -> torch.Tensor:
+        """Logits [rows, vocab] in float32 after one token of each row; the positions have moved on.
+
+        They are read before the next forward writes over them.
+        """
+        num_rows, num_pages = buffers.block_table.shape
+        size = num_rows, num_pages
+        captured = self._captured.get(size)
+        if captured is not None and captured.buffers is buffers:
+            self._captured.move_to_end(size)
+            captured.replay()
+            return captured.logits
+        logits = self._run(buffers)
+        if self._capture is not None:
+            self._try_to_capture(self._capture, size, buffers)
+        return logits
+
+    def _try_to_capture(self, capture: Capture, size: tuple[int, int], buffers: DecodeBuffers) -> None:
+        try:
+            replay, logits = capture(lambda: self._run(buffers))
+        except Exception as error:
+            _log.warning("steps of %d rows can't be captured (%s): they run operation by operation", size[0], error)
+            self._capture = None
+            return
+        self._captured[size] = _Captured(buffers, replay, logits)
+        while len(self._captured) > _MAX_CAPTURED:
+            forgotten, _ = self._captured.popitem(last=False)
+            self._buffers.pop(forgotten, None)
+
+    def _run(self, buffers: DecodeBuffers) -> torch.Tensor:
+        """Nothing in it depends on what is in the buffers, so it may be captured and replayed."""
+        step = PageStep(
+            write_index=buffers.write_index(),
+            block_table=buffers.block_table,
+            num_keys=buffers.num_keys(),
+            query_bounds=buffers.query_bounds,
+            max_queries=1,
+            max_keys=buffers.block_table.shape[1] * buffers.page_tokens,
+            kernel=self._kernel,
+        )
+        logits = self._logits(buffers, step)
+        buffers.positions.add_(buffers.advance)
+        return logits.float()
+
+    def _logits(self, buffers: DecodeBuffers, step: PageStep) -> torch.Tensor:
+        if self._dense is not None:
+            return self._dense(buffers.tokens, buffers.positions, step, self._cache)
+        output: Any = self._model(
+            input_ids=buffers.tokens[None],
+            position_ids=buffers.positions[None],
+            cache=self._cache,
+            page_step=step,
+            use_cache=False,
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+
+_pools: list[Any] = []
+
+
+def _pool() -> Any:
+    if not _pools:
+        _pools.append(torch.cuda.graph_pool_handle())
+    return _pools[0]

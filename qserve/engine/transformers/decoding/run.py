@@ -9,15 +9,12 @@ is found one forward late: what that computes for it is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from qserve.engine.transformers.attention.pages import PagedKernel
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence
 from qserve.engine.transformers.batching.library_rows import LibraryRow, LibraryRows
-from qserve.engine.transformers.decoding.buffers import DecodeBuffers
-from qserve.engine.transformers.decoding.forward import decode_logits
+from qserve.engine.transformers.decoding.forward import Forwards
 from qserve.engine.transformers.sampling.batch import BatchSampler, Drawn, deliveries
 from qserve.engine.transformers.transfers import upload
 
@@ -35,32 +32,21 @@ class DecodeRun:
 
     def __init__(
         self,
-        model: Any,
-        cache: Any,
+        forwards: Forwards,
         books: LibraryRows,
         rows: list[LibraryRow],
-        kernel: PagedKernel,
         sampler: BatchSampler,
         deliver: Callable[[Deliveries], None],
     ) -> None:
-        self._model, self._cache, self._kernel = model, cache, kernel
+        self._forwards = forwards
         self._books, self._sampler, self._deliver = books, sampler, deliver
         self._rows = rows
         self._drawn: Drawn | None = None
         # Until the first of them has all that it may have.
         self._num_steps_left = min(row.sequence.max_tokens - len(row.sequence.drawn_ids) for row in rows)
         tables = [books.pages(row) for row in rows]
-        self._num_pages = _rounded_up(max(len(table) for table in tables) + 1)
-        self._buffers = DecodeBuffers.of(
-            [row.sequence.drawn_ids[-1] for row in rows],
-            [row.position for row in rows],
-            tables,
-            num_rows=len(rows),
-            num_pages=self._num_pages,
-            page_tokens=books.page_tokens,
-            nobodys_page=books.nobodys_page,
-            device=model.device,
-        )
+        self._buffers = forwards.buffers(len(rows), max(len(table) for table in tables) + 1)
+        self._buffers.fill([row.sequence.drawn_ids[-1] for row in rows], [row.position for row in rows], tables)
         self.in_step: list[tuple[Sequence, int]] = []
         self.is_over = False
 
@@ -73,7 +59,7 @@ class DecodeRun:
             if row.position < len(row.blocks) * self._books.page_tokens:
                 continue
             grown = self._books.grow(row)
-            if grown is None or len(row.blocks) > self._num_pages:
+            if grown is None or len(row.blocks) > self._buffers.block_table.shape[1]:
                 return False
             new.append((index, *grown))
         if new:
@@ -84,7 +70,7 @@ class DecodeRun:
     def step(self) -> None:
         """A forward of all, and a draw of those that go on."""
         self.in_step = [(row.sequence, row.position) for row in self._rows]
-        logits = decode_logits(self._model, self._cache, self._buffers, self._kernel)
+        logits = self._forwards(self._buffers)[: len(self._rows)]
         for row in self._rows:
             row.position += 1
         self._take()
@@ -122,8 +108,3 @@ class DecodeRun:
                 self._books.write_back(row)
         self._rows = [self._rows[index] for index in going_on]
         self.is_over = True
-
-
-def _rounded_up(number: int) -> int:
-    """To a power of two, so that runs meet few widths."""
-    return 1 << (number - 1).bit_length()

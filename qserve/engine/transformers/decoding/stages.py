@@ -9,6 +9,8 @@ from qserve.engine.transformers.attention.pages import PagedKernel, gathered
 from qserve.engine.transformers.batching.batcher import Deliveries
 from qserve.engine.transformers.batching.continuous import LibraryLoop, OriginalStages, StepEntry
 from qserve.engine.transformers.batching.library_rows import LibraryRows
+from qserve.engine.transformers.decoding.choose import choose_layers
+from qserve.engine.transformers.decoding.forward import Forwards
 from qserve.engine.transformers.decoding.run import DecodeRun
 from qserve.engine.transformers.sampling.batch import BatchSampler
 
@@ -34,8 +36,17 @@ class DecodingStages:
         self, library: LibraryLoop, original: OriginalStages, kernel: PagedKernel, deliver: Callable[[Deliveries], None]
     ) -> None:
         self._library, self._original = library, original
-        self._kernel, self._deliver = kernel, deliver
+        self._deliver = deliver
         self._books = LibraryRows(library.processor)
+        layers = choose_layers(library.model)
+        self._forwards = Forwards(
+            library.model,
+            library.processor.cache,
+            self._books,
+            kernel,
+            dense=layers.dense,
+            capture=layers.capture,
+        )
         self._sampler = BatchSampler()
         self._run: DecodeRun | None = None
         self._num_changes = -1
@@ -88,8 +99,7 @@ class DecodingStages:
         rows = self._books.decoding()
         if rows is None:
             return None
-        cache = self._library.processor.cache
-        return DecodeRun(self._library.model, cache, self._books, rows, self._kernel, self._sampler, self._deliver)
+        return DecodeRun(self._forwards, self._books, rows, self._sampler, self._deliver)
 
     def _in_step(self) -> list[StepEntry] | None:
         if self._run is None:

@@ -1,0 +1,145 @@
+"""`operations` for cards, in Triton: one launch each, which rounds to 16 bit wherever torch's operations do."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+__all__ = ["add_rms_norm", "rotate_and_store", "silu_and_multiply"]
+
+_SILU_BLOCK = 1024
+
+
+def add_rms_norm(states: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """As `operations.add_rms_norm`; a program a row."""
+    out = torch.empty_like(states)
+    tokens, width = states.shape
+    block = triton.next_power_of_2(width)
+    _add_rms_norm[(tokens,)](
+        states, states if delta is None else delta, weight, out, width, eps,
+        has_delta=delta is not None, block=block, num_warps=min(16, max(1, block // 512)),
+    )  # fmt: skip
+    return out
+
+
+def rotate_and_store(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_weight: torch.Tensor | None,
+    key_weight: torch.Tensor | None,
+    eps: float,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    write_index: torch.Tensor,
+) -> None:
+    """As `operations.rotate_and_store`; a program a token and head, those of keys after those of queries."""
+    tokens, heads, size = query.shape
+    kv_heads = key.shape[1]
+    _rotate_and_store[(tokens, heads + kv_heads)](
+        query, key, value, query if query_weight is None else query_weight, key if key_weight is None else key_weight,
+        cos, sin, keys, values, write_index, heads, kv_heads, eps, size // 2,
+        norms_query=query_weight is not None, norms_key=key_weight is not None,
+        half_block=triton.next_power_of_2(size // 2), num_warps=1,
+    )  # fmt: skip
+
+
+def silu_and_multiply(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """As `operations.silu_and_multiply`."""
+    out = torch.empty_like(gate)
+    number = gate.numel()
+    _silu_and_multiply[(triton.cdiv(number, _SILU_BLOCK),)](gate, up, out, number, block=_SILU_BLOCK)
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_rms_norm(states, delta, weight, out, width, eps, has_delta: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64) * width
+    places = tl.arange(0, block)
+    inside = places < width
+    values = tl.load(states + row + places, mask=inside, other=0.0)
+    dtype = values.dtype
+    if has_delta:
+        more = tl.load(delta + row + places, mask=inside, other=0.0)
+        values = (values.to(tl.float32) + more.to(tl.float32)).to(dtype)
+        tl.store(states + row + places, values, mask=inside)
+    wide = values.to(tl.float32)
+    rms = tl.sqrt(tl.sum(wide * wide, axis=0) / width + eps)
+    factors = tl.load(weight + places, mask=inside, other=0.0)
+    normed = (wide / rms).to(dtype).to(tl.float32) * factors.to(tl.float32)
+    tl.store(out + row + places, normed.to(dtype), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _rotate_and_store(  # type: ignore[no-untyped-def]
+    query, key, value, query_weight, key_weight, cos, sin, keys, values, write_index, heads, kv_heads, eps, half,
+    norms_query: tl.constexpr, norms_key: tl.constexpr, half_block: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    places = tl.arange(0, half_block)
+    inside = places < half
+    size = 2 * half
+    angles = token * size + places
+    cos_of = tl.load(cos + angles, mask=inside, other=0.0).to(tl.float32)
+    sin_of = tl.load(sin + angles, mask=inside, other=0.0).to(tl.float32)
+    if head < heads:
+        start = (token * heads + head) * size
+        first = tl.load(query + start + places, mask=inside, other=0.0)
+        second = tl.load(query + start + half + places, mask=inside, other=0.0)
+        dtype = first.dtype
+        if norms_query:
+            first, second = _normed(first, second, query_weight, places, inside, half, eps)
+        one, two = _rotated(first, second, cos_of, sin_of, dtype)
+        tl.store(query + start + places, one, mask=inside)
+        tl.store(query + start + half + places, two, mask=inside)
+    else:
+        head -= heads
+        start = (token * kv_heads + head) * size
+        target = (tl.load(write_index + token) * kv_heads + head) * size
+        first = tl.load(key + start + places, mask=inside, other=0.0)
+        second = tl.load(key + start + half + places, mask=inside, other=0.0)
+        dtype = first.dtype
+        if norms_key:
+            first, second = _normed(first, second, key_weight, places, inside, half, eps)
+        one, two = _rotated(first, second, cos_of, sin_of, dtype)
+        tl.store(keys + target + places, one, mask=inside)
+        tl.store(keys + target + half + places, two, mask=inside)
+        tl.store(values + target + places, tl.load(value + start + places, mask=inside, other=0.0), mask=inside)
+        rest = tl.load(value + start + half + places, mask=inside, other=0.0)
+        tl.store(values + target + half + places, rest, mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _normed(first, second, weight, places, inside, half, eps):  # type: ignore[no-untyped-def]
+    dtype = first.dtype
+    one, two = first.to(tl.float32), second.to(tl.float32)
+    rms = tl.sqrt((tl.sum(one * one, axis=0) + tl.sum(two * two, axis=0)) / (2 * half) + eps)
+    weight_one = tl.load(weight + places, mask=inside, other=0.0).to(tl.float32)
+    weight_two = tl.load(weight + half + places, mask=inside, other=0.0).to(tl.float32)
+    one = ((one / rms).to(dtype).to(tl.float32) * weight_one).to(dtype)
+    two = ((two / rms).to(dtype).to(tl.float32) * weight_two).to(dtype)
+    return one, two
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _rotated(first, second, cos_of, sin_of, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    one, two = first.to(tl.float32), second.to(tl.float32)
+    along_one, along_two = (one * cos_of).to(dtype).to(tl.float32), (two * cos_of).to(dtype).to(tl.float32)
+    across_one, across_two = (-two * sin_of).to(dtype).to(tl.float32), (one * sin_of).to(dtype).to(tl.float32)
+    return (along_one + across_one).to(dtype), (along_two + across_two).to(dtype)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _silu_and_multiply(gate, up, out, number, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    places = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = places < number
+    values = tl.load(gate + places, mask=inside, other=0.0)
+    dtype = values.dtype
+    wide = values.to(tl.float32)
+    silu = (wide / (1.0 + tl.exp(-wide))).to(dtype).to(tl.float32)
+    more = tl.load(up + places, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + places, (silu * more).to(dtype), mask=inside)
