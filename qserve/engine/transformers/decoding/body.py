@@ -77,5 +77,5 @@ def _attention(
     )
     pages = cache.layer_to_allocator[layer_idx].get_cache_for_block_table(layer_idx)
     rotate_and_store(query, key, value, norms, angles, pages, step.write_index)
-    mixed: torch.Tensor = attention.o_proj(step.kernel(query, *pages, step, attention.scaling).flatten(1))
+    mixed: torch.Tensor = attention.o_proj(step.kernel(query, pages[0], pages[1], step, attention.scaling).flatten(1))
     return mixed

@@ -13,14 +13,13 @@ import torch
 
 from qserve.engine.transformers.attention.kernels import Heads
 from qserve.engine.transformers.decoding.body import DenseSteps
+from qserve.engine.transformers.decoding.check import are_right
 from qserve.engine.transformers.decoding.forward import Capture, capture_on_card
-from qserve.engine.transformers.decoding.operations import PLAIN, register_for_cards
+from qserve.engine.transformers.decoding.operations import register_for_cards
 
-__all__ = ["Layers", "are_right", "choose_layers"]
+__all__ = ["Layers", "choose_layers"]
 
 _log = logging.getLogger("qserve.worker")
-# Of values of about one: bf16 rounds to 1/256.
-_TOLERANCE = 0.03
 
 
 @dataclass(frozen=True)
@@ -51,44 +50,3 @@ def choose_layers(model: Any) -> Layers:
     # Quantized products ask the card for numbers, which can't be captured.
     is_plain = all(type(one) is torch.nn.Linear for one in model.modules() if isinstance(one, torch.nn.Linear))
     return Layers(dense, capture_on_card if is_plain else None)
-
-
-def are_right(device: torch.device, heads: Heads, width: int) -> bool:
-    """Whether `operations` do on `device` what torch's small operations do there. Raises what they raise."""
-    generator = torch.Generator().manual_seed(0)
-
-    def some(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator).to(device, heads.dtype)
-
-    tokens, rows = 3, 40
-    write_index = torch.tensor([33, 2, 17], device=device)
-    cases = [
-        ("add_rms_norm", (some(tokens, width), some(tokens, width), some(width), 1e-6)),
-        ("add_rms_norm", (some(tokens, width), None, some(width), 1e-6)),
-        ("silu_and_multiply", (some(tokens, 3 * width), some(tokens, 3 * width))),
-        *(
-            (
-                "rotate_and_store",
-                (
-                    some(tokens, heads.num, heads.size), some(tokens, heads.num_of_keys, heads.size),
-                    some(tokens, heads.num_of_keys, heads.size), *weights, 1e-6, some(tokens, heads.size),
-                    some(tokens, heads.size), some(rows, heads.num_of_keys, heads.size),
-                    some(rows, heads.num_of_keys, heads.size), write_index,
-                ),
-            )
-            for weights in ((some(heads.size), some(heads.size)), (None, None))
-        ),
-    ]  # fmt: skip
-    return all(_same(name, arguments) for name, arguments in cases)
-
-
-def _same(name: str, arguments: tuple[Any, ...]) -> bool:
-    """The answers and what was written to."""
-    again = tuple(one.clone() if isinstance(one, torch.Tensor) else one for one in arguments)
-    said = [getattr(torch.ops.qserve, name)(*arguments), *arguments]
-    meant = [PLAIN[name](*again), *again]
-    return all(
-        torch.allclose(one.float(), other.float(), atol=_TOLERANCE, rtol=_TOLERANCE)
-        for one, other in zip(said, meant, strict=True)
-        if isinstance(one, torch.Tensor)
-    )

@@ -6,21 +6,22 @@ on a CPU, and a card's kernels (`triton_kernels`) are held against them. Both ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import torch
 
-__all__ = ["PLAIN", "add_rms_norm", "register_for_cards", "rotate_and_store", "silu_and_multiply"]
+__all__ = ["PLAIN", "REGISTERED", "add_rms_norm", "register_for_cards", "rotate_and_store", "silu_and_multiply"]
 
-_LIBRARY = torch.library.Library("qserve", "DEF")
-_LIBRARY.define("add_rms_norm(Tensor(a!) states, Tensor? delta, Tensor weight, float eps) -> Tensor")
-_LIBRARY.define(
+_LIBRARY = torch.library.Library("qserve", "DEF")  # type: ignore[no-untyped-call]
+for _schema in (
+    "add_rms_norm(Tensor(a!) states, Tensor? delta, Tensor weight, float eps) -> Tensor",
     "rotate_and_store(Tensor(a!) query, Tensor key, Tensor value, Tensor? query_weight, Tensor? key_weight, float eps, "
-    "Tensor cos, Tensor sin, Tensor(b!) keys, Tensor(c!) values, Tensor write_index) -> ()"
-)
-_LIBRARY.define("silu_and_multiply(Tensor gate, Tensor up) -> Tensor")
+    "Tensor cos, Tensor sin, Tensor(b!) keys, Tensor(c!) values, Tensor write_index) -> ()",
+    "silu_and_multiply(Tensor gate, Tensor up) -> Tensor",
+):
+    _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
 
 
 def add_rms_norm(states: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -109,11 +110,24 @@ PLAIN: dict[str, Callable[..., Any]] = {
 }
 """torch's small operations, by name."""
 
-for _name, _function in PLAIN.items():
-    _LIBRARY.impl(_name, _function, "CPU")
-_LIBRARY.impl("add_rms_norm", lambda states, *_: torch.empty_like(states), "Meta")
-_LIBRARY.impl("rotate_and_store", _nothing, "Meta")
-_LIBRARY.impl("silu_and_multiply", lambda gate, _: torch.empty_like(gate), "Meta")
+REGISTERED: dict[str, Callable[..., Any]] = {name: getattr(torch.ops.qserve, name) for name in PLAIN}
+"""What torch calls by these names on the device of what it is given."""
+
+
+def _implement(functions: Mapping[str, Callable[..., Any]], device: str) -> None:
+    for name, function in functions.items():
+        _LIBRARY.impl(name, function, device)  # type: ignore[no-untyped-call]
+
+
+_implement(PLAIN, "CPU")
+_implement(
+    {
+        "add_rms_norm": lambda states, *_: torch.empty_like(states),
+        "rotate_and_store": _nothing,
+        "silu_and_multiply": lambda gate, _: torch.empty_like(gate),
+    },
+    "Meta",
+)
 
 
 @cache
@@ -122,9 +136,7 @@ def register_for_cards() -> str | None:
     try:
         from qserve.engine.transformers.decoding import triton_kernels
     except ImportError as error:
-        functions, why_not = PLAIN, f"Triton is not installed ({error})"
-    else:
-        functions, why_not = {name: getattr(triton_kernels, name) for name in PLAIN}, None
-    for name, function in functions.items():
-        _LIBRARY.impl(name, function, "CUDA")
-    return why_not
+        _implement(PLAIN, "CUDA")
+        return f"Triton is not installed ({error})"
+    _implement({name: getattr(triton_kernels, name) for name in PLAIN}, "CUDA")
+    return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
 
 __all__ = ["add_rms_norm", "rotate_and_store", "silu_and_multiply"]
 

@@ -1,0 +1,60 @@
+"""Kernels for cards are compared with torch's operations on the card at hand before they are trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from qserve.engine.transformers.attention.kernels import Heads
+from qserve.engine.transformers.decoding.operations import PLAIN, REGISTERED
+
+__all__ = ["are_right"]
+
+# Of values of about one: bf16 rounds to 1/256.
+_TOLERANCE = 0.03
+
+
+def are_right(
+    device: torch.device, heads: Heads, width: int, tried: Mapping[str, Callable[..., Any]] = REGISTERED
+) -> bool:
+    """Whether `operations` do on `device` what torch's small operations do there. Raises what they raise."""
+    generator = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device, heads.dtype)
+
+    tokens, rows = 3, 40
+    cos, sin = (torch.cat([some(tokens, heads.size // 2)] * 2, dim=-1) for _ in range(2))
+    write_index = torch.tensor([33, 2, 17], device=device)
+    cases = [
+        ("add_rms_norm", (some(tokens, width), some(tokens, width), some(width), 1e-6)),
+        ("add_rms_norm", (some(tokens, width), None, some(width), 1e-6)),
+        ("silu_and_multiply", (some(tokens, 3 * width), some(tokens, 3 * width))),
+        *(
+            (
+                "rotate_and_store",
+                (
+                    some(tokens, heads.num, heads.size), some(tokens, heads.num_of_keys, heads.size),
+                    some(tokens, heads.num_of_keys, heads.size), *weights, 1e-6, cos, sin,
+                    some(rows, heads.num_of_keys, heads.size),
+                    some(rows, heads.num_of_keys, heads.size), write_index,
+                ),
+            )
+            for weights in ((some(heads.size), some(heads.size)), (None, None))
+        ),
+    ]  # fmt: skip
+    return all(_same(tried[name], PLAIN[name], arguments) for name, arguments in cases)
+
+
+def _same(tried: Callable[..., Any], plain: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    """The answers and what was written to."""
+    again = tuple(one.clone() if isinstance(one, torch.Tensor) else one for one in arguments)
+    said = [tried(*arguments), *arguments]
+    meant = [plain(*again), *again]
+    return all(
+        torch.allclose(one.float(), other.float(), atol=_TOLERANCE, rtol=_TOLERANCE)
+        for one, other in zip(said, meant, strict=True)
+        if isinstance(one, torch.Tensor)
+    )

@@ -1,0 +1,122 @@
+"""A decoding step's forward as cards run it: its operations, and what a capture of it replays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from qserve.core.kv_pages import PAGE_TOKENS
+from qserve.engine.transformers.attention.kernels import ChosenKernel
+from qserve.engine.transformers.attention.pages import gathered
+from qserve.engine.transformers.batching import paged
+from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.decoding import stages
+from qserve.engine.transformers.decoding.body import DenseSteps
+from qserve.engine.transformers.decoding.choose import Layers, choose_layers
+from qserve.engine.transformers.decoding.forward import batch_size_of
+from tests.tiny.engine.families import build
+from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
+
+
+class Traced:
+    """What CUDA graphs do: a forward is recorded once, for tensors at their places, and replayed without Python.
+
+    A trace on fake tensors first: it fails where Python asks a tensor for its value, as a capture would.
+    """
+
+    def __init__(self) -> None:
+        self.num_captured = self.num_replayed = 0
+
+    def capture(self, forward: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        recorded = make_fx(forward, pre_dispatch=False)()
+        # Recording runs on a CPU: what it moved on is moved back.
+        logits = torch.empty_like(forward())
+        self.num_captured += 1
+
+        def replay() -> None:
+            self.num_replayed += 1
+            logits.copy_(recorded())
+
+        return replay, logits
+
+
+def test_batches_have_few_sizes() -> None:
+    sizes = [batch_size_of(rows) for rows in range(1, 257)]
+    assert all(size >= rows for rows, size in enumerate(sizes, start=1))
+    assert sizes[:9] == [1, 2, 4, 4, 8, 8, 8, 8, 16]
+    assert sizes[63] == 64
+    assert len(set(sizes)) <= 24
+
+
+@pytest.mark.parametrize("family", ["qwen3"])
+async def test_what_is_captured_says_what_generate_says(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that are filled up, that shrink, and that come back to a size that was captured."""
+    traced = Traced()
+
+    def capture(forward: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        buffers = forward.__closure__[0].cell_contents  # type: ignore[index]
+        before = buffers.positions.clone()
+        made = traced.capture(forward)
+        buffers.positions.copy_(before)
+        return made
+
+    monkeypatch.setattr(paged, "choose_kernel", lambda *_: ChosenKernel("gathered", gathered, PAGE_TOKENS, {}))
+    monkeypatch.setattr(paged, "decodes_in_runs", lambda *_: True)
+    monkeypatch.setattr(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), capture))
+    model, reference = build(family), build(family)
+    asked = prompts(5, 20)
+    async with running(PagedBatcher, model) as batcher:
+        for _ in range(2):
+            ones = [sequence(f"r{i}", prompt, 10 + 6 * i) for i, prompt in enumerate(asked)]
+            said = await asyncio.gather(*(tokens_of(batcher, one) for one in ones))
+            assert said == [generated(reference, prompt, 10 + 6 * i) for i, prompt in enumerate(asked)]
+    assert 2 <= traced.num_captured <= 8
+    assert traced.num_replayed > 20
+
+
+async def test_what_can_t_be_captured_runs_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(forward: Callable[[], torch.Tensor]) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(paged, "decodes_in_runs", lambda *_: True)
+    monkeypatch.setattr(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), refuses))
+    model, reference = build("qwen3"), build("qwen3")
+    prompt = prompts(1, 20)[0]
+    async with running(PagedBatcher, model) as batcher:
+        assert await tokens_of(batcher, sequence("one", prompt, 12)) == generated(reference, prompt, 12)
+
+
+def test_models_whose_layers_are_other_are_left_to_the_library() -> None:
+    assert choose_layers(build("qwen3")).dense is not None
+    assert choose_layers(build("qwen3-moe")).dense is None
+    offloaded = build("qwen3")
+    offloaded.model.layers[0]._hf_hook = object()
+    assert choose_layers(offloaded).dense is None
+
+
+_KERNELS = """
+import torch
+from qserve.engine.transformers.attention.kernels import Heads
+from qserve.engine.transformers.decoding import operations, triton_kernels
+from qserve.engine.transformers.decoding.check import are_right
+cpu, kernels = torch.device("cpu"), {name: getattr(triton_kernels, name) for name in operations.PLAIN}
+assert are_right(cpu, Heads(4, 2, 96, torch.bfloat16), 200, kernels)
+assert are_right(cpu, Heads(2, 2, 64, torch.float32), 64, kernels)
+kernels["silu_and_multiply"] = lambda gate, up: gate * up
+assert not are_right(cpu, Heads(4, 2, 64, torch.bfloat16), 64, kernels)
+"""
+
+
+def test_triton_s_kernels_do_what_torch_s_operations_do() -> None:
+    """In Triton's interpreter, which runs them on a CPU; the same comparison is made at start on a card."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", _KERNELS], env=environment, check=True, timeout=200)
