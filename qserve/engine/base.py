@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qserve.engine.address import TcpAddress, UnixAddress
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.prompt_size import ContextLimits
 
@@ -45,21 +46,6 @@ class Api(enum.StrEnum):
     """qserve's schemas (`qserve.wire.openai`, `qserve.wire.reward`); errors come in our shape."""
     VLLM = "vllm"
     """The OpenAPI document that the running server gives of itself."""
-
-
-@dataclass(frozen=True)
-class UnixAddress:
-    """A unix socket. Its folder is private to the user who started qserve."""
-
-    path: Path
-
-
-@dataclass(frozen=True)
-class TcpAddress:
-    """A port of a node, for workers of other machines."""
-
-    host: str
-    port: int
 
 
 @dataclass

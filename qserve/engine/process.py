@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from qserve.engine.base import TcpAddress, UnixAddress
+from qserve.engine.address import TcpAddress, UnixAddress
 from qserve.planner.plan import Plan
 
 __all__ = [

@@ -113,7 +113,7 @@ def _rotate_and_store(  # type: ignore[no-untyped-def]
         tl.store(values + target + half + places, rest, mask=inside)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _normed(first, second, weight, places, inside, half, eps):  # type: ignore[no-untyped-def]
     dtype = first.dtype
     one, two = first.to(tl.float32), second.to(tl.float32)
