@@ -7,7 +7,7 @@ generating thread, from the preparation of a step to the end of its bookkeeping:
   of the two models' over two;
 - waits: what makes the host wait for a card: values read (`item`, `tolist`, `bool(tensor)`, `cpu`, `nonzero` and its
   kin), and lists brought to it by copies that block (`torch.tensor(…, device=…)`);
-- calls: Python functions called outside of the model's forward, and the microseconds that they take.
+- calls: Python functions called around a forward that is captured, and the microseconds that they take.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from qserve.engine.transformers.attention.pages import PageStep
 from qserve.engine.transformers.batching import paged
 from qserve.engine.transformers.batching.batcher import BatchLimits, Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.decoding import stages
+from qserve.engine.transformers.decoding.body import DenseSteps
+from qserve.engine.transformers.decoding.choose import Layers
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 
@@ -67,8 +70,8 @@ class StepCounts:
         launches: kernels in all.
         layer_launches: kernels of a layer.
         waits: times that the host waits for the device.
-        calls: Python functions outside of the forward.
-        python_us: microseconds outside of the forward.
+        calls: Python functions around the forward.
+        python_us: microseconds around the forward.
     """
 
     launches: float
@@ -152,10 +155,10 @@ def _model(layers: int) -> Any:
 async def _run(model: Any, rows: int, params: SamplingParams, what: str) -> list[_Step]:
     loop = asyncio.get_running_loop()
     steps: list[_Step] = []
-    with _as_on_a_card():
+    with _as_on_a_card(what):
         batcher = PagedBatcher(model, loop, BatchLimits(256 * rows, rows, 64 * rows))
         batcher.start(on_death=lambda error: loop.call_soon_threadsafe(loop.stop))
-    _watch(batcher, model, steps, rows, what)
+    _watch(batcher, steps, rows, what)
     generator = torch.Generator().manual_seed(1)
     most = _WARM_STEPS + _STEPS + 2
     asked = [
@@ -185,11 +188,21 @@ def _kernel(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step:
     return _read_pages(query, keys, values)
 
 
+def _captured(forward: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+    """A capture whose replay costs nothing: what is left is what stands around it."""
+    return lambda: None, forward()
+
+
 @contextmanager
-def _as_on_a_card() -> Iterator[None]:
-    """What is compiled for CPUs stands aside, and a kernel that reads pages is there."""
+def _as_on_a_card(what: str) -> Iterator[None]:
+    """What is compiled for CPUs stands aside, and a kernel that reads pages is there.
+
+    Operations are those of a step that is not captured; Python is that around one that is.
+    """
     chosen = ChosenKernel("counted", _kernel, 256, {})
+    capture = None if what == "operations" else _captured
     with (
+        mock.patch.object(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), capture)),
         mock.patch.object(paged, "compile_steps", lambda model, cache: None),
         mock.patch.object(paged, "choose_kernel", lambda *_: chosen),
         mock.patch.object(paged, "decodes_in_runs", lambda *_: True),
@@ -197,18 +210,16 @@ def _as_on_a_card() -> Iterator[None]:
         yield
 
 
-def _watch(batcher: PagedBatcher, model: Any, steps: list[_Step], rows: int, what: str) -> None:
+def _watch(batcher: PagedBatcher, steps: list[_Step], rows: int, what: str) -> None:
     """Put the counters around the three stages of each step in which all rows decode."""
-    stages: Any = batcher._library.manager.batch_processor
-    forward_s = [0.0]
-    _time_forward(model, forward_s)
+    processor: Any = batcher._library.manager.batch_processor
     now = [_Step()]
 
     def counted(stage: Callable[..., Any], is_first: bool, is_last: bool) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             if is_first:
                 now[0] = _Step()
-            with _counting(now[0], what, forward_s):
+            with _counting(now[0], what):
                 answer = stage(*args, **kwargs)
             if is_last and len(batcher._library.in_step()) == rows:
                 steps.append(now[0])
@@ -216,28 +227,13 @@ def _watch(batcher: PagedBatcher, model: Any, steps: list[_Step], rows: int, wha
 
         return run
 
-    stages.prepare_next_batch = counted(stages.prepare_next_batch, True, False)
-    stages._generation_step = counted(stages._generation_step, False, False)
-    stages.update_batch = counted(stages.update_batch, False, True)
-
-
-def _time_forward(model: Any, spent: list[float]) -> None:
-    original = model.forward
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        start, profile = time.thread_time(), sys.getprofile()
-        sys.setprofile(None)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            sys.setprofile(profile)
-            spent[0] += time.thread_time() - start
-
-    model.forward = forward
+    processor.prepare_next_batch = counted(processor.prepare_next_batch, True, False)
+    processor._generation_step = counted(processor._generation_step, False, False)
+    processor.update_batch = counted(processor.update_batch, False, True)
 
 
 @contextmanager
-def _counting(step: _Step, what: str, forward_s: list[float]) -> Iterator[None]:
+def _counting(step: _Step, what: str) -> Iterator[None]:
     if what == "operations":
         with _Waits(step), _Launches(step):
             yield
@@ -252,6 +248,6 @@ def _counting(step: _Step, what: str, forward_s: list[float]) -> Iterator[None]:
         finally:
             sys.setprofile(None)
     else:
-        start, before = time.thread_time(), forward_s[0]
+        start = time.thread_time()
         yield
-        step.python_s += time.thread_time() - start - (forward_s[0] - before)
+        step.python_s += time.thread_time() - start

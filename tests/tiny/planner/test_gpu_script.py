@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 _HIDE = """
 import builtins, sys
 original, ours = builtins.__import__, ("qserve", "bench")
-allowed = {*sys.stdlib_module_names, *ours, "torch", "transformers", "accelerate", "safetensors", "tokenizers",
+allowed = {*sys.stdlib_module_names, *ours, "torch", "transformers", "accelerate", "safetensors", "numpy", "tokenizers",
            "bitsandbytes"}
 
 def guarded(name, globals=None, locals=None, fromlist=(), level=0):
