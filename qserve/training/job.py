@@ -144,6 +144,8 @@ class TrainingRun:
         """Fields in which a run that goes on differs from the one that it goes on from; its length may."""
         ours, theirs = self.to_json(), earlier.to_json()
         may_differ = ("plan", "schedule", "output", "num_workers")
+        for one in (ours, theirs):  # what the next plan learned is none of the run's flags
+            one["request"] = {**one["request"], "runtime_bytes": None}
         changed = [name for name in ours if name not in may_differ and ours[name] != theirs[name]]
         lasting = ("learning_rate", "warmup_steps")
         return changed + [name for name in lasting if ours["schedule"][name] != theirs["schedule"][name]]

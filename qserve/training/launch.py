@@ -1,6 +1,6 @@
 """Starts the process that trains, follows what it tells, and ends with it: no torch here.
 
-    qserve → guard → accelerate launch → one process a rank
+    qserve → guard → accelerate launch → one process a rank        (torchrun for several processes on a CPU)
 
 The guard (`engine/guard.py`) ends all of it when qserve ends, by whatever signal.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from qserve.engine import guard
 from qserve.training.job import TrainingRun
 
-__all__ = ["LOG", "Launched", "launch"]
+__all__ = ["LOG", "Launched", "launch", "launcher"]
 
 LOG = "train.log"
 _POLL_S = 0.2
@@ -74,12 +74,19 @@ def launch(run: TrainingRun, job_file: Path, accelerate_file: Path) -> Launched:
     told = _Told(run.events_file, run.events_file.stat().st_size)
     command = [
         sys.executable, "-I", "-S", str(guard.__file__),
-        sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(accelerate_file),
-        "-m", "qserve.training.process", str(job_file),
+        *launcher(run, accelerate_file), "-m", "qserve.training.process", str(job_file),
     ]  # fmt: skip
     with (run.folder / LOG).open("ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     return Launched(run, process, told)
+
+
+def launcher(run: TrainingRun, accelerate_file: Path) -> list[str]:
+    """What starts the ranks: accelerate leaves several processes on a CPU to MPI, so that torchrun starts those."""
+    if run.device == "cpu" and run.num_processes > 1:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+        return [*torchrun, str(run.num_processes)]
+    return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(accelerate_file)]
 
 
 class _Told:

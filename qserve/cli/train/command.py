@@ -15,7 +15,7 @@ from qserve.cli.options.training import training_options, training_request
 from qserve.cli.state import state_folder
 from qserve.cli.train.fitting import default_precision, fitting_request, need_trl
 from qserve.cli.train.follow import follow, say_end
-from qserve.cli.train.options import METHODS, TrainFlags, completed, run_options
+from qserve.cli.train.options import METHODS, TrainFlags, completed, devices_of, run_options, source_at
 from qserve.cli.up.recording import without_secrets
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
@@ -23,6 +23,7 @@ from qserve.errors import UsageError
 from qserve.hub import resolve
 from qserve.planner.training import TrainingJob
 from qserve.planner.training.request import Method
+from qserve.training.data.prepare import check_source
 from qserve.training.emit import emitted
 from qserve.training.job import TrainingRun
 
@@ -53,12 +54,15 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
     checkpoint = resolve(model)
     values["precision"] = values["precision"] or default_precision(hardware, values["zero_stage"])
     request = completed(training_request({**values, "method": cast("Method", method)}), hardware, emit=emit)
-    devices = hardware.devices or (hardware.cpu_device,)
+    flags, devices = TrainFlags(values), devices_of(hardware, values["gpus"])
+    flags.check(request)
+    output = _output(values, method)
+    if emit is None:
+        check_source(source_at(values["data"]), method)
     ram_bytes = hardware.ram_available_bytes if emit is None else None
     job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
     job, plan = fitting_request(job, values["auto"], values["data"], checkpoint.messages, elsewhere=emit is not None)
-    output = _output(values, method)
-    made = TrainFlags(values).run(job.request, str(checkpoint.folder or model), output, hardware)
+    made = flags.run(job.request, str(checkpoint.folder or model), output, devices)
     run = replace(made, plan=plan.to_json())
     if emit is not None:
         click.echo(emitted(run, emit))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -11,13 +11,13 @@ from typing import Any, TypeVar, cast
 import click
 
 from qserve.cli.options.numbers import Count, FiniteRange
-from qserve.core.hardware import Hardware
+from qserve.core.hardware import Device, Hardware
 from qserve.errors import MissingExtra, UsageError
 from qserve.planner.training import TrainingRequest
 from qserve.training.emit import FRAMEWORKS
 from qserve.training.job import DataSource, RewardSource, SaveAs, Schedule, TrainingRun
 
-__all__ = ["METHODS", "TrainFlags", "completed", "run_options", "source_at"]
+__all__ = ["METHODS", "TrainFlags", "completed", "devices_of", "run_options", "source_at"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -30,6 +30,7 @@ _OPTIONS = (
     click.option("--eval-data", help="Likewise, to evaluate on [a share of the prompts is held out]."),
     click.option("--eval-share", type=_SHARE, default=0.05, show_default=True, help="Share of prompts held out."),
     click.option("--max-broken", type=_SHARE, default=0.01, show_default=True, help="Share of rows that may be bad."),
+    click.option("--gpus", type=_STEPS, help="Cards of this machine to train on [all]; without one: processes [1]."),
     click.option("--output", type=_FOLDER, help="Folder for model, checkpoints and configuration [below --state-dir]."),
     click.option("--max-steps", type=_STEPS, help="Optimizer steps [by --epochs]."),
     click.option("--epochs", type=FiniteRange(0, min_open=True), default=1.0, show_default=True),
@@ -77,15 +78,9 @@ class TrainFlags:
 
     values: dict[str, Any]
 
-    def run(self, request: TrainingRequest, model: str, output: Path, hardware: Hardware) -> TrainingRun:
-        """The run that they describe. Raises UsageError for what contradicts each other."""
+    def run(self, request: TrainingRequest, model: str, output: Path, devices: Sequence[Device]) -> TrainingRun:
+        """The run that they describe, on `devices` as they were planned."""
         values = self.values
-        if values["data"] is None:
-            raise UsageError(
-                f"qserve train {request.method} needs --data: a file of rows, a folder, or a data set's id"
-            )
-        num_cards = len(hardware.devices)
-        self._refuse(request)
         return TrainingRun(
             request=request,
             model=source_at(model),
@@ -94,8 +89,8 @@ class TrainFlags:
             output=output,
             schedule=Schedule(**{name: values[name] for name in Schedule.__dataclass_fields__}),
             seed=values["seed"],
-            device="cuda" if num_cards else "cpu",
-            num_processes=max(1, _trainers(request, num_cards)),
+            device="cpu" if devices[0].kind == "cpu" else "cuda",
+            num_processes=max(1, _trainers(request, len(devices))),
             center_rewards=values["center_rewards"],
             label_smoothing=values["label_smoothing"],
             save_as=cast("SaveAs", values["save_as"]),
@@ -105,8 +100,11 @@ class TrainFlags:
             packing=values["packing"],
         )  # fmt: skip
 
-    def _refuse(self, request: TrainingRequest) -> None:
+    def check(self, request: TrainingRequest) -> None:
+        """Raises UsageError for flags that contradict each other, and for data that can't be read."""
         values, method = self.values, request.method
+        if values["data"] is None:
+            raise UsageError(f"qserve train {method} needs --data: a file of rows, a folder, or a data set's id")
         only: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
             ("--patience", values["patience"] is not None, ("reward",)),
             ("--center-rewards", values["center_rewards"] is not None, ("reward",)),
@@ -130,6 +128,20 @@ class TrainFlags:
             )
         if values["save_as"] == "reward-head" and request.tuning in ("lora", "qlora"):
             raise UsageError("--save-as reward-head is a whole model's layout; adapters are saved as PEFT has them")
+
+
+def devices_of(hardware: Hardware, count: int | None) -> tuple[Device, ...]:
+    """The cards that train and generate, or so many shares of the RAM, one a process.
+
+    Raises UsageError where so many cards are not here.
+    """
+    if hardware.devices:
+        if count is not None and count > len(hardware.devices):
+            raise UsageError(f"--gpus is {count}, but this machine has {len(hardware.devices)}")
+        return hardware.devices[:count]
+    cpu, share = hardware.cpu_device, count or 1
+    each = replace(cpu, total_bytes=cpu.total_bytes // share, used_by_others_bytes=cpu.used_by_others_bytes // share)
+    return (each,) * share
 
 
 def _trainers(request: TrainingRequest, num_cards: int) -> int:

@@ -3,79 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.memory.kv import kv_bytes_per_token
 from qserve.planner.plan import Term
 from qserve.planner.training import activations
-from qserve.planner.training.constants import (
-    ASLEEP,
-    EIGHT_BIT_STATE_BYTES,
-    ENGINE_OVERHEAD,
-    FRAGMENTATION,
-    LAYER_BYTES,
-    LOGIT_BYTES,
-    NCCL,
-    PRECISIONS,
-    RUNTIME,
-    RUNTIME_ON_CPU,
-)
+from qserve.planner.training.constants import ASLEEP, ENGINE_OVERHEAD, FRAGMENTATION, LAYER_BYTES, LOGIT_BYTES
+from qserve.planner.training.cpu_memory import cpu_phases
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.plan import CardMemory
 from qserve.planner.training.request import TrainingRequest, VllmBeside
-from qserve.planner.training.states import States, states_of
+from qserve.planner.training.resident import Run, band_term, environment_terms, resident_terms, term
 
 __all__ = ["Run", "engine_card", "engine_need_bytes", "host_bytes", "trainer_card"]
 
 _MEMTRACKER = "measured with torch's MemTracker, tests/tiny/training/test_memory.py"
-_ZERO = "ZeRO, https://arxiv.org/abs/1910.02054, table 1"
-
-
-@dataclass(frozen=True)
-class Run:
-    """A request with its models and the number of trainer ranks."""
-
-    request: TrainingRequest
-    models: tuple[TrainedModel, ...]
-    num_ranks: int
-
-    @property
-    def trained(self) -> tuple[TrainedModel, ...]:
-        return tuple(model for model in self.models if model.tuning is not None)
-
-    def states(self) -> tuple[tuple[TrainedModel, States], ...]:
-        return tuple((model, states_of(model, self.request, self.num_ranks)) for model in self.models)
 
 
 def trainer_card(run: Run, device: Device) -> CardMemory:
-    """Memory of a card that trains, in the phase that needs most."""
-    resident = _resident(run) + _environment(run, device)
-    backward = resident + _beside(run, device, asleep=True) + _gathered(run) + _backward(run, device)
-    phases = {
-        "backward": backward + _fragmentation(run, device, device.total_bytes - _sum(backward)),
-        "step": resident + _beside(run, device, asleep=True) + _step(run, device),
-    }
-    if run.request.vllm is not None and run.request.vllm.mode == "colocated":
-        phases["rollout"] = resident + _beside(run, device, asleep=False)
+    """Memory of a card that trains, in the phase that needs most; or of a CPU's process, where nothing is sharded."""
+    is_plain_cpu = device.kind == "cpu" and run.request.zero_stage == 0
+    phases = cpu_phases(run, device) if is_plain_cpu else _phases(run, device)
     sums = {name: _sum(terms) for name, terms in phases.items()}
     worst = max(sums, key=lambda name: sums[name])
     terms = phases[worst]
-    kept = tuple(term for term in terms if term.high_bytes)
-    every = {term.name: term for other in phases.values() for term in other if term.high_bytes}
-    others = tuple(term for name, term in every.items() if name not in {term.name for term in kept})
+    kept = tuple(one for one in terms if one.high_bytes)
+    every = {one.name: one for other in phases.values() for one in other if one.high_bytes}
+    others = tuple(one for name, one in every.items() if name not in {one.name for one in kept})
     return CardMemory(device.name, "trainer", device.total_bytes, worst, sums, kept, others)
 
 
+def _phases(run: Run, device: Device) -> dict[str, tuple[Term, ...]]:
+    resident = resident_terms(run) + environment_terms(run, device)
+    backward = resident + _beside(run, device, asleep=True) + _gathered(run) + _backward(run, device)
+    phases = {
+        "backward": backward + _fragmentation(run, device, device.total_bytes - _sum(backward)),
+        "step": resident + _beside(run, device, asleep=True) + _step(run),
+    }
+    if run.request.vllm is not None and run.request.vllm.mode == "colocated":
+        phases["rollout"] = resident + _beside(run, device, asleep=False)
+    return phases
+
+
 def _sum(terms: Iterable[Term]) -> int:
-    return sum(term.num_bytes for term in terms)
+    return sum(one.num_bytes for one in terms)
 
 
 def engine_card(run: Run, vllm: VllmBeside, spec: ModelSpec, device: Device) -> CardMemory:
     """Memory of a card that only generates: what vLLM claims, spent or not."""
     claim = round(vllm.gpu_memory_utilization * device.total_bytes)
-    terms = (_claim(vllm, device), _term("others", device.used_by_others_bytes, "held by other processes", "driver"))
+    terms = (_claim(vllm, device), term("others", device.used_by_others_bytes, "held by other processes", "driver"))
     return CardMemory(
         device.name, "engine", device.total_bytes, "rollout", {"rollout": claim}, tuple(t for t in terms if t.num_bytes)
     )
@@ -98,11 +76,6 @@ def host_bytes(run: Run) -> int:
     return offloaded + max(1, engines) * run.models[0].base_bytes(2)
 
 
-def _resident(run: Run) -> tuple[Term, ...]:
-    """Weights, gradients, optimizer and communication buckets of every model."""
-    return tuple(term for model, states in run.states() for term in _state_terms(run, model, states))
-
-
 def _gathered(run: Run) -> tuple[Term, ...]:
     """What ZeRO-3 holds whole while it computes; the models compute one after the other."""
     states = [states for _, states in run.states()]
@@ -110,58 +83,7 @@ def _gathered(run: Run) -> tuple[Term, ...]:
     high = max(state.gathered_high_bytes for state in states)
     how = "two layers (at work, prefetched) and the larger of embedding and lm_head, whole"
     source = "DeepSpeed stage 3; high: stage3_max_live_parameters 1e9"
-    return (_term("gathered", expected, how, source, expected, high),)
-
-
-def _state_terms(run: Run, model: TrainedModel, states: States) -> Iterable[Term]:
-    request, precision, role = run.request, PRECISIONS[run.request.precision], model.role
-    stage, ranks = request.zero_stage, run.num_ranks
-    by = {limit: f" / {ranks} ranks" if stage >= limit and ranks > 1 else "" for limit in (1, 2, 3)}
-    count, trained = _billions(model.parameters), _billions(model.trainable)
-    width = precision.weight_bytes if model.tuning == "full" else precision.frozen_bytes
-    how = f"{count} parameters × {width} B{by[3]}"
-    if model.quantization is not None:
-        how = f"{count} parameters as {model.quantization.scheme}, embeddings and norms in 16 bit{by[3]}"
-    if model.tuning in ("lora", "qlora"):
-        how += f" + adapters {trained}"
-    if model.tuning == "full" and precision.cast_bytes:
-        how += f" + {precision.cast_bytes} B that autocast keeps"
-    yield _term(f"weights ({role})", states.weights_bytes, how, _ZERO)
-    if model.tuning is None:
-        return
-    how = f"{trained} trained × {precision.gradient_bytes} B{by[2]}"
-    yield _term(f"gradients ({role})", states.gradients_bytes, how, _ZERO)
-    yield _term(f"optimizer ({role})", states.optimizer_bytes, _optimizer_formula(run, trained) + by[1], _ZERO)
-    how = "gradients on their way through NCCL: DDP copies them all, ZeRO has one buffer of 5e8 elements"
-    yield _term(f"buckets ({role})", states.buckets_bytes, how, "DeepSpeed reduce_bucket_size; DDP's flat buckets")
-
-
-def _optimizer_formula(run: Run, trained: str) -> str:
-    precision, name = PRECISIONS[run.request.precision], run.request.optimizer
-    master = f"{precision.master_bytes} B fp32 master + " if precision.master_bytes else ""
-    states = {
-        "adamw": f"2 × {precision.state_bytes} B",
-        "adamw-fused": f"2 × {precision.state_bytes} B",
-        "adamw-8bit": f"2 × {EIGHT_BIT_STATE_BYTES:.3f} B, embeddings 2 × 4 B",
-        "adafactor": "rows + columns only",
-        "lion": f"{precision.state_bytes} B",
-        "sgd": "no state",
-    }[name]
-    return f"{trained} trained × ({master}{name}: {states})"
-
-
-def _environment(run: Run, device: Device) -> tuple[Term, ...]:
-    band, how = RUNTIME, "CUDA context, cuBLAS, loaded kernels"
-    if device.kind == "cpu":
-        band, how = RUNTIME_ON_CPU, "Python with torch, transformers and TRL"
-    low, expected, high = int(band.low), int(band.expected), int(band.high)
-    if run.request.runtime_bytes is not None:
-        low = expected = high = run.request.runtime_bytes
-    terms = [_term("runtime", expected, how, band.source, low, high)]
-    if run.num_ranks > 1 and device.kind != "cpu":
-        terms.append(_band_term("nccl", "communicators", NCCL.expected, NCCL.low, NCCL.high, NCCL.source))
-    terms.append(_term("others", device.used_by_others_bytes, "held by other processes", "driver"))
-    return tuple(terms)
+    return (term("gathered", expected, how, source, expected, high),)
 
 
 def _backward(run: Run, device: Device) -> tuple[Term, ...]:
@@ -172,20 +94,20 @@ def _backward(run: Run, device: Device) -> tuple[Term, ...]:
     logits = activations.logits_bytes(model, request, on_cpu=on_cpu)
     if model.tuning == "head":
         how = f"{tokens} tokens × (6 · intermediate + 4 · hidden): no graph over frozen weights"
-        return (_term("activations", activations.forward_bytes(model, request), how, "one layer's forward pass"),)
+        return (term("activations", activations.forward_bytes(model, request), how, "one layer's forward pass"),)
     if not request.gradient_checkpointing:
         per_token = round(activations.layer_bytes_per_token(model, request))
         layers = model.spec.num_hidden_layers
         how = f"{tokens} tokens × {layers} layers × {per_token} B ({_layer_formula(model, request)})"
-        saved = _term("activations", activations.saved_bytes(model, request), how, _MEMTRACKER)
+        saved = term("activations", activations.saved_bytes(model, request), how, _MEMTRACKER)
         return (saved, _logits_term(model, request, logits))
     kept = activations.checkpoint_bytes(model, request)
     how = f"{tokens} tokens × {model.spec.num_hidden_layers} layers × 2 · hidden {model.spec.hidden_size}"
-    terms = [_term("activations", kept, how, "Chen et al. 2016, https://arxiv.org/abs/1604.06174")]
+    terms = [term("activations", kept, how, "Chen et al. 2016, https://arxiv.org/abs/1604.06174")]
     recomputed = activations.recompute_bytes(model, request)
     if recomputed > logits:  # the loss is over when the first layer is recomputed: the larger of the two counts
         how = f"{tokens} tokens × one layer ({_layer_formula(model, request)}) + 6 · intermediate of gradients"
-        terms.append(_term("recomputed layer", recomputed, how, _MEMTRACKER))
+        terms.append(term("recomputed layer", recomputed, how, _MEMTRACKER))
     else:
         terms.append(_logits_term(model, request, logits))
     return tuple(terms)
@@ -224,20 +146,14 @@ def _logits_term(model: TrainedModel, request: TrainingRequest, num_bytes: int) 
         if per == LOGIT_BYTES["rl-fp32"] and not request.tiled_loss
         else num_bytes
     )
-    return _term("logits", num_bytes, how, _MEMTRACKER, low, num_bytes)
+    return term("logits", num_bytes, how, _MEMTRACKER, low, num_bytes)
 
 
-def _step(run: Run, device: Device) -> tuple[Term, ...]:
-    """Temporaries of the optimizer step; the optimizers of policy and critic step one after the other.
-
-    torch takes one tensor after the other on a CPU (no foreach), so that its temporaries are of one tensor.
-    """
+def _step(run: Run) -> tuple[Term, ...]:
+    """Temporaries of the optimizer step; the optimizers of policy and critic step one after the other."""
     temporaries = max(states.step_bytes for _, states in run.states())
-    if device.kind == "cpu" and run.request.zero_stage == 0:
-        trained = [tensor for model in run.trained for tensor in model.trained_tensors]
-        temporaries = min(temporaries, 4 * max(tensor.num_elements // tensor.repeat for tensor in trained))
     how = "fp32 copies of 16-bit gradients, and sqrt of the second moment (foreach AdamW)"
-    return (_term("optimizer step", temporaries, how, "torch.optim._multi_tensor_adamw; DeepSpeed stage 1 to 3"),)
+    return (term("optimizer step", temporaries, how, "torch.optim._multi_tensor_adamw; DeepSpeed stage 1 to 3"),)
 
 
 def _fragmentation(run: Run, device: Device, left_bytes: int) -> tuple[Term, ...]:
@@ -254,7 +170,7 @@ def _fragmentation(run: Run, device: Device, left_bytes: int) -> tuple[Term, ...
     capped = max(0, min(round(full), left_bytes))
     how = f"{FRAGMENTATION.expected} × the bytes of {length} tokens a sequence (mean length), at most what is left"
     expected = capped if request.mean_length else 0
-    return (_term("fragmentation", expected, how, FRAGMENTATION.source, 0, capped),)
+    return (term("fragmentation", expected, how, FRAGMENTATION.source, 0, capped),)
 
 
 def _beside(run: Run, device: Device, *, asleep: bool) -> tuple[Term, ...]:
@@ -263,23 +179,11 @@ def _beside(run: Run, device: Device, *, asleep: bool) -> tuple[Term, ...]:
         return ()
     if asleep and vllm.sleep:
         how = "context, graphs and buffers of the sleeping engine"
-        return (_band_term("vllm", how, ASLEEP.expected, ASLEEP.low, ASLEEP.high, ASLEEP.source),)
+        return (band_term("vllm", how, ASLEEP.expected, ASLEEP.low, ASLEEP.high, ASLEEP.source),)
     return (_claim(vllm, device),)
 
 
 def _claim(vllm: VllmBeside, device: Device) -> Term:
     claim = round(vllm.gpu_memory_utilization * device.total_bytes)
     how = f"gpu_memory_utilization {vllm.gpu_memory_utilization} × the card's total, free or not"
-    return _term("vllm", claim, how, "vLLM: requested memory = total × gpu_memory_utilization")
-
-
-def _band_term(name: str, how: str, expected: float, low: float, high: float, source: str) -> Term:
-    return _term(name, round(expected), how, source, round(low), round(high))
-
-
-def _term(name: str, num_bytes: int, how: str, source: str, low: int | None = None, high: int | None = None) -> Term:
-    return Term(name, num_bytes, how, source, num_bytes if low is None else low, num_bytes if high is None else high)
-
-
-def _billions(count: int) -> str:
-    return f"{count / 1e9:.2f} B" if count >= 1e8 else f"{count / 1e6:.2f} M"
+    return term("vllm", claim, how, "vLLM: requested memory = total × gpu_memory_utilization")

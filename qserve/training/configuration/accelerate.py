@@ -29,6 +29,8 @@ def accelerate_configuration(run: TrainingRun) -> dict[str, Any]:
         "num_processes": run.num_processes,
         "use_cpu": run.device == "cpu",
     }
+    if run.device == "cuda":
+        made["gpu_ids"] = ",".join(map(str, range(run.num_processes)))
     if request.zero_stage:
         made["deepspeed_config"] = _deepspeed(run)
     return made

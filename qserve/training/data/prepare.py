@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from qserve.training.data.read import rows_in
 from qserve.training.data.rows import RowError, answers_of, preference_of, prompt_of
 from qserve.training.job import DataSource
 
-__all__ = ["PreparedData", "prepare", "prepared", "source_of"]
+__all__ = ["PreparedData", "check_source", "prepare", "prepared", "source_of"]
 
 _SHOWN = 5
+_CHECKED = 20
 _KEPT_BROKEN = 1000
 # Below this many rows a share of broken ones says little: one is told, not refused.
 _LEAST_BROKEN = 2
@@ -68,6 +70,28 @@ def prepare(source: DataSource, trainer: str, folder: Path, run_folder: Path) ->
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
     return about
+
+
+def check_source(path: str, method: str) -> None:
+    """The first rows of what is to be read, before anything is planned.
+
+    Raises UsageError where nothing is there, or none of them can be trained on by `method`.
+    """
+    convert = _CONVERTERS["sft" if method in ("lora", "qlora") else method]
+    broken: list[str] = []
+    for raw in islice(rows_in(path), _CHECKED):
+        try:
+            if raw.error is not None:
+                raise RowError(raw.error)
+            convert(raw.data)
+        except RowError as error:
+            broken.append(f"{raw.place}: {error}")
+        else:
+            return
+    if not broken:
+        raise UsageError(f"{path} holds no row")
+    told = "".join(f"\n  {line}" for line in broken[:_SHOWN])
+    raise UsageError(f"none of the first {len(broken)} rows can be trained on by {method}:{told}")
 
 
 def prepared(run_folder: Path) -> PreparedData | None:

@@ -34,6 +34,7 @@ class Recorded:
 
     args: Any
     state: Any
+    accelerator: Any
     _signature_columns: list[str] | None
     _is_saving = False
 
@@ -74,6 +75,7 @@ class Recorded:
         finally:
             self._is_saving = False
             self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()  # each process writes its share of the checkpoint
         if self.args.should_save:
             _rename(folder, f"checkpoint-{self.state.global_step}")
             best = self.state.best_global_step
@@ -85,6 +87,7 @@ class Recorded:
                 best_model_checkpoint=self.state.best_model_checkpoint,
                 use_mtime=True,
             )
+        self.accelerator.wait_for_everyone()
 
 
 def _rename(folder: Path, name: str) -> None:

@@ -37,8 +37,9 @@ def main(job_file: Path) -> int:
 def train(run: TrainingRun, events: EventLog) -> None:
     """Raises whatever the libraries raise."""
     began_s = time.monotonic()
-    from qserve.training.process.trainers import make_trainer
+    from qserve.training.process.trainers import make_trainer, trainer_class
 
+    trainer_class(run.trainer)  # loads it: what is measured from here on is the run's own
     memory = PeakMemory(run.device)
     events.tell("imported", seconds=round(time.monotonic() - began_s, 2), baseline_bytes=memory.baseline_bytes)
     stop = StopOnRequest(run.stop_file)

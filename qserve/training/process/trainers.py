@@ -15,35 +15,24 @@ from qserve.training.job import TrainingRun
 from qserve.training.process.recorded import Recorded
 from qserve.training.process.rewards import reward_functions
 
-__all__ = ["make_trainer", "parse_configuration"]
+__all__ = ["make_trainer", "parse_configuration", "trainer_class"]
 
 
-class RewardTrainer(Recorded, trl.RewardTrainer):  # type: ignore[misc]
-    """TRL's."""
-
-
-class SFTTrainer(Recorded, trl.SFTTrainer):  # type: ignore[misc]
-    """TRL's."""
-
-
-class DPOTrainer(Recorded, trl.DPOTrainer):  # type: ignore[misc]
-    """TRL's."""
-
-
-class GRPOTrainer(Recorded, trl.GRPOTrainer):  # type: ignore[misc]
-    """TRL's."""
-
-
-_CONFIGURATIONS = {
-    "reward": trl.RewardConfig, "sft": trl.SFTConfig, "dpo": trl.DPOConfig, "grpo": trl.GRPOConfig,
-}  # fmt: skip
+_NAMES = {"reward": "Reward", "sft": "SFT", "dpo": "DPO", "grpo": "GRPO"}
 
 
 def parse_configuration(trainer: str, file: Path) -> tuple[Any, Any, Any]:
     """(script arguments, TRL's config, model config) by TRL's own parser. Raises ValueError for a field it lacks."""
-    parser = TrlParser((ScriptArguments, _CONFIGURATIONS[trainer], ModelConfig))
+    configuration = getattr(trl, f"{_NAMES[trainer]}Config")
+    parser = TrlParser((ScriptArguments, configuration, ModelConfig))
     parsed = parser.parse_args_and_config(args=["--config", str(file)])
     return parsed[0], parsed[1], parsed[2]
+
+
+def trainer_class(name: str) -> type[Any]:
+    """TRL's trainer behind the mixin. Only it is imported: GRPO's alone brings vLLM and openai, 2 s and 100 MiB."""
+    theirs = getattr(trl, f"{_NAMES[name]}Trainer")
+    return type(theirs.__name__, (Recorded, theirs), {"__doc__": "TRL's."})
 
 
 def make_trainer(run: TrainingRun, callbacks: list[Any]) -> Any:
@@ -56,7 +45,8 @@ def make_trainer(run: TrainingRun, callbacks: list[Any]) -> Any:
         **(args.model_init_kwargs or {}),
     }
     files = {path.stem: str(path) for path in sorted(Path(script.dataset_name).glob("*.jsonl"))}
-    data = load_dataset("json", data_files=files, cache_dir=str(run.folder / "cache"))
+    with args.main_process_first(desc="mapping the data"):  # one process writes the table, all map it
+        data = load_dataset("json", data_files=files, cache_dir=str(run.folder / "cache"))
     test = data["test"] if "test" in data and args.eval_strategy != "no" else None
     if run.schedule.patience is not None and test is not None and run.trainer == "reward":
         callbacks = [*callbacks, EarlyStoppingCallback(run.schedule.patience)]
@@ -82,10 +72,10 @@ def _adapters(model: ModelConfig) -> dict[str, Any]:
 
 def _reward(run: TrainingRun, args: Any, model: ModelConfig, common: dict[str, Any]) -> Any:
     if not run.request.freeze_base:
-        return RewardTrainer(model=model.model_name_or_path, **_adapters(model), **common)
+        return trainer_class("reward")(model=model.model_name_or_path, **_adapters(model), **common)
     frozen = _frozen(model.model_name_or_path, args)
     args.model_init_kwargs = None
-    return RewardTrainer(model=frozen, **common)
+    return trainer_class("reward")(model=frozen, **common)
 
 
 def _frozen(folder: str, args: Any) -> PreTrainedModel:
@@ -111,16 +101,16 @@ def _train_head_in_fp32(run: TrainingRun, model: Any) -> None:
 
 
 def _sft(run: TrainingRun, args: Any, model: ModelConfig, common: dict[str, Any]) -> Any:
-    return SFTTrainer(model=model.model_name_or_path, **_adapters(model), **common)
+    return trainer_class("sft")(model=model.model_name_or_path, **_adapters(model), **common)
 
 
 def _dpo(run: TrainingRun, args: Any, model: ModelConfig, common: dict[str, Any]) -> Any:
-    return DPOTrainer(model=model.model_name_or_path, **_adapters(model), **common)
+    return trainer_class("dpo")(model=model.model_name_or_path, **_adapters(model), **common)
 
 
 def _grpo(run: TrainingRun, args: Any, model: ModelConfig, common: dict[str, Any]) -> Any:
     functions = reward_functions(run.rewards)
-    return GRPOTrainer(model=model.model_name_or_path, reward_funcs=functions, **_adapters(model), **common)
+    return trainer_class("grpo")(model=model.model_name_or_path, reward_funcs=functions, **_adapters(model), **common)
 
 
 _MAKERS: dict[str, Callable[[TrainingRun, Any, ModelConfig, dict[str, Any]], Any]] = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import (
@@ -30,6 +31,7 @@ from qserve.planner.training.activations import (
     recompute_bytes,
 )
 from qserve.planner.training.constants import LOGIT_BYTES
+from qserve.planner.training.cpu_activations import layer_bytes
 from qserve.planner.training.models import cast_of
 
 SHAPE = {
@@ -122,6 +124,68 @@ def _saved(config: Qwen3MoeConfig, length: int) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(input_ids=torch.arange(length)[None] % 64, use_cache=False).logits.float().sum()
     return sum(storage.nbytes() for storage in storages.values())
+
+
+SMALL = {
+    "hidden_size": 80, "intermediate_size": 208, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16,
+    "vocab_size": 64, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def _kept_by_a_layer(request: TrainingRequest, family: str) -> float:
+    """Bytes that each further layer of real modules keeps on a CPU, weights and their 16-bit casts aside."""
+    return (_kept(request, family, 4) - _kept(request, family, 2)) / 2
+
+
+def _kept(request: TrainingRequest, family: str, layers: int) -> int:
+    config = {"qwen2": Qwen2Config, "qwen3": Qwen3Config}[family](num_hidden_layers=layers, num_labels=1, **SMALL)
+    dtype = torch.float32 if request.precision in ("fp32", "amp") else torch.bfloat16
+    model = AutoModelForSequenceClassification.from_config(
+        config, dtype=dtype, attn_implementation=request.attention
+    ).train()
+    if request.tuning == "lora":
+        targets = "all-linear" if request.lora_targets == "all-linear" else ["q_proj", "k_proj", "v_proj", "o_proj"]
+        model = get_peft_model(model, LoraConfig(r=request.rank, target_modules=targets, task_type="SEQ_CLS"))
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    shapes = {tuple(parameter.shape[::-1]) for parameter in model.parameters()}
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights and tuple(tensor.shape) not in shapes:
+            storages[storage.data_ptr()] = storage
+        return tensor
+
+    ids = torch.randint(1, 64, (request.sequences, request.max_length))
+    mask = torch.ones_like(ids)
+    if request.sequences > 1:
+        mask[0, -10:] = 0
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with hooks, torch.autocast("cpu", torch.bfloat16, enabled=request.precision == "amp"):
+        model(input_ids=ids, attention_mask=mask, use_cache=False).logits.float().sum()
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("qwen3", {"precision": "fp32"}),
+        ("qwen2", {"precision": "fp32"}),
+        ("qwen3", {"precision": "fp32", "method": "sft"}),  # one sequence: nothing is padded
+        ("qwen3", {"precision": "fp32", "attention": "eager"}),
+        ("qwen3", {"precision": "fp32", "lora_rank": 4}),
+        ("qwen3", {"precision": "fp32", "lora_rank": 4, "lora_targets": "attention"}),
+        ("qwen3", {"precision": "pure"}),
+        ("qwen3", {"precision": "pure", "lora_rank": 4}),
+        ("qwen3", {"precision": "amp"}),
+    ],
+)
+def test_on_a_cpu_a_layer_keeps_what_is_planned_to_the_byte(family: str, fields: dict[str, Any]) -> None:
+    request = TrainingRequest(**{"method": "reward", "max_length": 50, **fields})
+    config = {**SMALL, "num_hidden_layers": 4, "max_position_embeddings": 512, "model_type": family}
+    config["architectures"] = ["Qwen2ForCausalLM" if family == "qwen2" else "Qwen3ForCausalLM"]
+    model = cast_of(ModelSpec.from_config(config), request)[0]
+    assert _kept_by_a_layer(request, family) == layer_bytes(model, request)
 
 
 def test_a_layer_of_experts_saves_what_is_planned() -> None:

@@ -1,0 +1,84 @@
+"""A training run on a CPU, phase by phase: which tensors live at the same time.
+
+Gradients are dropped after every step, so that activations are at their most before there is one: the peak of the two
+passes is where the loss is computed, or where the last gradient has come. No allocator keeps anything in between.
+"""
+
+from __future__ import annotations
+
+from qserve.core.hardware import Device
+from qserve.planner.plan import Term
+from qserve.planner.training.activations import logits_bytes
+from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
+from qserve.planner.training.cpu_activations import backward_bytes, ends_bytes, kept_bytes, layer_bytes, unkept_bytes
+from qserve.planner.training.models import TrainedModel
+from qserve.planner.training.resident import Run, environment_terms, resident_terms, term
+
+__all__ = ["cpu_phases"]
+
+_PROFILED = "torch's profiler over TRL's own steps, tests/tiny/training/test_methods.py"
+
+
+def cpu_phases(run: Run, device: Device) -> dict[str, tuple[Term, ...]]:
+    """Terms of the passes (backward) and of the optimizer's step."""
+    resident = resident_terms(run) + environment_terms(run, device)
+    accumulates = run.request.gradient_accumulation_steps > 1
+    held = tuple(one for one in resident if accumulates or not one.name.startswith("gradients"))
+    at_loss, at_last = held + _at_loss(run), resident + _at_last_gradient(run)
+    return {"backward": max(at_loss, at_last, key=_sum), "step": resident + _step(run)}
+
+
+def _sum(terms: tuple[Term, ...]) -> int:
+    return sum(one.num_bytes for one in terms)
+
+
+def _at_loss(run: Run) -> tuple[Term, ...]:
+    """All activations, and the larger of the loss and the backward pass through the last layer."""
+    return max((_of_model(run, model) for model in run.trained), key=_sum)
+
+
+def _of_model(run: Run, model: TrainedModel) -> tuple[Term, ...]:
+    request, layers = run.request, model.spec.num_hidden_layers
+    tokens = f"{request.tokens} tokens"
+    if model.tuning == "head":
+        how = f"{tokens} × what one layer computes at once: no graph over frozen weights"
+        return (term("activations", unkept_bytes(model, request), how, _PROFILED),)
+    per_layer = layer_bytes(model, request)
+    backward = backward_bytes(model, request)
+    if request.gradient_checkpointing:
+        how = f"{tokens} × the input of each of {layers} layers"
+        kept, extra = kept_bytes(model, request), ("recomputed layer", per_layer + backward)
+        how_extra = f"{tokens} × one layer ({per_layer // request.tokens} B) and its gradients"
+    else:
+        how = f"{tokens} × {layers} layers × {per_layer // request.tokens} B, operation by operation"
+        kept, extra = layers * per_layer, ("layer gradients", backward)
+        how_extra = f"{tokens} × the gradients of one MLP"
+    kept += ends_bytes(model, request)
+    logits = logits_bytes(model, request, on_cpu=True)
+    if logits > extra[1]:  # the loss is over when the last layer's backward pass begins
+        extra, how_extra = ("logits", logits), "a tile of logits with its gradients, in fp32; of a trained lm_head too"
+    return (term("activations", kept, how, _PROFILED), term(*extra, how_extra, _PROFILED))
+
+
+def _at_last_gradient(run: Run) -> tuple[Term, ...]:
+    """The embedding's gradient comes last and is as large as the embedding, before it is added to what was there."""
+    request, width = run.request, PRECISIONS[run.request.precision].gradient_bytes
+    largest = 0
+    for model in run.trained:
+        spec = model.spec
+        trains_embedding = model.tuning == "full" or model.train_embeddings
+        is_shared = spec.tie_word_embeddings and spec.head.kind == "lm"
+        times = is_shared + (request.gradient_accumulation_steps > 1)
+        largest = max(largest, times * trains_embedding * width * spec.vocab_size * spec.hidden_size)
+    how = "the embedding's gradient, before it is added to lm_head's or to the last micro-batch's"
+    return (term("embedding gradient", largest, how, _PROFILED),)
+
+
+def _step(run: Run) -> tuple[Term, ...]:
+    """torch takes one tensor after the other on a CPU, so that its temporaries are of the largest one."""
+    copies = OPTIMIZERS[run.request.optimizer].cpu_step_copies
+    width = PRECISIONS[run.request.precision].state_bytes
+    trained = [tensor for model in run.trained for tensor in model.trained_tensors]
+    largest = max(tensor.num_elements // tensor.repeat for tensor in trained)
+    how = f"{copies} temporaries of the largest trained tensor"
+    return (term("optimizer step", copies * width * largest, how, _PROFILED),)
