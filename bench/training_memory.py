@@ -94,8 +94,8 @@ def write_data(row: Row, model: Path, folder: Path) -> list[str]:
     lines = []
     for number in range(8):
         length = row.length - _SHORTER * (number % 2)
-        prompt, answer = _text(tokenizer, row.length // 2), _answer(tokenizer, row.length // 2, length)
-        shorter = _answer(tokenizer, row.length // 2, row.length - _SHORTER)
+        prompt, answer = _text(tokenizer, row.length // 2), _answer(tokenizer, row.length // 2, length, "y")
+        shorter = _answer(tokenizer, row.length // 2, row.length - _SHORTER, "z")
         pair = {"prompt": prompt, "chosen": answer, "rejected": shorter}
         lines.append(pair if row.method in ("reward", "dpo") else {"prompt": prompt, "completion": answer})
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -109,10 +109,10 @@ def _text(tokenizer: Any, num_tokens: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": "x" * (num_tokens - around)}]
 
 
-def _answer(tokenizer: Any, num_prompt: int, num_tokens: int) -> list[dict[str, str]]:
+def _answer(tokenizer: Any, num_prompt: int, num_tokens: int, letter: str) -> list[dict[str, str]]:
     prompt = _text(tokenizer, num_prompt)
     around = _length(tokenizer, [*prompt, {"role": "assistant", "content": ""}])
-    return [{"role": "assistant", "content": "y" * (num_tokens - around)}]
+    return [{"role": "assistant", "content": letter * (num_tokens - around)}]
 
 
 def _length(tokenizer: Any, messages: list[dict[str, str]], **flags: Any) -> int:

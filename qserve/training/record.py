@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import platform
 import secrets
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from qserve.runs.retention import Retention
 from qserve.runs.writer import NewRun, RunWriter
 from qserve.training.job import TrainingRun
 from qserve.training.outcome import Outcome
+from qserve.training.quality import quality_in
 from qserve.version import __version__
 
 __all__ = ["TrainingRecord", "document_of"]
@@ -71,7 +73,10 @@ def document_of(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | N
         "curve": _thinned([_point(one) for one in logged]),
         "evaluations": [_evaluation(one) for one in outcome.evaluations][-_MOST_POINTS:],
         "tokens_per_s": _tokens_per_s(logged),
+        "step_s": _median([one["step_s"] for one in logged[1:] if one.get("step_s")]),
+        "flops_per_s": _flops_per_s(run, logged),
         "held_out": dict(outcome.last("held out") or {}),
+        "quality": quality_in(run.folder / "held_out.jsonl") if run.trainer == "reward" else None,
         "check": dict(check) if check else None,
         "configuration": _text(run.folder / "train.yaml"),
     }
@@ -121,6 +126,21 @@ def _tokens_per_s(logged: Sequence[Mapping[str, Any]]) -> float | None:
     tokens = known[-1]["num_tokens"] - known[0]["num_tokens"]
     seconds = sum(one["step_s"] * (one["step"] - before["step"]) for before, one in itertools.pairwise(known))
     return float(tokens / seconds) if seconds > 0 else None
+
+
+def _flops_per_s(run: TrainingRun, logged: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of the model alone, recomputation not counted (MFU's numerator): 2 a parameter and token forward, 2 for the
+    gradient of what it passes on, 2 for that of what is trained. Embeddings that are looked up count as lm_head.
+    """
+    tokens_per_s, model = _tokens_per_s(logged), run.plan.get("model")
+    if tokens_per_s is None or model is None:
+        return None
+    passed_on = 0 if run.request.freeze_base else model["parameters"]
+    return float(2 * (model["parameters"] + passed_on + model["trainable"]) * tokens_per_s)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
 
 
 def _versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from qserve.training.quality import quality_in
 from qserve.units import format_bytes
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def _told(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -
     if held_out:
         share = held_out["right"] / held_out["pairs"]
         lines.append(f"held-out pairs right: {held_out['right']} of {held_out['pairs']} ({share:.1%})")
+        lines += _told_quality(quality_in(run.folder / "held_out.jsonl"))
     if check and "error" in check:
         lines.append(f"reward check: the saved checkpoint could not be scored: {check['error']}")
     elif check:
@@ -99,6 +101,15 @@ def _told(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -
     serve = "--reward" if run.trainer == "reward" else "--model"
     lines.append(f"the model is in {run.output}: qserve up {serve} {run.output}")
     return lines
+
+
+def _told_quality(quality: Mapping[str, Any] | None) -> list[str]:
+    if quality is None or len(quality["by_length"]) < 2:
+        return []
+    buckets = ", ".join(
+        f"{one['shortest']}-{one['longest']} tokens {one['accuracy']:.1%}" for one in quality["by_length"]
+    )
+    return [f"by length: {buckets}; calibration error {quality['calibration']['error']:.3f}"]
 
 
 def _others(plan: Mapping[str, Any]) -> int:

@@ -23,6 +23,14 @@ _EVALUATIONS = (
     Column("step", "step", "count"), Column("loss", "loss", "number"), Column("accuracy", "accuracy", "share"),
     Column("margin", "margin", "number"),
 )  # fmt: skip
+_BY_LENGTH = (
+    Column("tokens", "tokens"), Column("count", "pairs", "count"), Column("accuracy", "accuracy", "share"),
+    Column("low", "at least (95 %)", "share"), Column("high", "at most", "share"),
+)  # fmt: skip
+_CALIBRATION = (
+    Column("between", "how sure"), Column("count", "pairs", "count"), Column("confidence", "confidence", "share"),
+    Column("accuracy", "accuracy", "share"),
+)  # fmt: skip
 _STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
 
 
@@ -41,6 +49,7 @@ def training(report: RunReport) -> Section | None:
     if document["evaluations"]:
         rows = tuple(_row(one, _EVALUATIONS) for one in document["evaluations"])
         blocks.append(Table("evaluations", "Evaluations", _EVALUATIONS, rows, "on held-out rows, by TRL's trainer"))
+    blocks += _quality(document.get("quality"))
     blocks += _checked(document)
     blocks.append(Code("train.yaml", "TRL's configuration", tuple(document["configuration"].splitlines())))
     return Section("training", f"Training: {document['method']}", tuple(blocks))
@@ -62,7 +71,11 @@ def _tiles(document: Mapping[str, Any]) -> list[Tile]:
     if peak and planned:
         tiles.append(Tile("peak memory", peak / planned - 1, "change", "measured against planned"))
     if document["tokens_per_s"]:
-        tiles.append(Tile("tokens per second", document["tokens_per_s"], "rate", "of training, without the first step"))
+        speed = document.get("flops_per_s")
+        remark = f"{speed / 1e12:.3g} TFLOP/s of the model alone" if speed else "of training, without the first step"
+        tiles.append(Tile("tokens per second", document["tokens_per_s"], "rate", remark))
+    if document.get("step_s"):
+        tiles.append(Tile("a step", document["step_s"], "s", "median, without the first"))
     return tiles
 
 
@@ -99,6 +112,25 @@ def _curve(points: list[Mapping[str, Any]]) -> Figure:
     )
     step_s = max(1.0, (times[-1] - times[0]) / max(1, len(times) - 1))
     return Figure(Lines(times, tuple(lines), "number", step_s), table)
+
+
+def _quality(quality: Mapping[str, Any] | None) -> list[Block]:
+    """Of held-out pairs. Documents of earlier releases have none."""
+    if not quality:
+        return []
+    rows = tuple(
+        (f"{one['shortest']:,} to {one['longest']:,}", one["count"], one["accuracy"], one["low"], one["high"])
+        for one in quality["by_length"]
+    )
+    bins = tuple(
+        (f"{one['low']:.2f} to {one['high']:.2f}", one["count"], one["confidence"], one["accuracy"])
+        for one in quality["calibration"]["bins"]
+    )
+    error = f"expected calibration error {quality['calibration']['error']:.3f}: confidence is the margin's sigmoid"
+    return [
+        Table("accuracy by length", "Accuracy by length", _BY_LENGTH, rows, "of held-out pairs, by the longer answer"),
+        Table("calibration", "As sure as it is right?", _CALIBRATION, bins, error),
+    ]
 
 
 def _row(one: Mapping[str, Any], columns: tuple[Column, ...]) -> tuple[Any, ...]:

@@ -10,13 +10,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import socket
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 import torch
+import trl
 
 from qserve.demo import chat_model_path, reward_model_path
 from qserve.demo.preferences import write_held_out
@@ -24,12 +28,14 @@ from qserve.planner.training import TrainingRequest
 from qserve.training.configuration.files import write_configuration
 from qserve.training.data.prepare import prepare
 from qserve.training.job import DataSource, RewardSource, Schedule, TrainingRun
+from qserve.training.outcome import read_events
 from qserve.training.process import recorded
 from qserve.training.process import run as process
 from qserve.training.process.events import EventLog
 from qserve.training.process.failures import failure_of
 
 torch.set_num_threads(1)
+loaded = (trl.RewardTrainer, trl.SFTTrainer, trl.DPOTrainer, trl.GRPOTrainer)  # before any fork
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 PAIRS, RULES = FOLDER / "pairs.jsonl", FOLDER / "rules.yaml"
 failures: dict[str, dict] = {}
@@ -80,10 +86,50 @@ def broken_save(after: int):
     return full
 
 
+def in_child(run: TrainingRun, environment: dict[str, str]) -> int:
+    """Trains `run` in a fork of this process, which has all libraries; its process id."""
+    child = os.fork()
+    if child:
+        return child
+    os.environ.update(environment)
+    try:
+        trained(run)
+    finally:
+        os._exit(int(run.output.name in failures or sys.exc_info()[0] is not None))
+
+
+def by_two_processes(run: TrainingRun) -> None:
+    """Under DDP over gloo, as torchrun would start them."""
+    write_configuration(run, prepare(run.data, run.trainer, run.data_folder, run.folder))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    children = [in_child(run, {**common, "RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1")]
+    if any(os.waitpid(child, 0)[1] for child in children):
+        raise RuntimeError("a process of two failed")
+
+
+def killed_after(run: TrainingRun, step: int) -> None:
+    """By SIGKILL, somewhere after the step is told."""
+    child = in_child(run, {})
+    while not any(one["event"] == "logged" and one["step"] >= step for one in read_events(run.events_file)):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            raise RuntimeError("it ended before it was killed")
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
 def main() -> None:
     write_held_out(PAIRS, 6)
     RULES.write_text("parts:\n  - {name: digits, rule: regex, pattern: '[0-9]'}\n")
     spoken = conversations()
+    # First: a process that has trained alone can't join others.
+    by_two_processes(made("ddp", "reward", steps=6, center_rewards=0.01, num_processes=2))
+    killed = made("killed", "reward", steps=6)
+    killed_after(killed, 3)
+    trained(killed)  # goes on from step 2
     trained(made("reward", "reward", steps=6, gradient_accumulation_steps=2, center_rewards=0.01))
     trained(made("reward-lora", "reward", lora_rank=4))
     trained(made("reward-head", "reward", freeze_base=True, save_as="reward-head"))

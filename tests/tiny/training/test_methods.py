@@ -139,6 +139,19 @@ def test_a_run_that_goes_on_has_the_losses_that_it_would_have_had(runs):
     assert first[:2] == first[2:]
 
 
+def test_killed_and_gone_on_with_it_is_the_run_that_it_would_have_been(runs):
+    assert [one["from_step"] for one in runs.events("killed", "train")] == [0, 2]
+    assert dict(runs.losses("killed")) == dict(runs.losses("full-disk"))
+
+
+def test_two_processes_have_the_losses_of_one(runs):
+    """Half of each batch in each, under DDP over gloo, in fp32."""
+    one, two = (dict(runs.losses(name)) for name in ("reward", "ddp"))
+    assert sorted(two) == [1, 2, 3, 4, 5, 6]
+    assert two == pytest.approx(one, abs=1e-4)
+    assert (runs.folder / "ddp" / "model.safetensors").exists()
+
+
 def called(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "qserve", "train", *arguments]
 
@@ -168,7 +181,7 @@ def wait_for_step(file: Path, step: int, process: subprocess.Popen[str]) -> None
     raise AssertionError(f"no step {step} within {LIMIT_S} s")
 
 
-def test_killed_and_gone_on_with_it_is_the_run_that_it_would_have_been(runs, tmp_path):
+def test_ctrl_c_saves_and_the_same_command_goes_on(runs, tmp_path):
     output, state = tmp_path / "model", tmp_path / "state"
     given = flags(runs, output, state)
     process = subprocess.Popen(
@@ -176,16 +189,19 @@ def test_killed_and_gone_on_with_it_is_the_run_that_it_would_have_been(runs, tmp
     )
     events = output / "run" / "events.jsonl"
     wait_for_step(events, 3, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=LIMIT_S)
+    process.send_signal(signal.SIGINT)
+    told, complaint = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, complaint
+    assert "and saved; --resume goes on" in told
+    (stopped,) = [one["step"] for one in map(json.loads, events.read_text().splitlines()) if one["event"] == "stopped"]
     done = subprocess.run(
         called(*given, "--resume"), capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment()
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    told = [
-        one for one in map(json.loads, events.read_text().splitlines()) if one["event"] == "logged" and "loss" in one
-    ]
-    ours = {one["step"]: one["loss"] for one in told}
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [one["from_step"] for one in lines if one["event"] == "train"] == [0, stopped]
+    assert [one["step"] for one in lines if one["event"] == "logged" and "loss" in one] == list(range(1, 7))
+    ours = {one["step"]: one["loss"] for one in lines if one["event"] == "logged" and "loss" in one}
     assert ours == dict(runs.losses("full-disk"))
     assert "0 of" in done.stdout and "pairs turned around" in done.stdout
     kept = RunStore.open(state / "qserve").trainings()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,31 @@ def test_a_report_sets_measured_beside_planned(store: RunStore) -> None:
     assert "model_name_or_path: demo" in text
     assert "<svg" in to_html(report)
     assert "training" in to_json(report)["sections"]
+
+
+def test_a_report_says_how_good_a_reward_model_is_by_length_and_how_sure(run: TrainingRun, tmp_path: Path) -> None:
+    rows = [
+        {"row": n, "chosen": 1.0 + n % 2, "rejected": 1.5, "chosen_tokens": n, "rejected_tokens": 5}
+        for n in range(1, 41)
+    ]
+    (run.folder / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = TrainingJob("demo", resolve("demo").spec, "none", (HARDWARE.cpu_device,), run.request)
+    store = kept(run, outcome_of(events(run), 0, tmp_path / "log", job), tmp_path / "state")
+    quality = store.trainings()[-1].document["quality"]
+    assert [(one["shortest"], one["longest"], one["count"]) for one in quality["by_length"]] == [
+        (5, 10, 10), (11, 20, 10), (21, 30, 10), (31, 40, 10),
+    ]  # fmt: skip
+    assert all(one["accuracy"] == 0.5 for one in quality["by_length"])
+    text = to_markdown(read_report(store, store.run()))
+    assert "| 11 to 20 | 10 | 50.0 % |" in text
+    assert "expected calibration error 0.122" in text
+
+
+def test_speed_counts_what_is_passed_on_and_what_is_trained(run: TrainingRun, store: RunStore) -> None:
+    document = store.trainings()[-1].document
+    parameters = run.plan["model"]["parameters"]
+    assert document["flops_per_s"] == pytest.approx(6 * parameters * 200)
+    assert document["step_s"] == 0.5
 
 
 def test_the_list_of_runs_names_it(store: RunStore, capsys, monkeypatch) -> None:

@@ -1,0 +1,69 @@
+"""How good a trained reward model is on held-out pairs: by length, by how sure it is, and whether it likes length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from qserve.core.shares import wilson_interval
+from qserve.reward.evaluation.calibration import calibration
+from qserve.reward.evaluation.length_bias import length_bias
+
+__all__ = ["LengthBucket", "buckets_by_length", "quality_in"]
+
+_BUCKETS = 4
+_LEAST_PAIRS = 10
+
+
+@dataclass(frozen=True)
+class LengthBucket:
+    """Pairs whose longer side has from `shortest` to `longest` tokens; `low` and `high` bound the accuracy (95 %)."""
+
+    shortest: int
+    longest: int
+    count: int
+    accuracy: float
+    low: float
+    high: float
+
+
+def quality_in(file: Path) -> dict[str, Any] | None:
+    """Of what process/held_out.py wrote; None where there is nothing."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    if not rows:
+        return None
+    bias = length_bias(
+        [(row["chosen"], row["rejected"]) for row in rows],
+        [(row["chosen_tokens"], row["rejected_tokens"]) for row in rows],
+        [1] * len(rows),
+    )
+    return {
+        "by_length": [asdict(one) for one in buckets_by_length(rows)],
+        "calibration": asdict(calibration([row["chosen"] - row["rejected"] for row in rows])),
+        "length_bias": asdict(bias),
+    }
+
+
+def buckets_by_length(rows: Sequence[Mapping[str, Any]]) -> tuple[LengthBucket, ...]:
+    """Up to four of about as many pairs each, ten at least; pairs of one length stay together."""
+    ordered = sorted(rows, key=_longer)
+    size = max(_LEAST_PAIRS, -(-len(ordered) // _BUCKETS))
+    groups: list[list[Mapping[str, Any]]] = []
+    for row in ordered:
+        if not groups or (len(groups[-1]) >= size and _longer(row) != _longer(groups[-1][-1])):
+            groups.append([])
+        groups[-1].append(row)
+    return tuple(map(_bucket, groups))
+
+
+def _longer(row: Mapping[str, Any]) -> int:
+    return max(int(row["chosen_tokens"]), int(row["rejected_tokens"]))
+
+
+def _bucket(rows: Sequence[Mapping[str, Any]]) -> LengthBucket:
+    right = sum(row["chosen"] > row["rejected"] for row in rows)
+    low, high = wilson_interval(right, len(rows))
+    return LengthBucket(_longer(rows[0]), _longer(rows[-1]), len(rows), right / len(rows), low, high)
