@@ -1,4 +1,4 @@
-"""How good a trained reward model is on held-out pairs: by length, by how sure it is, and whether it likes length."""
+"""How good a trained reward model is on held-out pairs: by length, how sure it is, whether it likes length."""
 
 from __future__ import annotations
 

@@ -59,6 +59,8 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
     output = _output(values, method)
     if emit is None:
         check_source(source_at(values["data"]), method)
+        if devices[0].kind == "cpu":
+            request = replace(request, runtime_bytes=_learned(state_folder(values["state_dir"]), method))
     ram_bytes = hardware.ram_available_bytes if emit is None else None
     job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
     job, plan = fitting_request(job, values["auto"], values["data"], checkpoint.messages, elsewhere=emit is not None)
@@ -71,6 +73,12 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
         run = replace(run, model=_downloaded(checkpoint))
     _refuse_used_output(run, values["resume"])
     sys.exit(_train(run, job, state_folder(values["state_dir"]), hardware))
+
+
+def _learned(state: Path, method: str) -> int | None:
+    from qserve.training.learned import learned_runtime
+
+    return learned_runtime(state, method)
 
 
 def _refuse_described(gpu: str | None, method: str) -> None:

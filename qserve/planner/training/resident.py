@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from qserve.core.hardware import Device
 from qserve.planner.plan import Term
-from qserve.planner.training.constants import EIGHT_BIT_STATE_BYTES, NCCL, PRECISIONS, RUNTIME, RUNTIME_ON_CPU
+from qserve.planner.training.constants import (
+    EIGHT_BIT_STATE_BYTES,
+    NCCL,
+    PRECISIONS,
+    RUNTIME,
+    RUNTIME_ON_CPU,
+    RUNTIME_ON_CPU_OF,
+)
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.request import TrainingRequest
 from qserve.planner.training.states import States, states_of
@@ -78,11 +85,12 @@ def _optimizer_formula(run: Run, trained: str) -> str:
 def environment_terms(run: Run, device: Device) -> tuple[Term, ...]:
     band, how = RUNTIME, "CUDA context, cuBLAS, loaded kernels"
     if device.kind == "cpu":
-        band, how = RUNTIME_ON_CPU, "Python with torch, transformers and TRL"
-    low, expected, high = int(band.low), int(band.expected), int(band.high)
+        band, how = RUNTIME_ON_CPU_OF.get(run.request.method, RUNTIME_ON_CPU), "Python with torch, transformers and TRL"
+    low, expected, high, source = int(band.low), int(band.expected), int(band.high), band.source
     if run.request.runtime_bytes is not None:
         low = expected = high = run.request.runtime_bytes
-    terms = [term("runtime", expected, how, band.source, low, high)]
+        source = "as given, or as earlier runs on this machine had it"
+    terms = [term("runtime", expected, how, source, low, high)]
     if run.num_ranks > 1 and device.kind != "cpu":
         terms.append(band_term("nccl", "communicators", NCCL.expected, NCCL.low, NCCL.high, NCCL.source))
     terms.append(term("others", device.used_by_others_bytes, "held by other processes", "driver"))

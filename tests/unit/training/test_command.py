@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from qserve.cli.train.command import command
 from qserve.cli.train.fitting import fitting_request
-from qserve.cli.train.options import source_at
-from qserve.core.hardware import Device
-from qserve.errors import DoesNotFit
+from qserve.cli.train.options import devices_of, source_at
+from qserve.core.hardware import Device, Hardware
+from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve
 from qserve.planner.training import TrainingJob, TrainingRequest
 from qserve.training.outcome import outcome_of
@@ -48,6 +48,25 @@ def refused(*words: str) -> str:
 )
 def test_what_contradicts_itself_is_refused(words: tuple[str, ...], told: str) -> None:
     assert told in refused(*words)
+
+
+def test_data_is_looked_at_before_anything_is_planned(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, ["sft", "--model", "demo", "--data", "nowhere.jsonl", "--gpu", "none"])
+    assert "there is no file 'nowhere.jsonl'" in str(result.exception)
+    assert not result.output
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"question": "?"}) + "\n")
+    told = refused("reward", "--model", "demo", "--data", str(tmp_path / "pairs.jsonl"))
+    assert "none of the first 1 rows can be trained on by reward:\n  pairs.jsonl:1: has question" in told
+
+
+def test_processes_share_the_ram() -> None:
+    hardware = Hardware((), 8 * GIB, 6 * GIB, 2)
+    (first, second) = devices_of(hardware, 2)
+    assert first == second and first.total_bytes == 4 * GIB
+    card = Device("card", "cuda", 24 * GIB, 0)
+    assert devices_of(Hardware((card, card), 8 * GIB, 6 * GIB, 2), 1) == (card,)
+    with pytest.raises(UsageError, match="--gpus is 3, but this machine has 2"):
+        devices_of(Hardware((card, card), 8 * GIB, 6 * GIB, 2), 3)
 
 
 def test_cards_that_are_not_here_are_for_plans(data: str) -> None:

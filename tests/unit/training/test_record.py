@@ -14,6 +14,7 @@ from qserve.planner.training import TrainingJob, TrainingRequest
 from qserve.report import read_report, to_html, to_json, to_markdown
 from qserve.runs import RunStore
 from qserve.training.job import DataSource, TrainingRun
+from qserve.training.learned import learned_runtime
 from qserve.training.outcome import Outcome, outcome_of
 from qserve.training.record import TrainingRecord
 from qserve.units import GIB, MIB
@@ -113,6 +114,13 @@ def test_speed_counts_what_is_passed_on_and_what_is_trained(run: TrainingRun, st
     parameters = run.plan["model"]["parameters"]
     assert document["flops_per_s"] == pytest.approx(6 * parameters * 200)
     assert document["step_s"] == 0.5
+
+
+def test_the_next_plan_learns_what_the_process_takes(store: RunStore, tmp_path: Path) -> None:
+    assert learned_runtime(tmp_path / "state", "reward") == (600 + 96) * MIB
+    assert learned_runtime(tmp_path / "state", "dpo") is None  # another trainer loads other libraries
+    assert learned_runtime(tmp_path / "elsewhere", "reward") is None
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_the_list_of_runs_names_it(store: RunStore, capsys, monkeypatch) -> None:

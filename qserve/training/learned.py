@@ -1,0 +1,40 @@
+"""What earlier runs on this machine measured of their process, for the next plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qserve.runs import RunStore, StoreUnusable
+from qserve.runs.database import FILE_NAME
+
+__all__ = ["learned_runtime"]
+
+# What a trainer's process takes after its libraries are loaded and beside its tensors: the data's tables, kernels and
+# their code as they are first called, the heap's small blocks. docs/results/training.md.
+_AFTER_LOADING_BYTES = 96 * 1024**2
+
+
+_TRAINERS = {"reward": "reward", "dpo": "dpo", "grpo": "grpo"}
+# Pages that other processes map too count by their share, so that a run beside others measures less.
+_RUNS = 3
+
+
+def learned_runtime(state_folder: Path, method: str) -> int | None:
+    """Bytes of interpreter and libraries before a model, as the last runs of `method`'s trainer on this CPU had them at
+    most, and what comes after; None where there was no such run.
+    """
+    if not (state_folder / FILE_NAME).exists():
+        return None
+    try:
+        documents = [one.document for one in RunStore.open(state_folder).trainings()]
+    except StoreUnusable:
+        return None
+    trainer = _TRAINERS.get(method, "sft")
+    known = [
+        int(document["measured"]["baseline_bytes"])
+        for document in documents
+        if document["job"]["device"] == "cpu"
+        and _TRAINERS.get(document["job"]["request"]["method"], "sft") == trainer
+        and document["measured"].get("baseline_bytes")
+    ]
+    return max(known[-_RUNS:]) + _AFTER_LOADING_BYTES if known else None
