@@ -20,7 +20,6 @@ from pathlib import Path
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 import torch
-import trl
 
 from qserve.demo import chat_model_path, reward_model_path
 from qserve.demo.preferences import write_held_out
@@ -35,7 +34,6 @@ from qserve.training.process.events import EventLog
 from qserve.training.process.failures import failure_of
 
 torch.set_num_threads(1)
-loaded = (trl.RewardTrainer, trl.SFTTrainer, trl.DPOTrainer, trl.GRPOTrainer)  # before any fork
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 PAIRS, RULES = FOLDER / "pairs.jsonl", FOLDER / "rules.yaml"
 failures: dict[str, dict] = {}
@@ -122,9 +120,13 @@ def killed_after(run: TrainingRun, step: int) -> None:
 
 
 def main() -> None:
+    from qserve.training.process.trainers import trainer_class  # not in the rules' process
+
     write_held_out(PAIRS, 6)
     RULES.write_text("parts:\n  - {name: digits, rule: regex, pattern: '[0-9]'}\n")
     spoken = conversations()
+    for name in ("reward", "sft", "dpo", "grpo"):  # before any fork
+        trainer_class(name)
     # First: a process that has trained alone can't join others.
     by_two_processes(made("ddp", "reward", steps=6, center_rewards=0.01, num_processes=2))
     killed = made("killed", "reward", steps=6)
