@@ -36,6 +36,7 @@ from qserve.training.process.failures import failure_of
 torch.set_num_threads(1)
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 PAIRS, RULES = FOLDER / "pairs.jsonl", FOLDER / "rules.yaml"
+CHILD_LIMIT_S = 120
 failures: dict[str, dict] = {}
 
 
@@ -89,6 +90,7 @@ def in_child(run: TrainingRun, environment: dict[str, str]) -> int:
     child = os.fork()
     if child:
         return child
+    signal.alarm(CHILD_LIMIT_S)  # one whose other has died would wait for it
     os.environ.update(environment)
     try:
         trained(run)
