@@ -20,6 +20,10 @@ __all__ = ["Check", "can_chat", "examine", "schemes_of"]
 
 State = Literal["ok", "missing", "warning"]
 _OWN = tuple(engine.name for engine in own_engines())
+# What the compiled kernels (`model/cpu/matrix.c`) and torch's products ask for, as Linux names it.
+_INSTRUCTIONS = (
+    ("AVX2", "avx2"), ("AVX-512", "avx512f"), ("VNNI", "avx512_vnni"), ("bf16", "avx512_bf16"), ("AMX", "amx_bf16"),
+)  # fmt: skip
 # The demo model and its worker need less; anything that people ask for needs more.
 _LEAST_RAM_BYTES = GIB
 # One 8B model in 16 bit.
@@ -101,9 +105,9 @@ def _compiler() -> Check:
     found = compiler_command()
     if found is None:
         return Check(
-            "machine", "compiler", "warning", "none: bf16 runs at half of its speed on the CPU", INSTALL_COMPILER
+            "machine", "compiler", "warning", "none: bf16, int8 and 4 bit run much slower on the CPU", INSTALL_COMPILER
         )
-    return Check("machine", "compiler", "ok", f"{found}, for kernels that bf16 takes on the CPU")
+    return Check("machine", "compiler", "ok", f"{found}, for kernels that bf16, int8 and 4 bit take on the CPU")
 
 
 def _toolchain(packages: Packages) -> Check:
@@ -116,9 +120,7 @@ def _toolchain(packages: Packages) -> Check:
 
 def _cpu_formats(hardware: Hardware) -> str:
     flags = hardware.cpu.flags
-    names = [
-        name for name, flag in (("AVX-512", "avx512f"), ("bf16", "avx512_bf16"), ("AMX", "amx_bf16")) if flag in flags
-    ]
+    names = [name for name, flag in _INSTRUCTIONS if flag in flags]
     model = f" · {hardware.cpu.model_name}" if hardware.cpu.model_name else ""
     return model + (f" · {', '.join(names)}" if names else "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -10,15 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from qserve.engine.transformers.attention.report import attention_report
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.model import packed_linear
 from qserve.model.cpu import kernels
-from qserve.model.cpu.build import _built, why_none
+from qserve.model.cpu.build import _built, library, why_none
 from qserve.model.cpu.dense import DenseBody
-from qserve.model.cpu.linear import takes_bfloat16
+from qserve.model.cpu.linear import CompiledLinear, takes_bfloat16
+from qserve.model.cpu.matrix import Matrix, codes_matrix, int8_matrix
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import choices_of, prompts, running, sequence, tokens_of
 
@@ -153,3 +155,66 @@ async def test_float32_stays_the_librarys(batching: Batching) -> None:
     async with batching() as batcher:
         assert batcher.attention == "sdpa"
         assert "there would be" not in attention_report(batcher._model, batcher.attention)
+
+
+def stored_as(kind: str, weight: torch.Tensor) -> Matrix:
+    """`weight` rounded to a format of 8 or 4 bits."""
+    if kind == "int8":
+        largest = weight.abs().amax(1)
+        made = int8_matrix((weight / largest[:, None] * 127).round().to(torch.int8), largest / 127)
+    else:
+        blocks = weight.view(len(weight), -1, 64)
+        largest = blocks.abs().amax(2)
+        codes = (blocks / largest[..., None] * 7.5 + 7.5).round().to(torch.uint8).view_as(weight)
+        made = codes_matrix(kind, codes, torch.arange(16) / 7.5 - 1, largest)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("num_threads", [0, 3], ids=["OpenMP's threads", "threads of our own"])
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+async def test_steps_over_stored_weights_are_as_close_to_them(kind: str, num_threads: int) -> None:
+    """Prompts and steps of several sequences, against the library with the stored weights in float32."""
+    torch.manual_seed(5)
+    config = Qwen3Config(
+        vocab_size=1000, hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, initializer_range=0.2,
+    )  # fmt: skip
+    exact = Qwen3ForCausalLM(config).eval()
+    rounded, model = Qwen3ForCausalLM(config).eval(), Qwen3ForCausalLM(config).eval()
+    for other in (rounded, model):
+        other.load_state_dict(exact.state_dict())
+    model = model.bfloat16()
+    for name, linear in exact.named_modules():
+        if type(linear) is torch.nn.Linear and name != "lm_head":
+            matrix = stored_as(kind, linear.weight.data)
+            linear.weight.data = matrix.dense()
+            rounded.get_submodule(name).weight.data = matrix.dense()
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, CompiledLinear(matrix))
+    if not kernels.can_attend(32):
+        pytest.skip("this processor has no AVX512-BF16")
+    dense = DenseBody.of(model.get_decoder())
+    assert dense is not None
+    assert dense.layers is not None
+    compiled = library()
+    assert compiled is not None
+    compiled.use_threads(ctypes.c_long(num_threads))
+    try:
+        ours, theirs = [], []
+        async with running(PagedBatcher, model, max_num_batched_tokens=48) as batcher:
+            assert batcher.attention == "compiled"
+            asked = prompts(6, 20)
+            jobs = [choices_of(batcher, sequence(f"r{i}", one, 10, num_logprobs=0)) for i, one in enumerate(asked)]
+            answers = await asyncio.gather(*jobs)
+        rounded = rounded.bfloat16()
+        for library_model in (exact, rounded):  # the batcher has set its own in the config that they share
+            library_model.set_attn_implementation("sdpa")
+        for prompt, choices in zip(asked, answers, strict=True):
+            ids = [*prompt, *(choice.token_id for choice in choices)]
+            true = logprobs(exact, ids, len(prompt))
+            ours.append((torch.tensor([choice.logprob for choice in choices]) - true).abs())
+            theirs.append((logprobs(rounded, ids, len(prompt)) - true).abs())
+        assert torch.cat(ours).mean() <= 1.3 * torch.cat(theirs).mean() + 1e-4
+    finally:
+        compiled.use_threads(ctypes.c_long(0))
