@@ -206,8 +206,8 @@ class Coordinator:
             _log.exception("a gateway process could not be answered")
             channel.refuse(number, ApiError(500, "something broke inside qserve; its log tells more", "internal_error"))
 
-    async def _died(self, role: str, digest: int, death: list[Any]) -> bool:
-        return self._roles[role].deadly.died(digest, tuple(death))
+    async def _died(self, role: str, digest: int, life: list[Any]) -> bool:
+        return self._roles[role].deadly.died(digest, tuple(life))
 
     async def _restart(self) -> Sequence[str] | None:
         return await begun(self._service.restart)

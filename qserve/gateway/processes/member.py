@@ -29,9 +29,9 @@ class _Ticket:
         self._number = number
         role, without, digest, blocks, num_bytes, num_sequences, max_tokens, background = request
         self._replicas = member.roles[role]
-        self._without = [one for one in self._replicas.upstreams if one.name in without]
+        lives = [(name, num_restarts) for name, num_restarts in without]
         self._asked = RoutedRequest(tuple(blocks), num_bytes, num_sequences, max_tokens, digest)
-        self._place = self._replicas.place(self._asked, self._without, background=background)
+        self._place = self._replicas.place(self._asked, lives, background=background)
         self._ended: asyncio.Future[list[int] | None] = asyncio.get_running_loop().create_future()
         self._is_granted = False
         self._task = asyncio.create_task(self._hold())

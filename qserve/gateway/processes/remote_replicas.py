@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
 
 from qserve.gateway.processes.channel import Channel
 from qserve.gateway.relay.replica_set import routed
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
-from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.outstanding import RequestTokens
 
 __all__ = ["RemoteReplicas"]
@@ -34,10 +34,10 @@ class RemoteReplicas(Replicas):
     ) -> RoutedRequest:
         return routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)
 
-    def place(self, asked: RoutedRequest, without: Collection[Upstream] = (), *, background: bool = False) -> _Place:
+    def place(self, asked: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _Place:
         return _Place(self, self._channel, asked, without, background)
 
-    async def died(self, asked: RoutedRequest, death: Hashable) -> bool:
+    async def died(self, asked: RoutedRequest, death: Life) -> bool:
         return bool(await self._channel.ask("died", self.role, asked.digest, death))
 
     def named(self, name: str) -> Upstream:
@@ -51,13 +51,13 @@ class _Place:
     __slots__ = ("_asked", "_background", "_channel", "_number", "_replicas", "_told", "_without", "upstream")
 
     def __init__(
-        self, replicas: RemoteReplicas, channel: Channel, asked: RoutedRequest, without: Collection[Upstream],
+        self, replicas: RemoteReplicas, channel: Channel, asked: RoutedRequest, without: Collection[Life],
         background: bool,
     ) -> None:  # fmt: skip
         self._replicas = replicas
         self._channel = channel
         self._asked = asked
-        self._without = [one.name for one in without]
+        self._without = list(without)
         self._background = background
         self._told: tuple[int, int] | None = None
 

@@ -19,7 +19,7 @@ from qserve.gateway.relay.client import ConnectionBroke, Reply, Unreachable
 from qserve.gateway.relay.ending import EarlyEnd, WorkerGivenUp
 from qserve.gateway.relay.events import EventCutter, count_announcements, count_events
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
-from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.respond import JSON, send_body
 from qserve.gateway.routing.deadly import refusal
 from qserve.gateway.routing.outstanding import RequestTokens
@@ -71,11 +71,12 @@ class Exchange:
         self._streaming = False
         self._is_awaiting = False
         self._queued_s = 0.0
+        self._num_deaths = 0
         self._upstream: Upstream | None = None
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
-        call, tried = self._call, list[Upstream]()
+        call, tried = self._call, list[Life]()
         asked = self._replicas.asked(
             call.path, self._body.data, self._record.model, call.num_sequences, call.max_tokens
         )
@@ -91,24 +92,24 @@ class Exchange:
                 self._record.num_retries += 1
                 self._metrics.count_retry(self._record.worker, error.code)
 
-    async def _seen(self, error: ApiError, asked: RoutedRequest, tried: list[Upstream]) -> tuple[ApiError, bool]:
+    async def _seen(self, error: ApiError, asked: RoutedRequest, tried: list[Life]) -> tuple[ApiError, bool]:
         """What the error comes to, and whether the request ends with it."""
-        upstream = self._upstream
-        if upstream is None:  # it never had a place
+        if self._upstream is None:  # it never had a place
             return error, True
-        if error.code == "worker_died" and await self._replicas.died(asked, self._life):
+        has_died = error.code == "worker_died"
+        if has_died and await self._replicas.died(asked, self._life):
             return (error if self._record.status else refusal()), True
         if self._record.status or error.code not in _ELSEWHERE:
             return error, True
-        if upstream.is_ready or error.code == "worker_died":  # who is not ready is not chosen anyway
-            tried.append(upstream)
-        return error, self._replicas.is_single or (len(tried) > 1 and error.code == "worker_died")
+        tried.append(self._life)
+        self._num_deaths += has_died  # who could not be reached never had it
+        return error, self._replicas.is_single or self._num_deaths > 1
 
     def _num_generated(self) -> int:
         told = self._record.num_generated_tokens
         return self._record.num_events if told is None else told
 
-    async def _ask(self, asked: RoutedRequest, tried: list[Upstream], receive: Receive, send: Send) -> None:
+    async def _ask(self, asked: RoutedRequest, tried: list[Life], receive: Receive, send: Send) -> None:
         """One attempt."""
         record, self._upstream = self._record, None
         background = record.is_background or self._call.is_bulk
@@ -133,7 +134,7 @@ class Exchange:
 
     def _has_place(self, upstream: Upstream) -> None:
         self._upstream, record = upstream, self._record
-        self._life = (upstream.name, upstream.endpoint.num_restarts)
+        self._life = upstream.life
         record.worker = upstream.name
         self._end.watch(upstream.down)
         if self._call.num_sequences:

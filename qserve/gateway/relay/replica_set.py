@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
 
 from qserve.engine.base import WorkerState
 from qserve.gateway.relay.admission import Moved
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
-from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.deadly import DeadlyRequests
 from qserve.gateway.routing.outstanding import RequestTokens
 from qserve.gateway.routing.prefix import prefix_blocks
@@ -66,13 +66,13 @@ class ReplicaSet(Replicas):
         self.deadly.check(asked.digest)
         return asked
 
-    def place(self, asked: RoutedRequest, without: Collection[Upstream] = (), *, background: bool = False) -> _Place:
+    def place(self, asked: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _Place:
         return _Place(self, asked, without, background)
 
-    async def died(self, asked: RoutedRequest, death: Hashable) -> bool:
+    async def died(self, asked: RoutedRequest, death: Life) -> bool:
         return self.deadly.died(asked.digest, death)
 
-    async def choose(self, asked: RoutedRequest, without: Collection[Upstream] = ()) -> Upstream:
+    async def choose(self, asked: RoutedRequest, without: Collection[Life] = ()) -> Upstream:
         """Who is to answer. 503 where nobody can, at once or after a wait for one that restarts; 429 if many wait."""
         if self.is_single:  # the usual case, in the path of every request
             self.upstreams[0].check_ready()
@@ -102,18 +102,18 @@ class ReplicaSet(Replicas):
                 return
             fullest.admission.move_first(free)
 
-    def _chosen_now(self, asked: RoutedRequest, without: Collection[Upstream]) -> Upstream | None:
-        ready = {one.name: one for one in self.upstreams if one.is_ready and one not in without}
+    def _chosen_now(self, asked: RoutedRequest, without: Collection[Life]) -> Upstream | None:
+        ready = {one.name: one for one in self.upstreams if one.is_ready and one.life not in without}
         return ready[self.router.choose(asked.blocks, ready).name] if ready else None
 
-    async def _until_ready(self, without: Collection[Upstream]) -> None:
+    async def _until_ready(self, without: Collection[Life]) -> None:
         self.upstreams[0].admission.check_queue()
         self._num_waiting_for_restart += 1
         deadline_s = time.monotonic() + _RESTART_WAIT_S
         try:
             while self._is_coming(without) and time.monotonic() < deadline_s:
                 await asyncio.sleep(_LOOK_S)
-                if any(one.is_ready and one not in without for one in self.upstreams):
+                if any(one.is_ready and one.life not in without for one in self.upstreams):
                     return
         finally:
             self._num_waiting_for_restart -= 1
@@ -130,9 +130,7 @@ class _Place:
         "_asked", "_background", "_granted_s", "_left", "_num_places", "_prompt", "_replicas", "_without", "upstream",
     )  # fmt: skip
 
-    def __init__(
-        self, replicas: ReplicaSet, asked: RoutedRequest, without: Collection[Upstream], background: bool
-    ) -> None:
+    def __init__(self, replicas: ReplicaSet, asked: RoutedRequest, without: Collection[Life], background: bool) -> None:
         self._replicas = replicas
         self._asked = asked
         self._without = without

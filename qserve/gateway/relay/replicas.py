@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
 from qserve.engine.base import WorkerEndpoint, WorkerState
-from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.outstanding import RequestTokens
 
 __all__ = ["Place", "Replicas", "RoutedRequest"]
@@ -94,11 +94,11 @@ class Replicas:
         """What a request comes to. Raises ApiError 422 for one that is known to end workers."""
         raise NotImplementedError
 
-    def place(self, asked: RoutedRequest, without: Collection[Upstream], *, background: bool) -> Place:
-        """A place for it at one of them, `without` those that were asked already."""
+    def place(self, asked: RoutedRequest, without: Collection[Life], *, background: bool) -> Place:
+        """A place for it at one of them, `without` those that were asked already and were not restarted since."""
         raise NotImplementedError
 
-    async def died(self, asked: RoutedRequest, death: Hashable) -> bool:
+    async def died(self, asked: RoutedRequest, death: Life) -> bool:
         """The request was in flight in this death; whether that is one too many."""
         raise NotImplementedError
 
@@ -107,7 +107,9 @@ class Replicas:
         for upstream in self.upstreams:
             upstream.observe()
 
-    def _is_coming(self, without: Collection[Upstream]) -> bool:
+    def _is_coming(self, without: Collection[Life]) -> bool:
+        """Whether one is being restarted, or will be: the supervisor may not know yet of one that was asked in vain."""
         return not self.is_single and any(
-            one.endpoint.state is WorkerState.RESTARTING for one in self.upstreams if one not in without
+            one.endpoint.state is WorkerState.RESTARTING or (one.is_ready and one.life in without)
+            for one in self.upstreams
         )

@@ -16,7 +16,11 @@ from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClie
 from qserve.gateway.settings import GatewaySettings
 from qserve.wire.errors import ApiError
 
-__all__ = ["Observed", "Upstream", "watch"]
+__all__ = ["Life", "Observed", "Upstream", "watch"]
+
+Life = tuple[str, int]
+"""A worker's name, and how often it had been restarted."""
+
 
 _SCRAPE_TIMEOUT_S = 2.0
 # Measuring gives heap back and reads every page table: not for each of several scrapers.
@@ -55,6 +59,11 @@ class Upstream:
     @property
     def name(self) -> str:
         return self.endpoint.name
+
+    @property
+    def life(self) -> Life:
+        """Tells the process that runs now from the one before a restart."""
+        return self.endpoint.name, self.endpoint.num_restarts
 
     @property
     def is_ready(self) -> bool:

@@ -231,6 +231,22 @@ async def test_who_waits_at_a_replica_that_dies_is_answered_elsewhere(replicas: 
         assert {status for status, _ in await asyncio.gather(*held, *queued)} == {200}
 
 
+async def test_who_can_not_be_reached_was_not_asked(replicas: Start) -> None:
+    """Each of the three goes before the supervisor says so, and comes back: a request waits for the first."""
+    async with replicas() as service:
+        for name in NAMES:
+            service.workers[name].kill()
+        asking = [asyncio.create_task(answer(service, question(f"{at}", chunks=2))) for at in range(4)]
+        await asyncio.sleep(0.3)
+        assert not any(task.done() for task in asking)
+        for endpoint in service.endpoints.values():
+            endpoint.state = WorkerState.RESTARTING
+            endpoint.num_restarts += 1
+        service.workers["chat-0"].start()
+        service.endpoints["chat-0"].state = WorkerState.READY
+        assert {status for status, _ in await asyncio.gather(*asking)} == {200}
+
+
 async def test_who_waits_goes_where_a_place_is_free(replicas: Start) -> None:
     """Two wait behind a long answer, and the others are done: they don't wait for it."""
     async with replicas(max_num_seqs=1) as service:
