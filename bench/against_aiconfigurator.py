@@ -149,8 +149,8 @@ def _beside(case: Case, figures: Any, their: dict[str, float]) -> Iterator[tuple
             yield family, planned[1], other, measured
 
 
-def search(python: str) -> None:
-    """A search of eight H100 for one load by both command lines, three times in turns."""
+def search(python: str, turns: int) -> None:
+    """A search of eight H100 for one load by both command lines, in turns."""
     theirs = [
         str(Path(python).parent / "aiconfigurator"), "cli", "default", "--model-path", "Qwen/Qwen3-32B",
         "--total-gpus", "8", "--system", "h100_sxm", "--backend", "vllm", "--serving-mode", "agg", "--isl", "1000",
@@ -159,7 +159,7 @@ def search(python: str) -> None:
     ours = [sys.executable, "-m", "qserve", "plan", *_LOAD, "--gpu", "h100:8", "--concurrency", "64", "--no-learn",
             "--json"]  # fmt: skip
     taken: dict[str, list[tuple[float, float]]] = {"AIConfigurator": [], "qserve": []}
-    for _ in range(3):
+    for _ in range(turns):
         for who, command in (("AIConfigurator", theirs), ("qserve", ours)):
             taken[who].append(_timed(command))
     for who, values in taken.items():
@@ -187,13 +187,14 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="only every so many of the main rows")
     parser.add_argument("--rows", nargs="+", choices=["main", "throughput", "none"], default=["main", "throughput"])
     parser.add_argument("--search", action="store_true", help="time a whole search of both command lines")
+    parser.add_argument("--turns", type=int, default=3, help="searches of each")
     arguments = parser.parse_args()
     for which in arguments.rows:
         if which != "none":
             print(f"\n{which} rows")
             compare(arguments.python, selected(which, arguments.every))
     if arguments.search:
-        search(arguments.python)
+        search(arguments.python, arguments.turns)
 
 
 if __name__ == "__main__":
