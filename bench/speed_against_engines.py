@@ -2,6 +2,7 @@
 
     python bench/speed_against_engines.py                      # both engines, 0.6B and 1.7B shapes: about 12 minutes
     python bench/speed_against_engines.py --shapes qwen3-0.6b --engines transformers --streams 1 4
+    python bench/speed_against_engines.py --resume             # engines and shapes that the record lacks
     python bench/speed_against_engines.py --again RECORD       # the table of a record, planned by today's code
 
 Random weights in real shapes, served by `qserve up`, loaded by `qserve bench` in closed loops. What the CPU reads and
@@ -246,6 +247,21 @@ def line_of(one: Round) -> str:
     )
 
 
+def keep_if_whole(record: Path, engine: str, shape: str, wanted: int) -> bool:
+    """Whether the record has every round of a subject; where it lacks some, all lines of it are taken out."""
+    lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+
+    def is_of(line: dict[str, Any]) -> bool:
+        told = line.get("round", line)
+        return (told["engine"], told["shape"]) == (engine, shape)
+
+    rounds = [line["round"] for line in lines if "round" in line and is_of(line)]
+    if len({(one["turn"], one["load"]["concurrency"]) for one in rounds}) >= wanted:
+        return True
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines if not is_of(line)))
+    return False
+
+
 def show(record: Path) -> int:
     """Prints the table of a record, planned by this code; how many figures are off by more than is allowed."""
     lines = [json.loads(line) for line in record.read_text().splitlines()]
@@ -328,15 +344,16 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--input-len", type=int, default=64)
     parser.add_argument("--output-len", type=int, default=24)
-    parser.add_argument("--sets", type=int, default=3, help="rounds of every load; the first teaches")
+    parser.add_argument("--sets", type=int, default=2, help="rounds of every load; the first teaches")
     parser.add_argument("--compiled", action="store_true", help="let vLLM compile, which takes minutes on a CPU")
     parser.add_argument("--most-others", type=float, default=0.06, help="of the machine, in a round that counts")
     parser.add_argument("--most-drift", type=float, default=0.08, help="of a rate, over a round that counts")
     parser.add_argument("--most-tries", type=int, default=3, help="of a round")
-    parser.add_argument("--most-minutes", type=float, default=9.0, help="until when rounds are taken again")
+    parser.add_argument("--most-minutes", type=float, default=7.0, help="until when rounds are taken again")
     parser.add_argument("--probe-seconds", type=float, default=0.08, help="for each figure of the CPU")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 10**6)
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "qserve-speed-against-engines.jsonl")
+    parser.add_argument("--resume", action="store_true", help="keep what --out has of whole engines and shapes")
     parser.add_argument("--again", type=Path, metavar="RECORD", help="measure nothing: the table of this record")
     arguments = parser.parse_args()
     if arguments.again:
@@ -346,12 +363,15 @@ def main() -> None:
         arguments.engines.remove("vllm")
     # A benchmark that is told to stop must not leave its servers behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    arguments.out.unlink(missing_ok=True)
+    if not arguments.resume:
+        arguments.out.unlink(missing_ok=True)
     session = Session(arguments)
     with tempfile.TemporaryDirectory(prefix="qserve-speed-") as states:
         for shape in arguments.shapes:
             folder = write_checkpoint(Path(tempfile.gettempdir()) / f"qserve-random-{shape}", shape)
             for engine in arguments.engines:
+                if keep_if_whole(arguments.out, engine, shape, arguments.sets * len(arguments.streams)):
+                    continue
                 subject = Subject(engine, shape, folder, Path(states) / f"{engine}-{shape}", not arguments.compiled)
                 keep_rates(subject.state, session.rates)
                 session.run(subject)

@@ -1,0 +1,47 @@
+"""From the run store to factors on the next plan's steps, over a CPU whose rates moved between two loads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qserve.cli.doctor.measured import keep_rates, measured_speed
+from qserve.cli.options.planning import hardware_of
+from qserve.hub import resolve
+from qserve.planner import PlanRequest, make_plan
+from qserve.planner.speed.estimate import replica_of
+from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.simulate import simulate
+from qserve.planner.speed.terms.cpu import CpuRates
+from qserve.runs.writer import RequestRow
+from tests.unit.runs.kept import GOOD, writer
+
+BEGAN = 1_795_300_000.0
+FAST = CpuRates(40e9, 800e9, 2, linear_ps=((1, 80.0), (256, 800.0)), at_unix_s=BEGAN)
+SLOW = CpuRates(20e9, 400e9, 2, linear_ps=((1, 160.0), (256, 1600.0)), at_unix_s=BEGAN + 600)
+
+
+def test_a_run_teaches_what_it_took_beyond_what_the_cpu_could_do_then(tmp_path: Path) -> None:
+    hardware, checkpoint = hardware_of("none"), resolve("demo")
+    plan = make_plan(checkpoint, hardware, PlanRequest(engine="transformers"))
+    run = writer(tmp_path)
+    run.plan("chat", ("demo",), plan.to_json())
+    for rates, load in ((FAST, Load(60, 40, concurrency=1)), (SLOW, Load(60, 40, concurrency=4))):
+        keep_rates(tmp_path, rates)
+        replica = replica_of(plan, checkpoint.spec, hardware.cpu_device, Measured(rates))
+        steps = CorrectedSteps(replica.steps, StepFactors(((1, 1.3),), ((1, 1.2),)))
+        for one in simulate(steps, replace(load, jitter=0.1), replica.limits).finished:
+            began_ms, e2e_us, ttft_us = 1000 * (rates.at_unix_s + one.arrival_s), 1e6 * one.e2e_s, 1e6 * one.ttft_s
+            run.request(
+                RequestRow(GOOD, round(began_ms), round(e2e_us), 0, round(ttft_us), one.input_tokens,
+                           one.output_tokens, one.output_tokens, f"req-{one.place}")
+            )  # fmt: skip
+    run.close(0)
+    (learned,) = measured_speed(tmp_path, checkpoint, hardware, "none", is_off=False).residuals
+    assert (learned.run, learned.num_requests) == ("20261121-120000-1", 43)
+    assert [size for size, _ in learned.factors.decode] == [1, 4]
+    assert all(factor == pytest.approx(1.3, rel=0.06) for _, factor in learned.factors.decode), learned.factors
+    assert measured_speed(tmp_path, checkpoint, hardware, "none", is_off=True).residuals == ()
