@@ -29,6 +29,7 @@ __all__ = ["CLUSTER_FLAGS", "Cluster", "joined_cluster", "ray_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 CLUSTER_FLAGS = ("ray_ports", "ray_nodes", "min_replicas", "max_replicas", "scale_down_after")
+_PRIVATE = "requests to the nodes are plain HTTP, under a key for each worker: keep them on a private network"
 _OPTIONS = (
     click.option(
         "--ray",
@@ -111,6 +112,7 @@ class Cluster:
         _refuse_served_judges(hosted)
         spread = spread_over(self.nodes, hosted, self.replicas, self.bounds, reward_replicas)
         screen.note(_words(self.nodes))
+        screen.note(_PRIVATE)
         for role, name in checkpoint_names(hosted).items():
             folder = next(one.folder for one in hosted if one.role == role)
             ways = self.survey.find(folder.resolve(), name, self.nodes)
