@@ -8,6 +8,7 @@ from typing import Literal
 
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
+from qserve.detect.attention import attention_kernels
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import engine_checks, why_not_scheme
 from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command
@@ -45,7 +46,7 @@ def examine(hardware: Hardware, packages: Packages, cache: Path, port: int, port
     """Every line of the report, in its order."""
     toolchain = [_toolchain(packages)] if hardware.devices else []
     machine = _machine(hardware, cache, port, port_is_free)
-    return [*machine, *toolchain, *_engines(hardware, packages), *_extras(packages)]
+    return [*machine, *toolchain, *_engines(hardware, packages), *_attention(hardware, packages), *_extras(packages)]
 
 
 def can_chat(hardware: Hardware, packages: Packages) -> bool:
@@ -133,6 +134,15 @@ def _engines(hardware: Hardware, packages: Packages) -> list[Check]:
         state: State = "ok" if reason is None else "missing"
         lines.append(Check("engine", name, state, checks.installed(packages), reason or ""))
     return lines
+
+
+def _attention(hardware: Hardware, packages: Packages) -> list[Check]:
+    """Of each kind of card, what the own engine's attention will be."""
+    kinds = {device.name: device.compute_capability for device in hardware.devices}
+    return [
+        Check("engine", "attention", "ok", f"{name}: {attention_kernels(capability, packages.versions)}")
+        for name, capability in kinds.items()
+    ]
 
 
 def _extras(packages: Packages) -> list[Check]:

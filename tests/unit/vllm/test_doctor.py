@@ -16,6 +16,7 @@ from qserve.cli.doctor.command import hub_cache
 from qserve.cli.doctor.show import show_doctor
 from qserve.cli.main import COMMANDS, cli
 from qserve.core.quantization import SCHEMES
+from qserve.detect.attention import attention_kernels
 from qserve.detect.packages import Packages
 from qserve.units import GIB
 from tests.unit.vllm.builders import hardware
@@ -138,3 +139,18 @@ def test_the_cache_is_the_one_that_models_go_to(monkeypatch, environment, cache)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert str(hub_cache()) == cache
+
+
+@pytest.mark.parametrize(
+    ("capability", "versions", "first", "later"),
+    [
+        ((7, 5), {"flash-attn": "2.8"}, "torch's SDPA over gathered keys", "need compute capability 8.0"),
+        ((8, 9), {"flash-attn-3": "3.0"}, "torch's own flash-attention, then torch's SDPA", "agrees with SDPA"),
+        ((9, 0), {"flash-attn-3": "3.0", "flash-attn": "2.8"}, "flash-attn 3 (3.0), then torch's own", "flash-attn 2"),
+        (None, {}, "torch's SDPA over gathered keys", "need compute capability"),
+    ],
+)
+def test_the_attention_that_will_run_is_named(capability, versions, first, later):
+    told = attention_kernels(capability, versions)
+    assert told.startswith(first)
+    assert later in told

@@ -25,8 +25,8 @@ __all__ = ["Capture", "Forwards", "batch_size_of", "capture_on_card"]
 _log = logging.getLogger("qserve.worker")
 _MAX_CAPTURED = 48
 
-Capture = Callable[[Callable[[], torch.Tensor]], tuple[Callable[[], None], torch.Tensor]]
-"""A forward to what replays it and what its logits will lie in. It is recorded, not run."""
+Capture = Callable[[Callable[[], object]], Callable[[], None]]
+"""A forward to what replays it. It is recorded, not run."""
 
 
 def batch_size_of(num_rows: int) -> int:
@@ -37,12 +37,13 @@ def batch_size_of(num_rows: int) -> int:
     return -(-num_rows // multiple) * multiple
 
 
-def capture_on_card(forward: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+def capture_on_card(forward: Callable[[], object]) -> Callable[[], None]:
     """A CUDA graph; all share one pool of memory, since none runs beside another."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=_pool(), capture_error_mode="thread_local"):
-        logits = forward()
-    return graph.replay, logits
+        forward()
+    replay: Callable[[], None] = graph.replay
+    return replay
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,15 @@ class Forwards:
         *,
         dense: DenseSteps | None,
         capture: Capture | None,
+        max_num_seqs: int,
     ) -> None:
         """`dense`: what runs its layers; None: the library's modules. `capture`: None where nothing is captured."""
+        self._max_rows = batch_size_of(max_num_seqs)
         self._model, self._cache, self._kernel = model, cache, kernel
         self._books, self._dense = books, dense
         self._capture = capture if dense is not None else None
         self._buffers: dict[tuple[int, int], DecodeBuffers] = {}
+        self._logits_of_all: torch.Tensor | None = None  # of what is captured: one for all sizes
         self._captured: OrderedDict[tuple[int, int], _Captured] = OrderedDict()
 
     def buffers(self, num_rows: int, num_pages: int) -> DecodeBuffers:
@@ -98,12 +102,15 @@ class Forwards:
             return captured.logits
         logits = self._run(buffers)
         if self._capture is not None:
-            self._try_to_capture(self._capture, size, buffers)
+            self._try_to_capture(self._capture, size, buffers, logits.shape[1])
         return logits
 
-    def _try_to_capture(self, capture: Capture, size: tuple[int, int], buffers: DecodeBuffers) -> None:
+    def _try_to_capture(self, capture: Capture, size: tuple[int, int], buffers: DecodeBuffers, vocab_size: int) -> None:
         try:
-            replay, logits = capture(lambda: self._run(buffers))
+            if self._logits_of_all is None:
+                self._logits_of_all = torch.empty(self._max_rows, vocab_size, device=self._model.device)
+            logits = self._logits_of_all[: size[0]]
+            replay = capture(lambda: self._run(buffers, logits))
         except Exception as error:
             _log.warning("steps of %d rows can't be captured (%s): they run operation by operation", size[0], error)
             self._capture = None
@@ -113,8 +120,8 @@ class Forwards:
             forgotten, _ = self._captured.popitem(last=False)
             self._buffers.pop(forgotten, None)
 
-    def _run(self, buffers: DecodeBuffers) -> torch.Tensor:
-        """Nothing in it depends on what is in the buffers, so it may be captured and replayed."""
+    def _run(self, buffers: DecodeBuffers, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Logits, in `out` where it is given. Nothing depends on what is in the buffers, so it may be captured."""
         step = PageStep(
             write_index=buffers.write_index(),
             block_table=buffers.block_table,
@@ -126,7 +133,7 @@ class Forwards:
         )
         logits = self._logits(buffers, step)
         buffers.positions.add_(buffers.advance)
-        return logits.float()
+        return logits.float() if out is None else out.copy_(logits)
 
     def _logits(self, buffers: DecodeBuffers, step: PageStep) -> torch.Tensor:
         if self._dense is not None:

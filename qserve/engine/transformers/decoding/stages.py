@@ -46,6 +46,7 @@ class DecodingStages:
             kernel,
             dense=layers.dense,
             capture=layers.capture,
+            max_num_seqs=library.max_num_seqs,
         )
         self._sampler = BatchSampler()
         self._run: DecodeRun | None = None
