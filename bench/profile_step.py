@@ -27,7 +27,7 @@ from bench.gpu_steps.running import batching, random_prompts, wave
 from bench.random_checkpoint import SHAPES, write_checkpoint
 from qserve.core.hardware import Hardware
 from qserve.hub import resolve
-from qserve.model.cpu import kernels
+from qserve.model.cpu import kernels, layers, matrix
 from qserve.model.load import load
 from qserve.planner import Plan, PlanRequest, make_plan
 
@@ -36,6 +36,8 @@ _COMPILED = "compiled: "
 # First match decides. Only operations that call no other are counted, so nothing counts twice.
 KINDS = (
     ("compiled: attention over pages and prompts", f"^{_COMPILED}attend"),
+    ("compiled: whole layers", f"^{_COMPILED}whole"),
+    ("compiled: products (the head)", f"^{_COMPILED}product"),
     ("compiled: norms, SiLU, rotary, residuals", f"^{_COMPILED}"),
     ("packed linear layers", r"mkldnn::_linear_pointwise"),
     ("plain linear layers (the tied head)", r"^aten::(mm|addmm|bmm|linear|mkldnn_linear|_mkldnn_linear|mv)"),
@@ -70,6 +72,8 @@ def annotate() -> None:
     """Compiled kernels are no operations of torch's: without a name the profiler does not see them."""
     for name in ("add_rms_norm", "norm_and_rotate", "silu_and_multiply", "attend", "attend_pages"):
         setattr(kernels, name, record_function(_COMPILED + name)(getattr(kernels, name)))
+    layers._call = record_function(_COMPILED + "whole layers")(layers._call)
+    matrix.Matrix.product = record_function(_COMPILED + "product")(matrix.Matrix.product)
 
 
 def by_kind(recorded: Any) -> Counter[str]:

@@ -14,7 +14,7 @@ into=$(realpath -m "$1"); here=$(realpath "$(dirname "$0")"); root=$(realpath "$
   export PATH="$into/llama/bin:$PATH"
   cmake -S llama_cpp_python-0.3.36/vendor/llama.cpp -B llama.cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
     -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF > cmake.log 2>&1
-  cmake --build llama.cpp --target llama-batched-bench llama-quantize >> cmake.log 2>&1; }
+  cmake --build llama.cpp --target llama-batched-bench llama-quantize ${JOBS:+-j "$JOBS"} >> cmake.log 2>&1; }
 [ -e model-BF16.gguf ] || llama/bin/python "$here/write_gguf.py" checkpoint model-BF16.gguf
 for type in Q8_0 Q4_0; do
   [ -e "model-$type.gguf" ] || llama.cpp/bin/llama-quantize model-BF16.gguf "model-$type.gguf" "$type" > "quantize-$type.log" 2>&1
