@@ -244,7 +244,8 @@ def _explained(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...
 
 def _rows_of(card: CardSpeed) -> str:
     if card.interconnect == "memory":
-        return "[cpu_kernels] of configs/speed.toml, products as qserve doctor --measure found them"
+        rates = "a server's assumed rates" if card.like else "rates and products as qserve doctor --measure found them"
+        return f"[cpu_kernels] of configs/speed.toml, {rates}"
     return f"{card.like or card.name}'s rows in configs/speed_kernels.toml"
 
 

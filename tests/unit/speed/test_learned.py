@@ -183,6 +183,14 @@ def test_weights_in_int8_and_4_bit_take_what_was_measured_of_them() -> None:
         form = gemm_form(card, cpu_format(scheme, rates, costs), 4096, 4096)
         assert form.us(1) == pytest.approx(4096 * 4096 * ps / 1e6, rel=0.1)
     assert cpu_format("bnb-int8", MEASURED, costs) == weight_format("bnb-int8", ()), "none was measured"
+    unknown = CpuRates(40e9, 400e9, 4, is_measured=False)
+    card = cpu_card(Device("a CPU", "cpu", 1 << 34), unknown, costs)
+    one, several = (
+        [gemm_form(card, cpu_format(scheme, unknown, costs), 4096, 4096).us(rows) for scheme in ("bnb-nf4", "bf16")]
+        for rows in (1, 4)
+    )
+    assert one[0] < one[1], "fewer bytes, on a CPU that nobody measured too"
+    assert several[0] < several[1]
 
 
 def test_rates_are_kept_as_they_were_measured() -> None:

@@ -115,7 +115,9 @@ def cpu_card(device: Device, rates: CpuRates, costs: EngineCosts) -> CardSpeed:
 def cpu_format(scheme: str, rates: CpuRates, costs: EngineCosts) -> WeightFormat:
     """How `scheme` runs on this CPU: int8 and 4 bit by products that were measured, else as `weight_format` has it."""
     name = next((name for name, schemes in _CODED_SCHEMES.items() if scheme in schemes), "")
-    return _CODED[name] if name in dict(rates.without(costs.kept_cores).coded_ps) else weight_format(scheme, ())
+    measured = dict(rates.without(costs.kept_cores).coded_ps)
+    is_assumed = not rates.is_measured and f"gemm_{name}" in load("speed")["cpu_kernels"][costs.era]
+    return _CODED[name] if name in measured or is_assumed else weight_format(scheme, ())
 
 
 def _products(told: Mapping[str, float]) -> Products:
