@@ -29,7 +29,7 @@ _GRACE_S = 120.0
 
 # glibc 2.36 finds no place for an aligned block between freed ones of its size: layer by layer the heap grows. Blocks
 # of a MiB and more go back to the system instead. (A card's allocator is set in process/__main__.py.)
-_ON_CPU = {"DS_ACCELERATOR": "cpu", "MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
+_HEAP_ON_CPU = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 Event = dict[str, Any]
 
 
@@ -88,12 +88,12 @@ def launch(run: TrainingRun, job_file: Path, accelerate_file: Path) -> Launched:
 
 def environment(run: TrainingRun) -> dict[str, str]:
     """This process's, on a CPU with the heap's settings that the plan counts on where the user has none."""
-    return {**(_ON_CPU if run.device == "cpu" else {}), **os.environ}
+    return {**(_HEAP_ON_CPU if run.device == "cpu" else {}), **os.environ}
 
 
 def launcher(run: TrainingRun, accelerate_file: Path) -> list[str]:
-    """What starts the ranks: on a CPU accelerate starts neither several processes nor DeepSpeed, torchrun does both."""
-    if run.device == "cpu" and (run.num_processes > 1 or run.request.zero_stage):
+    """What starts the ranks: accelerate leaves several processes on a CPU to MPI, so that torchrun starts those."""
+    if run.device == "cpu" and run.num_processes > 1:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
         return [*torchrun, str(run.num_processes)]
     return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(accelerate_file)]

@@ -185,6 +185,11 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
     """
     if emit is not None:
         return replace(request, tiled_loss=emit == "trl" and request.method != "reward")
+    if request.zero_stage and not hardware.devices:
+        raise UsageError(
+            f"--zero {request.zero_stage} shards over cards, and this run has none; leave it out: with --gpus N each "
+            "of N processes on the CPU holds the whole model"
+        )
     _refuse_what_is_not_installed(request)
     if request.precision == "mixed" and not request.zero_stage and request.tuning == "full" and hardware.devices:
         raise UsageError(

@@ -9,7 +9,7 @@ from typing import Any
 
 from qserve.training.job import TrainingRun
 
-__all__ = ["accelerate_configuration", "deepspeed_configuration"]
+__all__ = ["accelerate_configuration"]
 
 
 def accelerate_configuration(run: TrainingRun) -> dict[str, Any]:
@@ -34,23 +34,6 @@ def accelerate_configuration(run: TrainingRun) -> dict[str, Any]:
     if request.zero_stage:
         made["deepspeed_config"] = _deepspeed(run)
     return made
-
-
-def deepspeed_configuration(run: TrainingRun) -> dict[str, Any] | None:
-    """DeepSpeed's own configuration of a run on a CPU, which accelerate starts no DeepSpeed for; else None."""
-    request = run.request
-    if run.device != "cpu" or not request.zero_stage:
-        return None
-    zero: dict[str, Any] = {"stage": request.zero_stage}
-    if request.zero_stage == 3:
-        zero["stage3_gather_16bit_weights_on_model_save"] = True
-    by_trainer = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    return {
-        **dict.fromkeys((*by_trainer, "gradient_clipping"), "auto"),
-        "bf16": {"enabled": "auto"},
-        "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,
-    }
 
 
 def _deepspeed(run: TrainingRun) -> dict[str, Any]:

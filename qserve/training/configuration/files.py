@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from qserve.training.configuration.accelerate import accelerate_configuration, deepspeed_configuration
-from qserve.training.configuration.trl import DEEPSPEED, beyond_trl, trl_configuration
+from qserve.training.configuration.accelerate import accelerate_configuration
+from qserve.training.configuration.trl import beyond_trl, trl_configuration
 from qserve.training.data.prepare import PreparedData
 from qserve.training.job import TrainingRun
 
@@ -25,9 +24,6 @@ def write_configuration(run: TrainingRun, data: PreparedData) -> tuple[Path, Pat
     lead = [f"Without qserve: {command_without_qserve(run)}", *beyond_trl(run)]
     _write(trl, trl_configuration(run, data.num_train, data.num_eval), lead)
     _write(accelerate, accelerate_configuration(run), ())
-    deepspeed = deepspeed_configuration(run)
-    if deepspeed is not None:
-        (run.folder / DEEPSPEED).write_text(json.dumps(deepspeed, indent=2) + "\n")
     return trl, accelerate
 
 

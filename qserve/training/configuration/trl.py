@@ -11,7 +11,7 @@ from typing import Any
 from qserve.planner.training.constants import OPTIMIZERS
 from qserve.training.job import TrainingRun
 
-__all__ = ["DEEPSPEED", "LEARNING_RATES", "beyond_trl", "num_steps", "trl_configuration"]
+__all__ = ["LEARNING_RATES", "beyond_trl", "num_steps", "trl_configuration"]
 
 # Usual rates of full training and of adapters; a head alone learns like adapters.
 LEARNING_RATES = {"sft": (1e-5, 2e-4), "reward": (1e-5, 1e-4), "dpo": (1e-6, 1e-5), "grpo": (1e-6, 1e-5)}
@@ -20,7 +20,6 @@ _TARGETS = {
     "attention": ["q_proj", "k_proj", "v_proj", "o_proj"],
     "qkv": ["q_proj", "k_proj", "v_proj"],
 }
-DEEPSPEED = "deepspeed.json"
 _LOGS = 1
 _DEFAULT_STEPS = 200
 
@@ -100,7 +99,6 @@ def _batch(run: TrainingRun) -> dict[str, Any]:
         "gradient_checkpointing": request.gradient_checkpointing,
         "bf16": request.precision != "fp32",
         "use_cpu": run.device == "cpu",
-        **({"deepspeed": str(run.folder / DEEPSPEED)} if run.device == "cpu" and request.zero_stage else {}),
     }
 
 

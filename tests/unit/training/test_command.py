@@ -44,6 +44,7 @@ def refused(*words: str) -> str:
         (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--save-as", "reward-head"), "as PEFT has"),
         (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--freeze-base"), "leave --lora-rank out"),
         (("sft", "--model", "demo", "--data", "x", "--freeze-base"), "has none to train"),
+        (("sft", "--model", "demo", "--data", "x", "--zero", "2"), "--zero 2 shards over cards, and this run has none"),
     ],
 )
 def test_what_contradicts_itself_is_refused(words: tuple[str, ...], told: str) -> None:

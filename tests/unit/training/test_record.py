@@ -117,7 +117,7 @@ def test_speed_counts_what_is_passed_on_and_what_is_trained(run: TrainingRun, st
 
 
 def test_the_next_plan_learns_what_the_process_takes(store: RunStore, tmp_path: Path) -> None:
-    assert learned_runtime(tmp_path / "state", "reward") == (600 + 48) * MIB
+    assert learned_runtime(tmp_path / "state", "reward") == (600 + 37) * MIB
     assert learned_runtime(tmp_path / "state", "dpo") is None  # another trainer loads other libraries
     assert learned_runtime(tmp_path / "elsewhere", "reward") is None
     assert not (tmp_path / "elsewhere").exists()
