@@ -103,6 +103,17 @@ def job(**fields) -> TrainingJob:
     return TrainingJob("demo", resolve("demo").spec, None, (card,), request)
 
 
+def test_processes_on_a_cpu_are_offered_no_zero(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())  # DeepSpeed is installed
+    cpu = Device("large", "cpu", int(90 * GIB))
+    request = TrainingRequest("sft", tiled_loss=True, precision="fp32", max_length=512)
+    large = TrainingJob("Qwen/Qwen2-7B", resolve("Qwen/Qwen2-7B").spec, None, (cpu, cpu), request)
+    with pytest.raises(DoesNotFit):
+        fitting_request(large, auto=False, data="d.jsonl")
+    shown = capsys.readouterr().out
+    assert "What would fit" in shown and "--zero" not in shown
+
+
 def test_what_does_not_fit_is_refused_with_commands_that_do(capsys) -> None:
     with pytest.raises(DoesNotFit, match="the run is not started"):
         fitting_request(job(micro_batch=32), auto=False, data="d.jsonl")
