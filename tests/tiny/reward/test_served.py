@@ -86,7 +86,8 @@ def test_a_load_of_rewards_counts_by_the_reward_models_own_tokenizer(service: Se
 def test_both_workers_are_listed_and_measured(service: Service) -> None:
     ready = service.get("/ready").json()
     assert {worker["name"] for worker in ready["workers"]} == {"chat", "reward"}
-    assert {entry["id"] for entry in service.get("/v1/models").json()["data"]} >= {"demo", MODEL}
+    kinds = {entry["id"]: entry["kind"] for entry in service.get("/v1/models").json()["data"]}
+    assert (kinds["demo"], kinds[MODEL]) == ("chat", "reward"), "pages for chats offer no reward model"
     memory = {entry["worker"]: entry for entry in service.get("/v1/qserve/memory").json()["data"]}
     assert memory["reward"]["memory"]["weights_bytes"] > 0
     assert 'worker="reward"' in service.get("/metrics").text

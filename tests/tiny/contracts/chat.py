@@ -1,0 +1,99 @@
+"""Tools and structured output through the unmodified openai client: the same over every engine.
+
+A folder of tests with a fixture `client`, of a service of the demo, takes them by an import.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+__all__ = [
+    "test_a_tool_that_must_be_called_is_called",
+    "test_an_answer_follows_its_schema",
+    "test_made_up_schemas_are_followed",
+    "test_what_no_answer_can_follow_is_refused",
+]
+
+QUESTION: Any = [{"role": "user", "content": "What is 17 + 25?"}]
+PARAMETERS = {
+    "type": "object", "required": ["a", "op"], "additionalProperties": False,
+    "properties": {"a": {"enum": [17, 25]}, "op": {"enum": ["add", "sub"]}},
+}  # fmt: skip
+TOOL: Any = {"type": "function", "function": {"name": "calculator", "description": "Adds.", "parameters": PARAMETERS}}
+NAMED: Any = {"type": "function", "function": {"name": "calculator"}}
+
+_SCALARS = st.sampled_from(
+    [{"type": "boolean"}, {"type": "null"}, {"enum": ["x", "y z"]}, {"enum": [1, 2.5, None]}, {"const": "ok"}]
+)
+
+
+def _objects(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    properties = st.dictionaries(st.sampled_from(["a", "b", "long name", "ключ"]), inner, min_size=1, max_size=3)
+    return properties.map(
+        lambda one: {"type": "object", "properties": one, "required": list(one), "additionalProperties": False}
+    )
+
+
+SCHEMAS = _objects(
+    st.recursive(
+        _SCALARS,
+        lambda inner: _objects(inner) | inner.map(lambda one: {"type": "array", "items": one, "maxItems": 2}),
+        max_leaves=5,
+    )
+)
+
+
+def ask(client: openai.OpenAI, **fields: Any) -> Any:
+    fields = {"model": "demo", "messages": QUESTION, "temperature": 0, "max_tokens": 300, **fields}
+    return client.chat.completions.create(**fields)
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_a_tool_that_must_be_called_is_called(client: openai.OpenAI, choice: Any) -> None:
+    fields = {"tools": [TOOL], "tool_choice": choice, "reasoning_effort": "none"}
+    calls = ask(client, **fields).choices[0].message.tool_calls
+    for call in calls:
+        jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
+    pieces = [
+        piece.function.arguments or "" for chunk in ask(client, stream=True, **fields)
+        for choice in chunk.choices for piece in choice.delta.tool_calls or () if piece.index == 0
+    ]  # fmt: skip
+    assert "".join(pieces) == calls[0].function.arguments
+
+
+def test_an_answer_follows_its_schema(client: openai.OpenAI) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": PARAMETERS, "strict": True}}
+    answer = ask(client, response_format=form, reasoning_effort="none").choices[0]
+    jsonschema.validate(json.loads(answer.message.content), PARAMETERS)
+    assert answer.finish_reason == "stop"
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
+@given(schema=SCHEMAS)
+def test_made_up_schemas_are_followed(client: openai.OpenAI, schema: dict[str, Any]) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    answer = ask(client, response_format=form, reasoning_effort="none", max_tokens=400).choices[0]
+    assert answer.finish_reason == "stop"
+    jsonschema.validate(json.loads(answer.message.content), schema)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "function", "function": {}}]},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "wrong"}}}},
+        {"extra_body": {"structured_outputs": {"regex": "("}}},
+    ],
+    ids=["tool without a name", "no schema", "no regex"],
+)
+def test_what_no_answer_can_follow_is_refused(client: openai.OpenAI, fields: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError):
+        ask(client, **fields)
+    assert ask(client).choices[0].message.content == "42"
