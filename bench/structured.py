@@ -70,7 +70,8 @@ async def measured(args: argparse.Namespace, folder: Path, logs: Path) -> None:
                 if number:
                     taken[name].append(rate)
             if number:
-                print(f"round {number}: " + ", ".join(f"{name} {rates[-1]:.1f}" for name, rates in taken.items()))
+                shown = ", ".join(f"{name} {rates[-1]:.1f}" for name, rates in taken.items())
+                print(f"round {number}: {shown}", flush=True)
     ratios = [schema / free for free, schema in zip(taken["free text"], taken["schema"], strict=True)]
     spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
     print(f"{args.streams} streams: with a schema {statistics.median(ratios):.3f} of the tokens a second ({spread})")

@@ -130,7 +130,8 @@ WIDE = {"anyOf": [{"type": "object", "properties": {f"p{i}": {"type": "string"} 
         ({"json": {"type": "strong"}}, "strong"), ({"json": {"$ref": "#"}}, "no answer"), ({"json": RECURSIVE}, "many"),
         ({"json": {"enum": [f"value {number}" for number in range(100_000)]}}, "too big"), ({"json": WIDE}, "large"),
         ({"regex": "(("}, "regex"), ({"regex": "(" * 20_000 + "a" + ")" * 20_000}, "regex"),
-        ({"regex": "(a?){3000}a{3000}"}, "too many"), ({"grammar": "foo bar"}, "::="), ({"grammar": "start: " + "(" * 20_000 + '"a"' + ")" * 20_000}, "nested"),
+        ({"regex": "(a?){3000}a{3000}"}, "too many"),
+        ({"grammar": "foo bar"}, "::="), ({"grammar": "start: " + "(" * 20_000 + '"a"' + ")" * 20_000}, "nested"),
     ],
     ids=lambda one: json.dumps(one)[:40],
 )  # fmt: skip
