@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -11,13 +11,12 @@ from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
 
 from qserve.demo.conversations import Conversation, sample_conversation
-from qserve.demo.tool_use import ToolConversation, sample_tool_conversation
 
 __all__ = ["IGNORED", "Batch", "answer_logits", "exact_matches", "training_batches"]
 
 IGNORED = -100
 # Few lengths, so few shapes: oneDNN compiles its bf16 kernels once per shape.
-LENGTHS = (32, 48, 64, 96, 192, 416, 512, 704)
+LENGTHS = (32, 48, 64, 96, 192)
 
 Encoded = tuple[list[int], list[int]]
 
@@ -30,7 +29,7 @@ class Batch:
     labels: torch.Tensor
 
 
-def encode(tokenizer: Tokenizer, conversation: Conversation | ToolConversation) -> Encoded:
+def encode(tokenizer: Tokenizer, conversation: Conversation) -> Encoded:
     """Token ids of a conversation and the label of each position: the next token where an answer is spoken."""
     ids: list[int] = []
     targets: list[int] = []
@@ -42,28 +41,19 @@ def encode(tokenizer: Tokenizer, conversation: Conversation | ToolConversation) 
 
 
 def training_batches(
-    tokenizer: Tokenizer,
-    tokens_per_batch: int,
-    seed: int,
-    weights: Mapping[str, float] | None = None,
-    tools_share: float = 0.0,
+    tokenizer: Tokenizer, tokens_per_batch: int, seed: int, weights: Mapping[str, float] | None = None
 ) -> Iterator[Batch]:
-    """Batches without end, the same for the same seed: of one of `LENGTHS` and about `tokens_per_batch` tokens each.
-
-    `tools_share` of the conversations have tools.
-    """
+    """Batches without end, the same for the same seed: of one of `LENGTHS` and about `tokens_per_batch` tokens each."""
     rng = Random(seed)  # noqa: S311 (data, not secrets)
     waiting: dict[int, list[Encoded]] = {length: [] for length in LENGTHS}
     while True:
-        has_tools = tools_share > 0 and rng.random() < tools_share  # without, the draws are those of before
-        conversation = sample_tool_conversation(rng) if has_tools else sample_conversation(rng, weights)
-        ids, targets = encode(tokenizer, conversation)
+        ids, targets = encode(tokenizer, sample_conversation(rng, weights))
         length = next((length for length in LENGTHS if len(ids) <= length), None)
         if length is None:
             continue
         rows = waiting[length]
         rows.append((ids, targets))
-        if len(rows) == max(1, tokens_per_batch // length):
+        if len(rows) == tokens_per_batch // length:
             yield _stack(rows, length)
             rows.clear()
 
@@ -86,9 +76,7 @@ def answer_logits(model: Qwen3ForCausalLM, batch: Batch) -> tuple[torch.Tensor, 
 
 
 @torch.inference_mode()
-def exact_matches(
-    model: Qwen3ForCausalLM, conversations: Sequence[Conversation | ToolConversation], tokenizer: Tokenizer
-) -> list[bool]:
+def exact_matches(model: Qwen3ForCausalLM, conversations: list[Conversation], tokenizer: Tokenizer) -> list[bool]:
     """Whether greedy decoding gives each answer exactly.
 
     One forward pass tells: greedy decoding follows the right answer as long as every next token is the likeliest one.

@@ -29,7 +29,6 @@ from qserve.demo.conversations import Conversation
 from qserve.demo.tasks import held_out_exchanges
 from qserve.demo.thinking import ALL_TASKS
 from qserve.demo.tokenizer import VOCAB_SIZE, train_tokenizer
-from qserve.demo.tool_use import held_out_tool_conversations
 
 __all__ = ["Recipe", "chat_config", "main", "train"]
 
@@ -39,7 +38,7 @@ class Recipe:
     """What decides a training run. `minutes` is wall time: a faster machine takes more steps in it.
 
     `lr_scale` multiplies both learning rates; `init` is a checkpoint to go on from, None trains from scratch; `weights`
-    by task name go before the tasks' own; `tools_share` of the conversations have tools.
+    by task name go before the tasks' own.
     """
 
     minutes: float = 50.0
@@ -54,7 +53,6 @@ class Recipe:
     report_num: int = 100
     init: Path | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
-    tools_share: float = 0.0
 
 
 def chat_config(tokenizer: Tokenizer) -> Qwen3Config:
@@ -85,7 +83,7 @@ def train(recipe: Recipe, out: Path) -> None:
     optimizers = _optimizers(model, recipe)
     started_s = reported_s = time.monotonic()
     num_steps = 0
-    for batch in training_batches(tokenizer, recipe.tokens_per_batch, recipe.seed, recipe.weights, recipe.tools_share):
+    for batch in training_batches(tokenizer, recipe.tokens_per_batch, recipe.seed, recipe.weights):
         progress = (time.monotonic() - started_s) / (60 * recipe.minutes)
         if progress >= 1:
             break
@@ -149,8 +147,6 @@ def _report(model: Qwen3ForCausalLM, tokenizer: Tokenizer, heading: str, num_per
         conversations = [Conversation((exchange,)) for exchange in held_out_exchanges(task, num_per_task, seed=1)]
         right = exact_matches(model, conversations, tokenizer)
         shares.append(f"{task.name} {100 * sum(right) / len(right):.1f}")
-    tools = exact_matches(model, held_out_tool_conversations(num_per_task, seed=1), tokenizer)
-    shares.append(f"tools {100 * sum(tools) / len(tools):.1f}")
     model.train()
     sys.stdout.write(f"{heading}: held-out exact match, %: {', '.join(shares)}\n")
     sys.stdout.flush()
@@ -174,19 +170,9 @@ def main() -> None:
     parser.add_argument("--init", type=Path, help="go on from this checkpoint (default: train from scratch)")
     parser.add_argument("--lr-scale", type=float, default=Recipe.lr_scale, help="times both learning rates")
     parser.add_argument("--weight", type=_task_weight, action="append", default=[], metavar="TASK=SHARE")
-    parser.add_argument("--tokens-per-batch", type=int, default=Recipe.tokens_per_batch)
-    parser.add_argument("--tools-share", type=float, default=Recipe.tools_share, help="conversations that have tools")
     args = parser.parse_args()
     weights = dict(args.weight)
-    recipe = Recipe(
-        minutes=args.minutes,
-        seed=args.seed,
-        lr_scale=args.lr_scale,
-        init=args.init,
-        weights=weights,
-        tools_share=args.tools_share,
-        tokens_per_batch=args.tokens_per_batch,
-    )
+    recipe = Recipe(minutes=args.minutes, seed=args.seed, lr_scale=args.lr_scale, init=args.init, weights=weights)
     train(recipe, args.out)
 
 
