@@ -6,6 +6,7 @@ import http.client
 import itertools
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -232,8 +233,8 @@ def test_forms_that_are_none(gateways):
 
 def test_killed_in_the_middle_every_line_is_answered_once(own):
     client = own.start()
-    count = 80
-    batch = begin(client, lines_of(count, itl_ms=100))
+    count = 100
+    batch = begin(client, lines_of(count, itl_ms=150))
     until(client, batch, lambda batch: own.num_asked() > 2 * own.num_places)
     own.kill()
     asked_before = own.num_asked()
@@ -278,8 +279,14 @@ def test_users_go_first(tmp_path):
         gateways.end()
 
 
-def test_what_is_late_is_not_asked(client):
-    done = until(client, begin(client, lines_of(3, fault="hang"), completion_window="2s"))
+def test_what_is_late_is_not_asked(gateways, client):
+    asked_before = gateways.num_asked()
+    batch = begin(client, lines_of(3, fault="hang"))
+    until(client, batch, lambda batch: gateways.num_asked() > asked_before)
+    with sqlite3.connect(gateways.folder / "files" / "files.sqlite3", timeout=30) as database:
+        database.execute("UPDATE batch SET expires_at = 1 WHERE id = ?", (batch.id,))
+    database.close()
+    done = until(client, batch)
     assert (done.status, done.request_counts.failed) == ("expired", 3)
     assert {one["error"]["code"] for one in records(client, done.error_file_id)} == {"batch_expired"}
 
