@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 __all__ = [
-    "test_a_streamed_call_follows_its_schema",
     "test_a_tool_that_must_be_called_is_called",
     "test_an_answer_follows_its_schema",
     "test_made_up_schemas_are_followed",
@@ -62,14 +61,6 @@ def test_a_tool_that_must_be_called_is_called(client: openai.OpenAI, choice: Any
     assert answer.message.tool_calls
     for call in answer.message.tool_calls:
         jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
-
-
-def test_a_streamed_call_follows_its_schema(client: openai.OpenAI) -> None:
-    chunks = ask(client, stream=True, tools=[TOOL], tool_choice=NAMED, reasoning_effort="none")
-    pieces = [piece for chunk in chunks for one in chunk.choices for piece in one.delta.tool_calls or ()]
-    arguments = "".join(piece.function.arguments or "" for piece in pieces if piece.index == 0)
-    jsonschema.validate(json.loads(arguments), PARAMETERS)
-    assert next(piece.function.name for piece in pieces if piece.function.name) == "calculator"
 
 
 def test_an_answer_follows_its_schema(client: openai.OpenAI) -> None:
