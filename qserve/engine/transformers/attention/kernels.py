@@ -44,7 +44,8 @@ class Heads:
         """Those of `model`."""
         config = model.config.get_text_config()
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return cls(config.num_attention_heads, config.num_key_value_heads, size, model.dtype)
+        heads_of_keys = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        return cls(config.num_attention_heads, heads_of_keys, size, model.dtype)
 
 
 @dataclass(frozen=True)
