@@ -36,7 +36,7 @@ _TOGETHER = {
 # Minutes each: begun last, they would leave the other process with nothing to do.
 _LONG = (
     "tests/tiny/vllm_lora/", "tests/tiny/vllm_served/", "tests/browser/", "tests/tiny/vllm/",
-    "tests/tiny/reward/test_on_vllm.py", "tests/tiny/planner/", "tests/tiny/serving/",
+    "tests/tiny/reward/test_on_vllm.py", "tests/tiny/planner/", "tests/tiny/serving/", "tests/tiny/cluster/",
 )  # fmt: skip
 
 
