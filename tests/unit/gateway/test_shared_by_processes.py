@@ -209,3 +209,9 @@ async def test_the_supervisor_hears_of_all_who_wait_for_a_worker_and_forgets_who
         await other.close()
         await _until(lambda: worker.num_awaited == 2)
         assert worker.num_pieces == 20
+
+
+async def test_the_background_is_told_how_many_places_are_free():
+    async with joined() as (_, (one, other)):
+        for gateway in (one, other):
+            await _until(lambda gateway=gateway: gateway._roles[0].num_free_in_background == 7)
