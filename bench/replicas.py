@@ -145,7 +145,7 @@ async def _ask_on(http: aiohttp.ClientSession, question: str, expected: str, kil
             continue
         if not error:
             kills.outcomes["equal" if text == expected else "different"] += 1
-        elif not text:
+        elif error[0].isdigit():  # a status: no byte of a stream
             kills.outcomes[f"not begun: {error}"] += 1
         else:
             ends = time.monotonic() - kills.at_s[-1][0] if kills.at_s else float("inf")
