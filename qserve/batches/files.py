@@ -35,12 +35,12 @@ class Page:
         self.purpose = purpose
 
     def rows_of(self, database: Database, table: str, columns: str, owner: str) -> tuple[list[dict[str, Any]], bool]:
-        """The rows of `owner`, and whether there are more. 400 where `after` is none of them."""
+        """The rows of `owner`, and whether there are more. 404 where `after` is none of them."""
         where, values = ["owner = ?"], [owner]
         if self.after is not None:
             (found,) = database.ask(f"SELECT seq FROM {table} WHERE id = ? AND owner = ?", (self.after, owner)) or [{}]  # noqa: S608
             if not found:
-                raise ApiError(400, f"'after' names {self.after[:100]!r}, which is not there", "invalid_value", "after")
+                raise ApiError(404, f"'after' names {self.after[:100]!r}, which is not there", "not_found", "after")
             where.append(f"seq {'>' if self.order == 'asc' else '<'} ?")
             values.append(found["seq"])
         if self.purpose is not None:

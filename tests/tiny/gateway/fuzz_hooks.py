@@ -15,7 +15,12 @@ _MOST_TOKENS, _MOST_CHARS, _MOST_ITEMS = 8, 40, 4
 _STRUCTURES = (
     "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
 )  # fmt: skip
-_COUNTS = ("max_tokens", "max_completion_tokens", "min_tokens", "n")
+_COUNTS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "n")
+# Of other APIs for chats: what must fit together in ways that JSON Schema can't tell.
+_TOGETHER = (
+    "tools", "tool_choice", "thinking", "output_config", "system", "text", "reasoning", "chat_template_kwargs",
+    "instructions",
+)  # fmt: skip
 
 
 @schemathesis.hook
@@ -40,6 +45,8 @@ def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
     for name in _COUNTS:
         if isinstance(body.get(name), int | float):
             body[name] = min(body[name], 2 if name == "n" else _MOST_TOKENS)
+    if path.startswith(("/v1/messages", "/v1/responses")):
+        return _a_question(body, path)
     if path.endswith("completions") and body.get("max_tokens") is body.get("max_completion_tokens") is None:
         body["max_tokens"] = _MOST_TOKENS
     if isinstance(body.get("prompt"), list) and isinstance(body["prompt"][-1], dict):  # whose answer is scored
@@ -60,6 +67,14 @@ def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
     if body.get("normalize") is True:  # for checkpoints that record mean and deviation
         body["normalize"] = False
     return body
+
+
+def _a_question(body: dict[str, Any], path: str) -> dict[str, Any]:
+    """With the fields that stand for themselves as they were made up."""
+    kept = {name: value for name, value in body.items() if name not in _TOGETHER}
+    if path.startswith("/v1/responses"):
+        return {**kept, "input": "What is 1+2?", "max_output_tokens": _MOST_TOKENS}
+    return {**kept, "messages": [{"role": "user", "content": "What is 1+2?"}]}
 
 
 def _with_tools_that_can_be_called(body: dict[str, Any]) -> None:
