@@ -42,9 +42,7 @@ def _short(value: Any) -> Any:
 
 
 def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
-    for name in _COUNTS:
-        if isinstance(body.get(name), int | float):
-            body[name] = min(body[name], 2 if name == "n" else _MOST_TOKENS)
+    _bound_counts(body)
     if path.startswith(("/v1/messages", "/v1/responses")):
         return _a_question(body, path)
     if path.endswith("completions") and body.get("max_tokens") is body.get("max_completion_tokens") is None:
@@ -67,6 +65,12 @@ def _within_rules(body: dict[str, Any], path: str) -> dict[str, Any]:
     if body.get("normalize") is True:  # for checkpoints that record mean and deviation
         body["normalize"] = False
     return body
+
+
+def _bound_counts(body: dict[str, Any]) -> None:
+    for name in _COUNTS:
+        if isinstance(body.get(name), int | float):
+            body[name] = min(body[name], 2 if name == "n" else _MOST_TOKENS)
 
 
 def _a_question(body: dict[str, Any], path: str) -> dict[str, Any]:
