@@ -117,7 +117,9 @@ def test_a_quantized_body_keeps_its_head_in_fp32(quant: str, opened: Opener) -> 
     ids = texts(9, [30, 60])
     meant = rewards(opened("sequence-classification"), ids)
     assert {parameter.dtype for parameter in scorer.loaded.head.parameters()} == {torch.float32}
-    assert type(scorer.loaded.body.layers[0].mlp.up_proj).__name__ in ("Linear4bit", "Linear8bitLt")
+    # bitsandbytes' own layer, or ours of the same stored weights where there is a compiler.
+    linear = scorer.loaded.body.layers[0].mlp.up_proj
+    assert type(linear).__name__ in ("Linear4bit", "Linear8bitLt") or linear.matrix.format in quant
     assert scorer.meta["quant"] == quant
     assert rewards(scorer, ids) == pytest.approx(meant, abs=0.5)
 

@@ -116,6 +116,7 @@ def test_the_documents_are_json_as_they_are(tmp_path: Path) -> None:
 def test_a_run_that_is_running_can_not_be_deleted_and_one_that_ended_goes_whole(tmp_path: Path) -> None:
     running = writer(tmp_path, "20261121-140000-3")
     store = stored(tmp_path, 5)
+    until(lambda: len(store.runs()) == 2)  # the first one's thread may not have written yet
     try:
         ended = store.run("20261121-12")
         store.add_eval({}, run=ended)
