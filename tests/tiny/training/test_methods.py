@@ -181,11 +181,17 @@ def wait_for_step(file: Path, step: int, process: subprocess.Popen[str]) -> None
     raise AssertionError(f"no step {step} within {LIMIT_S} s")
 
 
+def hear_ctrl_c() -> None:
+    """What a shell starts in the background ignores the signal, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def told_at_ctrl_c(given: tuple[str, ...], events: Path) -> str:
     """What a run says that is interrupted after its first step."""
     process = subprocess.Popen(
-        called(*given), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
+        called(*given), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+        preexec_fn=hear_ctrl_c,
+    )  # fmt: skip
     wait_for_step(events, 1, process)
     process.send_signal(signal.SIGINT)
     told, complaint = process.communicate(timeout=LIMIT_S)
