@@ -212,3 +212,16 @@ def test_the_writer_is_not_waited_for_by_whoever_serves(tmp_path: Path, caplog: 
     run.request(request(1))
     run.close(0)
     assert "--state-dir" in caplog.text
+
+
+def test_what_the_writer_holds_of_its_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's own bound is 2 MiB, which is full after 30,000 requests: until then the gateway would grow."""
+    opened: list[sqlite3.Connection] = []
+    connect = writing.connect
+    monkeypatch.setattr(writing, "connect", lambda *given: opened.append(connect(*given)) or opened[-1])
+    run = writer(tmp_path)
+    run.request(request(1))
+    until(lambda: (tmp_path / FILE_NAME).exists() and RunStore.open(tmp_path).runs() != ())
+    (size,) = opened[0].execute("PRAGMA cache_size").fetchone()
+    run.close(0)
+    assert -256 <= size < 0  # KiB, where it is negative
