@@ -27,9 +27,12 @@ TEST_LIMITS := --timeout 300 --maxfail 25
 # Hundreds of processes of qserve start: without its bytecode each would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Beside each other: mypy alone would keep one core for a minute, and leave the others idle.
-test: ## set up, check, and run every test that needs no GPU (one part: ARGS='tests/unit -k plan')
-	@$(MAKE) --no-print-directory -j2 check run-tests
+# Beside each other: mypy alone would keep one core for a minute, and leave the others idle. The last line says which of
+# the two failed: minutes of tests stand below what a check has said.
+test: setup ## set up, check, and run every test that needs no GPU (one part: ARGS='tests/unit -k plan')
+	@$(MAKE) --no-print-directory check & check=$$!; trap 'kill $$check' INT TERM; failed=; \
+	$(MAKE) --no-print-directory run-tests || failed=' tests'; wait $$check || failed=" check$$failed"; \
+	[ -z "$$failed" ] || { echo "make test: failed:$$failed" >&2; exit 1; }; echo "make test: checks and tests passed"
 
 .PHONY: run-tests
 run-tests: setup
