@@ -1,0 +1,33 @@
+"""What a worker of ours tells once it runs: clients hear the limits of the pool that was made, not the planned ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from qserve.engine.base import UnixAddress, WorkerEndpoint
+from qserve.engine.limits import EngineLimits
+from qserve.engine.own_launch import OwnProcess
+
+
+async def told(folder: Path, status: int, limits: EngineLimits) -> WorkerEndpoint:
+    endpoint = WorkerEndpoint("chat", ("m",), UnixAddress(folder / "s"), "key", max_num_seqs=64, max_model_len=2048)
+
+    async def ask(method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        assert (method, path, body) == ("GET", "/v1/qserve/limits", b"")
+        return status, json.dumps(asdict(limits)).encode()
+
+    await OwnProcess("module", {}, folder / "spec.json").introduce(ask, endpoint)
+    return endpoint
+
+
+async def test_the_gateway_is_told_the_limits_of_the_pool(tmp_path: Path) -> None:
+    endpoint = await told(tmp_path, 200, EngineLimits(300, 1, 2400, 4096))
+    assert (endpoint.max_model_len, endpoint.max_num_seqs) == (300, 1)
+    assert (endpoint.max_prompt_bytes, endpoint.max_positions) == (2400, 4096)
+
+
+async def test_a_worker_that_has_none_keeps_its_plans(tmp_path: Path) -> None:
+    endpoint = await told(tmp_path, 404, EngineLimits(300, 1, 2400, 4096))
+    assert (endpoint.max_model_len, endpoint.max_num_seqs, endpoint.max_prompt_bytes) == (2048, 64, None)
