@@ -7,12 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
-pytest.importorskip("gradio")
-
 from qserve.gateway.web.routes import UI_ROUTES, ui_route
+
+pytestmark = pytest.mark.skipif(find_spec("gradio") is None, reason="Gradio is not installed: run make setup")
 
 # In a process of its own: Gradio leaves event loops behind.
 WALK = """

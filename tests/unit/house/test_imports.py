@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -48,9 +49,8 @@ def test_the_process_in_front_of_the_workers_loads_no_engine(module):
     assert not loaded_by(f"import {module}") & (TORCH | {"aiohttp", "fastapi", "huggingface_hub"})
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_public_names_exist_and_are_public(path):
-    tree = tree_of(path)
+def public_and_bound(tree):
+    """The names of `__all__` (None where there is none), and all that the module's top level binds."""
     bound = set()
     public = None
     # What a package's own __init__ gives lazily stands below `if TYPE_CHECKING`.
@@ -67,10 +67,18 @@ def test_public_names_exist_and_are_public(path):
             bound |= names
             if "__all__" in names:
                 public = ast.literal_eval(node.value)
-    if public is not None:
-        assert not set(public) - bound, f"__all__ names what {path.name} does not define"
-        assert not [name for name in public if name.startswith("_") and not name.startswith("__")]
-        assert len(public) == len(set(public))
+    return public, bound
+
+
+def test_public_names_exist_and_are_public():
+    wrong = []
+    for path in MODULES:
+        public, bound = public_and_bound(tree_of(path))
+        if public is not None:
+            wrong += [f"{path}: {name} is not defined" for name in set(public) - bound]
+            wrong += [f"{path}: {name} is private" for name in public if re.match("_(?!_)", name)]
+            wrong += [f"{path}: a name stands twice in __all__"] * (len(public) != len(set(public)))
+    assert not wrong
 
 
 def test_every_module_says_what_it_is():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 
-import gradio as gr
 import pytest
 
+from qserve.ui.process.lean_import import lean_import
 from qserve.ui.process.queue_polling import PollingOnDemand
 
 
@@ -15,6 +15,9 @@ async def _nothing(scope, receive, send) -> None: ...
 
 @pytest.fixture
 async def queue():
+    with lean_import():  # here: it takes seconds, in every process that collects these tests
+        import gradio as gr
+
     with gr.Blocks() as blocks:
         pass
     blocks.queue()
