@@ -41,7 +41,8 @@ def is_packable(tensor: Tensor, quantization: CheckpointQuantization) -> bool:
 def _pieces(tensor: Tensor, quantization: CheckpointQuantization) -> Iterator[Tensor]:
     stem = tensor.name.removesuffix(".weight")
     rows, columns = tensor.shape
-    for suffix, dtype, nbytes in _layout(rows, columns, quantization):
+    layout = _panels if quantization.in_panels else _layout
+    for suffix, dtype, nbytes in layout(rows, columns, quantization):
         elements = nbytes // dtype_bytes(dtype)
         yield Tensor(f"{stem}.{suffix}", dtype, (elements,), nbytes * tensor.repeat, tensor.repeat)
 
@@ -91,6 +92,13 @@ def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> li
             scale = quantization.scale_dtype
             plain = [("absmax", scale, absmax * dtype_bytes(scale))]
             return [("weight", "U8", weights // 2), *(nested if quantization.double_quant else plain)]
+
+
+def _panels(rows: int, columns: int, quantization: CheckpointQuantization) -> list[tuple[str, str, int]]:
+    """Codes, scales in fp32 for each row and group or block, and as many offsets where there are zero points."""
+    groups = rows * _ceil(columns, quantization.group_size or quantization.block or columns)
+    codes = [("codes", "U8", rows * columns * quantization.bits // 8), ("scales", "F32", 4 * groups)]
+    return codes if quantization.symmetric else [*codes, ("offset_scales", "F32", 4 * groups)]
 
 
 def _ceil(value: int, step: int) -> int:

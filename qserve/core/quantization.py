@@ -92,7 +92,8 @@ class CheckpointQuantization:
     scale a row. `skipped` are patterns of modules that stay in 16 bit (core/module_names.py), `overrides` patterns of
     those that are stored otherwise, `only` of those that this is about (empty: every other). `covers_every_linear`:
     lm_head, router, encoder and drafter too, where nothing skips them. `scale_dtype` is of bitsandbytes' 4-bit scales
-    where they are not quantized themselves, `kv_cache_dtype` what the file asks of the cache.
+    where they are not quantized themselves, `kv_cache_dtype` what the file asks of the cache. `in_panels`: as a CPU's
+    products hold it (qserve/model/cpu/matrix.h), not as it is stored.
     """
 
     scheme: str
@@ -109,6 +110,7 @@ class CheckpointQuantization:
     only: tuple[str, ...] = ()
     covers_every_linear: bool = False
     kv_cache_dtype: str | None = None
+    in_panels: bool = False
 
     @property
     def is_mixed(self) -> bool:

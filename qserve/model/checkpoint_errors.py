@@ -13,7 +13,7 @@ import torch
 
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError
 from qserve.hub.folder import read_tensors
-from qserve.model.stored import missing_packages, stored_config
+from qserve.model.stored.arguments import stored_config
 
 __all__ = ["check_files", "explain"]
 
@@ -21,10 +21,9 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 def check_files(folder: Path) -> None:
-    """Headers, sizes and dtypes of the folder's files, and the packages that its format needs.
+    """Headers, sizes and dtypes of the folder's files.
 
-    Raises BrokenCheckpoint for a file that is missing, truncated, unreadable or of a dtype that means nothing here,
-    MissingExtra or UsageError for a package that is not installed.
+    Raises BrokenCheckpoint for a file that is missing, truncated, unreadable or of a dtype that means nothing here.
     """
     unreadable = next(_unreadable(folder), None)
     if unreadable is not None:
@@ -32,15 +31,13 @@ def check_files(folder: Path) -> None:
             f"{unreadable} can't be read by this user (uid {os.geteuid()}): permission denied; "
             "change its owner or rights, for example: chmod -R u+rX"
         )
-    quantization = stored_config(folder)
     tensors = read_tensors(folder)
     if tensors is None:
         raise BrokenCheckpoint(
             f"{folder} holds no *.safetensors file: nothing to load. Other formats (.bin, .gguf) are not read; "
             "download the safetensors version, or give --load-format dummy for random weights"
         )
-    if quantization is not None:
-        missing_packages(quantization)
+    if stored_config(folder) is not None:
         return
     odd = next((tensor for tensor in tensors if tensor.dtype not in _FLOATS and tensor.role != "vision"), None)
     if odd is not None:

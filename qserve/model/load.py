@@ -28,7 +28,8 @@ from qserve.model.quantize import (
     quiet_bitsandbytes,
     repack_quantized,
 )
-from qserve.model.stored import stored_arguments
+from qserve.model.stored.arguments import stored_arguments
+from qserve.model.stored.linear import compile_stored
 from qserve.model.weights_held import weights_bytes
 from qserve.planner.plan import Plan
 
@@ -83,10 +84,11 @@ def load(
         tokenizer = load_tokenizer(folder)
         model, notes = _stored(folder, plan, on_progress), ()
     model.eval()
+    files = MappedFiles.of(folder)
+    num_stored = compile_stored(model, DTYPES[plan.dtype], files)
     compile_quantized(model)
     repack_quantized(model, DTYPES[plan.dtype])
-    files = MappedFiles.of(folder)
-    if pack_linears(model, files) or plan.quant.in_flight:
+    if pack_linears(model, files) or num_stored or plan.quant.in_flight:
         # What is left in the files would keep them mapped.
         files.detach(model)
     fill_rows(model)

@@ -71,6 +71,8 @@ def _first_that_fits(fit: Fit, setups: list[Setup]) -> tuple[Plan, Setup] | None
 
 def _passed_over(fit: Fit, setups: list[Setup], taken: Setup, plan: Plan) -> tuple[str, ...]:
     """Why `auto` did not take a better quantization: what each lacked for the same cache."""
+    if len(setups) == 1:  # a stored checkpoint, whose scheme may be none that is made
+        return ()
     quality = SCHEMES[taken.quant.scheme].quality
     better = [setup for setup in setups if SCHEMES[setup.quant.scheme].quality > quality]
     if not better or not plan.fits:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
+from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import EngineChecks
 from qserve.detect.packages import Packages
 from qserve.packages import SERVE_PACKAGES, install_command
 from qserve.planner.engines.transformers.packages import lacking
+from qserve.planner.memory.held import READ_AS_STORED
 from qserve.planner.plan import Plan
 
 __all__ = ["TransformersChecks"]
@@ -29,6 +31,8 @@ class TransformersChecks(EngineChecks):
 
     def why_not_served(self, plan: Plan, packages: Packages) -> str | None:
         scheme = plan.quant.scheme
+        if plan.on_cpu and scheme in READ_AS_STORED:
+            return _why_not_compiled()
         if scheme == "fp8":  # made 16 bit where its packages are missing
             return None
         missing = lacking(scheme, Hardware((), 0, 0, 0, packages=frozenset(packages.versions)))
@@ -39,10 +43,18 @@ class TransformersChecks(EngineChecks):
             return None if "bitsandbytes" in packages.versions else install_command("bitsandbytes")
         if SCHEMES[scheme].bits >= 16:
             return None
+        if not hardware.devices and scheme in READ_AS_STORED:
+            return _why_not_compiled()
         if scheme == "fp8":
             return None if _capability(hardware) >= _FP8_CAPABILITY else "needs a card of compute capability 8.9"
         command = install_command("gptqmodel") if scheme == "awq" else install_command("gptqmodel", "optimum")
         return None if "gptqmodel" in packages.versions else command
+
+
+def _why_not_compiled() -> str | None:
+    return (
+        None if compiler_command() else f"a CPU's products are compiled, and there is no C compiler; {INSTALL_COMPILER}"
+    )
 
 
 def _capability(hardware: Hardware) -> tuple[int, int]:

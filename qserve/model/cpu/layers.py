@@ -14,7 +14,7 @@ import torch
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import CompiledLinear
-from qserve.model.cpu.matrix import CMatrix
+from qserve.model.cpu.matrix import CMatrix, Matrix
 
 __all__ = ["CompiledLayers", "Reads"]
 
@@ -213,8 +213,9 @@ def _kinds_agree(layers: Any) -> bool:
     return True
 
 
-def _prepared(matrix: Any) -> tuple[int, int, bool]:
-    return matrix.kind, matrix.block, matrix.offsets is not None
+def _prepared(matrix: Matrix) -> tuple[int, int, bool, bytes]:
+    order = b"" if matrix.order is None else matrix.order.numpy().tobytes()
+    return matrix.kind, matrix.block, matrix.offsets is not None, order
 
 
 def _layer_of(layer: Any) -> _CLayer:

@@ -4,7 +4,8 @@
      BFLOAT16  pairs of inputs by vdpbf16ps.
      INT8      integers against activations in planes of 8 bits (vpdpbusd), two of them or three (panels.c): the sums are
                exact, and the rounding of activations is finer than that of bf16 sums.
-     CODES     values in bf16 out of a table of 16 (vpermw), pairs by vdpbf16ps, the scale in fp32 once a block.
+     CODES     values in bf16 out of a table of 16 (vpermw), pairs by vdpbf16ps, the scale in fp32 once a block;
+     BYTES     the same with a table of 256 (vpermi2w).
    For more rows a panel is unpacked once to bf16 and stays in the cache for all of them. Without these: below. */
 
 #include "matrix.h"
@@ -28,9 +29,10 @@ ALWAYS __m512i four_bytes(const void *at) {
 }
 
 int prepare(operand *x, const matrix *w) {
+    if (w->order && put_in_order(x, w)) return 1;
     if (x->rows > FEW_ROWS) return 0;
     if (w->kind == INT8) return split_in_planes(x, w->in);
-    return w->kind == CODES && w->offsets ? sum_blocks(x, w->in, w->block) : 0;
+    return has_blocks(w) && w->offsets ? sum_blocks(x, w->in, w->block) : 0;
 }
 
 /* Two inputs of 16 outputs in fp32 to pairs in bf16. */
@@ -77,6 +79,51 @@ static void unpack_codes(const matrix *w, long index, bf16 *to) {
         }
 }
 
+enum { MOST_TABLE = 8 };
+
+/* The values in bf16, 32 a register; those of CODES twice: an index of vpermw has five bits, and the fifth belongs to the
+   next code. */
+ALWAYS void load_table(const matrix *w, const int bits, __m512i *table) {
+    bf16 values[MOST_TABLE * 2 * LANE];
+    const int count = bits == 4 ? 2 * LANE : MOST_TABLE * 2 * LANE;
+    for (int i = 0; i < count; i++) values[i] = narrow(w->values[bits == 4 ? i % LANE : i]);
+    for (int i = 0; i < count / (2 * LANE); i++) table[i] = _mm512_loadu_si512(values + i * 2 * LANE);
+}
+
+/* The values of the codes in the lowest `bits` of each 16. */
+ALWAYS __m512i values_at(__m512i at, const __m512i *table, const int bits) {
+    if (bits == 4) return _mm512_permutexvar_epi16(at, table[0]);
+    const __mmask32 odd = _mm512_test_epi16_mask(at, _mm512_set1_epi16(64));
+    const __mmask32 upper = _mm512_test_epi16_mask(at, _mm512_set1_epi16(128));
+    const __m512i low = _mm512_mask_blend_epi16(odd, _mm512_permutex2var_epi16(table[0], at, table[1]),
+                                                _mm512_permutex2var_epi16(table[2], at, table[3]));
+    const __m512i high = _mm512_mask_blend_epi16(odd, _mm512_permutex2var_epi16(table[4], at, table[5]),
+                                                 _mm512_permutex2var_epi16(table[6], at, table[7]));
+    return _mm512_mask_blend_epi16(upper, low, high);
+}
+
+static void unpack_bytes(const matrix *w, long index, bf16 *to) {
+    const uint8_t *panel = w->codes + index * panel_bytes(w);
+    const long blocks = w->in / w->block;
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    __m512i table[MOST_TABLE];
+    load_table(w, 8, table);
+    for (long k = 0; k < w->in; k += 4, panel += 4 * PANEL)
+        for (int v = 0; v < 2; v++) {
+            const __m512i four = _mm512_loadu_si512(panel + v * 4 * LANE);
+            const long at = (index * blocks + k / w->block) * PANEL + v * LANE;
+            const __m512 scale = _mm512_loadu_ps(w->scales + at);
+            const __m512 offset = w->offsets ? _mm512_loadu_ps(w->offsets + at) : _mm512_setzero_ps();
+            for (int t = 0; t < 2; t++) {
+                const __m512i pair = values_at(_mm512_srli_epi16(four, 8 * t), table, 8);
+                __m512 even = _mm512_mul_ps((__m512)_mm512_slli_epi32(pair, 16), scale);
+                __m512 odd = _mm512_mul_ps((__m512)_mm512_and_si512(pair, upper), scale);
+                if (w->offsets) even = _mm512_add_ps(even, offset), odd = _mm512_add_ps(odd, offset);
+                store_pairs(even, odd, to + ((k / 2 + t) * PANEL + v * LANE) * 2);
+            }
+        }
+}
+
 int has_unpacked(void) { return 1; }
 
 const bf16 *unpacked(const matrix *w, long index) {
@@ -84,6 +131,7 @@ const bf16 *unpacked(const matrix *w, long index) {
     bf16 *to = scratch(1, (size_t)w->in * PANEL * sizeof(bf16));
     if (to && w->kind == INT8) unpack_integers(w, index, to);
     if (to && w->kind == CODES) unpack_codes(w, index, to);
+    if (to && w->kind == BYTES) unpack_bytes(w, index, to);
     return to;
 }
 
@@ -164,16 +212,10 @@ ALWAYS void integers(const matrix *w, long index, const operand *x, long first, 
     }
 }
 
-/* The values in bf16, twice: an index of vpermw has five bits, and the fifth belongs to the next code. */
-ALWAYS __m512i table_of(const matrix *w) {
-    bf16 twice[2 * LANE];
-    for (int i = 0; i < 2 * LANE; i++) twice[i] = narrow(w->values[i % LANE]);
-    return _mm512_loadu_si512(twice);
-}
-
 /* Up to 8 rows x 32 of a panel of codes; one row has two sums an output, or it would wait for each product. */
-ALWAYS void coded(const matrix *w, long index, const operand *x, long first, const int rows, float *result) {
-    const __m512i table = table_of(w);
+ALWAYS void coded(const matrix *w, long index, const operand *x, long first, const int rows, const int bits, float *result) {
+    __m512i table[MOST_TABLE];
+    load_table(w, bits, table);
     const long blocks = w->in / w->block;
     const uint8_t *panel = w->codes + index * panel_bytes(w);
     const float *scales = w->scales + index * blocks * PANEL;
@@ -182,14 +224,14 @@ ALWAYS void coded(const matrix *w, long index, const operand *x, long first, con
     for (long g = 0; g < blocks; g++, scales += PANEL) {
         __m512 sum[FEW_ROWS][2], more[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
         for (int m = 0; m < rows; m++) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
-        for (long k = g * w->block; k < (g + 1) * w->block; k += 8, panel += 128) {
+        for (long k = g * w->block; k < (g + 1) * w->block; k += 32 / bits, panel += 128) {
             const __m512i a = _mm512_loadu_si512(panel), b = _mm512_loadu_si512(panel + 64);
             _mm_prefetch((const char *)panel + AHEAD, _MM_HINT_T0);
             _mm_prefetch((const char *)panel + AHEAD + 64, _MM_HINT_T0);
 #pragma GCC unroll 4
-            for (int t = 0; t < 4; t++) {
-                const __m512bh p = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(a, 4 * t), table);
-                const __m512bh q = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b, 4 * t), table);
+            for (int t = 0; t < 16 / bits; t++) {
+                const __m512bh p = (__m512bh)values_at(_mm512_srli_epi16(a, bits * t), table, bits);
+                const __m512bh q = (__m512bh)values_at(_mm512_srli_epi16(b, bits * t), table, bits);
 #pragma GCC unroll 8
                 for (int m = 0; m < rows; m++) {
                     const __m512bh pair = (__m512bh)four_bytes(x->x + (first + m) * x->stride + k + 2 * t);
@@ -236,8 +278,13 @@ static void few_integers(const matrix *w, long index, const operand *x, long fir
 }
 
 static void few_coded(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
-#define CODED(n) coded(w, index, x, first, n, result)
+#define CODED(n) coded(w, index, x, first, n, 4, result)
     FOR_ROWS(CODED)
+}
+
+static void few_bytes(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
+#define OF_BYTES(n) coded(w, index, x, first, n, 8, result)
+    FOR_ROWS(OF_BYTES)
 }
 
 static void in_pairs(const bf16 *panel, long in, const bf16 *x, long stride, long rows, float *result) {
@@ -253,6 +300,7 @@ static void in_pairs(const bf16 *panel, long in, const bf16 *x, long stride, lon
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
     if (w->kind == INT8 && !panel) return few_integers(w, index, x, first, rows, result);
     if (w->kind == CODES && !panel) return few_coded(w, index, x, first, rows, result);
+    if (w->kind == BYTES && !panel) return few_bytes(w, index, x, first, rows, result);
     in_pairs(panel ? panel : unpacked(w, index), w->in, x->x + first * x->stride, x->stride, rows, result);
     if (w->kind != INT8) return;
     for (long m = 0; m < rows; m++)
@@ -264,10 +312,7 @@ void panel_product(const matrix *w, long index, const bf16 *panel, const operand
 typedef float lanes __attribute__((vector_size(4 * LANE)));
 enum { PIECE = 64 };
 
-int prepare(operand *x, const matrix *w) {
-    (void)x, (void)w;
-    return 0;
-}
+int prepare(operand *x, const matrix *w) { return w->order ? put_in_order(x, w) : 0; }
 
 int has_unpacked(void) { return 0; }
 

@@ -22,10 +22,9 @@ __all__ = [
 ]
 
 _PANEL, _LANE = 32, 16
-_BFLOAT16, _INT8, _CODES = 0, 1, 2
-_BITS = (16, 8, 4)
+_BFLOAT16, _INT8, _CODES, _BYTES = 0, 1, 2, 3
+_BITS = (16, 8, 4, 8)
 _GROUP = 64  # inputs whose activations share a scale, for INT8
-_EIGHT = 8  # codes that lie side by side
 # Beyond so many rows a processor without the instructions multiplies faster with the whole weight in bf16.
 _FEW_ROWS = 32
 
@@ -35,7 +34,7 @@ class CMatrix(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("kind", "out", "in_", "block")),
-        *((name, ctypes.c_void_p) for name in ("codes", "scales", "offsets", "values", "bias")),
+        *((name, ctypes.c_void_p) for name in ("codes", "scales", "offsets", "values", "bias", "order")),
     )
 
 
@@ -43,7 +42,7 @@ class CMatrix(ctypes.Structure):
 class Matrix:
     """A weight [out_features, in_features] and a bias or none.
 
-    `format` names what a weight is stored as: bfloat16, int8, nf4, fp4, int4. Tensors as in matrix.h.
+    `format` names what a weight is stored as: bfloat16, int8, nf4, fp4, int4, fp8. Tensors as in matrix.h.
     """
 
     format: str
@@ -55,6 +54,7 @@ class Matrix:
     offsets: torch.Tensor | None = None
     values: torch.Tensor | None = None
     bias: torch.Tensor | None = None
+    order: torch.Tensor | None = None
     block: int = field(default=_GROUP)
 
     @property
@@ -64,13 +64,13 @@ class Matrix:
 
     @property
     def scale_bytes(self) -> int:
-        """Scales and offsets."""
-        return sum(part.nbytes for part in (self.scales, self.offsets) if part is not None)
+        """What belongs to them: scales, offsets, the order of the inputs."""
+        return sum(part.nbytes for part in (self.scales, self.offsets, self.order) if part is not None)
 
     @cached_property
     def c(self) -> CMatrix:
         """For C; it holds addresses only, and must not outlive this object."""
-        parts = (self.codes, self.scales, self.offsets, self.values, self.bias)
+        parts = (self.codes, self.scales, self.offsets, self.values, self.bias, self.order)
         addresses = (None if part is None else part.data_ptr() for part in parts)
         return CMatrix(self.kind, self.out_features, self.in_features, self.block, *addresses)
 
@@ -92,7 +92,7 @@ class Matrix:
         """The weight in fp32, [out_features, in_features]: what its format says."""
         weight = torch.empty(self.out_features, self.in_features)
         _compiled().dense_weight(ctypes.byref(self.c), ctypes.c_void_p(weight.data_ptr()))
-        return weight
+        return weight if self.order is None else torch.empty_like(weight).index_copy_(1, self.order.long(), weight)
 
 
 def bfloat16_matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Matrix | None:
@@ -122,23 +122,37 @@ def codes_matrix(
     scales: torch.Tensor,
     offsets: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
+    order: torch.Tensor | None = None,
 ) -> Matrix | None:
-    """Of uint8 `codes` [out, in] below 16 that index `values` [16], times `scales` [out, blocks], plus `offsets`.
+    """Of uint8 `codes` [out, in] that index `values` [16 or 256], times `scales` [out, blocks], plus `offsets`.
 
-    None for a shape that the products do not take.
+    256 values have to be ones that bf16 holds. `order`, int32 [in]: the input that each column is of; None: they lie in
+    that order. None for a shape that the products do not take.
     """
     out, width = codes.shape
+    kind = _CODES if len(values) == 1 << _BITS[_CODES] else _BYTES
+    side_by_side = 32 // _BITS[kind]
     blocks = scales.shape[1]
     block = width // blocks
-    if width % blocks or block % _EIGHT:
+    if width % blocks or block % side_by_side:
         return None
-    # output: panel, half, lane; input: eight, high or low byte, high or low half of it, odd or even
-    fours = _padded(codes).view(-1, 2, _LANE, width // _EIGHT, 2, 2, 2)
-    both = fours[..., 0, :] | fours[..., 1, :] << 4
-    packed = both.permute(0, 3, 1, 2, 5, 4).contiguous()
+    packed = _packed(_padded(codes), side_by_side)
     added = None if offsets is None else _by_panel(offsets)
     table = _aligned(values.float().contiguous())
-    return Matrix(format, _CODES, out, width, _aligned(packed), _by_panel(scales), added, table, _bf16(bias), block)
+    return Matrix(
+        format, kind, out, width, _aligned(packed), _by_panel(scales), added, table, _bf16(bias), order, block
+    )
+
+
+def _packed(codes: torch.Tensor, side_by_side: int) -> torch.Tensor:
+    """As matrix.h has them. Inputs: a run of `side_by_side`, its half or byte, odd or even."""
+    width = codes.shape[1]
+    if side_by_side == 4:
+        parts = codes.view(-1, 2, _LANE, width // 4, 2, 2)
+    else:
+        fours = codes.view(-1, 2, _LANE, width // 8, 2, 2, 2)
+        parts = fours[..., 0, :] | fours[..., 1, :] << 4
+    return parts.permute(0, 3, 1, 2, 5, 4).contiguous()
 
 
 def use_own_threads() -> None:

@@ -13,9 +13,9 @@ static inline void values_of(const matrix *w, const uint8_t *panel, long k, long
         const uint8_t *at = panel + k / 4 * 4 * PANEL + v * 4 * LANE + k % 4;
         for (long i = 0; i < LANE; i++) to[i] = (float)at[4 * i] - 128.0f;
     } else {
-        const uint8_t *at = panel + k / 8 * 4 * PANEL + v * 4 * LANE + k % 2 * 2 + k % 8 / 4;
-        const int shift = k % 4 / 2 * 4;
-        for (long i = 0; i < LANE; i++) to[i] = w->values[at[4 * i] >> shift & 15];
+        const long bits = bits_of(w), count = 32 / bits, place = k % count / 2 * bits;
+        const uint8_t *at = panel + k / count * 4 * PANEL + v * 4 * LANE + k % 2 * 2 + place / 8;
+        for (long i = 0; i < LANE; i++) to[i] = w->values[at[4 * i] >> place % 8 & ((1 << bits) - 1)];
     }
 }
 
@@ -24,9 +24,9 @@ void unpack_floats(const matrix *w, long index, long from, long stop, float *to)
     for (long k = from; k < stop; k++, to += PANEL) {
         for (long v = 0; v < 2; v++) values_of(w, panel, k, v, to + v * LANE);
         if (w->kind == BFLOAT16) continue;
-        const long at = w->kind == INT8 ? index * PANEL : (index * (w->in / w->block) + k / w->block) * PANEL;
+        const long at = has_blocks(w) ? (index * (w->in / w->block) + k / w->block) * PANEL : index * PANEL;
         for (long i = 0; i < PANEL; i++) to[i] *= w->scales[at + i];
-        if (w->kind == CODES && w->offsets)
+        if (has_blocks(w) && w->offsets)
             for (long i = 0; i < PANEL; i++) to[i] += w->offsets[at + i];
     }
 }
@@ -121,5 +121,23 @@ int sum_blocks(operand *x, long in, long block) {
             for (long i = 0; i < block; i++) sum += wide(at[i]);
             x->sums[m * blocks + g] = sum;
         }
+    return 0;
+}
+
+typedef struct { const bf16 *from; bf16 *to; const matrix *w; long stride; } reordered;
+
+static void reorder_row(void *shared, long m) {
+    const reordered *all = shared;
+    const bf16 *from = all->from + m * all->stride;
+    bf16 *to = all->to + m * all->w->in;
+    for (long k = 0; k < all->w->in; k++) to[k] = from[all->w->order[k]];
+}
+
+int put_in_order(operand *x, const matrix *w) {
+    reordered all = {x->x, scratch(4, x->rows * w->in * sizeof(bf16)), w, x->stride};
+    if (!all.to) return 1;
+    for_each(x->rows, reorder_row, &all);
+    x->x = all.to;
+    x->stride = w->in;
     return 0;
 }

@@ -11,5 +11,6 @@ void unpack_floats(const matrix *w, long index, long from, long stop, float *to)
 /* Parts of `prepare`: 0, or 1 where memory ran out. */
 int split_in_planes(operand *x, long in);
 int sum_blocks(operand *x, long in, long block);
+int put_in_order(operand *x, const matrix *w);
 
 #endif

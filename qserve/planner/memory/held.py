@@ -1,7 +1,7 @@
 """What an engine keeps in memory of a quantized model on a device; not always what is stored, or asked for.
 
 Sources: transformers 5.19, quantizers/quantizer_finegrained_fp8.py and quantizer_compressed_tensors.py; bitsandbytes
-0.50; qserve/model/cpu/linear.py; vLLM's bitsandbytes_loader.py, _dequantize_dq (vllm#19742).
+0.50; qserve/model/cpu/linear.py and stored/linear.py; vLLM's bitsandbytes_loader.py, _dequantize_dq (vllm#19742).
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import CheckpointQuantization
 from qserve.core.tensors import Tensor
 
-__all__ = ["held_in_16_bit", "held_quantization", "held_tensors", "single_scales", "with_single_scales"]
+__all__ = [
+    "READ_AS_STORED",
+    "held_in_16_bit",
+    "held_quantization",
+    "held_tensors",
+    "single_scales",
+    "with_single_scales",
+]
+
+READ_AS_STORED = frozenset({"awq", "gptq-int4", "gptq-int8", "w4a16", "w8a8", "fp8"})
+"""Schemes of checkpoints that a CPU's products take as they are stored: dense models, computed in bf16."""
 
 # compressed-tensors' formats: the library's reference path decompresses a layer for good when it first computes.
 _DECOMPRESSED = ("w8a8", "w4a16", "nvfp4")
@@ -34,16 +44,28 @@ def held_in_16_bit(quantization: CheckpointQuantization, device: Device, has_fp8
 
 
 def held_tensors(
-    spec: ModelSpec, tensors: tuple[Tensor, ...], device: Device, has_fp8_kernels: bool = True
+    spec: ModelSpec, tensors: tuple[Tensor, ...], device: Device, dtype: str, has_fp8_kernels: bool = True
 ) -> tuple[Tensor, ...]:
-    """The tensors that lie in memory after loading a checkpoint that stores `tensors`."""
+    """The tensors that lie in memory after loading a checkpoint that stores `tensors`, to compute in `dtype`."""
     stored = spec.quantization
     if stored is None:
         return tensors
+    if device.kind == "cpu" and _every_scheme(stored) <= READ_AS_STORED and not spec.moe:
+        held = _in_panels(stored) if dtype == "bfloat16" else None
+        return tensors_of(replace(spec, quantization=held))
     if held_in_16_bit(stored, device, has_fp8_kernels):
         return tensors_of(replace(spec, quantization=None))
-    held = held_quantization(stored, spec.dtype, device)
+    held = held_quantization(stored, dtype, device)
     return tensors if held == stored else tensors_of(replace(spec, quantization=held))
+
+
+def _every_scheme(stored: CheckpointQuantization) -> set[str]:
+    return {stored.scheme, *(other.scheme for _, other in stored.overrides)}
+
+
+def _in_panels(stored: CheckpointQuantization) -> CheckpointQuantization:
+    overrides = tuple((patterns, replace(other, in_panels=True)) for patterns, other in stored.overrides)
+    return replace(stored, in_panels=True, overrides=overrides)
 
 
 def held_quantization(quantization: CheckpointQuantization, dtype: str, device: Device) -> CheckpointQuantization:

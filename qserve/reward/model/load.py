@@ -25,6 +25,8 @@ from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
 from qserve.model.packed_linear import compile_quantized, pack_linears
 from qserve.model.placement import check_cards, in_names_of
 from qserve.model.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, repack_quantized
+from qserve.model.stored.arguments import own_quantization
+from qserve.model.stored.linear import compile_stored
 from qserve.planner.plan import Plan
 from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead
 from qserve.reward.model.weights import body_tensors, read_tensors
@@ -117,10 +119,11 @@ def load_reward_model(
     body = _body(checkpoint, plan, on_progress).eval()
     for parameter in body.parameters():
         parameter.requires_grad_(False)
+    files = MappedFiles.of(_folder(checkpoint))
+    num_stored = compile_stored(body, DTYPES[plan.dtype], files)
     compile_quantized(body)
     repack_quantized(body, DTYPES[plan.dtype])
-    files = MappedFiles.of(_folder(checkpoint))
-    if pack_linears(body, files) or plan.quant.in_flight:
+    if pack_linears(body, files) or num_stored or plan.quant.in_flight:
         files.detach(body)
     fill_rows(body)
     head = _head(checkpoint, body)
@@ -149,6 +152,9 @@ def _body(checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float
     """The decoder without its lm_head. transformers would fill what is missing with random numbers: refused here."""
     where = checkpoint.path
     config = _config(checkpoint)
+    own = own_quantization(where, plan) if _is_plain_folder(checkpoint) else None
+    if own is not None:
+        config.quantization_config = own
     cls = MODEL_MAPPING[type(config)]
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # that head and lm_head are left over is as it should be

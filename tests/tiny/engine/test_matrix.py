@@ -20,6 +20,8 @@ pytestmark = pytest.mark.skipif(build.why_none() is not None, reason=str(build.w
 
 COMPILERS = {"best": None, "without AVX512": "gcc -mno-avx512f", "plain": "gcc -mno-avx512f -mno-avx2 -mno-avx"}
 SHAPES = [(100, 256), (64, 1024)]
+FORMATS = ["bfloat16", "int8", "int4", "nf4", "fp8", "int8 in groups"]
+FP8_VALUES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().nan_to_num()
 ROWS = [1, 2, 3, 5, 8, 9, 12, 25, 40]
 
 
@@ -68,7 +70,19 @@ def matrices(shape: tuple[int, int]) -> dict[str, Matrix | None]:
         "int8": int8_matrix((weight / largest[:, None] * 127).round().to(torch.int8), largest / 127),
         "int4": codes_matrix("int4", codes, torch.arange(16) - 8.0, scales, offsets),
         "nf4": None if made is None else made.matrix,
+        "fp8": codes_matrix("fp8", every_code(shape), FP8_VALUES, scales / 100),
+        "int8 in groups": codes_matrix(
+            "int8", every_code(shape), torch.arange(256) - 128.0, scales / 100, offsets, None, order_of(shape[1])
+        ),
     }
+
+
+def every_code(shape: tuple[int, int]) -> torch.Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+
+
+def order_of(width: int) -> torch.Tensor:
+    return torch.randperm(width, generator=torch.Generator().manual_seed(3)).int()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -90,8 +104,18 @@ def test_int8_weights_are_codes_times_scales() -> None:
     assert torch.equal(made.dense(), codes * scales[:, None])
 
 
+def test_codes_of_8_bit_are_values_times_scales_in_the_order_of_the_inputs() -> None:
+    shape = SHAPES[0]
+    codes, order = every_code(shape), order_of(shape[1])
+    scales, offsets = torch.rand(shape[0], 8), torch.randn(shape[0], 8)
+    made = codes_matrix("int8", codes, torch.arange(256) - 128.0, scales, offsets, None, order)
+    assert made is not None
+    in_groups = (codes.float() - 128) * scales.repeat_interleave(32, 1) + offsets.repeat_interleave(32, 1)
+    assert torch.equal(made.dense()[:, order.long()], in_groups)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", ["bfloat16", "int8", "int4", "nf4"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_products_are_within_bf16_rounding(shape: tuple[int, int], name: str) -> None:
     """Of the product in fp64 with the stored weights, also where one activation is 500 times the others."""
     matrix = matrices(shape)[name]
@@ -108,7 +132,7 @@ def test_products_are_within_bf16_rounding(shape: tuple[int, int], name: str) ->
         assert error.norm() <= 3e-3 * exact.norm(), rows
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "int8", "int4", "nf4"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_what_is_no_number_stays_none_and_in_its_row(name: str) -> None:
     matrix = matrices(SHAPES[0])[name]
     assert matrix is not None

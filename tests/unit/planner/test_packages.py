@@ -9,12 +9,17 @@ import pytest
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.detect.engines.checks import why_not_served
 from qserve.detect.packages import Packages
+from qserve.errors import UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.units import GIB
+from tests.unit.planner.test_make_plan import checkpoint_of
 
 DESCRIBED = Hardware(parse_gpu("l40s"), 128 * GIB, 120 * GIB, 16)
 BARE = frozenset({"torch", "transformers", "bitsandbytes"})
+
+
+ON_CPU = Hardware((), 128 * GIB, 120 * GIB, 16, packages=BARE)
 
 
 def plan_of(model: str, quant: str = "auto", packages: frozenset[str] | None = None) -> Plan:
@@ -54,3 +59,39 @@ def test_stored_fp8_without_kernels_is_counted_as_it_is_held() -> None:
     assert any("16 bit while loading" in note for note in held.notes)
     with_kernels = plan_of("Qwen/Qwen3-8B-FP8", packages=BARE | {"kernels"})
     assert with_kernels.devices[0].weights_bytes < 0.6 * plain.devices[0].weights_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization", "bytes_a_weight"),
+    [
+        ("Qwen/Qwen3-8B-AWQ", None, 0.5 + 8 / 128),
+        ("Qwen/Qwen3-8B-FP8", None, 1 + 4 / 128),
+        ("Qwen/Qwen3-8B", {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, 0.5 + 4 / 128),
+        ("Qwen/Qwen3-8B", {"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": False}, 1 + 8 / 32),
+    ],
+)
+def test_a_cpu_reads_stored_weights_without_packages(
+    model: str, quantization: dict[str, object] | None, bytes_a_weight: float
+) -> None:
+    """Codes, fp32 scales a group, and as many zero points times scale; head and embedding in 16 bit."""
+    checkpoint = resolve(model) if quantization is None else checkpoint_of(model, quantization_config=quantization)
+    plan = make_plan(checkpoint, ON_CPU, plan_request(engine="transformers"))
+    linears = 36 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12288)
+    expected = linears * bytes_a_weight + 2 * (2 * 151936 * 4096)
+    assert plan.dtype == "bfloat16"
+    assert plan.devices[0].weights_bytes == pytest.approx(expected, rel=0.005)
+    assert why_not_served(plan, Packages(dict.fromkeys(BARE, "1"))) is None
+
+
+def test_4_bit_on_a_cpu_takes_the_calibrated_checkpoint() -> None:
+    plan = make_plan(resolve("Qwen/Qwen3-8B"), ON_CPU, plan_request(engine="transformers", quant="4bit"))
+    assert (plan.quant.scheme, plan.quant.checkpoint) == ("awq", "Qwen/Qwen3-8B-AWQ")
+
+
+def test_experts_in_gptq_and_3_bit_are_refused_on_a_cpu() -> None:
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}
+    request = plan_request(engine="transformers")
+    for model, changes in (("Qwen/Qwen3-30B-A3B", {}), ("Qwen/Qwen3-8B", {"bits": 3})):
+        stored = checkpoint_of(model, quantization_config={**gptq, **changes})
+        with pytest.raises(UsageError, match=r"stored as gptq-int[34], and the transformers engine has no kernels"):
+            make_plan(stored, ON_CPU, request)

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import CheckpointQuantization
+from qserve.core.quantization import SCHEMES, CheckpointQuantization
 from qserve.errors import UsageError
 from qserve.planner.engines.transformers import schemes
 from qserve.planner.engines.transformers.constants import TESTED_RELEASE
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.packages import lacking
-from qserve.planner.memory.held import held_quantization, held_tensors
+from qserve.planner.memory.held import READ_AS_STORED, held_quantization, held_tensors
 from qserve.planner.request import PlanRequest
-from qserve.planner.search.quantizations import dtype_of, nothing_runs, quantizations
+from qserve.planner.search.quantizations import Weights, dtype_of, nothing_runs, quantizations
 from qserve.planner.setup import Setup
 
 __all__ = ["candidates"]
+
+# What nothing here unpacks but gptqmodel and the products of a CPU.
+_INTEGERS = frozenset({"awq", "gptq-int4", "gptq-int8"})
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class _Offer:
 
     device: Device
     hardware: Hardware
+    has_experts: bool
     name: str = TransformersOptions.engine
     title: str = "the transformers engine"
 
@@ -39,7 +43,10 @@ class _Offer:
         return schemes.loads(scheme)
 
     def runs_stored(self, scheme: str) -> bool:
-        return True
+        """On a CPU, integers of 4 and 8 bit of a dense model; the library unpacks fp8 and compressed-tensors of any."""
+        if self.device.kind != "cpu":
+            return True
+        return scheme in SCHEMES and not (self.has_experts and scheme in _INTEGERS and self._lacks(scheme))
 
     def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
         return schemes.online_scheme(scheme)
@@ -49,8 +56,13 @@ class _Offer:
 
     def pays(self, scheme: str) -> bool:
         """A word takes what runs with the packages that are there; bitsandbytes' schemes name what they lack."""
-        is_there = scheme.startswith("bnb") or not lacking(scheme, self.hardware)
+        if self.device.kind == "cpu" and scheme in READ_AS_STORED:
+            return not self.has_experts
+        is_there = scheme.startswith("bnb") or not self._lacks(scheme)
         return is_there and schemes.pays(scheme, self.device)
+
+    def _lacks(self, scheme: str) -> bool:
+        return bool(lacking(scheme, self.hardware))
 
     def computes_in(self, scheme: str, dtype: str | None) -> bool:
         return True
@@ -59,12 +71,12 @@ class _Offer:
 def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
     """Setups in the order in which they are preferred. Raises UsageError where none runs."""
     devices = hardware.devices or (hardware.cpu_device,)
-    offer = _Offer(devices[0], hardware)
+    offer = _Offer(devices[0], hardware, has_experts=checkpoint.spec.moe is not None)
     has_fp8_kernels = not lacking("fp8", hardware)
     found = False
     for weights in quantizations(checkpoint, request, offer):
         found = True
-        dtype = dtype_of(checkpoint.spec, weights, devices[0], request)
+        dtype = _dtype(checkpoint.spec, weights, devices[0], request)
         in_flight = weights.in_flight
         yield Setup(
             checkpoint=checkpoint,
@@ -74,7 +86,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             engine_version=request.engine_version or TESTED_RELEASE,
             quant=weights.quant,
             spec=weights.spec,
-            tensors=held_tensors(weights.spec, weights.tensors, devices[0], has_fp8_kernels),
+            tensors=held_tensors(weights.spec, weights.tensors, devices[0], dtype, has_fp8_kernels),
             in_flight=None if in_flight is None else held_quantization(in_flight, dtype, devices[0]),
             dtype=dtype,
             devices=devices,
@@ -83,3 +95,10 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
         )
     if not found:
         raise UsageError(nothing_runs(checkpoint, request, offer))
+
+
+def _dtype(spec: ModelSpec, weights: Weights, device: Device, request: PlanRequest) -> str:
+    """On a CPU, weights that are read as they are stored are multiplied in bf16; most such checkpoints say float16."""
+    dtype = dtype_of(spec, weights, device, request)
+    as_stored = device.kind == "cpu" and not weights.quant.in_flight and weights.quant.scheme in READ_AS_STORED
+    return "bfloat16" if as_stored and dtype == "float16" and request.dtype in (None, "auto") else dtype

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qserve.core.hardware import Device
 from qserve.core.quantization import SCHEMES, CheckpointQuantization
+from qserve.planner.memory.held import READ_AS_STORED
 
 __all__ = ["loads", "online_scheme", "pays", "quantizes"]
 
@@ -35,5 +36,5 @@ def online_scheme(scheme: str) -> CheckpointQuantization | None:
 
 
 def pays(scheme: str, device: Device) -> bool:
-    """On a CPU it has kernels for bitsandbytes alone."""
-    return device.kind != "cpu" or SCHEMES[scheme].bits >= 16 or scheme.startswith("bnb")
+    """Whether it has kernels there; on a CPU for a dense model's weights as they are stored, and for bitsandbytes'."""
+    return device.kind != "cpu" or SCHEMES[scheme].bits >= 16 or scheme.startswith("bnb") or scheme in READ_AS_STORED

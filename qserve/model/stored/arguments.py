@@ -1,4 +1,4 @@
-"""Checkpoints that somebody quantized already: which packages transformers needs for each format."""
+"""How the library is told to load a checkpoint that is stored quantized, and which packages it needs for that."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from qserve.errors import MissingExtra, UsageError
+from qserve.errors import BrokenCheckpoint, MissingExtra, UsageError
 from qserve.hub.folder import read_config
+from qserve.model.stored.layouts import ReadableLayers, why_not_readable
+from qserve.model.stored.quantizer import as_stored
 from qserve.packages import install_command
 from qserve.planner.plan import Plan
 
-__all__ = ["missing_packages", "stored_arguments", "stored_config"]
+__all__ = ["missing_packages", "own_quantization", "stored_arguments", "stored_config"]
 
 _FP8_CAPABILITY = (8, 9)
 # By `quant_method`: importable names, and the command that installs them beside the versions qserve is pinned to.
@@ -43,28 +45,59 @@ def missing_packages(quantization: Mapping[str, Any]) -> None:
     names, command = _NEEDS.get(method, ((), ""))
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
+        unread = why_not_readable(quantization)
+        without = f"; without it qserve reads such checkpoints on a CPU, but not this one: {unread}" if unread else ""
         raise UsageError(
             f"a checkpoint that is stored as {method} needs {' and '.join(missing)}, which is not installed. "
-            f"Install it: {command}"
+            f"Install it: {command}{without}"
         )
 
 
 def stored_arguments(folder: Path, plan: Plan) -> dict[str, Any]:
     """Arguments of `from_pretrained` for a checkpoint that may be stored quantized.
 
-    Formats of compressed-tensors have no kernels here: left to itself the library unpacks them for good in the first
-    request. They are unpacked while loading, but for fp8 on a card that computes in it.
+    On a CPU layers are read as they are stored where they can be (layouts.py). Elsewhere formats of compressed-tensors
+    have no kernels: left to itself the library unpacks them for good in the first request. They are unpacked while
+    loading, but for fp8 on a card that computes in it. Raises UsageError or MissingExtra for what can't be loaded here.
     """
     stored = stored_config(folder)
-    method = str((stored or {}).get("quant_method", "")).lower()
-    if stored is not None and method == "fp8" and importlib.util.find_spec("kernels") is None:
+    if stored is None:
+        return {}
+    own = own_quantization(folder, plan)
+    if own is not None:
+        return {"config": _configured(folder, own)}
+    missing_packages(stored)
+    method = str(stored.get("quant_method", "")).lower()
+    if method == "fp8" and importlib.util.find_spec("kernels") is None:
         return {"config": _configured(folder, {**stored, "dequantize": True})}  # else the first forward fails
-    if stored is None or method != "compressed-tensors":
+    if method != "compressed-tensors":
         return {}
     on_card = torch.cuda.is_available() and plan.placement.device_map != "cpu"
     has_fp8 = plan.quant.scheme == "fp8" and on_card and torch.cuda.get_device_capability() >= _FP8_CAPABILITY
     changed = {**stored, "dequantize": not has_fp8, "use_optimized_inference": has_fp8}
     return {"config": _configured(folder, changed)}
+
+
+def own_quantization(folder: Path, plan: Plan) -> dict[str, Any] | None:
+    """The `quantization_config` by which the layers of `folder` are read as they are stored; None where they are not.
+
+    Raises BrokenCheckpoint where config.json says that weights are quantized and none is.
+    """
+    stored = stored_config(folder)
+    if stored is None or not plan.on_cpu or why_not_readable(stored) or not _is_read_whole(folder, stored):
+        return None
+    return as_stored(folder, stored)
+
+
+def _is_read_whole(folder: Path, stored: Mapping[str, Any]) -> bool:
+    """Whether every quantized tensor is of a linear layer. Raises BrokenCheckpoint where there is none at all."""
+    layers = ReadableLayers.of(folder, stored)
+    if not layers.by_name:
+        raise BrokenCheckpoint(
+            f"{folder}: config.json says that weights are stored as {stored.get('quant_method')}, and no tensor of its "
+            "files is: is quantization_config of another model?"
+        )
+    return not layers.has_experts
 
 
 def _configured(folder: Path, quantization: Mapping[str, Any]) -> Any:

@@ -1,0 +1,100 @@
+"""Linear layers between the file and the form that they compute in: a stored layer's tensors, as they were written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from qserve.errors import BrokenCheckpoint
+from qserve.model.cpu.build import library
+from qserve.model.cpu.linear import CompiledLinear
+from qserve.model.cpu.matrix import Matrix, codes_matrix, int8_matrix, use_own_threads
+from qserve.model.mapped import MappedFiles
+from qserve.model.stored.codes import Codes
+from qserve.model.stored.layouts import StoredLayer
+
+__all__ = ["StoredLinear", "compile_stored"]
+
+_DTYPES = {
+    "I32": torch.int32, "I64": torch.int64, "I8": torch.int8, "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32,
+}  # fmt: skip
+
+
+class StoredLinear(nn.Module):
+    """Takes what the file has for a linear layer, in the file's dtypes; `compile_stored` replaces it after loading."""
+
+    def __init__(self, linear: nn.Linear, name: str, layer: StoredLayer) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._name, self._codes, self._ends = name, layer.codes, tuple(layer.parts)
+        for end, tensor in layer.parts.items():
+            empty = torch.empty(tensor.shape, dtype=_DTYPES[tensor.dtype], device="meta")
+            self.register_parameter(end, nn.Parameter(empty, requires_grad=False))
+
+    @torch.no_grad()
+    def codes(self) -> Codes:
+        """The weight. Raises BrokenCheckpoint where the tensors are not of this layer's sizes."""
+        try:
+            codes = self._codes({end: getattr(self, end).data for end in self._ends})
+        except (RuntimeError, IndexError, KeyError, ZeroDivisionError) as error:
+            raise BrokenCheckpoint(f"{self._name}: its quantized tensors don't fit each other ({error})") from error
+        if codes.codes.shape != (self.out_features, self.in_features):
+            raise BrokenCheckpoint(
+                f"{self._name} is stored with {list(codes.codes.shape)} weights, and config.json calls for "
+                f"{[self.out_features, self.in_features]}: is it of another model?"
+            )
+        return codes
+
+    def release(self, files: MappedFiles) -> None:
+        """Give back the pages of the file that it was read from."""
+        for end in self._ends:
+            files.release(getattr(self, end).data)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Never runs."""
+        raise AssertionError(f"{self._name} was not replaced after loading")
+
+
+@torch.no_grad()
+def compile_stored(model: nn.Module, dtype: torch.dtype, files: MappedFiles) -> int:
+    """Replace every `StoredLinear` of `model` in place, each let go before the next; returns how many stay packed.
+
+    The others become plain layers in `dtype`: all of them without the compiled library, and in other dtypes than bf16.
+    """
+    num_packed = 0
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, StoredLinear):
+            continue
+        made = _computing(module, dtype)
+        num_packed += isinstance(made, CompiledLinear)
+        module.release(files)
+        model.set_submodule(name, made)
+    if num_packed:
+        use_own_threads()
+    return num_packed
+
+
+def _computing(module: StoredLinear, dtype: torch.dtype) -> nn.Module:
+    codes, bias = module.codes(), getattr(module, "bias", None)
+    if dtype == torch.bfloat16 and library() is not None:
+        matrix = _matrix(codes, bias)
+        if matrix is not None:
+            return CompiledLinear(matrix)
+    plain = nn.Linear(module.in_features, module.out_features, bias=bias is not None, dtype=dtype, device="meta")
+    plain.weight = nn.Parameter(codes.dense(dtype), requires_grad=False)
+    if bias is not None:
+        plain.bias = nn.Parameter(bias.data.to(dtype), requires_grad=False)
+    return plain
+
+
+def _matrix(codes: Codes, bias: Any) -> Matrix | None:
+    """None for a shape that the products do not take."""
+    is_plain = codes.offsets is None and codes.order is None and codes.scales.shape[1] == 1
+    if codes.format == "int8" and is_plain:
+        made = int8_matrix((codes.codes ^ 128).view(torch.int8), codes.scales, bias)
+        if made is not None:
+            return made
+    return codes_matrix(codes.format, codes.codes, codes.values, codes.scales, codes.offsets, bias, codes.order)

@@ -1,0 +1,55 @@
+"""transformers' hook for stored formats: it puts our layers in place before weights are loaded, and is gone after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from qserve.model.stored.layouts import ReadableLayers
+from qserve.model.stored.linear import StoredLinear
+
+__all__ = ["as_stored"]
+
+_METHOD = "qserve-stored"
+
+
+def as_stored(folder: Path, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The `quantization_config` by which the library loads the layers of `folder` as they are stored."""
+    return {"quant_method": _METHOD, "folder": str(folder), "stored": dict(stored)}
+
+
+@register_quantization_config(_METHOD)
+class _StoredConfig(QuantizationConfigMixin):  # type: ignore[misc]
+    def __init__(self, folder: str, stored: Mapping[str, Any], quant_method: str = _METHOD) -> None:
+        self.quant_method, self.folder, self.stored = quant_method, folder, stored
+        self.dequantize = True  # the library forgets the quantization after loading: what is left computes by itself
+
+
+@register_quantizer(_METHOD)
+class _StoredQuantizer(HfQuantizer):  # type: ignore[misc]
+    """See `HfQuantizer`."""
+
+    def _process_model_before_weight_loading(self, model: nn.Module, **kwargs: Any) -> None:
+        layers = ReadableLayers.of(Path(self.quantization_config.folder), self.quantization_config.stored)
+        for name, module in list(model.named_modules()):
+            if type(module) is nn.Linear:
+                layer = layers.find(name)
+                if layer is not None:
+                    model.set_submodule(name, StoredLinear(module, name, layer))
+
+    def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype
+
+    def is_serializable(self) -> bool:
+        return False
+
+    @property
+    def is_trainable(self) -> bool:
+        return False

@@ -1,0 +1,33 @@
+"""A reward model whose body somebody quantized: read as it is stored on a CPU, by the same products as chat models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qserve.demo import reward_model_path
+from qserve.detect import detect
+from qserve.model.cpu.linear import CompiledLinear
+from qserve.planner import PlanRequest
+from qserve.reward.items import Score, ScoreItem
+from qserve.reward.open import open_scorer
+from qserve.reward.settings import RewardSettings
+from tests.tiny.engine.stored_checkpoints import as_gptq, make_of
+
+
+def test_a_gptq_body_scores_without_gptqmodel(tmp_path: Path) -> None:
+    quantization = {"quant_method": "gptq", "bits": 8, "group_size": 64, "sym": True, "desc_act": False}
+    folder = make_of(
+        reward_model_path(), tmp_path / "reward", lambda stem, weight: as_gptq(stem, weight, bits=8), quantization
+    )
+    request = PlanRequest()
+    packed, plain = (open_scorer(str(path), RewardSettings(), detect(), request) for path in (folder, "demo"))
+    linears = [module for module in packed.loaded.body.modules() if isinstance(module, CompiledLinear)]
+    assert {one.matrix.format for one in linears} == {"int8"}
+    items = [ScoreItem(packed.loaded.tokenizer(text).input_ids) for text in ("12+30=42", "12+30=41")]
+    theirs, ours = (
+        [score.reward for score in one.score_now(items) if isinstance(score, Score)] for one in (plain, packed)
+    )
+    assert len(ours) == len(theirs) == len(items)
+    assert ours == pytest.approx(theirs, abs=0.1)
