@@ -18,7 +18,8 @@ from scripts.continuous_names import TABLE, USED, missing_in, of_installed
 MISSING: dict[str, list[str]] = tomllib.loads(TABLE.read_text())["missing"]
 ROOT = Path(__file__).parents[3]
 ADAPTERS = [
-    ROOT / "qserve" / "engine" / "transformers" / "batching" / name for name in ("continuous.py", "layer_cache.py")
+    ROOT / "qserve" / "engine" / "transformers" / "batching" / name
+    for name in ("continuous.py", "layer_cache.py", "library_callbacks.py")
 ]
 # Private names of qserve's own objects in these files, of Python and of accelerate.
 OURS = {"_cache", "_deliver", "_hf_hook", "_processor", "_rows", "_kv_token_views", "_num_shared_tokens", "_sampler"}

@@ -1,73 +1,36 @@
-"""transformers' continuous batching as the paged batcher drives it: every name of the library's inside stands here.
+"""transformers' continuous batching as the paged batcher drives it.
 
-Half of them are private (`_generation_step`, `_wake_up_loop`) or undocumented. `tests/tiny/engine/test_continuous.py`
-holds each against the installed release, and `tests/tiny/engine/continuous_names.toml` against every release that
-pyproject.toml allows (`scripts/continuous_names.py` writes it).
+The names of the library's inside stand here and in the `library_` modules beside it. Half of them are private
+(`_generation_step`, `_wake_up_loop`) or undocumented. `tests/tiny/engine/test_continuous.py` holds each against the
+installed release, and `tests/tiny/engine/continuous_names.toml` against every release that pyproject.toml allows
+(`scripts/continuous_names.py` writes it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList
-from transformers.generation.continuous_batching.cb_logits_processors import (
-    ContinuousBatchingLogitsProcessor,
-    ContinuousBatchingLogitsProcessorList,
-)
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 from transformers.generation.continuous_batching.requests import RequestState
 
 from qserve.engine.transformers.attention.pages import PagedKernel
-from qserve.engine.transformers.batching.batcher import BatcherLoad, Deliveries, Sequence, failure_of
+from qserve.engine.transformers.batching.batcher import BatcherLoad, Sequence
+from qserve.engine.transformers.batching.library_callbacks import Deliver, Outputs, Sampling, sequence_of
 from qserve.engine.transformers.batching.library_rows import page_step_of
-from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
-from qserve.engine.transformers.sampling.params import TokenChoice
-from qserve.engine.transformers.transfers import upload
+from qserve.engine.transformers.batching.library_stages import OriginalStages, Stages, StepEntry
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["LibraryLoop", "OriginalStages", "Stages", "StepEntry"]
+__all__ = ["LibraryLoop"]
 
 _NO_LIMIT = 1e6
 """As a share of free memory. The library would refuse pools that fit: it counts masks and copies that our attention
 does not make, and holds the pages of all cards against what is free on the first one. The plan has counted both."""
-
-Deliver = Callable[[Deliveries], None]
-
-
-class Stages(Protocol):
-    """What runs in the place of the three stages of the library's loop; none may raise, or the thread ends."""
-
-    def prepare(self) -> bool:
-        """Whether there is a step to take."""
-        ...
-
-    def step(self, model: Any) -> None:
-        """Forward and sampling."""
-
-    def update(self) -> None:
-        """The library's bookkeeping of the step, and the ends of sequences."""
-
-
-@dataclass(frozen=True)
-class OriginalStages:
-    """The library's own stages, which may raise."""
-
-    prepare: Callable[[], bool]
-    step: Callable[[Any], None]
-    update: Callable[[], None]
-
-
-class StepEntry(NamedTuple):
-    """A sequence in the step at hand: how many of its tokens are computed, after how many that are cached."""
-
-    sequence: Sequence
-    num_tokens: int
-    num_cached: int
 
 
 class LibraryLoop:
@@ -112,8 +75,8 @@ class LibraryLoop:
                 use_cuda_graph=False,
             ),
         )
-        self.manager.output_router = _Outputs(deliver)
-        processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([_Sampling(deliver)]))
+        self.manager.output_router = Outputs(deliver)
+        processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([Sampling(deliver)]))
         processors.tensors_required = 1
         self.manager.logit_processor = processors
 
@@ -238,13 +201,13 @@ class LibraryLoop:
         if (entries := self.run_in_step()) is not None:
             return entries
         futures = self._processor.inputs_and_outputs.requests_in_batch
-        return [StepEntry(_sequence_of(one.state), one.query_length, one.state.position_offset) for one in futures]
+        return [StepEntry(sequence_of(one.state), one.query_length, one.state.position_offset) for one in futures]
 
     def scheduled(self) -> list[Sequence]:
         """Where no step was made: those that run, or the one that would be next."""
         scheduler = self._processor.scheduler
         running = list(scheduler.active_requests.values())
-        return [_sequence_of(state) for state in running or list(scheduler.waiting_requests.values())[:1]]
+        return [sequence_of(state) for state in running or list(scheduler.waiting_requests.values())[:1]]
 
     def finish_running(self) -> None:
         """Whatever runs gives back its pages."""
@@ -271,60 +234,3 @@ class LibraryLoop:
     @max_step_tokens.setter
     def max_step_tokens(self, num_tokens: int) -> None:
         self._processor.max_batch_tokens = num_tokens
-
-
-def _sequence_of(state: Any) -> Sequence:
-    sequence: Sequence = state.logit_processor_kwargs["sequence"]
-    return sequence
-
-
-class _Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # transformers is untyped
-    """Chooses a token for each row and tells its sequence; the argmax that follows finds the same one."""
-
-    supported_kwargs: ClassVar[dict[str, type]] = {"sequence": Sequence}
-    ignored_kwargs: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, deliver: Deliver) -> None:
-        self._deliver = deliver
-        self._sampler = BatchSampler()
-        self._rows: list[Sequence] = []
-
-    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
-        """The library keeps a tensor of arguments per processor; ours are Python objects, so it stays zero."""
-        int32_tensor.zero_()
-
-    def prepare_tensor_args(self, requests_with_new_token: Iterable[Any]) -> torch.Tensor:
-        """Called before the step with the requests whose next token it yields, in the order of the logits' rows."""
-        self._rows = [_sequence_of(request.state) for request in requests_with_new_token]
-        return torch.zeros(len(self._rows), dtype=torch.int32)
-
-    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        """`scores` [rows, vocab] float32; the chosen token of each row is lifted to plus infinity.
-
-        Rows behind those that have a next token are of prompts that are not read to their ends.
-        """
-        if not self._rows:
-            return scores
-        deliveries = choose_tokens(self._rows, scores[: len(self._rows)], self._sampler)
-        chosen = [[item.token_id if isinstance(item, TokenChoice) else 0] for _, item in deliveries]
-        scores[: len(chosen)].scatter_(1, upload(chosen, torch.long, scores.device), float("inf"))
-        self._deliver(deliveries)
-        return scores
-
-
-class _Outputs:
-    """Where the library leaves what has ended. Our sequences hear of it token by token; only its failures are news."""
-
-    def __init__(self, deliver: Deliver) -> None:
-        self._deliver = deliver
-
-    def deliver(self, output: Any) -> None:
-        """Nobody reads it."""
-
-    def deliver_batch(self, outputs: list[Any]) -> None:
-        """Nobody reads them."""
-
-    def fail_and_deliver(self, state: Any, error: Exception) -> None:
-        """A request that the library gives up."""
-        sequence = _sequence_of(state)
-        self._deliver([(sequence, failure_of(sequence, error))])

@@ -19,8 +19,9 @@ from qserve.engine.transformers.attention import packed as attention
 from qserve.engine.transformers.attention.compiled_step import COMPILED, compile_steps
 from qserve.engine.transformers.attention.kernels import Heads, choose_kernel
 from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, Deliveries, Sequence
-from qserve.engine.transformers.batching.continuous import LibraryLoop, OriginalStages
+from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.layer_cache import placed_by_layer
+from qserve.engine.transformers.batching.library_stages import OriginalStages
 from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages, SequenceInbox
 from qserve.engine.transformers.decoding.stages import DecodingStages, decodes_in_runs

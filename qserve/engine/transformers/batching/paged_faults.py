@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of, undelivered_of
-from qserve.engine.transformers.batching.continuous import LibraryLoop, OriginalStages
+from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.isolation import Isolation
+from qserve.engine.transformers.batching.library_stages import OriginalStages
 from qserve.model.failures import SequenceFailed
 from qserve.model.out_of_memory import OutOfMemory, free_what_failed, is_broken_device, is_out_of_memory
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from qserve.engine.transformers.attention.pages import PagedKernel, gathered
 from qserve.engine.transformers.batching.batcher import Deliveries
-from qserve.engine.transformers.batching.continuous import LibraryLoop, OriginalStages, StepEntry
+from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.library_rows import LibraryRows
+from qserve.engine.transformers.batching.library_stages import OriginalStages, StepEntry
 from qserve.engine.transformers.decoding.choose import choose_layers
 from qserve.engine.transformers.decoding.forward import Forwards
 from qserve.engine.transformers.decoding.run import DecodeRun

@@ -1,0 +1,76 @@
+"""What the library calls: a logits processor that chooses every token, and where it leaves what has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import torch
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
+
+from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of
+from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
+from qserve.engine.transformers.sampling.params import TokenChoice
+from qserve.engine.transformers.transfers import upload
+
+__all__ = ["Deliver", "Outputs", "Sampling", "sequence_of"]
+
+Deliver = Callable[[Deliveries], None]
+
+
+def sequence_of(state: Any) -> Sequence:
+    """Ours, of a request of the library's."""
+    sequence: Sequence = state.logit_processor_kwargs["sequence"]
+    return sequence
+
+
+class Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # transformers is untyped
+    """Chooses a token for each row and tells its sequence; the argmax that follows finds the same one."""
+
+    supported_kwargs: ClassVar[dict[str, type]] = {"sequence": Sequence}
+    ignored_kwargs: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+        self._sampler = BatchSampler()
+        self._rows: list[Sequence] = []
+
+    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
+        """The library keeps a tensor of arguments per processor; ours are Python objects, so it stays zero."""
+        int32_tensor.zero_()
+
+    def prepare_tensor_args(self, requests_with_new_token: Iterable[Any]) -> torch.Tensor:
+        """Called before the step with the requests whose next token it yields, in the order of the logits' rows."""
+        self._rows = [sequence_of(request.state) for request in requests_with_new_token]
+        return torch.zeros(len(self._rows), dtype=torch.int32)
+
+    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+        """`scores` [rows, vocab] float32; the chosen token of each row is lifted to plus infinity.
+
+        Rows behind those that have a next token are of prompts that are not read to their ends.
+        """
+        if not self._rows:
+            return scores
+        deliveries = choose_tokens(self._rows, scores[: len(self._rows)], self._sampler)
+        chosen = [[item.token_id if isinstance(item, TokenChoice) else 0] for _, item in deliveries]
+        scores[: len(chosen)].scatter_(1, upload(chosen, torch.long, scores.device), float("inf"))
+        self._deliver(deliveries)
+        return scores
+
+
+class Outputs:
+    """Where the library leaves what has ended. Our sequences hear of it token by token; only its failures are news."""
+
+    def __init__(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+
+    def deliver(self, output: Any) -> None:
+        """Nobody reads it."""
+
+    def deliver_batch(self, outputs: list[Any]) -> None:
+        """Nobody reads them."""
+
+    def fail_and_deliver(self, state: Any, error: Exception) -> None:
+        """A request that the library gives up."""
+        sequence = sequence_of(state)
+        self._deliver([(sequence, failure_of(sequence, error))])
