@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Homeward", "upload"]
+__all__ = ["Homeward", "upload", "upload_bytes"]
 
 
 def upload(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -18,6 +18,12 @@ def upload(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> t
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype).to(device)
     return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+
+
+def upload_bytes(rows: Sequence[bytes], device: torch.device) -> torch.Tensor:
+    """Equally long rows of bytes as uint8 [rows, bytes] on `device`. The host does not wait."""
+    host = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).view(len(rows), -1)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
 class Homeward:

@@ -19,6 +19,7 @@ from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.penalties import SeenTokens
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.engine.transformers.sampling.uniforms import Uniforms
+from qserve.model.failures import SequenceFailed
 
 CPU = torch.device("cpu")
 EOS = 3
@@ -167,6 +168,41 @@ def test_draws_are_the_same_alone_and_in_company_in_every_order(seed: int) -> No
         for i, choice in zip(order, batch.draw([together[i] for i in order], scores).choices(), strict=True):
             told[i].append(choice)
     assert told == meant
+
+
+def test_what_is_left_of_a_row_does_not_depend_on_the_others() -> None:
+    """To the last bit, beside a row so flat that all of its tokens have to be sorted."""
+    vocab = 5000
+    for seed in range(8):
+        asked = [SamplingParams(top_p=0.9), SamplingParams(top_p=0.999)]
+        rows = torch.stack([row(vocab, seed), row(vocab, seed, scale=0.01)])
+        ids, shares = left(rows, None, Truncation.of(asked, vocab, CPU))
+        alone_ids, alone_shares = left(rows[:1], None, Truncation.of(asked[:1], vocab, CPU))
+        assert alone_shares.shape[1] < vocab == shares.shape[1], "else this shows nothing"
+        kept = alone_shares[0] > 0
+        assert torch.equal(ids[0, : len(kept)][kept], alone_ids[0][kept])
+        assert torch.equal(shares[0, : len(kept)], alone_shares[0]) and not shares[0, len(kept) :].any()
+
+
+@pytest.mark.parametrize("vocab", [40, 61, 1024])
+def test_masks_leave_what_they_allow(vocab: int) -> None:
+    """A bit a token, lowest first; rows without a mask stay as they are, and tokens beyond a mask are left out."""
+    logits, rng = torch.stack([row(vocab, seed) for seed in range(3)]), random.Random(vocab)
+    masks = {0: rng.randbytes(vocab), 2: rng.randbytes(vocab // 8 - 2)}
+    samplers = [sampler() for _ in range(3)]
+    told = Adjustment(samplers, vocab, CPU)(logits, samplers, SeenTokens(), masks)
+    for index in range(3):
+        mask = masks.get(index, b"\xff" * vocab).ljust(vocab, b"\0")
+        allowed = torch.tensor([bool(mask[token // 8] >> token % 8 & 1) for token in range(vocab)])
+        assert torch.equal(told[index], logits[index].masked_fill(~allowed, float("-inf")))
+
+
+def test_a_row_that_is_no_number_fails_alone() -> None:
+    samplers = [sampler(temperature=0.0, num_logprobs=0) for _ in range(2)]
+    logits = torch.stack([row(50), row(50)])
+    logits[0, 7] = float("nan")
+    broken, whole = BatchSampler().draw(samplers, logits).choices()
+    assert isinstance(broken, SequenceFailed) and whole == choose_one(samplers[1].fresh(), logits[1])
 
 
 def test_the_row_is_not_changed() -> None:

@@ -68,7 +68,6 @@ class Drawn:
         failures: what was known of rows before the draw.
         home: the tokens on their way, and what was asked of them.
         num_top: alternatives of each row.
-        forced: tokens that were not drawn.
 
     """
 
@@ -77,7 +76,6 @@ class Drawn:
     failures: dict[int, Exception]
     home: Homeward
     num_top: int
-    forced: dict[int, int]
 
     def choices(self) -> list[Choice]:
         """What each row became; waits for the draw. Called once: the samplers take in what was drawn."""
@@ -113,13 +111,13 @@ class BatchSampler:
 
     def draw(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> Drawn:
         """Launch the draw of a token for each row of `scores` [samplers, vocab] float32, which are not changed."""
-        highest, best = scores.max(dim=-1)
         if all(one.is_plain_greedy for one in samplers):
+            highest, best = scores.max(dim=-1)
             home = Homeward(torch.stack((best.double(), highest.double()), dim=-1))
-            return Drawn(best, samplers, {}, home, 0, {})
-        return self._draw(samplers, scores, highest)
+            return Drawn(best, samplers, {}, home, 0)
+        return self._draw(samplers, scores)
 
-    def _draw(self, samplers: list[SequenceSampler], scores: torch.Tensor, highest: torch.Tensor) -> Drawn:
+    def _draw(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> Drawn:
         device = scores.device
         known = _known_before(samplers)
         rows = self._rows_of(samplers, scores)
@@ -130,11 +128,11 @@ class BatchSampler:
             tokens = torch.where(forced >= 0, forced, tokens)
         if known.instead:
             tokens = _instead(tokens, known.instead, device)
-        columns = [tokens.double()[:, None], highest.double()[:, None]]
+        columns = [tokens.double()[:, None], scores.amax(dim=-1).double()[:, None]]
         if rows.num_top is not None:
             columns += _described(tokens, scores, rows.num_top)
         home = Homeward(torch.cat(columns, dim=-1))
-        return Drawn(tokens, samplers, known.failures, home, rows.num_top or 0, known.forced)
+        return Drawn(tokens, samplers, known.failures, home, rows.num_top or 0)
 
     def _rows_of(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> _Rows:
         key = (*((one.serial, one.is_too_short) for one in samplers), scores.shape[1], scores.device)

@@ -83,20 +83,34 @@ def drawn(
 
 
 def left(scores: torch.Tensor, number: int | None, truncation: Truncation) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids of each row's tokens, likeliest first, and their shares: zero where they are left out.
-
-    Without a small top-k a card sorts whole rows. On a CPU, where asking costs nothing, the likeliest thousand mostly
-    suffice.
-    """
+    """Ids of each row's tokens, likeliest first, and their shares: zero where they are left out."""
     if number is not None:
         values, ids = likeliest(scores, number)
         return ids, _shares(values, truncation, None)
-    number = _CANDIDATES[-1]
-    if scores.device.type == "cpu" and scores.shape[-1] > number:
-        values, ids = likeliest(scores, number)
-        log_total = torch.logsumexp(scores, dim=-1)
-        if bool(_suffices(values, log_total, truncation).all()):
-            return ids, _shares(values, truncation, log_total)
+    if scores.device.type == "cpu" and scores.shape[-1] > _CANDIDATES[-1]:
+        return _left_of_likeliest(scores, truncation)
+    return _left_of_all(scores, truncation)
+
+
+def _left_of_likeliest(scores: torch.Tensor, truncation: Truncation) -> tuple[torch.Tensor, torch.Tensor]:
+    """`left` on a CPU, where asking costs nothing: the likeliest thousand mostly suffice.
+
+    Where they do not, all of a row are sorted, of that row alone: the others' shares are the same to the last bit.
+    """
+    values, ids = likeliest(scores, _CANDIDATES[-1])
+    log_total = torch.logsumexp(scores, dim=-1)
+    suffices = _suffices(values, log_total, truncation)[:, None]
+    shares = _shares(values, truncation, log_total)
+    if bool(suffices.all()):
+        return ids, shares
+    all_ids, all_shares = _left_of_all(scores, truncation)
+    missing = (0, scores.shape[-1] - ids.shape[-1])
+    ids, shares = (torch.nn.functional.pad(part, missing) for part in (ids, shares))
+    return torch.where(suffices, ids, all_ids), torch.where(suffices, shares, all_shares)
+
+
+def _left_of_all(scores: torch.Tensor, truncation: Truncation) -> tuple[torch.Tensor, torch.Tensor]:
+    """`left` of whole rows, sorted: what a card does, which would have to be waited for to know more."""
     values, ids = scores.sort(dim=-1, descending=True, stable=True)
     return ids, _shares(values, truncation, None)
 
