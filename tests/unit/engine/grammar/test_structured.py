@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from bench.random_schemas import random_schemas
 from qserve.engine.grammar.compiled import GrammarTooComplex
 from qserve.engine.grammar.structured import structured_grammar
 from qserve.wire.errors import ApiError
@@ -20,56 +21,16 @@ from qserve.wire.structured import StructuredOutputs
 from tests.unit.engine.grammar.drawing import drawn, ready
 
 NUM_SCHEMAS = 500
-WORDS = ("name", "age", "tags", "größe", "a b", "is_ok", 'q"uote', "Δ")
 
 
 def grammar(**structure: Any) -> str:
     return structured_grammar(StructuredOutputs.model_validate(structure))
 
 
-def random_schema(rng: Random, depth: int = 0) -> dict[str, Any]:
-    """One that an answer can follow, of the keywords that clients use."""
-    kinds = ["string", "integer", "number", "boolean", "null", "enum", "const", "pattern", "format"]
-    kind = rng.choice(kinds if depth > 2 else [*kinds, *(["object", "array", "anyOf", "$ref"] * 2)])
-    if kind == "object":
-        names = rng.sample(WORDS, rng.randint(0, 4))
-        required = [name for name in names if rng.random() < 0.6]
-        schema: dict[str, Any] = {
-            "type": "object", "properties": {name: random_schema(rng, depth + 1) for name in names},
-        }  # fmt: skip
-        return {**schema, **({"required": required} if required else {}), **_sometimes(rng, additionalProperties=False)}
-    if kind == "array":
-        least = rng.randint(0, 2)
-        return {"type": "array", "items": random_schema(rng, depth + 1), "minItems": least, "maxItems": least + 2}
-    if kind == "anyOf":
-        return {"anyOf": [random_schema(rng, depth + 1) for _ in range(2)], **_sometimes(rng, title="T", default=1)}
-    return _leaf(rng, kind)
-
-
-def _leaf(rng: Random, kind: str) -> dict[str, Any]:
-    low = rng.randint(-50, 50)
-    leaves: dict[str, dict[str, Any]] = {
-        "string": {"type": "string", "minLength": rng.randint(0, 3), "maxLength": 5, **_sometimes(rng, format="color")},
-        "integer": {"type": "integer", "minimum": low, "maximum": low + rng.randint(0, 300)},
-        "number": {"type": "number", **_sometimes(rng, minimum=low, maximum=low + 10)},
-        "enum": {"enum": rng.sample(["a", "b\n", 3, None, True, "ü", {"x": 1}], 3)},
-        "const": {"const": rng.choice(["fixed", 7, [1, 2], {"k": "v"}])},
-        "pattern": {"type": "string", "pattern": rng.choice(["^[a-c]{2,4}$", "^x+y$", "^(ab|cd)[0-9]$"])},
-        "format": {"type": "string", "format": rng.choice(["date", "uuid", "ipv4", "time"])},
-        "$ref": {"$ref": "#/$defs/leaf"},
-    }
-    return leaves.get(kind, {"type": kind})
-
-
-def _sometimes(rng: Random, **keywords: Any) -> dict[str, Any]:
-    return keywords if rng.random() < 0.4 else {}
-
-
 def test_answers_to_random_schemas_are_valid() -> None:
     rng = Random(7)
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
-    for number in range(NUM_SCHEMAS):
-        schema = {"$defs": {"leaf": {"type": "integer", "minimum": 0, "maximum": 9}}, **random_schema(rng)}
+    for number, schema in enumerate(random_schemas(rng, NUM_SCHEMAS)):
         text = drawn(grammar(json=schema), rng)
         try:
             jsonschema.Draft202012Validator(schema, format_checker=checker).validate(json.loads(text))
