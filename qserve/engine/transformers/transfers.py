@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Homeward", "upload", "upload_bytes"]
+__all__ = ["HostCopy", "upload", "upload_bytes"]
 
 
 def upload(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -26,8 +26,8 @@ def upload_bytes(rows: Sequence[bytes], device: torch.device) -> torch.Tensor:
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
 
 
-class Homeward:
-    """A tensor on its way to the host: `rows` waits for it, and for nothing that was launched after it."""
+class HostCopy:
+    """A copy of a tensor on its way to the host: `rows` waits for it, and for nothing that was launched after it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._event: torch.cuda.Event | None = None

@@ -65,7 +65,7 @@ class LibraryRows:
         ((self._name, self._allocator),) = self._cache.cache_allocators.items()
         self.page_tokens: int = self._allocator.tokens_per_page
         self._pages_per_block: int = self._allocator.block_physical_stride // self.page_tokens
-        self.nobodys_page: int = self._allocator.write_trash_index // self.page_tokens
+        self.scratch_page: int = self._allocator.write_trash_index // self.page_tokens
 
     @staticmethod
     def suits(cache: Any) -> bool:

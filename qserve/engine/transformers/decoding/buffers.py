@@ -14,7 +14,7 @@ __all__ = ["DecodeBuffers"]
 
 @dataclass(frozen=True, eq=False)
 class DecodeBuffers:
-    """Rows of a batch; those behind the sequences fill it up and write to a page of nobody.
+    """Rows of a batch; those behind the sequences pad it and write to a scratch page.
 
     The tensors are the same from run to run, so that a captured forward finds what it reads.
 
@@ -22,10 +22,10 @@ class DecodeBuffers:
         tokens: int64 [rows], what the next forward reads.
         positions: int64 [rows], where.
         block_table: int32 [rows, pages].
-        advance: int64 [rows], one for a sequence, zero for a row that fills up.
+        advance: int64 [rows], one for a sequence, zero for padding.
         query_bounds: int32 [rows + 1].
         page_tokens: of a page.
-        nobodys_page: what rows that fill up write to.
+        scratch_page: what padding writes to; no sequence reads it.
 
     """
 
@@ -35,21 +35,21 @@ class DecodeBuffers:
     advance: torch.Tensor
     query_bounds: torch.Tensor
     page_tokens: int
-    nobodys_page: int
+    scratch_page: int
 
     @classmethod
     def of(
-        cls, num_rows: int, num_pages: int, page_tokens: int, nobodys_page: int, device: torch.device
+        cls, num_rows: int, num_pages: int, page_tokens: int, scratch_page: int, device: torch.device
     ) -> DecodeBuffers:
-        """Nothing but rows that fill up."""
+        """Nothing but padding."""
         return cls(
             tokens=torch.zeros(num_rows, dtype=torch.long, device=device),
             positions=torch.zeros(num_rows, dtype=torch.long, device=device),
-            block_table=torch.full((num_rows, num_pages), nobodys_page, dtype=torch.int32, device=device),
+            block_table=torch.full((num_rows, num_pages), scratch_page, dtype=torch.int32, device=device),
             advance=torch.zeros(num_rows, dtype=torch.long, device=device),
             query_bounds=torch.arange(num_rows + 1, dtype=torch.int32, device=device),
             page_tokens=page_tokens,
-            nobodys_page=nobodys_page,
+            scratch_page=scratch_page,
         )
 
     def fill(self, tokens: Sequence[int], positions: Sequence[int], tables: Sequence[Sequence[int]]) -> None:
@@ -61,8 +61,8 @@ class DecodeBuffers:
         )
         for buffer, values in zip((self.tokens, self.positions, self.advance), numbers, strict=True):
             buffer.copy_(values)
-        table = [[*row, *[self.nobodys_page] * (num_pages - len(row))] for row in tables]
-        table += [[self.nobodys_page] * num_pages] * len(more)
+        table = [[*row, *[self.scratch_page] * (num_pages - len(row))] for row in tables]
+        table += [[self.scratch_page] * num_pages] * len(more)
         self.block_table.copy_(upload(table, torch.int32, self.tokens.device))
 
     def write_index(self) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """The forwards of decoding steps: one for each size of a batch, captured where that is possible.
 
-A batch is filled up to one of a few sizes, and its tables to a width that is a power of two, so that few are captured.
+A batch is padded to one of a few sizes, and its tables to a width that is a power of two, so that few are captured.
 A size that is met for the first time runs as it stands, which readies its kernels; then it is captured, and replayed
 from the next step on.
 """
@@ -30,7 +30,7 @@ Capture = Callable[[Callable[[], object]], Callable[[], None]]
 
 
 def batch_size_of(num_rows: int) -> int:
-    """What `num_rows` are filled up to: 1, 2, 4, 8, 16, 24 … 64, 80, 96 …"""
+    """What `num_rows` are padded to: 1, 2, 4, 8, 16, 24 … 64, 80, 96 …"""
     if num_rows <= 8:
         return 1 << (num_rows - 1).bit_length()
     multiple = 8 if num_rows <= 64 else 16
@@ -84,7 +84,7 @@ class Forwards:
         if size not in self._buffers:
             if len(self._buffers) >= _MAX_CAPTURED:
                 self._buffers = {kept: one.buffers for kept, one in self._captured.items()}
-            made = DecodeBuffers.of(*size, self._books.page_tokens, self._books.nobodys_page, self._model.device)
+            made = DecodeBuffers.of(*size, self._books.page_tokens, self._books.scratch_page, self._model.device)
             self._buffers[size] = made
         return self._buffers[size]
 

@@ -1,9 +1,9 @@
 """A run: the same sequences decode step after step, and the next forward is launched before the last tokens are read.
 
 A step launches its forward, whose input is what the draw before it left on the device. While that computes, the tokens
-of the draw come home, are delivered, and move grammars and penalties on; then the draw over the new logits is launched.
-So the device waits for nobody, and the host once a step, for tokens that are there already. A sequence that has ended
-is found one forward late: what that computes for it is dropped.
+of the draw are read, are delivered, and move grammars and penalties on; then the draw over the new logits is launched.
+So the device never waits for the host, and the host once a step, for tokens that are there already. A sequence that
+has ended is found one forward late: what that computes for it is dropped.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class DecodeRun:
             self._buffers.move_on(self._drawn.tokens)
 
     def end(self) -> None:
-        """What was drawn comes home, and the library's books are written."""
+        """The last draw is read and delivered, and the library's books are written."""
         self._take()
         for row in self._rows:
             self._books.write_back(row)

@@ -18,7 +18,7 @@ from qserve.engine.transformers.sampling.draw import Truncation, drawn, likelies
 from qserve.engine.transformers.sampling.params import LOWEST_LOGPROB, SamplingParams, TokenChoice
 from qserve.engine.transformers.sampling.penalties import SeenTokens
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
-from qserve.engine.transformers.transfers import Homeward, upload
+from qserve.engine.transformers.transfers import HostCopy, upload
 from qserve.model.failures import NOT_A_NUMBER, SequenceFailed
 from qserve.model.out_of_memory import is_broken_device, is_out_of_memory
 
@@ -66,7 +66,7 @@ class Drawn:
         tokens: int64 [rows] on the device, as the next forward reads them.
         samplers: whose rows they are.
         failures: what was known of rows before the draw.
-        home: the tokens on their way, and what was asked of them.
+        copied: the tokens, and what was asked of them, on their way to the host.
         num_top: alternatives of each row.
 
     """
@@ -74,12 +74,12 @@ class Drawn:
     tokens: torch.Tensor
     samplers: list[SequenceSampler]
     failures: dict[int, Exception]
-    home: Homeward
+    copied: HostCopy
     num_top: int
 
     def choices(self) -> list[Choice]:
         """What each row became; waits for the draw. Called once: the samplers take in what was drawn."""
-        return [self._choice(index, row) for index, row in enumerate(self.home.rows())]
+        return [self._choice(index, row) for index, row in enumerate(self.copied.rows())]
 
     def _choice(self, index: int, row: list[float]) -> Choice:
         if index in self.failures:
@@ -113,8 +113,8 @@ class BatchSampler:
         """Launch the draw of a token for each row of `scores` [samplers, vocab] float32, which are not changed."""
         if all(one.is_plain_greedy for one in samplers):
             highest, best = scores.max(dim=-1)
-            home = Homeward(torch.stack((best.double(), highest.double()), dim=-1))
-            return Drawn(best, samplers, {}, home, 0)
+            copied = HostCopy(torch.stack((best.double(), highest.double()), dim=-1))
+            return Drawn(best, samplers, {}, copied, 0)
         return self._draw(samplers, scores)
 
     def _draw(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> Drawn:
@@ -131,8 +131,8 @@ class BatchSampler:
         columns = [tokens.double()[:, None], scores.amax(dim=-1).double()[:, None]]
         if rows.num_top is not None:
             columns += _described(tokens, scores, rows.num_top)
-        home = Homeward(torch.cat(columns, dim=-1))
-        return Drawn(tokens, samplers, known.failures, home, rows.num_top or 0)
+        copied = HostCopy(torch.cat(columns, dim=-1))
+        return Drawn(tokens, samplers, known.failures, copied, rows.num_top or 0)
 
     def _rows_of(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> _Rows:
         key = (*((one.serial, one.is_too_short) for one in samplers), scores.shape[1], scores.device)
