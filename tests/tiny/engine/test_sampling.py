@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 from collections import Counter
 from typing import Any
 
@@ -195,6 +196,21 @@ def test_masks_leave_what_they_allow(vocab: int) -> None:
         mask = masks.get(index, b"\xff" * vocab).ljust(vocab, b"\0")
         allowed = torch.tensor([bool(mask[token // 8] >> token % 8 & 1) for token in range(vocab)])
         assert torch.equal(told[index], logits[index].masked_fill(~allowed, float("-inf")))
+
+
+def test_masks_of_a_large_vocabulary_become_no_python_objects() -> None:
+    """A list of their bytes alone, of eight rows, takes more than a megabyte, and a step 18 ms in place of 1."""
+    vocab = 151_936
+    logits, samplers = torch.zeros(8, vocab), [sampler() for _ in range(8)]
+    adjustment, masks = Adjustment(samplers, vocab, CPU), {index: bytes(vocab // 8) for index in range(8)}
+    adjustment(logits, samplers, SeenTokens(), masks)
+    tracemalloc.start()
+    try:
+        adjustment(logits, samplers, SeenTokens(), masks)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 3 * 8 * vocab // 8
 
 
 def test_a_row_that_is_no_number_fails_alone() -> None:

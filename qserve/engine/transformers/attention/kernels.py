@@ -189,7 +189,10 @@ def _flash_3() -> Iterator[PagedKernel]:
 def _flash_2() -> Iterator[PagedKernel]:
     """flash-attn 2, whose pages are whole multiples of 256 tokens."""
     if importlib.util.find_spec("flash_attn") is None:
-        raise ImportError("flash-attn is not installed; where it is, it is taken (pip install flash-attn)")
+        raise ImportError(
+            "flash-attn is not installed; where it is, it is taken. pip builds it for an hour: "
+            "github.com/Dao-AILab/flash-attention/releases has wheels that are built"
+        )
     flash_attn_varlen_func = importlib.import_module("flash_attn").flash_attn_varlen_func
 
     def read(
