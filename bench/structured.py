@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import statistics
 import sys
 import tempfile
@@ -86,7 +87,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qserve-bench-") as name:
-        folder = write_checkpoint(Path(tempfile.gettempdir()) / f"qserve-bench-{args.shape}", args.shape)
+        folder = write_checkpoint(
+            Path(tempfile.gettempdir()) / f"qserve-bench-{re.sub('[^a-z0-9]+', '-', args.shape)}", args.shape
+        )
         asyncio.run(measured(args, folder, Path(name)))
 
 
