@@ -2,6 +2,7 @@
 
     python bench/schemas.py --engine transformers     # 500 schemas, the demo on a CPU; under a minute
     python bench/schemas.py --engine vllm             # the same over vLLM; a minute more to start it
+    python bench/schemas.py --engine vllm --engine-args "…"   # with vLLM's own flags, another backend say
 
 Starts `qserve up --model demo` and asks for each schema once, as `response_format` without thoughts. An answer that the
 limit of tokens cuts is counted by itself: a model may write a longer number than there is room for. Prints the first
@@ -34,15 +35,15 @@ _FLAGS = {
 _CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
 
 
-def demo(engine: str, state: Path, concurrency: int) -> Server:
-    """`qserve up --model demo` on `engine`."""
+def demo(engine: str, engine_args: str, state: Path, concurrency: int) -> Server:
+    """`qserve up --model demo` on `engine`, with more flags of its own."""
     port = free_port()
     return Server(
         f"the demo on {engine}",
         [
             str(Path(sys.executable).parent / "qserve"), "up", "--model", "demo", "--engine", engine, "--port",
             str(port), "--state-dir", str(state), "--max-model-len", "1024", "--max-num-seqs", str(concurrency),
-            *_FLAGS[engine],
+            *_FLAGS[engine], *(["--engine-args", engine_args] if engine_args else []),
         ],
         port, "demo", "/ready",
     )  # fmt: skip
@@ -88,13 +89,14 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=sorted(_FLAGS), default="transformers")
+    parser.add_argument("--engine-args", default="", help="more flags of vLLM")
     parser.add_argument("--num", type=int, default=500)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--concurrency", type=int, default=8)
     args = parser.parse_args()
     schemas = random_schemas(Random(args.seed), args.num)
     with tempfile.TemporaryDirectory(prefix="qserve-bench-") as name:
-        server = demo(args.engine, Path(name) / "state", args.concurrency)
+        server = demo(args.engine, args.engine_args, Path(name) / "state", args.concurrency)
         outcomes = asyncio.run(asked(server, Path(name) / "server.log", schemas, args.concurrency))
     kinds = Counter(said.partition(":")[0] for said in outcomes)
     print(f"{server.name}, {args.num} schemas: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))
