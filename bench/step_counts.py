@@ -36,6 +36,7 @@ from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.decoding import stages
 from qserve.engine.transformers.decoding.body import DenseSteps
 from qserve.engine.transformers.decoding.choose import Layers
+from qserve.engine.transformers.sampling import batch
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 
@@ -196,13 +197,14 @@ def _captured(forward: Callable[[], object]) -> Callable[[], None]:
 
 @contextmanager
 def _as_on_a_card(what: str) -> Iterator[None]:
-    """What is compiled for CPUs stands aside, and a kernel that reads pages is there.
+    """What is there for CPUs alone stands aside, and a kernel that reads pages is there.
 
     Operations are those of a step that is not captured; Python is that around one that is.
     """
     chosen = ChosenKernel("counted", _kernel, 256, {})
     capture = None if what == "operations" else _captured
     with (
+        mock.patch.object(batch, "largest", lambda scores: scores.max(dim=-1)),
         mock.patch.object(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), capture)),
         mock.patch.object(paged, "compile_steps", lambda model, cache: None),
         mock.patch.object(paged, "choose_kernel", lambda *_: chosen),

@@ -14,7 +14,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from qserve.engine.transformers.sampling.adjust import Adjustment
 from qserve.engine.transformers.sampling.batch import BatchSampler, _kind_of, choose_one, top_logprobs
-from qserve.engine.transformers.sampling.draw import Truncation, left
+from qserve.engine.transformers.sampling.draw import Truncation, largest, left
 from qserve.engine.transformers.sampling.draw import drawn as draw
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.penalties import SeenTokens
@@ -127,6 +127,14 @@ def test_the_seed_decides() -> None:
     assert draws(5) != draws(6)
     assert draws(None) != draws(None)
     assert draws(-1) == draws(-1)
+
+
+def test_the_largest_is_the_first_of_equal_ones_or_no_number() -> None:
+    scores = torch.stack([row(3000).bfloat16().float() for _ in range(3)])
+    scores[1, [70, 2000]], scores[2, [40, 50]] = 99.0, float("nan")
+    values, ids = largest(scores)
+    assert ids.tolist() == [int(scores[0].argmax()), 70, 40]
+    assert values[:2].tolist() == [float(scores[0].max()), 99.0] and values[2].isnan()
 
 
 def test_zero_temperature_is_greedy() -> None:

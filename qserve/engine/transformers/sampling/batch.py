@@ -14,7 +14,7 @@ import torch
 
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of
 from qserve.engine.transformers.sampling.adjust import Adjustment
-from qserve.engine.transformers.sampling.draw import Truncation, drawn, likeliest, num_candidates
+from qserve.engine.transformers.sampling.draw import Truncation, drawn, largest, likeliest, num_candidates
 from qserve.engine.transformers.sampling.params import LOWEST_LOGPROB, SamplingParams, TokenChoice
 from qserve.engine.transformers.sampling.penalties import SeenTokens
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
@@ -112,7 +112,7 @@ class BatchSampler:
     def draw(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> Drawn:
         """Launch the draw of a token for each row of `scores` [samplers, vocab] float32, which are not changed."""
         if all(one.is_plain_greedy for one in samplers):
-            highest, best = scores.max(dim=-1)
+            highest, best = largest(scores)
             copied = HostCopy(torch.stack((best.double(), highest.double()), dim=-1))
             return Drawn(best, samplers, {}, copied, 0)
         return self._draw(samplers, scores)
@@ -221,7 +221,7 @@ class _Rows:
         """A token of each row."""
         if len(self._groups) == 1 and len(self._groups[0].rows) == len(adjusted):
             return self._groups[0].drawn(adjusted, uniforms)
-        tokens = adjusted.argmax(dim=-1)
+        _, tokens = largest(adjusted)
         for group in self._groups:
             tokens.index_copy_(0, group.index, group.drawn(adjusted[group.index], uniforms))
         return tokens
