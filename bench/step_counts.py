@@ -156,26 +156,26 @@ def _model(layers: int) -> Any:
 async def _run(model: Any, rows: int, params: SamplingParams, what: str) -> list[_Step]:
     loop = asyncio.get_running_loop()
     steps: list[_Step] = []
-    with _as_on_a_card(what):
-        batcher = PagedBatcher(model, loop, BatchLimits(256 * rows, rows, 64 * rows))
-        batcher.start(on_death=lambda error: loop.call_soon_threadsafe(loop.stop))
-    _watch(batcher, steps, rows, what)
     generator = torch.Generator().manual_seed(1)
     most = _WARM_STEPS + _STEPS + 2
     asked = [
         Sequence(f"r{i}", prompt, most, frozenset(), SequenceSampler(params, prompt))
         for i, prompt in enumerate(torch.randint(0, 999, (rows, _PROMPT_TOKENS), generator=generator).tolist())
     ]
-    try:
-        with batcher.exclusive():  # so that all of them share their first step
-            for one in asked:
-                batcher.submit(one)
-        async with asyncio.timeout(120):
-            for one in asked:
-                for _ in range(most):
-                    await one.outbox.get()
-    finally:
-        batcher.stop()
+    with _as_on_a_card(what):
+        batcher = PagedBatcher(model, loop, BatchLimits(256 * rows, rows, 64 * rows))
+        batcher.start(on_death=lambda error: loop.call_soon_threadsafe(loop.stop))
+        _watch(batcher, steps, rows, what)
+        try:
+            with batcher.exclusive():  # so that all of them share their first step
+                for one in asked:
+                    batcher.submit(one)
+            async with asyncio.timeout(120):
+                for one in asked:
+                    for _ in range(most):
+                        await one.outbox.get()
+        finally:
+            batcher.stop()
     return steps[_WARM_STEPS : _WARM_STEPS + _STEPS]
 
 
