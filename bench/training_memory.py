@@ -2,7 +2,7 @@
 
     python bench/training_memory.py --shape qwen3-85m               # rows that are not there yet, 15 to 40 s each
     python bench/training_memory.py --rows sft,lora-checkpointing --shape qwen3-85m --again
-    python bench/training_memory.py --table                         # docs/results/training.md anew, nothing is run
+    python bench/training_memory.py --table     # docs/results/training.md anew by today's planner, nothing is run
 
 Each row is `qserve train` itself for two steps over random weights, with rows of data as long as --max-length, one of
 each batch a little shorter, so that it is padded. Weights, gradients and optimizer states are sizes of the tensors; the
@@ -24,7 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from random_checkpoint import write_checkpoint
+from random_checkpoint import SHAPES, write_checkpoint
+
+from qserve.core.hardware import Hardware
+from qserve.core.model_spec import ModelSpec
+from qserve.planner.training import TrainingRequest, plan_training
+from qserve.units import GIB
 
 ROOT = Path(__file__).parents[1]
 FOUND, PAGE = ROOT / "docs/results/training.jsonl", ROOT / "docs/results/training.md"
@@ -34,6 +39,8 @@ LIMIT_S = 600
 _MIB = 1024**2
 _SHORTER = 7
 _NONE = "--no-gradient-checkpointing"
+_PLANNED = ("states", "phases", "peak", "terms")
+"""Of a row what is not kept but planned anew."""
 
 
 @dataclass(frozen=True)
@@ -137,31 +144,38 @@ def measure(row: Row, shape: str, model: Path, threads: int) -> dict[str, Any]:
             raise RuntimeError(f"{row.name}: {(done.stderr or done.stdout)[-1500:]}")
         wall_s = time.monotonic() - began_s
         events = [json.loads(line) for line in (output / "run/events.jsonl").read_text().splitlines()]
-        return _compared(row, shape, json.loads((output / "run/job.json").read_text())["plan"], events, wall_s)
+        request = json.loads((output / "run/job.json").read_text())["request"]
+        return compared(_measured(row, shape, request, events, wall_s))
 
 
-def _compared(
-    row: Row, shape: str, plan: dict[str, Any], events: list[dict[str, Any]], wall_s: float
+def _measured(
+    row: Row, shape: str, request: dict[str, Any], events: list[dict[str, Any]], wall_s: float
 ) -> dict[str, Any]:
-    card = plan["devices"][0]
-    terms = {term["name"]: term["num_bytes"] for term in (*card["other_terms"], *card["terms"])}
-    others = terms.pop("others", 0)
     memory = [event for event in events if event["event"] == "memory"]
+    names = ("weights", "gradients", "optimizer", "backward", "step")
+    return {
+        "shape": shape, "row": row.name, "method": row.method, "flags": list(row.flags), "length": row.length,
+        "batch": row.batch, "request": request, "baseline": memory[0]["baseline_bytes"], "seconds": round(wall_s, 1),
+        "measured": {name: max(event[f"{name}_bytes"] for event in memory) for name in names},
+        "step_s": [round(one["step_s"], 2) for one in events if one["event"] == "logged" and one.get("step_s")],
+    }  # fmt: skip
+
+
+def compared(found: dict[str, Any]) -> dict[str, Any]:
+    """`found` with what the planner says of its request today: pairs of planned and measured, and the plan's terms."""
+    config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 40_960}
+    spec = ModelSpec.from_config({**config, **SHAPES[found["shape"]]})
+    request = TrainingRequest(**found["request"])
+    (card,) = plan_training(spec, (Hardware((), 256 * GIB, 256 * GIB, 2).cpu_device,), request).cards
+    terms = {term.name: term.num_bytes for term in (*card.other_terms, *card.terms)}
+    measured = found["measured"]
     states = {}
     for name in ("weights", "gradients", "optimizer"):
         trained = next(size for term, size in terms.items() if term.startswith(f"{name} ("))
-        states[name] = {"planned": trained, "measured": max(event[f"{name}_bytes"] for event in memory)}
-    peaks = {
-        phase: {"planned": card["phases"][phase] - others, "measured": max(one[f"{phase}_bytes"] for one in memory)}
-        for phase in ("backward", "step")
-    }
-    return {
-        "shape": shape, "row": row.name, "method": row.method, "flags": list(row.flags), "length": row.length,
-        "batch": row.batch, "states": states, "phases": peaks,
-        "peak": {kind: max(one[kind] for one in peaks.values()) for kind in ("planned", "measured")},
-        "terms": terms, "baseline": memory[0]["baseline_bytes"], "seconds": round(wall_s, 1),
-        "step_s": [round(one["step_s"], 2) for one in events if one["event"] == "logged" and one.get("step_s")],
-    }  # fmt: skip
+        states[name] = {"planned": trained, "measured": measured[name]}
+    phases = {name: {"planned": size, "measured": measured[name]} for name, size in card.phases.items()}
+    peak = {kind: max(one[kind] for one in phases.values()) for kind in ("planned", "measured")}
+    return {**found, "states": states, "phases": phases, "peak": peak, "terms": terms}
 
 
 def off(pair: dict[str, int]) -> float:
@@ -201,9 +215,9 @@ def _pair(pair: dict[str, int]) -> str:
 
 
 def read_found() -> list[dict[str, Any]]:
-    """Rows that were measured, in the order of ROWS."""
+    """Rows that were measured, in the order of ROWS, against today's plan."""
     lines = FOUND.read_text().splitlines() if FOUND.exists() else []
-    newest = {(one["shape"], one["row"]): one for one in map(json.loads, lines)}
+    newest = {(one["shape"], one["row"]): compared(one) for one in map(json.loads, lines)}
     order = [row.name for row in ROWS]
     return sorted(newest.values(), key=lambda one: (one["shape"] != "qwen3-85m", order.index(one["row"])))
 
@@ -236,7 +250,7 @@ def main() -> None:
             continue
         found = measure(row, args.shape, model, args.threads)
         with FOUND.open("a") as stream:
-            stream.write(json.dumps(found) + "\n")
+            stream.write(json.dumps({name: found[name] for name in found if name not in _PLANNED}) + "\n")
         some_off |= is_off(found)
         terms = ", ".join(f"{name} {size / _MIB:.0f}" for name, size in found["terms"].items())
         peak = found["peak"]

@@ -8,12 +8,13 @@ import secrets
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from qserve.core.hardware import Hardware
+from qserve.planner.training.operations import Operations
 from qserve.runs import RunStore, StoreUnusable
 from qserve.runs.retention import Retention
 from qserve.runs.writer import NewRun, RunWriter
@@ -60,6 +61,8 @@ def _name(run: TrainingRun) -> str:
 def document_of(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -> dict[str, Any]:
     """All that a report tells of it: plan, measured terms, curves, the end, the check of the saved model."""
     logged = [one for one in outcome.events if one["event"] == "logged" and one.get("loss") is not None]
+    trained = _Trained.of(logged)
+    flops_per_s = _flops_per_s(run, trained)
     return {
         "method": run.method,
         "model": run.model,
@@ -72,9 +75,13 @@ def document_of(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | N
         "memory_source": next((one["source"] for one in outcome.events if one["event"] == "memory"), ""),
         "curve": _thinned([_point(one) for one in logged]),
         "evaluations": [_evaluation(one) for one in outcome.evaluations][-_MOST_POINTS:],
-        "tokens_per_s": _tokens_per_s(logged),
+        "tokens_per_s": trained.tokens / trained.seconds if trained else None,
         "step_s": _median([one["step_s"] for one in logged[1:] if one.get("step_s")]),
-        "flops_per_s": _flops_per_s(run, logged),
+        "flops_per_s": flops_per_s,
+        "mfu": _mfu(run, outcome, flops_per_s),
+        "rollouts": [
+            {"step": one["step"], "samples": one["samples"]} for one in outcome.events if one["event"] == "rollouts"
+        ],
         "held_out": dict(outcome.last("held out") or {}),
         "quality": quality_in(run.folder / "held_out.jsonl") if run.trainer == "reward" else None,
         "check": dict(check) if check else None,
@@ -118,25 +125,40 @@ def _thinned(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [points[round(index * step)] for index in range(_MOST_POINTS)]
 
 
-def _tokens_per_s(logged: Sequence[Mapping[str, Any]]) -> float | None:
-    """Over all steps but the first, which compiles and allocates."""
-    known = [one for one in logged if one.get("num_tokens") and one.get("step_s")]
-    if len(known) < 2:
-        return None
-    tokens = known[-1]["num_tokens"] - known[0]["num_tokens"]
-    seconds = sum(one["step_s"] * (one["step"] - before["step"]) for before, one in itertools.pairwise(known))
-    return float(tokens / seconds) if seconds > 0 else None
+@dataclass(frozen=True)
+class _Trained:
+    """What went through the model in all steps but the first, which compiles and allocates."""
+
+    tokens: float
+    steps: int
+    seconds: float
+
+    @classmethod
+    def of(cls, logged: Sequence[Mapping[str, Any]]) -> _Trained | None:
+        """None where too few steps were logged."""
+        known = [one for one in logged if one.get("num_tokens") and one.get("step_s")]
+        if len(known) < 2:
+            return None
+        seconds = sum(one["step_s"] * (one["step"] - before["step"]) for before, one in itertools.pairwise(known))
+        first, last = known[0], known[-1]
+        made = cls(last["num_tokens"] - first["num_tokens"], last["step"] - first["step"], seconds)
+        return made if made.seconds > 0 and made.steps > 0 else None
 
 
-def _flops_per_s(run: TrainingRun, logged: Sequence[Mapping[str, Any]]) -> float | None:
-    """Of the model alone, recomputation not counted (MFU's numerator): 2 a parameter and token forward, 2 for the
-    gradient of what it passes on, 2 for that of what is trained. Embeddings that are looked up count as lm_head.
-    """
-    tokens_per_s, model = _tokens_per_s(logged), run.plan.get("model")
-    if tokens_per_s is None or model is None:
+def _flops_per_s(run: TrainingRun, trained: _Trained | None) -> float | None:
+    """Of the model alone, as the plan counts operations; None where it does not, since rollouts are generated."""
+    operations = run.plan.get("operations")
+    if trained is None or operations is None:
         return None
-    passed_on = 0 if run.request.freeze_base else model["parameters"]
-    return float(2 * (model["parameters"] + passed_on + model["trainable"]) * tokens_per_s)
+    sequences = run.request.sequences * run.request.gradient_accumulation_steps * run.num_processes
+    length = trained.tokens / (trained.steps * sequences)
+    return Operations(**operations).of(trained.tokens, length) / trained.seconds
+
+
+def _mfu(run: TrainingRun, outcome: Outcome, flops_per_s: float | None) -> float | None:
+    """Against the products that every process measured before the run, all at the same time."""
+    peak = (outcome.last("imported") or {}).get("peak_flops_per_s")
+    return flops_per_s / (peak * run.num_processes) if flops_per_s and peak else None
 
 
 def _median(values: Sequence[float]) -> float | None:

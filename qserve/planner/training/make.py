@@ -10,6 +10,7 @@ from qserve.errors import UsageError
 from qserve.planner.training.card_memory import Run, engine_card, engine_need_bytes, host_bytes, trainer_card
 from qserve.planner.training.models import cast_of
 from qserve.planner.training.notes import PER_TOKEN, notes_on, traps_of
+from qserve.planner.training.operations import training_operations
 from qserve.planner.training.plan import CardMemory, TrainingPlan
 from qserve.planner.training.request import TrainingRequest
 from qserve.units import format_bytes
@@ -57,6 +58,7 @@ def plan_training(
         dominant=max(worst.terms, key=lambda term: term.num_bytes).name,
         notes=notes_on(run, tuple(cards)),
         traps=traps_of(run, worst),
+        operations=training_operations(run.models, request),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from qserve.planner.plan import Suggestion, Term
+from qserve.planner.training.operations import Operations
 from qserve.planner.training.request import TrainingRequest
 
 __all__ = ["CardMemory", "TrainingPlan"]
@@ -46,7 +47,8 @@ class TrainingPlan:
     """The answer of `qserve plan train`.
 
     `host_bytes` is RAM (or NVMe) of the whole node for what is offloaded. `dominant` names the largest term.
-    `notes` matter for just this request; `traps` are what write-ups get wrong, with its numbers.
+    `notes` matter for just this request; `traps` are what write-ups get wrong, with its numbers. `operations` are None
+    where rollouts are generated.
     """
 
     model_id: str
@@ -61,6 +63,7 @@ class TrainingPlan:
     suggestions: tuple[Suggestion, ...] = ()
     notes: tuple[str, ...] = ()
     traps: tuple[str, ...] = ()
+    operations: Operations | None = None
 
     @property
     def short_bytes(self) -> int:
@@ -85,4 +88,5 @@ class TrainingPlan:
             "suggestions": [asdict(suggestion) for suggestion in self.suggestions],
             "notes": list(self.notes),
             "traps": list(self.traps),
+            "operations": asdict(self.operations) if self.operations else None,
         }

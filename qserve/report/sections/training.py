@@ -31,6 +31,7 @@ _CALIBRATION = (
     Column("between", "how sure"), Column("count", "pairs", "count"), Column("confidence", "confidence", "share"),
     Column("accuracy", "accuracy", "share"),
 )  # fmt: skip
+_MOST_CHARACTERS = 300
 _STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
 
 
@@ -50,6 +51,7 @@ def training(report: RunReport) -> Section | None:
         rows = tuple(_row(one, _EVALUATIONS) for one in document["evaluations"])
         blocks.append(Table("evaluations", "Evaluations", _EVALUATIONS, rows, "on held-out rows, by TRL's trainer"))
     blocks += _quality(document.get("quality"))
+    blocks += _rollouts(document.get("rollouts"))
     blocks += _checked(document)
     blocks.append(Code("train.yaml", "TRL's configuration", tuple(document["configuration"].splitlines())))
     return Section("training", f"Training: {document['method']}", tuple(blocks))
@@ -71,9 +73,10 @@ def _tiles(document: Mapping[str, Any]) -> list[Tile]:
     if peak and planned:
         tiles.append(Tile("peak memory", peak / planned - 1, "change", "measured against planned"))
     if document["tokens_per_s"]:
-        speed = document.get("flops_per_s")
-        remark = f"{speed / 1e12:.3g} TFLOP/s of the model alone" if speed else "of training, without the first step"
-        tiles.append(Tile("tokens per second", document["tokens_per_s"], "rate", remark))
+        tiles.append(Tile("tokens per second", document["tokens_per_s"], "rate", "of training, without the first step"))
+    if document.get("mfu"):
+        speed = f"{document['flops_per_s'] / 1e12:.3g} TFLOP/s of the model alone, of those measured before the run"
+        tiles.append(Tile("MFU", document["mfu"], "share", speed))
     if document.get("step_s"):
         tiles.append(Tile("a step", document["step_s"], "s", "median, without the first"))
     return tiles
@@ -108,10 +111,16 @@ def _curve(points: list[Mapping[str, Any]]) -> Figure:
     if any("accuracy" in one for one in points):
         lines.append(Line("accuracy", "2", tuple(one.get("accuracy") for one in points)))
     table = Table(
-        "curve", "Loss by step", _CURVE, tuple(_row(one, _CURVE) for one in points), "every step", is_long=True
+        "curve", "Loss by step", _CURVE, tuple(_row(one, _CURVE) for one in points), _steps_told(points), is_long=True
     )
     step_s = max(1.0, (times[-1] - times[0]) / max(1, len(times) - 1))
     return Figure(Lines(times, tuple(lines), "number", step_s), table)
+
+
+def _steps_told(points: list[Mapping[str, Any]]) -> str:
+    """A long run's curve is kept thinned."""
+    num_steps = points[-1]["step"] - points[0]["step"] + 1
+    return "every step" if num_steps <= len(points) else f"{len(points)} of {num_steps:,} steps, evenly"
 
 
 def _quality(quality: Mapping[str, Any] | None) -> list[Block]:
@@ -131,6 +140,36 @@ def _quality(quality: Mapping[str, Any] | None) -> list[Block]:
         Table("accuracy by length", "Accuracy by length", _BY_LENGTH, rows, "of held-out pairs, by the longer answer"),
         Table("calibration", "As sure as it is right?", _CALIBRATION, bins, error),
     ]
+
+
+def _rollouts(told: list[Mapping[str, Any]] | None) -> list[Block]:
+    """What the policy wrote at some steps. Documents of earlier releases have none."""
+    if not told:
+        return []
+    names = tuple(told[0]["samples"][0]["rewards"])
+    names = names if len(names) > 1 else ()
+    columns = (
+        Column("step", "step", "count"), Column("prompt", "prompt"), Column("completion", "answer"),
+        Column("reward", "reward", "number"), *(Column(f"rewards/{name}", name, "number") for name in names),
+    )  # fmt: skip
+    rows = tuple(
+        (
+            step["step"],
+            _shortened(one["prompt"]),
+            _shortened(one["completion"]),
+            one["reward"],
+            *(one["rewards"].get(name) for name in names),
+        )  # fmt: skip
+        for step in told
+        for one in step["samples"]
+    )
+    how = "answers to one prompt a step, sampled while it was trained; the reward is the weighted sum"
+    return [Table("rollouts", "Rollouts", columns, rows, how)]
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]} …"
 
 
 def _row(one: Mapping[str, Any], columns: tuple[Column, ...]) -> tuple[Any, ...]:

@@ -8,5 +8,7 @@ memory     peaks of this process or card, and the real sizes of weights, gradien
 held_out   a reward model's rewards on held-out pairs
 saving     the trained model into the output folder
 rewards    what rewards rollouts: a server, a checkpoint, rules
+rollouts   samples of what the policy writes, with their rewards
+peak_rate  the rate of matrix products, against which MFU is told
 events     lines of JSON to whoever started it
 """

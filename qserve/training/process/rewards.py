@@ -5,6 +5,7 @@ All three go through qserve's own reward formats, so that a trainer sees the rew
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,10 +23,19 @@ _TIMEOUT_S = 600.0
 def reward_functions(sources: Sequence[RewardSource]) -> list[RewardFunction]:
     """One for each source, in order; TRL weighs them by `reward_weights`."""
     made = [_of_answers(_function(source.target)) for source in sources]
+    names: list[str] = []
     for function, source in zip(made, sources, strict=True):
-        # TRL logs each reward under its function's name
-        function.__name__ = re.sub(r"\W+", "_", source.target.rstrip("/").rsplit("/", 1)[-1]).strip("_") or "reward"
+        names.append(_name(source.target, names))
+        function.__name__ = names[-1]
     return made
+
+
+def _name(target: str, used: Sequence[str]) -> str:
+    """TRL logs each reward under its function's name, and two of one name as one."""
+    plain = re.sub(r"\W+", "_", target.rstrip("/").rsplit("/", 1)[-1]).strip("_") or "reward"
+    return next(
+        name for name in itertools.chain([plain], (f"{plain}_{n}" for n in itertools.count(2))) if name not in used
+    )
 
 
 def _of_answers(score: RewardFunction) -> RewardFunction:

@@ -37,14 +37,22 @@ def main(job_file: Path) -> int:
 def train(run: TrainingRun, events: EventLog) -> None:
     """Raises whatever the libraries raise."""
     began_s = time.monotonic()
+    from qserve.training.process.rollouts import RolloutSamples
     from qserve.training.process.trainers import make_trainer, trainer_class
 
     trainer_class(run.trainer)  # loads it: what is measured from here on is the run's own
     memory = PeakMemory(run.device)
-    events.tell("imported", seconds=round(time.monotonic() - began_s, 2), baseline_bytes=memory.baseline_bytes)
+    events.tell(
+        "imported",
+        seconds=round(time.monotonic() - began_s, 2),
+        baseline_bytes=memory.baseline_bytes,
+        peak_flops_per_s=_peak_rate(run),
+    )
     stop = StopOnRequest(run.stop_file)
     memory.reset()
     trainer = make_trainer(run, [Telling(events), Measuring(events, memory), stop])
+    if run.trainer == "grpo":
+        trainer.add_callback(RolloutSamples(events, trainer))
     events.tell(
         "loaded",
         peak_bytes=memory.peak_bytes(),
@@ -61,6 +69,15 @@ def train(run: TrainingRun, events: EventLog) -> None:
         return
     _finish(trainer, run, events)
     events.tell("ended", step=trainer.state.global_step, seconds=round(time.monotonic() - began_s, 2))
+
+
+def _peak_rate(run: TrainingRun) -> float:
+    """Of what the run computes in: under autocast, too, products are in 16 bit."""
+    import torch
+
+    from qserve.training.process.peak_rate import peak_flops_per_s
+
+    return peak_flops_per_s(run.device, torch.float32 if run.request.precision == "fp32" else torch.bfloat16)
 
 
 def _train_or_load(trainer: Any, checkpoint: str | None) -> None:

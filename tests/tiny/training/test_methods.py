@@ -26,6 +26,7 @@ from qserve.reward.checkpoints.recognise import recognise
 from qserve.reward.settings import RewardSettings
 from qserve.runs import RunStore
 from qserve.training.job import TrainingRun
+from tests.tiny.serving.served import Service
 
 METHODS_LIMIT_S, LIMIT_S = 280, 140
 METHODS = ("reward", "reward-lora", "reward-head", "sft", "lora", "qlora", "dpo", "grpo")
@@ -114,6 +115,21 @@ def test_rollouts_are_rewarded_by_a_checkpoint_and_by_rules(runs):
         assert one["reward"] == pytest.approx(parts, abs=1e-4)
 
 
+def test_what_a_policy_writes_is_kept_with_its_rewards(runs):
+    told = runs.events("grpo", "rollouts")
+    assert [one["step"] for one in told] == [1, 2]
+    asked = [row["prompt"][-1]["content"] for row in map(json.loads, (runs.folder / "pairs.jsonl").open())]
+    for one in (sample for event in told for sample in event["samples"]):
+        assert one["prompt"] in asked
+        assert one["reward"] == pytest.approx(one["rewards"]["reward"] + 0.5 * one["rewards"]["rules_yaml"], abs=1e-4)
+    assert all(len(event["samples"]) == 2 for event in told)  # as many as were generated for a prompt
+
+
+def test_the_rate_of_products_is_measured_before_a_model_is_there(runs):
+    (told,) = runs.events("sft", "imported")
+    assert 1e8 < told["peak_flops_per_s"] < 1e14
+
+
 def test_a_loss_that_is_no_number_ends_the_run_with_its_rows(runs):
     failure = runs.failures["nan"]
     assert failure["kind"] == "nan"
@@ -199,28 +215,60 @@ def told_at_ctrl_c(given: tuple[str, ...], events: Path) -> str:
     return told
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(runs, tmp_path):
-    state = tmp_path / "state"
-    for number in range(3):  # on a busy machine all six steps may be done before the signal is sent
-        output = tmp_path / f"model-{number}"
-        given, events = flags(runs, output, state), output / "run" / "events.jsonl"
-        told = told_at_ctrl_c(given, events)
-        if "and saved; --resume goes on" in told:
-            break
-    assert "and saved; --resume goes on" in told
-    (stopped,) = [one["step"] for one in map(json.loads, events.read_text().splitlines()) if one["event"] == "stopped"]
-    done = subprocess.run(
-        called(*given, "--resume"), capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment()
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = [json.loads(line) for line in events.read_text().splitlines()]
-    assert [one["from_step"] for one in lines if one["event"] == "train"] == [0, stopped]
-    assert [one["step"] for one in lines if one["event"] == "logged" and "loss" in one] == list(range(1, 7))
-    ours = {one["step"]: one["loss"] for one in lines if one["event"] == "logged" and "loss" in one}
-    assert ours == dict(runs.losses("full-disk"))
-    assert "0 of" in done.stdout and "pairs turned around" in done.stdout
-    kept = RunStore.open(state / "qserve").trainings()
-    assert kept[-1].document["check"]["largest_difference"] < 1e-4
-    assert (
-        kept[-1].document["measured"]["optimizer_bytes"] == kept[-1].document["planned"]["terms"]["optimizer (reward)"]
-    )
+class Interrupted:
+    """`qserve train reward`, interrupted by Ctrl-C and gone on with by the same command."""
+
+    def __init__(self, runs: Runs, folder: Path) -> None:
+        self.state = folder / "state"
+        for number in range(3):  # on a busy machine all six steps may be done before the signal is sent
+            self.output = folder / f"model-{number}"
+            given, events = flags(runs, self.output, self.state), self.output / "run" / "events.jsonl"
+            self.told = told_at_ctrl_c(given, events)
+            if "and saved; --resume goes on" in self.told:
+                break
+        self.resumed = subprocess.run(
+            called(*given, "--resume"), capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment()
+        )
+        self.events = [json.loads(line) for line in events.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def interrupted(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    return Interrupted(runs, tmp_path_factory.mktemp("interrupted"))
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(runs, interrupted):
+    assert "and saved; --resume goes on" in interrupted.told
+    (stopped,) = [one["step"] for one in interrupted.events if one["event"] == "stopped"]
+    assert interrupted.resumed.returncode == 0, interrupted.resumed.stdout + interrupted.resumed.stderr
+    assert [one["from_step"] for one in interrupted.events if one["event"] == "train"] == [0, stopped]
+    logged = [one for one in interrupted.events if one["event"] == "logged" and "loss" in one]
+    assert [one["step"] for one in logged] == list(range(1, 7))
+    assert {one["step"]: one["loss"] for one in logged} == dict(runs.losses("full-disk"))
+
+
+def test_a_saved_reward_model_is_checked_and_its_run_is_kept(interrupted):
+    assert "0 of" in interrupted.resumed.stdout and "pairs turned around" in interrupted.resumed.stdout
+    document = RunStore.open(interrupted.state / "qserve").trainings()[-1].document
+    assert document["check"]["largest_difference"] < 1e-4
+    assert document["measured"]["optimizer_bytes"] == document["planned"]["terms"]["optimizer (reward)"]
+
+
+def test_what_was_trained_is_hosted_and_rewards_as_the_trainer_did(interrupted, tmp_path):
+    """`qserve up --reward OUTPUT`, the command that `qserve train` ends with, asked for the held-out pairs."""
+    output = interrupted.output
+    assert f"qserve up --reward {output}" in interrupted.resumed.stdout
+    rows = {row["row"]: row for row in map(json.loads, (output / "data" / "test.jsonl").read_text().splitlines())}
+    trainer = [json.loads(line) for line in (output / "run" / "held_out.jsonl").read_text().splitlines()]
+    pairs = [{name: rows[one["row"]][name] for name in ("prompt", "chosen", "rejected")} for one in trainer]
+    service = Service(("--reward", str(output), "--served-reward-name", "trained", "--no-ui"), tmp_path)
+    try:
+        answer = service.until_ready().post("/v1/reward", model="trained", pairs=pairs)
+    finally:
+        assert service.end() == 0, service.output
+    assert answer.status_code == 200, answer.text
+    served = [(one["chosen_reward"], one["rejected_reward"]) for one in answer.json()["pairs"]]
+    assert len(served) > 3
+    assert served == [
+        (pytest.approx(one["chosen"], abs=1e-4), pytest.approx(one["rejected"], abs=1e-4)) for one in trainer
+    ]

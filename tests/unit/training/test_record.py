@@ -48,12 +48,13 @@ def events(run: TrainingRun) -> list[dict]:
         "gradients_bytes": terms["gradients (reward)"], "optimizer_bytes": terms["optimizer (reward)"],
         "backward_bytes": 700 * MIB, "step_bytes": 650 * MIB, "baseline_bytes": 600 * MIB,
     }  # fmt: skip
+    begin = {"event": "imported", "peak_flops_per_s": 40e9}
     end = [
         {"event": "evaluated", "step": 1000, "eval_loss": 0.3, "eval_accuracy": 0.9, "eval_margin": 1.5},
         {"event": "held out", "pairs": 40, "right": 36},
         {"event": "ended", "step": 1000},
     ]
-    return [memory, *steps, *end]
+    return [begin, memory, *steps, *end]
 
 
 def kept(run: TrainingRun, outcome: Outcome, state: Path) -> RunStore:
@@ -109,11 +110,39 @@ def test_a_report_says_how_good_a_reward_model_is_by_length_and_how_sure(run: Tr
     assert "expected calibration error 0.122" in text
 
 
-def test_speed_counts_what_is_passed_on_and_what_is_trained(run: TrainingRun, store: RunStore) -> None:
+def test_speed_is_told_against_the_products_that_were_measured(run: TrainingRun, store: RunStore) -> None:
     document = store.trainings()[-1].document
-    parameters = run.plan["model"]["parameters"]
-    assert document["flops_per_s"] == pytest.approx(6 * parameters * 200)
+    operations = run.plan["operations"]
+    length = 100 / 2  # tokens of a step over its pair of sequences
+    each = operations["per_token"] + length * operations["per_position"]
+    assert document["flops_per_s"] == pytest.approx(200 * each)
+    assert document["mfu"] == pytest.approx(200 * each / 40e9)
     assert document["step_s"] == 0.5
+    assert "of the model alone" in to_markdown(read_report(store, store.run()))
+
+
+def test_without_a_measured_rate_there_is_no_mfu(run: TrainingRun, tmp_path: Path) -> None:
+    outcome = Outcome("ended", [one for one in events(run) if one["event"] != "imported"])
+    store = kept(run, outcome, tmp_path / "state")
+    assert store.trainings()[-1].document["mfu"] is None
+    assert "MFU" not in to_markdown(read_report(store, store.run()))
+
+
+def test_a_thinned_curve_is_not_called_every_step(store: RunStore) -> None:
+    assert "400 of 1,000 steps, evenly" in to_html(read_report(store, store.run()))
+
+
+def test_a_report_shows_what_a_policy_wrote(run: TrainingRun, tmp_path: Path) -> None:
+    def sample(answer: str, length: float) -> dict:
+        rewards = {"rules": 1.0, "reward": length}
+        return {"prompt": "2+3?", "completion": answer, "rewards": rewards, "reward": 1 + length, "advantage": 0.1}
+
+    told = {"event": "rollouts", "step": 1, "samples": [sample("it | is 5", 2.0), sample("5" * 400, -0.5)]}
+    store = kept(run, Outcome("ended", [told, *events(run)]), tmp_path / "state")
+    text = to_markdown(read_report(store, store.run()))
+    assert "| step | prompt | answer | reward | rules | reward |" in text
+    assert "| 1 | 2+3? | it \\| is 5 | 3 | 1 | 2 |" in text
+    assert f"{'5' * 300} …" in text and "5" * 301 not in text
 
 
 def test_the_next_plan_learns_what_the_process_takes(store: RunStore, tmp_path: Path) -> None:

@@ -106,3 +106,8 @@ def test_a_host_that_fails_is_named(host: Host) -> None:
 def test_each_reward_is_logged_under_its_name() -> None:
     sources = [RewardSource("http://127.0.0.1:8000/"), RewardSource("http://127.0.0.1:9")]
     assert [function.__name__ for function in reward_functions(sources)] == ["127_0_0_1_8000", "127_0_0_1_9"]
+
+
+def test_two_rewards_of_one_name_are_told_apart() -> None:
+    sources = [RewardSource(f"http://127.0.0.1:{port}/rm/") for port in (1, 2, 3)]
+    assert [one.__name__ for one in reward_functions(sources)] == ["rm", "rm_2", "rm_3"]
