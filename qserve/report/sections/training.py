@@ -159,7 +159,7 @@ def _rollouts(told: list[Mapping[str, Any]] | None) -> list[Block]:
             _shortened(one["completion"]),
             one["reward"],
             *(one["rewards"].get(name) for name in names),
-        )  # fmt: skip
+        )
         for step in told
         for one in step["samples"]
     )
