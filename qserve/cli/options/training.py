@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
 from qserve.cli.options.numbers import FiniteRange
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
+from qserve.planner.training.request import Base
 
 __all__ = ["training_options", "training_request"]
 
@@ -46,6 +47,11 @@ _OPTIONS = (
     click.option("--lora-rank", type=_POSITIVE, help="Train adapters [8 with lora and qlora]."),
     click.option("--lora-targets", type=click.Choice(["all-linear", "attention", "qkv"]), default="all-linear"),
     click.option("--load-in-4bit", is_flag=True, help="Adapters on an nf4 base, with any method."),
+    click.option(
+        "--quant",
+        type=click.Choice(get_args(Base)),
+        help="The frozen base of adapters; int8 is LLM.int8, 4bit nf4 [bf16].",
+    ),
     click.option("--train-embeddings", is_flag=True, help="Train embedding and lm_head beside the adapters."),
     click.option("--attention", type=click.Choice(["sdpa", "eager"]), default="sdpa", show_default=True),
     click.option(

@@ -191,6 +191,11 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
             "of N processes on the CPU holds the whole model"
         )
     _refuse_what_is_not_installed(request)
+    if request.base == "fp16" and request.precision != "fp32" and not hardware.devices:
+        raise UsageError(
+            f"accelerate mixes fp16 on cards alone, and this run has none; --precision fp32 (not {request.precision}) "
+            "computes in the base's own fp16, or take --quant bf16"
+        )
     if request.precision == "mixed" and not request.zero_stage and request.tuning == "full" and hardware.devices:
         raise UsageError(
             "--precision mixed is DeepSpeed's (16-bit weights with an fp32 master copy); add --zero 1, 2 or 3, or take "
@@ -203,6 +208,6 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
 def _refuse_what_is_not_installed(request: TrainingRequest) -> None:
     if request.zero_stage and importlib.util.find_spec("deepspeed") is None:
         raise MissingExtra("deepspeed", f"--zero {request.zero_stage}")
-    needs_bnb = request.optimizer == "adamw-8bit" or request.tuning == "qlora"
+    needs_bnb = request.optimizer == "adamw-8bit" or request.base in ("int8", "4bit")
     if needs_bnb and importlib.util.find_spec("bitsandbytes") is None:
-        raise MissingExtra("bitsandbytes", "--optimizer adamw-8bit, --load-in-4bit and qlora")
+        raise MissingExtra("bitsandbytes", "--optimizer adamw-8bit, --quant int8 and 4bit, --load-in-4bit and qlora")

@@ -33,7 +33,7 @@ def layer_bytes_per_token(model: TrainedModel, request: TrainingRequest) -> floa
     spec = model.spec
     q_dim = spec.num_attention_heads * spec.head_dim
     kv_dim = spec.num_key_value_heads * spec.head_dim
-    width = 2 if request.precision == "fp32" else 1  # every 16-bit tensor twice as wide
+    width = request.activation_bytes // 2  # in fp32 every 16-bit tensor is twice as wide
     saved = LAYER_BYTES.hidden * spec.hidden_size + LAYER_BYTES.heads * q_dim
     saved += LAYER_BYTES.intermediate * _active_intermediate(spec)
     saved += LAYER_BYTES.qk_norm * (q_dim + kv_dim) if spec.qk_norm else 0
@@ -53,8 +53,7 @@ def saved_bytes(model: TrainedModel, request: TrainingRequest) -> int:
 
 def checkpoint_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     """Layer inputs, the only thing that gradient checkpointing keeps."""
-    width = 4 if request.precision == "fp32" else 2
-    return width * model.spec.hidden_size * model.spec.num_hidden_layers * request.tokens
+    return request.activation_bytes * model.spec.hidden_size * model.spec.num_hidden_layers * request.tokens
 
 
 def recompute_bytes(model: TrainedModel, request: TrainingRequest) -> int:
@@ -100,7 +99,7 @@ def _tiled_loss_bytes(model: TrainedModel, request: TrainingRequest, on_cpu: boo
     Source: trl/kernels/chunked_logprob.py. A CPU touches of the buffer only what the vocabulary fills.
     """
     spec, tokens = model.spec, request.logit_tokens
-    width = 4 if request.precision == "fp32" else 2
+    width = request.activation_bytes
     rows, columns = min(tokens, TILE_TOKENS), TILE_COLUMNS
     tile = rows * min(columns, spec.vocab_size) * TILE_BYTES_ON_CPU if on_cpu else rows * columns * width
     is_trained = model.tuning == "full" or model.train_embeddings

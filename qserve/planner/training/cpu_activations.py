@@ -36,44 +36,47 @@ def layer_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     if spec.moe is not None or spec.is_hybrid:
         return round(layer_bytes_per_token(model, request) * request.tokens)
     widths = _widths(model, request)
-    parts = (_norms(model, widths), _projections(model, widths), _attention(model, request, widths.activation))
+    parts = (_norms(model, widths), _projections(model, request, widths), _attention(model, request, widths.activation))
     mlp = 3 * widths.activation * spec.intermediate_size
     return (sum(parts) + mlp) * request.tokens
 
 
 def kept_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     """Inputs of all layers, which gradient checkpointing keeps; the residual stream is fp32 under autocast."""
-    width = 2 if request.precision in ("pure", "mixed") or model.tuning not in ("full", None) else 4
-    width = 4 if request.precision == "fp32" else width
+    is_amp = request.precision == "amp" and model.tuning in ("full", None)
+    width = 4 if is_amp else request.activation_bytes
     return width * model.spec.hidden_size * model.spec.num_hidden_layers * request.tokens
 
 
 def backward_bytes(model: TrainedModel, request: TrainingRequest) -> int:
-    """Gradients of one MLP's widest tensors and of the residual stream, while the layer is in its backward pass."""
-    width = _width(request)
-    return 2 * width * (model.spec.intermediate_size + model.spec.hidden_size) * request.tokens
+    """Gradients of one MLP's widest tensors and of the residual stream, while the layer is in its backward pass; of a
+    quantized base the matrix at work, too, as it is multiplied.
+    """
+    width, spec = request.activation_bytes, model.spec
+    matrix = spec.intermediate_size * spec.hidden_size if model.quantization is not None else 0
+    return width * (2 * (spec.intermediate_size + spec.hidden_size) * request.tokens + matrix)
 
 
 def ends_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     """The last norm: its input, what it normalized, and its output."""
-    return 3 * _width(request) * model.spec.hidden_size * request.tokens
+    return 3 * request.activation_bytes * model.spec.hidden_size * request.tokens
 
 
 def unkept_bytes(model: TrainedModel, request: TrainingRequest) -> int:
     """A pass without a graph: gate, up and product of one layer, and the residual stream with its norm."""
-    return _width(request) * (3 * model.spec.intermediate_size + 4 * model.spec.hidden_size) * request.tokens
-
-
-def _width(request: TrainingRequest) -> int:
-    return 4 if request.precision == "fp32" else 2
+    return request.activation_bytes * (3 * model.spec.intermediate_size + 4 * model.spec.hidden_size) * request.tokens
 
 
 def _widths(model: TrainedModel, request: TrainingRequest) -> _Widths:
-    width, is_full = _width(request), model.tuning == "full"
-    if request.precision == "amp":  # autocast makes a 16-bit copy of an input for every projection
-        return _Widths(width, 4 if is_full else 0, 2, is_own=True)
-    casts = request.precision == "pure" and not is_full  # adapters stay in fp32
-    return _Widths(width, width if is_full else 0, 4 if casts else width, is_own=casts)
+    width, is_full = request.activation_bytes, model.tuning == "full"
+    if request.precision == "amp" and not model.has_16_bit_adapters:
+        return _Widths(width, 4 if is_full else 0, 2, is_own=True)  # autocast's 16-bit copy of an input a projection
+    trained = width if is_full else _adapter_bytes(model, request)
+    return _Widths(width, width if is_full else 0, trained, is_own=trained != width)
+
+
+def _adapter_bytes(model: TrainedModel, request: TrainingRequest) -> int:
+    return 2 if model.has_16_bit_adapters or request.precision == "mixed" else 4
 
 
 def _adapted(model: TrainedModel) -> frozenset[str]:
@@ -91,7 +94,7 @@ def _norms(model: TrainedModel, widths: _Widths) -> int:
     return kept + heads * ((4 + min(widths.normalized, widths.activation)) * spec.head_dim + 4)
 
 
-def _projections(model: TrainedModel, widths: _Widths) -> int:
+def _projections(model: TrainedModel, request: TrainingRequest, widths: _Widths) -> int:
     """Inputs of what is trained. The attention's output is kept by the attention as well."""
     spec, adapted = model.spec, _adapted(model)
     num_hidden = sum(
@@ -101,7 +104,25 @@ def _projections(model: TrainedModel, widths: _Widths) -> int:
     kept += widths.kept_input * spec.intermediate_size * ("down" in adapted)
     is_cast = widths.is_own and model.tuning != "full"
     kept += widths.kept_input * spec.num_attention_heads * spec.head_dim * (is_cast and "o" in adapted)
-    return kept + (4 * model.rank * len(adapted) if model.tuning in ("lora", "qlora") else 0)
+    if model.tuning not in ("lora", "qlora"):
+        return kept
+    return kept + _adapter_bytes(model, request) * model.rank * len(adapted) + _kept_by_int8(model, widths, adapted)
+
+
+def _kept_by_int8(model: TrainedModel, widths: _Widths, adapted: frozenset[str]) -> int:
+    """LLM.int8 keeps the input of every projection, trained or not, unless an adapter keeps the same tensor.
+
+    Source: bitsandbytes 0.50, autograd/_functions.py: MatMul8bitLt. The attention's output is kept by the attention.
+    """
+    spec = model.spec
+    if model.base != "int8":
+        return 0
+    inputs = (
+        (spec.hidden_size, {"q", "k", "v"}),
+        (spec.hidden_size, {"gate", "up"}),
+        (spec.intermediate_size, {"down"}),
+    )
+    return sum(widths.activation * size for size, readers in inputs if widths.is_own or not readers & adapted)
 
 
 def _attention(model: TrainedModel, request: TrainingRequest, width: int) -> int:

@@ -13,6 +13,7 @@ from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
 from qserve.planner.training.cpu_activations import backward_bytes, ends_bytes, kept_bytes, layer_bytes, unkept_bytes
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.resident import Run, environment_terms, resident_terms, term
+from qserve.planner.training.states import precision_of
 
 __all__ = ["cpu_phases"]
 
@@ -62,10 +63,10 @@ def _of_model(run: Run, model: TrainedModel) -> tuple[Term, ...]:
 
 def _at_last_gradient(run: Run) -> tuple[Term, ...]:
     """The embedding's gradient comes last and is as large as the embedding, before it is added to what was there."""
-    request, width = run.request, PRECISIONS[run.request.precision].gradient_bytes
-    largest = 0
+    request, largest = run.request, 0
     for model in run.trained:
         spec = model.spec
+        width = 2 if model.has_16_bit_adapters else PRECISIONS[request.precision].gradient_bytes
         trains_embedding = model.tuning == "full" or model.train_embeddings
         is_shared = spec.tie_word_embeddings and spec.head.kind == "lm"
         times = is_shared + (request.gradient_accumulation_steps > 1)
@@ -77,8 +78,10 @@ def _at_last_gradient(run: Run) -> tuple[Term, ...]:
 def _step(run: Run) -> tuple[Term, ...]:
     """torch takes one tensor after the other on a CPU, so that its temporaries are of the largest one."""
     copies = OPTIMIZERS[run.request.optimizer].cpu_step_copies
-    width = PRECISIONS[run.request.precision].state_bytes
-    trained = [tensor for model in run.trained for tensor in model.trained_tensors]
-    largest = max(tensor.num_elements // tensor.repeat for tensor in trained)
+    largest = max(
+        tensor.num_elements // tensor.repeat * precision_of(tensor, model, run.request).state_bytes
+        for model in run.trained
+        for tensor in model.trained_tensors
+    )
     how = f"{copies} temporaries of the largest trained tensor"
-    return (term("optimizer step", copies * width * largest, how, _PROFILED),)
+    return (term("optimizer step", copies * largest, how, _PROFILED),)

@@ -69,6 +69,10 @@ def _refuse_packed_weights(spec: ModelSpec, request: TrainingRequest) -> None:
             f"{spec.id} is stored as {spec.quantization.scheme}, and packed weights can't be trained; name the 16-bit "
             "model, or train adapters: --lora-rank 16"
         )
+    if spec.quantization is not None and request.quant is not None:
+        raise UsageError(
+            f"{spec.id} is stored as {spec.quantization.scheme} already; leave --quant out, or name the 16-bit model"
+        )
 
 
 def _divide(devices: Sequence[Device], request: TrainingRequest) -> tuple[Sequence[Device], Sequence[Device]]:

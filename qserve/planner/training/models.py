@@ -13,19 +13,25 @@ from qserve.core.model_spec import Head, ModelSpec
 from qserve.core.quantization import CheckpointQuantization
 from qserve.core.tensors import Tensor
 from qserve.planner.memory.weights import Loading, rank_weights
-from qserve.planner.training.request import TrainingRequest, Tuning
+from qserve.planner.training.request import Base, TrainingRequest, Tuning
 
 __all__ = ["TrainedModel", "cast_of"]
 
 Role = Literal["policy", "reward", "critic", "reference"]
 _ATTENTION = re.compile(r"\.self_attn\.[qkvo]_proj\.weight$")
 _QKV = re.compile(r"\.self_attn\.[qkv]_proj\.weight$")
-_NF4 = CheckpointQuantization("bnb-nf4", 4, 64, double_quant=True)
+_BASES = {
+    "4bit": CheckpointQuantization("bnb-nf4", 4, 64, double_quant=True),
+    "int8": CheckpointQuantization("bnb-int8", 8, symmetric=True),
+}
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """One model in the run: its role, what it is, and what of it is trained (`tuning` None: nothing)."""
+    """One model in the run: its role, what it is, and what of it is trained (`tuning` None: nothing).
+
+    `base` is what adapters' frozen base is held in (None: as the precision has it).
+    """
 
     role: Role
     spec: ModelSpec
@@ -33,6 +39,7 @@ class TrainedModel:
     rank: int = 8
     lora_targets: str = "all-linear"
     train_embeddings: bool = False
+    base: Base | None = None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -45,13 +52,21 @@ class TrainedModel:
 
     @property
     def quantization(self) -> CheckpointQuantization | None:
-        """How the base is stored: by the checkpoint, or nf4 with double quantization under qlora.
+        """How the base is stored: by the checkpoint, or as `base` says: nf4 with double quantization, LLM.int8.
 
         transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit
         (bitsandbytes-foundation/bitsandbytes#1849).
         """
-        nf4 = replace(_NF4, skipped=("experts",)) if self.spec.moe else _NF4
-        return self.spec.quantization or (nf4 if self.tuning == "qlora" else None)
+        made = _BASES.get(self.base or "")
+        if self.spec.quantization is not None or made is None:
+            return self.spec.quantization
+        return replace(made, skipped=("experts",)) if self.spec.moe else made
+
+    @property
+    def has_16_bit_adapters(self) -> bool:
+        """Over a base of bitsandbytes TRL casts all that is trained to bf16 (trl/trainer/sft_trainer.py, 1.16)."""
+        is_bnb = self.quantization is not None and self.quantization.scheme.startswith("bnb-")
+        return is_bnb and self.tuning in ("lora", "qlora")
 
     @property
     def trainable(self) -> int:
@@ -105,6 +120,7 @@ def cast_of(spec: ModelSpec, request: TrainingRequest, reward: ModelSpec | None 
         request.rank,
         request.lora_targets,
         request.train_embeddings,
+        request.base,
     )
     cast = [policy]
     if request.method == "ppo":

@@ -12,7 +12,7 @@ from qserve.units import format_bytes
 __all__ = ["PER_TOKEN", "notes_on", "traps_of"]
 
 # Terms that grow with the tokens of a micro-batch; what is left without them no batch size can change.
-PER_TOKEN = ("activations", "recomputed layer", "logits", "fragmentation")
+PER_TOKEN = ("activations", "recomputed layer", "layer gradients", "logits", "fragmentation")
 
 
 def notes_on(run: Run, cards: tuple[CardMemory, ...]) -> tuple[str, ...]:

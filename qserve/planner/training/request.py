@@ -14,6 +14,7 @@ Method = Literal["sft", "lora", "qlora", "reward", "dpo", "ppo", "grpo"]
 Tuning = Literal["full", "lora", "qlora", "head"]
 Offload = Literal["none", "cpu", "nvme"]
 Attention = Literal["sdpa", "eager"]
+Base = Literal["bf16", "fp16", "int8", "4bit"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class TrainingRequest:
     policy loss needs (None: all). `mean_length`: the data's mean length where batches are not padded to one length
     (None: they are). `freeze_base` trains the head only. `load_in_4bit`: adapters of any method on an nf4 base, as
     qlora has them. `lora_targets`: "all-linear" or "attention". `train_embeddings` is PEFT's modules_to_save of
-    embedding and lm_head. `fused_loss`: Liger's linear cross-entropy, which never holds all logits
+    embedding and lm_head. `quant` is what the frozen base of adapters is held in (None: as the precision has it).
+    `fused_loss`: Liger's linear cross-entropy, which never holds all logits
     (use_liger_kernel=True); `tiled_loss`: TRL 1.16 and later, whose log-probabilities are computed in tiles.
     `beta` > 0 keeps a reference model (grpo, ppo); dpo always has one.
     """
@@ -61,6 +63,7 @@ class TrainingRequest:
     lora_rank: int = 0
     lora_targets: Literal["all-linear", "attention", "qkv"] = "all-linear"
     load_in_4bit: bool = False
+    quant: Base | None = None
     train_embeddings: bool = False
     attention: Attention = "sdpa"
     fused_loss: bool = False
@@ -76,6 +79,7 @@ class TrainingRequest:
         _one_of("--method", self.method, get_args(Method))
         _one_of("--optimizer", self.optimizer, tuple(OPTIMIZERS))
         _one_of("--precision", self.precision, tuple(PRECISIONS))
+        _one_of("--quant", self.quant or "bf16", get_args(Base))
         _one_of("--zero", self.zero_stage, (0, 1, 2, 3))
         _at_least_one("--micro-batch", self.micro_batch)
         _at_least_one("--max-length", self.max_length)
@@ -93,6 +97,12 @@ class TrainingRequest:
             raise UsageError(f"--freeze-base trains the reward head only; --method {self.method} has none to train")
         if self.freeze_base and self.load_in_4bit:
             raise UsageError("--freeze-base trains the head alone and needs no adapters; leave --load-in-4bit out")
+        if self.quant is not None and self.tuning in ("full", "head"):
+            raise UsageError(f"--quant {self.quant} is of the frozen base under adapters; add --lora-rank 16")
+        if self.quant not in (None, "4bit") and (self.method == "qlora" or self.load_in_4bit):
+            raise UsageError(
+                f"qlora and --load-in-4bit are nf4; with --quant {self.quant} take lora, or --lora-rank 16"
+            )
         if self.vllm is not None and self.method not in ("ppo", "grpo"):
             raise UsageError(f"--vllm serves rollouts, which --method {self.method} has none of; use ppo or grpo")
         if self.vllm is not None and not 0 < self.vllm.gpu_memory_utilization <= 1:
@@ -107,7 +117,24 @@ class TrainingRequest:
             return "head"
         if self.method == "qlora" or self.load_in_4bit:
             return "qlora"
-        return "lora" if self.method == "lora" or self.lora_rank else "full"
+        if self.method != "lora" and not self.lora_rank:
+            return "full"
+        return "qlora" if self.quant == "4bit" else "lora"
+
+    @property
+    def base(self) -> Base | None:
+        """What the frozen base of adapters is held in; nf4 under every name that it goes by."""
+        return "4bit" if self.method == "qlora" or self.load_in_4bit else self.quant
+
+    @property
+    def frozen_bytes(self) -> int:
+        """Of a parameter that is neither trained nor quantized."""
+        return 2 if self.base in ("bf16", "fp16") else PRECISIONS[self.precision].frozen_bytes
+
+    @property
+    def activation_bytes(self) -> int:
+        """Of an element of what layers pass on: fp32 all through, unless the base is in 16 bit."""
+        return 4 if self.precision == "fp32" and self.base not in ("bf16", "fp16") else 2
 
     @property
     def rank(self) -> int:

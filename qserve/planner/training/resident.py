@@ -14,10 +14,11 @@ from qserve.planner.training.constants import (
     RUNTIME,
     RUNTIME_ON_CPU,
     RUNTIME_ON_CPU_OF,
+    Precision,
 )
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.request import TrainingRequest
-from qserve.planner.training.states import States, states_of
+from qserve.planner.training.states import States, precision_of, states_of
 
 __all__ = ["Run", "band_term", "environment_terms", "resident_terms", "term"]
 
@@ -50,7 +51,7 @@ def _state_terms(run: Run, model: TrainedModel, states: States) -> Iterable[Term
     stage, ranks = request.zero_stage, run.num_ranks
     by = {limit: f" / {ranks} ranks" if stage >= limit and ranks > 1 else "" for limit in (1, 2, 3)}
     count, trained = _billions(model.parameters), _billions(model.trainable)
-    width = precision.weight_bytes if model.tuning == "full" else precision.frozen_bytes
+    width = precision.weight_bytes if model.tuning == "full" else request.frozen_bytes
     how = f"{count} parameters × {width} B{by[3]}"
     if model.quantization is not None:
         how = f"{count} parameters as {model.quantization.scheme}, embeddings and norms in 16 bit{by[3]}"
@@ -61,15 +62,16 @@ def _state_terms(run: Run, model: TrainedModel, states: States) -> Iterable[Term
     yield term(f"weights ({role})", states.weights_bytes, how, _ZERO)
     if model.tuning is None:
         return
-    how = f"{trained} trained × {precision.gradient_bytes} B{by[2]}"
+    trained_precision = precision_of(model.trained_tensors[0], model, request)
+    how = f"{trained} trained × {trained_precision.gradient_bytes} B{by[2]}"
     yield term(f"gradients ({role})", states.gradients_bytes, how, _ZERO)
-    yield term(f"optimizer ({role})", states.optimizer_bytes, _optimizer_formula(run, trained) + by[1], _ZERO)
+    how = _optimizer_formula(request.optimizer, trained_precision, trained) + by[1]
+    yield term(f"optimizer ({role})", states.optimizer_bytes, how, _ZERO)
     how = "gradients on their way through NCCL: DDP copies them all, ZeRO has one buffer of 5e8 elements"
     yield term(f"buckets ({role})", states.buckets_bytes, how, "DeepSpeed reduce_bucket_size; DDP's flat buckets")
 
 
-def _optimizer_formula(run: Run, trained: str) -> str:
-    precision, name = PRECISIONS[run.request.precision], run.request.optimizer
+def _optimizer_formula(name: str, precision: Precision, trained: str) -> str:
     master = f"{precision.master_bytes} B fp32 master + " if precision.master_bytes else ""
     states = {
         "adamw": f"2 × {precision.state_bytes} B",

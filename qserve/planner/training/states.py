@@ -19,7 +19,7 @@ from qserve.planner.training.constants import (
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["States", "states_of"]
+__all__ = ["States", "precision_of", "states_of"]
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,17 @@ def states_of(model: TrainedModel, request: TrainingRequest, num_ranks: int) -> 
     """The states of `model` over `num_ranks` data-parallel ranks."""
     precision = PRECISIONS[request.precision]
     shards = num_ranks if request.zero_stage == 3 else 1
-    weights = _weights(model, precision)
+    weights = _weights(model, request)
     gathered, gathered_high = _gathered(model, precision, request, weights)
     host = 0
     if request.offload_param != "none":
         host, weights = weights, 0
     if not model.trained_tensors:
         return States(_share(weights, shards), 0, 0, 0, gathered, gathered_high, 0, host)
-    gradients = sum(tensor.num_elements * _of(tensor, precision).gradient_bytes for tensor in model.trained_tensors)
-    optimizer = sum(_optimizer_bytes(tensor, request) for tensor in model.trained_tensors)
+    gradients = sum(
+        tensor.num_elements * precision_of(tensor, model, request).gradient_bytes for tensor in model.trained_tensors
+    )
+    optimizer = sum(_optimizer_bytes(tensor, model, request) for tensor in model.trained_tensors)
     optimizer_share = _share(optimizer, num_ranks if request.zero_stage >= 1 else 1)
     gradients_share = _share(gradients, num_ranks if request.zero_stage >= 2 else 1)
     step = _step_bytes(model, request, num_ranks)
@@ -67,23 +69,32 @@ def states_of(model: TrainedModel, request: TrainingRequest, num_ranks: int) -> 
     )
 
 
-def _weights(model: TrainedModel, precision: Precision) -> int:
+def _weights(model: TrainedModel, request: TrainingRequest) -> int:
+    precision = PRECISIONS[request.precision]
     if model.tuning == "full":
         return model.parameters * (precision.weight_bytes + precision.cast_bytes)
     added = [tensor for tensor in model.trained_tensors if model.tuning != "head"]
-    return model.base_bytes(precision.frozen_bytes) + sum(
-        tensor.num_elements * _of(tensor, precision).weight_bytes for tensor in added
+    return model.base_bytes(request.frozen_bytes) + sum(
+        tensor.num_elements * precision_of(tensor, model, request).weight_bytes for tensor in added
     )
 
 
-def _of(tensor: Tensor, precision: Precision) -> Precision:
-    """Adapters stay in fp32 where the base is 16 bit (PEFT's autocast_adapter_dtype), but 16 bit under DeepSpeed."""
-    is_adapter = ".lora_" in tensor.name
-    return PRECISIONS["fp32"] if is_adapter and precision is PRECISIONS["pure"] else precision
+def precision_of(tensor: Tensor, model: TrainedModel, request: TrainingRequest) -> Precision:
+    """Of a tensor that is trained.
+
+    Adapters stay in fp32 where the base is 16 bit (PEFT's autocast_adapter_dtype), but 16 bit under DeepSpeed; over a
+    base of bitsandbytes they are bf16, and what we train of a head is fp32 (process/trainers.py).
+    """
+    precision = PRECISIONS[request.precision]
+    if request.precision == "mixed":
+        return precision
+    if model.has_16_bit_adapters and tensor.role != "head":
+        return PRECISIONS["pure"]
+    return PRECISIONS["fp32"] if ".lora_" in tensor.name and request.precision == "pure" else precision
 
 
-def _optimizer_bytes(tensor: Tensor, request: TrainingRequest) -> int:
-    precision, optimizer = _of(tensor, PRECISIONS[request.precision]), OPTIMIZERS[request.optimizer]
+def _optimizer_bytes(tensor: Tensor, model: TrainedModel, request: TrainingRequest) -> int:
+    precision, optimizer = precision_of(tensor, model, request), OPTIMIZERS[request.optimizer]
     master = precision.master_bytes * tensor.num_elements
     if optimizer.factored and len(tensor.shape) == 2:
         return master + precision.state_bytes * sum(tensor.shape) * tensor.repeat
@@ -121,7 +132,7 @@ def _gathered(
     """Two layers (one at work, one prefetched) and the larger of embedding and lm_head; (expected, high)."""
     if request.zero_stage != 3:
         return 0, 0
-    width = precision.weight_bytes if model.tuning == "full" else precision.frozen_bytes
+    width = precision.weight_bytes if model.tuning == "full" else request.frozen_bytes
     edges = width * model.spec.vocab_size * model.spec.hidden_size
     needed = min(weights_bytes, 2 * model.layer_bytes(width) + edges)
     return needed, max(needed, min(weights_bytes, width * ZERO_LIVE_ELEMENTS))

@@ -211,7 +211,7 @@ def _lora(job: TrainingJob) -> TrainingJob | None:
 
 def _qlora(job: TrainingJob) -> TrainingJob | None:
     may = job.request.method in ("sft", "lora") and job.request.offload_param == "none"
-    return _with(job, method="qlora", lora_rank=job.request.lora_rank or 16) if may else None
+    return _with(job, method="qlora", quant=None, lora_rank=job.request.lora_rank or 16) if may else None
 
 
 def _half_length(job: TrainingJob) -> TrainingJob | None:

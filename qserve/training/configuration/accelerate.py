@@ -24,7 +24,7 @@ def accelerate_configuration(run: TrainingRun) -> dict[str, Any]:
         "distributed_type": kind,
         "machine_rank": 0,
         "main_training_function": "main",
-        "mixed_precision": "no" if request.precision == "fp32" else "bf16",
+        "mixed_precision": "no" if request.precision == "fp32" else "fp16" if request.base == "fp16" else "bf16",
         "num_machines": 1,
         "num_processes": run.num_processes,
         "use_cpu": run.device == "cpu",

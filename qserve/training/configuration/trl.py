@@ -67,12 +67,16 @@ def _model(run: TrainingRun) -> dict[str, Any]:
         made |= {"lora_modules_to_save": saved} if saved else {}
     if request.tuning == "qlora":
         made |= {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
+    if request.base == "int8":
+        made["load_in_8bit"] = True
     return made
 
 
 def _dtype(run: TrainingRun) -> str:
     """Of the weights as they are loaded; a trained head and adapters are in fp32 whatever it says."""
     precision = run.request.precision
+    if run.request.base in ("bf16", "fp16"):
+        return "float16" if run.request.base == "fp16" else "bfloat16"
     if precision == "fp32" or (precision == "amp" and run.request.tuning == "full"):
         return "float32"
     return "bfloat16"
@@ -97,7 +101,8 @@ def _batch(run: TrainingRun) -> dict[str, Any]:
         "per_device_eval_batch_size": request.micro_batch,
         "gradient_accumulation_steps": request.gradient_accumulation_steps,
         "gradient_checkpointing": request.gradient_checkpointing,
-        "bf16": request.precision != "fp32",
+        "bf16": request.precision != "fp32" and request.base != "fp16",
+        **({"fp16": True} if request.precision != "fp32" and request.base == "fp16" else {}),
         "use_cpu": run.device == "cpu",
     }
 

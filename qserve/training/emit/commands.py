@@ -20,6 +20,8 @@ _WORDS: dict[str, tuple[Callable[[TrainingRun], list[str]], tuple[str, ...]]] = 
     "verl": (verl_words, ("grpo", "ppo")),
 }
 FRAMEWORKS = ("trl", *_WORDS)
+_BASES = {"ms-swift": ("fp16", "int8", "4bit"), "openrlhf": ("4bit",), "verl": ()}
+"""What a frozen base may be held in beside bf16."""
 
 
 def emitted(run: TrainingRun, framework: str) -> str:
@@ -33,8 +35,10 @@ def emitted(run: TrainingRun, framework: str) -> str:
         raise UsageError(
             f"{framework} has no {run.method} that qserve writes a command for; it takes {', '.join(methods)}"
         )
-    if run.request.load_in_4bit and framework == "verl":
-        raise UsageError("verl trains no adapters on a 4-bit base; leave --load-in-4bit out")
+    base = run.request.base
+    if base not in (None, "bf16", *_BASES[framework]):
+        flag = "--load-in-4bit" if run.request.load_in_4bit else f"--quant {base}"
+        raise UsageError(f"no command of {framework} trains adapters on a base in {base}; leave {flag} out")
     return _shell(make(run))
 
 

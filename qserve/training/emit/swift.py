@@ -22,11 +22,13 @@ def swift_words(run: TrainingRun) -> list[str]:
     words += ["--tuner_type", "full" if is_tuned_whole else "lora"]
     if not is_tuned_whole:
         words += ["--lora_rank", str(request.rank), "--lora_alpha", str(2 * request.rank)]
-    if request.tuning == "qlora":
+    if request.base == "4bit":
         words += ["--quant_method", "bnb", "--quant_bits", "4", "--bnb_4bit_compute_dtype", "bfloat16"]
+    if request.base == "int8":
+        words += ["--quant_method", "bnb", "--quant_bits", "8"]
     full, adapters = LEARNING_RATES[run.trainer]
     words += [
-        "--torch_dtype", "float32" if request.precision in ("fp32", "amp") and is_tuned_whole else "bfloat16",
+        "--torch_dtype", _dtype(run),
         "--attn_impl", request.attention,
         "--max_length", str(request.max_length),
         "--per_device_train_batch_size", str(request.micro_batch),
@@ -41,6 +43,13 @@ def swift_words(run: TrainingRun) -> list[str]:
             _OFFLOADED.get(request.zero_stage, "zero1") if offloads else f"zero{request.zero_stage}",
         ]
     return words + (_grpo(run) if run.trainer == "grpo" else [])
+
+
+def _dtype(run: TrainingRun) -> str:
+    request = run.request
+    if request.tuning == "full" and request.precision in ("fp32", "amp"):
+        return "float32"
+    return "float16" if request.base == "fp16" else "bfloat16"
 
 
 def _grpo(run: TrainingRun) -> list[str]:

@@ -140,6 +140,8 @@ def main() -> None:
     trained(made("sft", "sft", spoken, gradient_checkpointing=True))
     trained(made("lora", "lora", spoken, optimizer="adamw-8bit"))
     trained(made("qlora", "qlora", spoken))
+    trained(made("lora-int8", "lora", spoken, quant="int8"))
+    trained(made("lora-fp16", "lora", spoken, quant="fp16"))
     trained(made("dpo", "dpo", beta=0.1))
     rewards = (RewardSource(str(reward_model_path()), 1.0), RewardSource(str(RULES), 0.5))
     trained(made("grpo", "grpo", completion_length=6, beta=0.0, num_generations=2, rewards=rewards))

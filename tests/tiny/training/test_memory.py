@@ -139,13 +139,16 @@ def _kept_by_a_layer(request: TrainingRequest, family: str) -> float:
 
 def _kept(request: TrainingRequest, family: str, layers: int) -> int:
     config = {"qwen2": Qwen2Config, "qwen3": Qwen3Config}[family](num_hidden_layers=layers, num_labels=1, **SMALL)
-    dtype = torch.float32 if request.precision in ("fp32", "amp") else torch.bfloat16
+    dtype = torch.float32 if request.activation_bytes == 4 or request.precision == "amp" else torch.bfloat16
     model = AutoModelForSequenceClassification.from_config(
         config, dtype=dtype, attn_implementation=request.attention
     ).train()
-    if request.tuning == "lora":
+    if request.tuning in ("lora", "qlora"):
         targets = "all-linear" if request.lora_targets == "all-linear" else ["q_proj", "k_proj", "v_proj", "o_proj"]
         model = get_peft_model(model, LoraConfig(r=request.rank, target_modules=targets, task_type="SEQ_CLS"))
+    if request.tuning == "qlora":  # as TRL casts them; what a layer keeps of a base in 4 bit is what it keeps of others
+        for parameter in model.parameters():
+            parameter.data = parameter.data.bfloat16() if parameter.requires_grad else parameter.data
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     shapes = {tuple(parameter.shape[::-1]) for parameter in model.parameters()}
     storages: dict[int, torch.UntypedStorage] = {}
@@ -178,6 +181,8 @@ def _kept(request: TrainingRequest, family: str, layers: int) -> int:
         ("qwen3", {"precision": "pure"}),
         ("qwen3", {"precision": "pure", "lora_rank": 4}),
         ("qwen3", {"precision": "amp"}),
+        ("qwen3", {"precision": "fp32", "lora_rank": 4, "load_in_4bit": True}),
+        ("qwen3", {"precision": "fp32", "lora_rank": 4, "quant": "bf16"}),
     ],
 )
 def test_on_a_cpu_a_layer_keeps_what_is_planned_to_the_byte(family: str, fields: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ from qserve.training.job import TrainingRun
 from tests.tiny.serving.served import Service
 
 METHODS_LIMIT_S, LIMIT_S = 280, 140
-METHODS = ("reward", "reward-lora", "reward-head", "sft", "lora", "qlora", "dpo", "grpo")
+METHODS = ("reward", "reward-lora", "reward-head", "sft", "lora", "qlora", "lora-int8", "lora-fp16", "dpo", "grpo")
 
 
 class Runs:
@@ -69,14 +69,18 @@ def test_it_trains_and_saves(runs, name):
     assert (runs.folder / name / "tokenizer.json").exists()
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "qlora"])
+@pytest.mark.parametrize("name", METHODS)
 def test_weights_gradients_and_states_are_what_was_planned(runs, name):
-    """Of a base in 4 bit torch counts the packed bytes, with what bitsandbytes keeps beside them: not compared here."""
+    """bitsandbytes keeps scales where torch does not look for parameters: 2 % of an int8 base of this width, more of
+    4 bit, whose weights are not compared here.
+    """
     job = TrainingRun.read(runs.folder / name / "run" / "job.json")
     cast = cast_of(resolve("demo").spec, job.request)
     (states,) = [states for model, states in Run(job.request, cast, 1).states() if model is cast[0]]
     measured = runs.events(name, "memory")[-1]
-    assert measured["weights_bytes"] == pytest.approx(states.weights_bytes, rel=1e-3)
+    if name != "qlora":
+        within = 0.03 if name == "lora-int8" else 1e-3
+        assert measured["weights_bytes"] == pytest.approx(states.weights_bytes, rel=within)
     assert measured["gradients_bytes"] == pytest.approx(states.gradients_bytes, rel=1e-3)
     assert measured["optimizer_bytes"] == pytest.approx(states.optimizer_bytes, rel=0.01)
 

@@ -44,6 +44,10 @@ def refused(*words: str) -> str:
         (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--save-as", "reward-head"), "as PEFT has"),
         (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--freeze-base"), "leave --lora-rank out"),
         (("sft", "--model", "demo", "--data", "x", "--freeze-base"), "has none to train"),
+        (
+            ("lora", "--model", "demo", "--data", "x", "--quant", "fp16", "--precision", "amp"),
+            "--precision fp32 (not amp)",
+        ),
         (("sft", "--model", "demo", "--data", "x", "--zero", "2"), "--zero 2 shards over cards, and this run has none"),
     ],
 )

@@ -41,6 +41,21 @@ def test_weights_are_loaded_as_the_plan_counts_them(tuning, precision, dtype, bf
     assert (made["dtype"], made["bf16"]) == (dtype, bf16)
 
 
+@pytest.mark.parametrize(
+    ("quant", "precision", "told"),
+    [
+        ("fp16", "amp", {"dtype": "float16", "bf16": False, "fp16": True}),
+        ("fp16", "fp32", {"dtype": "float16", "bf16": False, "fp16": None}),
+        ("bf16", "fp32", {"dtype": "bfloat16", "bf16": False, "fp16": None}),
+        ("int8", "amp", {"dtype": "bfloat16", "bf16": True, "load_in_8bit": True, "load_in_4bit": None}),
+        ("4bit", "amp", {"dtype": "bfloat16", "load_in_8bit": None, "load_in_4bit": True}),
+    ],
+)
+def test_a_frozen_base_is_loaded_as_it_was_named(quant, precision, told):
+    made = configured("lora", precision=precision, quant=quant)
+    assert {name: made.get(name) for name in told} == told
+
+
 def test_adapters_of_a_reward_model_save_its_head():
     made = configured("reward", lora_rank=16)
     assert made["lora_modules_to_save"] == ["score"]

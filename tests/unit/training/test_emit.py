@@ -79,3 +79,12 @@ def test_a_method_that_a_trainer_lacks_is_refused(framework: str, method: str) -
     assert framework in FRAMEWORKS
     with pytest.raises(UsageError):
         emitted(run_of(method), framework)
+
+
+def test_a_quantized_base_is_written_or_refused() -> None:
+    run = run_of("lora", quant="int8")
+    swift = flags(run, "ms-swift")
+    assert (swift["--quant_method"], swift["--quant_bits"], swift["--torch_dtype"]) == ("bnb", "8", "bfloat16")
+    assert flags(run_of("lora", quant="fp16"), "ms-swift")["--torch_dtype"] == "float16"
+    with pytest.raises(UsageError, match="base in int8; leave --quant int8 out"):
+        emitted(run, "openrlhf")

@@ -36,6 +36,10 @@ def spec_for(model_id: str) -> ModelSpec:
         ({"method": "sft", "offload_param": "cpu"}, "add --zero 3"),
         ({"method": "sft", "offload_optimizer": "cpu"}, "add --zero 1, 2 or 3"),
         ({"method": "sft", "freeze_base": True}, "reward head only"),
+        ({"method": "sft", "quant": "int8"}, "add --lora-rank 16"),
+        ({"method": "reward", "freeze_base": True, "quant": "int8"}, "add --lora-rank 16"),
+        ({"method": "qlora", "quant": "int8"}, "are nf4"),
+        ({"method": "lora", "quant": "awq"}, "--quant is 'awq'; it takes bf16, fp16, int8, 4bit"),
         ({"method": "sft", "vllm": VllmBeside("colocated")}, "use ppo or grpo"),
         ({"method": "grpo", "vllm": VllmBeside("colocated", 1.5)}, "share of the card"),
         ({"method": "grpo", "max_length": 512, "completion_length": 1024}, "from 1 to --max-length 512"),
@@ -54,6 +58,7 @@ def test_a_contradiction_is_refused_with_the_way_out(fields: dict[str, Any], sai
         (TrainingRequest("grpo", vllm=VllmBeside("separate", 0.8, 2, 2)), "--vllm-gpus 2"),
         (TrainingRequest("reward", freeze_base=True, zero_stage=3, offload_param="nvme"), "--offload-param nvme"),
         (TrainingRequest("qlora", zero_stage=3, fused_loss=True), "--fused-loss"),
+        (TrainingRequest("reward", lora_rank=8, quant="int8"), "--quant int8"),
     ],
 )
 def test_the_command_line_gives_the_request_back(request_: TrainingRequest, extra: str) -> None:

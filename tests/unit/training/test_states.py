@@ -119,3 +119,42 @@ def test_zero_3_shards_4_bit_weights(spec_of: SpecOf) -> None:
     assert shared.weights_bytes == -(-alone.weights_bytes // 4)
     layer = (model.base_bytes(2) - 2 * 2 * 152064 * 3584) / 28
     assert shared.gathered_bytes == pytest.approx(2 * layer + 2 * 152064 * 3584, rel=0.001)
+
+
+def test_an_int8_base_has_a_byte_a_weight_and_a_scale_a_row(spec_of: SpecOf) -> None:
+    model = cast_of(spec_of("Qwen/Qwen2-7B"), TrainingRequest("lora", quant="int8"))[0]
+    embeddings = 2 * 152064 * 3584
+    rows = 28 * (2 * 3584 + 2 * 512 + 2 * 18944 + 3584)
+    small = P - embeddings - model.spec.num_hidden_layers * (2 * 3584**2 + 2 * 512 * 3584 + 3 * 3584 * 18944)
+    assert model.base_bytes(2) == pytest.approx(P - embeddings - small + 4 * rows + 2 * (embeddings + small), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "bytes_each"),
+    [
+        ({"precision": "fp32"}, (4, 4, 8)),
+        ({"precision": "fp32", "quant": "bf16"}, (4, 4, 8)),  # PEFT keeps adapters in fp32
+        ({"precision": "amp", "quant": "int8"}, (2, 2, 4)),  # TRL casts them over a base of bitsandbytes
+        ({"precision": "fp32", "quant": "4bit"}, (2, 2, 4)),
+        ({"precision": "mixed", "quant": "4bit"}, (2, 2, 12)),  # DeepSpeed's master copy
+    ],
+)
+def test_adapters_are_as_wide_as_what_trains_them_makes_them(
+    spec_of: SpecOf, fields: dict[str, str], bytes_each: tuple[int, int, int]
+) -> None:
+    request = TrainingRequest("lora", **fields)  # type: ignore[arg-type]
+    model = cast_of(spec_of("Qwen/Qwen2-7B"), request)[0]
+    states = states_of(model, request, 1)
+    found = (
+        states.weights_bytes - model.base_bytes(request.frozen_bytes), states.gradients_bytes, states.optimizer_bytes,
+    )  # fmt: skip
+    assert found == tuple(model.trainable * size for size in bytes_each)
+
+
+def test_a_16_bit_base_is_half_of_one_in_fp32(spec_of: SpecOf) -> None:
+    spec = spec_of("Qwen/Qwen2-7B")
+    whole, half = (TrainingRequest("lora", precision="fp32", quant=quant) for quant in (None, "fp16"))
+    assert (whole.frozen_bytes, half.frozen_bytes) == (4, 2)
+    assert (whole.activation_bytes, half.activation_bytes) == (4, 2)
+    model = cast_of(spec, half)[0]
+    assert 2 * model.base_bytes(half.frozen_bytes) == model.base_bytes(whole.frozen_bytes)
