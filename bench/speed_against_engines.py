@@ -38,6 +38,7 @@ from bench.random_checkpoint import write_checkpoint
 from bench.servers import Server, free_port, running, wait_ready
 from qserve.cli.doctor.measured import keep_rates, measured_speed
 from qserve.cli.options.planning import hardware_of
+from qserve.cli.state import state_folder
 from qserve.core.checkpoint import Checkpoint
 from qserve.hub import resolve
 from qserve.planner.plan import Plan
@@ -70,6 +71,11 @@ class Subject:
             "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_NUM_SEQS), "--state-dir", str(self.state),
             "--no-learn", *(["--enforce-eager"] if self.is_eager and self.engine == "vllm" else []),
         ]  # fmt: skip
+
+    @property
+    def kept(self) -> Path:
+        """Where commands keep runs and rates below their --state-dir."""
+        return state_folder(self.state)
 
     def server(self) -> Server:
         port = free_port()
@@ -189,7 +195,7 @@ class Session:
                     self._round(server, subject, load, turn)
                 if turn == 0:
                     checkpoint = resolve(str(subject.folder))
-                    known = measured_speed(subject.state, checkpoint, hardware_of("none"), "none", is_off=False)
+                    known = measured_speed(subject.kept, checkpoint, hardware_of("none"), "none", is_off=False)
                     learned = [asdict(one) for one in known.residuals]
                     self.note(learned=learned, engine=subject.engine, shape=subject.shape)
 
@@ -206,7 +212,7 @@ class Session:
             found = Round(subject.engine, subject.shape, turn, load, figures, rates, drift, share)
             is_quiet = share <= self.arguments.most_others and drift <= self.arguments.most_drift
             self.note(round=found.to_json(), quiet=is_quiet)
-            keep_rates(subject.state, rates)
+            keep_rates(subject.kept, rates)
             print(f"  {line_of(found)}", flush=True)
             if is_quiet or time.monotonic() > self.ends_at:
                 return
@@ -298,10 +304,11 @@ def _rows(
         for metric, title in METRICS.items():
             before, after = _errors(judge, some, metric), _errors(taught, later, metric)
             first, then = statistics.median(before), statistics.median(after) if after else 0.0
-            misses = [abs(first) > BEFORE, *([abs(then) > LEARNED] if after and residuals else [])]
+            misses = [abs(first) > BEFORE, *([abs(then) > LEARNED or not residuals] if after else [])]
             values = [one.figures[metric] for one in some]
             each = ", ".join(f"{value:.1f}" for value in values)
-            learned = f"{100 * then:+.1f} %{' !' * (abs(then) > LEARNED)} ({_percents(after)})" if residuals else ""
+            learned = f"{100 * then:+.1f} %{' !' * (abs(then) > LEARNED)} ({_percents(after)})"
+            learned = learned if residuals else "nothing was learned !"
             yield (
                 f"| {some[0].engine} | {some[0].shape} | {streams} | {title} "
                 f"| {statistics.median(values) * (1 + first):.1f} | {statistics.median(values):.1f} ({each}) "
@@ -373,7 +380,7 @@ def main() -> None:
                 if keep_if_whole(arguments.out, engine, shape, arguments.sets * len(arguments.streams)):
                     continue
                 subject = Subject(engine, shape, folder, Path(states) / f"{engine}-{shape}", not arguments.compiled)
-                keep_rates(subject.state, session.rates)
+                keep_rates(subject.kept, session.rates)
                 session.run(subject)
     off = show(arguments.out)
     print(f"the record is {arguments.out}")

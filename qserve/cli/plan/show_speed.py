@@ -70,8 +70,7 @@ def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None 
 
 
 def _verdict(layout: Layout) -> str:
-    load = layout.speed.load
-    if load.rps and layout.speed.figures.requests_per_s < 0.9 * load.rps:
+    if not layout.keeps_up:
         return "falls behind"
     if layout.kept >= 0.9:
         return "" if layout.kept_surely >= 0.9 else "inside the band only"

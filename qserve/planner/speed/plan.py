@@ -83,7 +83,7 @@ def cheapest_cards(
             if layouts:
                 best = choose_layout(layouts, wanted.targets)
                 found.append((key, count, best))
-                if best.kept_surely >= KEPT_SHARE and _keeps_up(best):
+                if best.kept_surely >= KEPT_SHARE and best.keeps_up:
                     break
     if not found:
         raise UsageError("--gpu any: none of the cards with a price holds this model; give --gpu, or --prices FILE")
@@ -91,12 +91,7 @@ def cheapest_cards(
 
 
 def _carries(layout: Layout) -> bool:
-    return layout.kept >= KEPT_SHARE and _keeps_up(layout)
-
-
-def _keeps_up(layout: Layout) -> bool:
-    load, figures = layout.speed.load, layout.speed.figures
-    return load.rps is None or figures.requests_per_s > 0.9 * load.rps
+    return layout.kept >= KEPT_SHARE and layout.keeps_up
 
 
 def with_one_stream(plan: Plan, checkpoint: Checkpoint, hardware: Hardware, measured: Measured) -> Plan:
@@ -168,6 +163,11 @@ def _choice(chosen: Layout, layouts: list[Layout], targets: Targets, have: int) 
     for limit in dict.fromkeys(chosen.tuned):
         value = getattr(chosen.plan.workload, limit)
         yield f"--{limit.replace('_', '-')} {value}: with more, fewer requests keep the targets"
+    if not chosen.keeps_up and not targets:
+        yield (
+            "requests pile up: more come than this answers, and most of an answer's time is waiting; with --ttft 2s, "
+            "say, what would help is counted"
+        )
     idle = have - chosen.cards
     free = f"; {idle} of {have} cards stay free" if idle > 0 else ""
     if targets:

@@ -40,6 +40,7 @@ __all__ = [
 _REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16)
 COMPARED = ("fp8", "awq", "gptq-int4")
 """What is counted beside the quantization that quality prefers, where it is the planner's to choose."""
+_KEPT_RATE = 0.9
 _NEARLY = 1.05
 """A layout that is slower by less than this and takes fewer cards is preferred."""
 _CHUNKS = (4096, 2048, 1024)
@@ -95,6 +96,16 @@ class Layout:
         """Tokens a second that one card writes, for all users."""
         return self.speed.figures.output_tokens_per_s / self.cards
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether requests do not pile up: as many are answered as come, and users wait less for the first token than
+        for all after it.
+        """
+        load, figures = self.speed.load, self.speed.figures
+        if load.rps is not None:
+            return figures.requests_per_s > _KEPT_RATE * load.rps
+        return not load.users or figures.ttft_ms.mean < figures.e2e_ms.mean / 2
+
     def to_json(self, chosen: Layout, is_pareto: bool) -> dict[str, Any]:
         """A row of "alternatives"."""
         figures, workload = self.speed.figures, self.plan.workload
@@ -116,6 +127,7 @@ class Layout:
             "max_rps": None if self.speed.max_rps is None else round(self.speed.max_rps, 3),
             "kept_share": round(self.kept, 3),
             "kept_share_at_band": round(self.kept_surely, 3),
+            "keeps_up": self.keeps_up,
             **self.price.to_json(),
             "pareto": is_pareto,
             "chosen": self is chosen,

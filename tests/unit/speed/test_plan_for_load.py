@@ -136,6 +136,27 @@ def test_any_card_ranks_by_price_what_carries_the_load(tmp_path: Path) -> None:
     assert {row["gpu"].split(":")[0] for row in rows} == {"h100-sxm", "rtx-4090", "l40s"}
 
 
+def test_cards_that_users_wait_at_are_ranked_last_and_counted_again(tmp_path: Path) -> None:
+    """Thirty users of a 32B on one RTX 3090: the first token would take three quarters of a minute."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text("[cards]\nrtx-3090 = 0.2\nh100-sxm = 3.0\n")
+    rows = plan("--model", "Qwen/Qwen3-32B", "--gpu", "any", "--users", "30", "--prices", str(prices))["gpus"]
+    assert [row["keeps_up"] for row in rows] == sorted((row["keeps_up"] for row in rows), reverse=True)
+    alone = next(row for row in rows if row["gpu"] == "rtx-3090:1")
+    assert not alone["keeps_up"] and alone["ttft_ms"] > 10_000
+    more = [row for row in rows if row["gpu"].startswith("rtx-3090") and row["keeps_up"]]
+    assert more and more[0]["cards"] > 1
+
+
+def test_a_plan_says_where_requests_pile_up() -> None:
+    few, many = (
+        plan("--model", "Qwen/Qwen3-32B", "--gpu", "rtx-4090", "--quant", "awq", "--users", users)["notes"]
+        for users in ("2", "30")
+    )
+    assert not any("pile up" in note for note in few)
+    assert any("pile up" in note and "--ttft" in note for note in many)
+
+
 def test_a_trace_is_a_load(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text("".join(f'{{"arrival": {i / 2}, "input": {200 + i}, "output": 50}}\n' for i in range(20)))
