@@ -19,7 +19,9 @@ _BESIDE = ".model"
 def save_model(trainer: Any, run: TrainingRun) -> None:
     """Weights, config, tokenizer (adapters alone under LoRA) at the top of `run.output`."""
     fresh = run.output / _BESIDE
-    shutil.rmtree(fresh, ignore_errors=True)
+    if trainer.is_world_process_zero():
+        shutil.rmtree(fresh, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()  # none clears what another has begun to write
     trainer.save_model(str(fresh))
     if not trainer.is_world_process_zero():
         return

@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from qserve.reward.checkpoints.recognise import recognise
 from qserve.reward.settings import RewardSettings
 from qserve.runs import RunStore
 from qserve.training.job import TrainingRun
+from qserve.training.process.saving import save_model
 from tests.tiny.serving.served import Service
 
 METHODS_LIMIT_S, LIMIT_S = 280, 140
@@ -170,6 +173,18 @@ def test_two_processes_have_the_losses_of_one(runs):
     assert sorted(two) == [1, 2, 3, 4, 5, 6]
     assert two == pytest.approx(one, abs=1e-4)
     assert (runs.folder / "ddp" / "model.safetensors").exists()
+
+
+def test_the_first_process_alone_clears_the_folder_that_all_save_into(runs, tmp_path):
+    run = replace(TrainingRun.read(runs.folder / "ddp" / "run" / "job.json"), output=tmp_path)
+    begun = tmp_path / ".model" / "model.safetensors"
+    begun.parent.mkdir()
+    begun.touch()
+    waited = []
+    accelerator = SimpleNamespace(wait_for_everyone=lambda: waited.append(True))
+    second = SimpleNamespace(is_world_process_zero=lambda: False, accelerator=accelerator, save_model=lambda _: None)
+    save_model(second, run)
+    assert begun.exists() and waited
 
 
 def called(*arguments: str) -> list[str]:
