@@ -39,7 +39,32 @@ def emitted(run: TrainingRun, framework: str) -> str:
     if base not in (None, "bf16", *_BASES[framework]):
         flag = "--load-in-4bit" if run.request.load_in_4bit else f"--quant {base}"
         raise UsageError(f"no command of {framework} trains adapters on a base in {base}; leave {flag} out")
+    unwritten = _unwritten(run)
+    if unwritten:
+        raise UsageError(
+            f"qserve does not write {', '.join(unwritten)} for {framework}: leave it out, and set it in that trainer's "
+            "own words; --emit trl carries all flags"
+        )
     return _shell(make(run))
+
+
+def _unwritten(run: TrainingRun) -> list[str]:
+    """Flags that the commands of other trainers do not carry."""
+    request, schedule = run.request, run.schedule
+    given = {
+        "--freeze-base": request.freeze_base,
+        "--lora-targets": request.tuning in ("lora", "qlora") and request.lora_targets != "all-linear",
+        "--train-embeddings": request.train_embeddings,
+        "--optimizer": request.optimizer not in ("adamw", "adamw-fused"),
+        "--packing": run.packing,
+        "--center-rewards": run.center_rewards is not None,
+        "--label-smoothing": bool(run.label_smoothing),
+        "--save-as": run.save_as != "sequence-classification",
+        "--patience": schedule.patience is not None,
+        "--max-steps": schedule.max_steps is not None,
+        "--warmup-steps": bool(schedule.warmup_steps),
+    }
+    return [flag for flag, is_given in given.items() if is_given]
 
 
 def _shell(words: list[str]) -> str:

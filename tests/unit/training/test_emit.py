@@ -10,7 +10,7 @@ import pytest
 from qserve.errors import UsageError
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.training.emit import FRAMEWORKS, emitted
-from qserve.training.job import DataSource, RewardSource, TrainingRun
+from qserve.training.job import DataSource, RewardSource, Schedule, TrainingRun
 
 
 def run_of(method: str, **fields) -> TrainingRun:
@@ -88,3 +88,18 @@ def test_a_quantized_base_is_written_or_refused() -> None:
     assert flags(run_of("lora", quant="fp16"), "ms-swift")["--torch_dtype"] == "float16"
     with pytest.raises(UsageError, match="base in int8; leave --quant int8 out"):
         emitted(run, "openrlhf")
+
+
+@pytest.mark.parametrize(
+    ("fields", "flag"),
+    [
+        ({"lora_rank": 8, "lora_targets": "qkv"}, "--lora-targets"), ({"optimizer": "lion"}, "--optimizer"),
+        ({"freeze_base": True}, "--freeze-base"), ({"center_rewards": 0.01}, "--center-rewards"),
+        ({"schedule": Schedule(max_steps=7)}, "--max-steps"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("framework", ["ms-swift", "openrlhf"])
+def test_a_flag_that_is_not_written_is_refused_by_name(framework: str, fields: dict, flag: str) -> None:
+    with pytest.raises(UsageError, match=f"does not write {flag} for {framework}"):
+        emitted(run_of("reward", **fields), framework)
+    assert emitted(run_of("reward", **fields), "trl")
