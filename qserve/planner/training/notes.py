@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qserve.planner.training.card_memory import Run, engine_need_bytes
-from qserve.planner.training.constants import PRECISIONS
 from qserve.planner.training.plan import CardMemory
+from qserve.planner.training.states import precision_of
 from qserve.units import format_bytes
 
 __all__ = ["PER_TOKEN", "notes_on", "traps_of"]
@@ -22,9 +22,11 @@ def notes_on(run: Run, cards: tuple[CardMemory, ...]) -> tuple[str, ...]:
 
 def traps_of(run: Run, card: CardMemory) -> tuple[str, ...]:
     """What write-ups on training get wrong, with this run's numbers on its tightest card; printed by --explain."""
-    policy, precision = run.models[0], PRECISIONS[run.request.precision]
+    policy = run.models[0]
+    precision = precision_of(policy.trained_tensors[0], policy, run.request)
     per_token = sum(term.num_bytes for term in (*card.terms, *card.other_terms) if term.name in PER_TOKEN)
-    adapter_bytes = precision.weight_bytes + precision.gradient_bytes + precision.master_bytes + 8
+    adapter_bytes = precision.weight_bytes + precision.gradient_bytes + precision.master_bytes
+    adapter_bytes += 2 * precision.state_bytes
     traps = [
         "activations are linear in length with sdpa and flash attention, quadratic only where the attention matrix is "
         f"held: half the length saves {format_bytes(per_token / 2)} here, not half of {format_bytes(card.used_bytes)}",

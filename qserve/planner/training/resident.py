@@ -54,7 +54,8 @@ def _state_terms(run: Run, model: TrainedModel, states: States) -> Iterable[Term
     width = precision.weight_bytes if model.tuning == "full" else request.frozen_bytes
     how = f"{count} parameters × {width} B{by[3]}"
     if model.quantization is not None:
-        how = f"{count} parameters as {model.quantization.scheme}, embeddings and norms in 16 bit{by[3]}"
+        rest = "fp32" if request.frozen_bytes == 4 else "16 bit"
+        how = f"{count} parameters as {model.quantization.scheme}, embeddings and norms in {rest}{by[3]}"
     if model.tuning in ("lora", "qlora"):
         how += f" + adapters {trained}"
     if model.tuning == "full" and precision.cast_bytes:

@@ -116,7 +116,10 @@ def _step_bytes(model: TrainedModel, request: TrainingRequest, num_ranks: int) -
     fp32_gradients = (4 + flat_copy) * converted if precision.master_bytes else 0
     # DeepSpeed replaces AdamW by its fused one.
     copies = optimizer.step_copies if request.zero_stage == 0 else 0
-    return fp32_gradients + copies * precision.state_bytes * held
+    states = sum(
+        tensor.num_elements * precision_of(tensor, model, request).state_bytes for tensor in model.trained_tensors
+    )
+    return fp32_gradients + copies * states
 
 
 def _buckets(model: TrainedModel, precision: Precision, request: TrainingRequest, num_ranks: int) -> int:
