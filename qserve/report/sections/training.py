@@ -75,8 +75,9 @@ def _tiles(document: Mapping[str, Any]) -> list[Tile]:
     if document["tokens_per_s"]:
         tiles.append(Tile("tokens per second", document["tokens_per_s"], "rate", "of training, without the first step"))
     if document.get("mfu"):
-        speed = f"{document['flops_per_s'] / 1e12:.3g} TFLOP/s of the model alone, of those measured before the run"
-        tiles.append(Tile("MFU", document["mfu"], "share", speed))
+        speed, peak = (value / 1e12 for value in (document["flops_per_s"], document["flops_per_s"] / document["mfu"]))
+        remark = f"{speed:.3g} TFLOP/s of the model alone; a large product ran at {peak:.3g} before the run"
+        tiles.append(Tile("MFU", document["mfu"], "share", remark))
     if document.get("step_s"):
         tiles.append(Tile("a step", document["step_s"], "s", "median, without the first"))
     return tiles
