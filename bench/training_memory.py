@@ -168,10 +168,10 @@ def compared(found: dict[str, Any]) -> dict[str, Any]:
     request = TrainingRequest(**found["request"])
     (card,) = plan_training(spec, (Hardware((), 256 * GIB, 256 * GIB, 2).cpu_device,), request).cards
     terms = {term.name: term.num_bytes for term in (*card.other_terms, *card.terms)}
-    measured = found["measured"]
+    measured, model = found["measured"], "reward" if found["method"] == "reward" else "policy"
     states = {}
     for name in ("weights", "gradients", "optimizer"):
-        trained = next(size for term, size in terms.items() if term.startswith(f"{name} ("))
+        trained = sum(size for term, size in terms.items() if term.startswith(f"{name} ({model}"))
         states[name] = {"planned": trained, "measured": measured[name]}
     phases = {name: {"planned": size, "measured": measured[name]} for name, size in card.phases.items()}
     peak = {kind: max(one[kind] for one in phases.values()) for kind in ("planned", "measured")}

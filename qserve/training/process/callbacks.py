@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from qserve.model.mapped import trim_heap
 from qserve.training.process.events import EventLog
 from qserve.training.process.memory import PeakMemory, optimizer_bytes, storage_bytes
 
@@ -65,6 +66,9 @@ class Measuring(TrainerCallback):  # type: ignore[misc]
         if self._now:
             self._backward_bytes = self._memory.peak_bytes()
             self._gradients_bytes = storage_bytes(parameter.grad for parameter in model.parameters())
+        if not self._memory.on_card:  # glibc keeps freed blocks below the threshold of training/launch.py
+            trim_heap()
+        if self._now:
             self._memory.reset()
 
     def on_optimizer_step(

@@ -147,8 +147,8 @@ def _kept(request: TrainingRequest, family: str, layers: int) -> int:
         targets = "all-linear" if request.lora_targets == "all-linear" else ["q_proj", "k_proj", "v_proj", "o_proj"]
         model = get_peft_model(model, LoraConfig(r=request.rank, target_modules=targets, task_type="SEQ_CLS"))
     if request.tuning == "qlora":  # as TRL casts them; what a layer keeps of a base in 4 bit is what it keeps of others
-        for parameter in model.parameters():
-            parameter.data = parameter.data.bfloat16() if parameter.requires_grad else parameter.data
+        for name, parameter in model.named_parameters():
+            parameter.data = parameter.data.bfloat16() if ".lora_" in name else parameter.data
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     shapes = {tuple(parameter.shape[::-1]) for parameter in model.parameters()}
     storages: dict[int, torch.UntypedStorage] = {}

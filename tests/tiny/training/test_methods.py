@@ -28,6 +28,9 @@ from qserve.reward.checkpoints.recognise import recognise
 from qserve.reward.settings import RewardSettings
 from qserve.runs import RunStore
 from qserve.training.job import TrainingRun
+from qserve.training.process import callbacks
+from qserve.training.process.events import EventLog
+from qserve.training.process.memory import PeakMemory
 from qserve.training.process.saving import save_model
 from tests.tiny.serving.served import Service
 
@@ -125,7 +128,8 @@ def test_rollouts_are_rewarded_by_a_checkpoint_and_by_rules(runs):
 def test_what_a_policy_writes_is_kept_with_its_rewards(runs):
     told = runs.events("grpo", "rollouts")
     assert [one["step"] for one in told] == [1, 2]
-    asked = [row["prompt"][-1]["content"] for row in map(json.loads, (runs.folder / "pairs.jsonl").open())]
+    rows = map(json.loads, (runs.folder / "pairs.jsonl").read_text().splitlines())
+    asked = [row["prompt"][-1]["content"] for row in rows]
     for one in (sample for event in told for sample in event["samples"]):
         assert one["prompt"] in asked
         assert one["reward"] == pytest.approx(one["rewards"]["reward"] + 0.5 * one["rewards"]["rules_yaml"], abs=1e-4)
@@ -173,6 +177,15 @@ def test_two_processes_have_the_losses_of_one(runs):
     assert sorted(two) == [1, 2, 3, 4, 5, 6]
     assert two == pytest.approx(one, abs=1e-4)
     assert (runs.folder / "ddp" / "model.safetensors").exists()
+
+
+def test_freed_blocks_go_back_before_every_step_of_the_optimizer(monkeypatch):
+    trimmed = []
+    monkeypatch.setattr(callbacks, "trim_heap", lambda: trimmed.append(True))
+    measuring = callbacks.Measuring(EventLog(None), PeakMemory("cpu"))
+    for _ in range(3):  # on steps that are not measured, too
+        measuring.on_pre_optimizer_step(None, None, None)
+    assert len(trimmed) == 3
 
 
 def test_the_first_process_alone_clears_the_folder_that_all_save_into(runs, tmp_path):
