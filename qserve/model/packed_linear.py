@@ -18,12 +18,15 @@ from qserve.model.cpu.build import library
 from qserve.model.cpu.few_shapes import in_few_shapes
 from qserve.model.cpu.linear import CompiledLinear, compiled_from, takes_bfloat16
 from qserve.model.cpu.matrix import use_own_threads
+from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.mapped import MappedFiles
 
 __all__ = ["MappedEmbedding", "PackedLinear", "compile_quantized", "pack_linears"]
 
 # Below this a model stays in the caches, and there is nothing to gain.
 _WORTH_PACKING_BYTES = 64 * 1024**2
+# A smaller head is read in less than a millisecond. The plan knows this number, too (SHORTLIST_FROM_BYTES).
+_WORTH_SHORTLISTING_BYTES = 64 * 1024**2
 # Rows that the layout is made for; other numbers work as well.
 _TYPICAL_ROWS = 8
 _NO_FILES = MappedFiles(())
@@ -105,12 +108,12 @@ def pack_linears(model: Any, files: MappedFiles = _NO_FILES) -> int:
         return 0
     if not takes_bfloat16() and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return 0
-    embedding = model.get_input_embeddings().weight
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
 
     def packed(child: nn.Module) -> nn.Module | None:
         if type(child) is not nn.Linear or child.weight.dtype != torch.bfloat16 or child.weight is embedding:
             return None
-        made = _packed(child)
+        made = _packed_head(child) if child is head else _packed(child)
         files.release(child.weight)
         return made
 
@@ -122,6 +125,13 @@ def pack_linears(model: Any, files: MappedFiles = _NO_FILES) -> int:
 
 def _packed(linear: nn.Linear) -> nn.Module:
     return compiled_from(linear) or PackedLinear(linear)
+
+
+def _packed_head(linear: nn.Linear) -> nn.Module:
+    made = _packed(linear)
+    if linear.weight.nbytes < _WORTH_SHORTLISTING_BYTES or not isinstance(made, CompiledLinear):
+        return made
+    return ShortlistHead.of(made.matrix, linear.weight.data) or made
 
 
 def _held_bytes(model: nn.Module) -> int:
@@ -149,7 +159,7 @@ def _pack_tied_head(model: Any, files: MappedFiles) -> bool:
     # The library takes a model's dtype from its first parameter, which the embedding was.
     if any(parameter.dtype != torch.bfloat16 for parameter in model.parameters()):
         return False
-    model.set_output_embeddings(_packed(head))
+    model.set_output_embeddings(_packed_head(head))
     model.set_input_embeddings(MappedEmbedding(weight.data))
     files.release(weight.data)
     return True

@@ -12,6 +12,7 @@ from torch import nn
 from qserve.core.tensors import role_of
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import Matrix
+from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.packed_linear import PackedLinear
 from qserve.model.quantize import state_tensors
 
@@ -49,6 +50,8 @@ def held_tensors(model: nn.Module) -> Iterator[HeldTensor]:
             yield HeldTensor(_kind(f"{name}.weight"), "bfloat16", "cpu", module.weight_bytes)
         if isinstance(module, CompiledLinear):
             yield from _held_by(module.matrix, _kind(f"{name}.weight"))
+        if isinstance(module, ShortlistHead):
+            yield from _held_by(module.bounds, _kind(f"{name}.weight"))
 
 
 def _held_by(matrix: Matrix, kind: str) -> Iterator[HeldTensor]:

@@ -12,6 +12,7 @@ from qserve.errors import QserveError
 from qserve.model.cpu.build import library
 
 __all__ = [
+    "PANEL",
     "CMatrix",
     "Matrix",
     "bfloat16_matrix",
@@ -21,7 +22,9 @@ __all__ = [
     "use_own_threads",
 ]
 
-_PANEL, _LANE = 32, 16
+PANEL = 32
+"""Outputs that lie together (matrix.h)."""
+_LANE = 16
 _BFLOAT16, _INT8, _CODES, _BYTES = 0, 1, 2, 3
 _BITS = (16, 8, 4, 8)
 _GROUP = 64  # inputs whose activations share a scale, for INT8
@@ -86,6 +89,23 @@ class Matrix:
         )  # fmt: skip
         if failed:
             raise MemoryError(f"a product of {len(rows)} rows with a weight of {self.codes.nbytes} bytes")
+        return out
+
+    @property
+    def num_panels(self) -> int:
+        """Of `PANEL` outputs each; the last may have fewer."""
+        return -(-self.out_features // PANEL)
+
+    def product_of_panels(self, states: torch.Tensor, panels: torch.Tensor) -> torch.Tensor:
+        """As `product` for the outputs of `panels` (int64, each once); minus infinity for all others."""
+        rows, chosen = states.contiguous(), panels.contiguous()
+        out = torch.full((len(rows), self.out_features), float("-inf"), dtype=torch.bfloat16)
+        failed = _compiled().product_of_panels(
+            ctypes.byref(self.c), ctypes.c_void_p(rows.data_ptr()), ctypes.c_long(len(rows)),
+            ctypes.c_void_p(chosen.data_ptr()), ctypes.c_long(len(chosen)), ctypes.c_void_p(out.data_ptr()),
+        )  # fmt: skip
+        if failed:
+            raise MemoryError(f"a product of {len(rows)} rows with {len(chosen)} panels of a weight")
         return out
 
     def dense(self) -> torch.Tensor:
@@ -162,12 +182,12 @@ def use_own_threads() -> None:
 
 def _by_panel(scales: torch.Tensor) -> torch.Tensor:
     """[out, blocks] to [panel, blocks, 32]."""
-    return _padded(scales.float()).view(-1, _PANEL, scales.shape[1]).transpose(1, 2).contiguous()
+    return _padded(scales.float()).view(-1, PANEL, scales.shape[1]).transpose(1, 2).contiguous()
 
 
 def _padded(rows: torch.Tensor) -> torch.Tensor:
     """With zeros up to a whole number of panels."""
-    missing = -len(rows) % _PANEL
+    missing = -len(rows) % PANEL
     return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows.contiguous()
 
 

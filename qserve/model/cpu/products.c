@@ -12,7 +12,11 @@ typedef struct {
     operand x;
     long num, step, ends[MOST_PRODUCTS];
     int failed;
+    const int64_t *chosen; /* of the only product: these panels of it and no others; NULL: all */
+    long num_chosen;
 } work;
+
+static long panels_in(const work *all, long which) { return all->chosen ? all->num_chosen : panels_of(all->all[which].w); }
 
 static void store(const product *one, long index, long row, const float *result) {
     const long at = index * PANEL, count = one->w->out - at < PANEL ? one->w->out - at : PANEL;
@@ -80,24 +84,26 @@ static void some_panels(void *shared, long index) {
     long which = 0;
     while (index >= all->ends[which]) which++;
     const product *one = all->all + which;
-    const long first = (index - (which ? all->ends[which - 1] : 0)) * all->step, panels = panels_of(one->w);
-    for (long i = first; i < first + all->step && i < panels; i++)
-        if (all->up ? one_gated(all, one, i) : one_panel(all, one, i)) all->failed = 1;
+    const long first = (index - (which ? all->ends[which - 1] : 0)) * all->step, panels = panels_in(all, which);
+    for (long i = first; i < first + all->step && i < panels; i++) {
+        const long panel = all->chosen ? all->chosen[i] : i;
+        if (all->up ? one_gated(all, one, panel) : one_panel(all, one, panel)) all->failed = 1;
+    }
 }
 
 /* Few enough tasks that drawing one costs nothing, and so many that no thread waits long for the last. */
-static long panels_a_task(const product *all, long num) {
+static long panels_a_task(const work *all) {
     long panels = 0;
-    for (long i = 0; i < num; i++) panels += panels_of(all[i].w);
-    const long even = panels / (TASKS_A_THREAD * num_threads()), large = TASK_BYTES / panel_bytes(all->w) + 1;
+    for (long i = 0; i < all->num; i++) panels += panels_in(all, i);
+    const long even = panels / (TASKS_A_THREAD * num_threads()), large = TASK_BYTES / panel_bytes(all->all->w) + 1;
     const long step = even < large ? even : large;
     return step < 1 ? 1 : step;
 }
 
 static int run(work *all) {
-    all->step = panels_a_task(all->all, all->num);
+    all->step = panels_a_task(all);
     long tasks = 0;
-    for (long i = 0; i < all->num; i++) all->ends[i] = tasks += (panels_of(all->all[i].w) + all->step - 1) / all->step;
+    for (long i = 0; i < all->num; i++) all->ends[i] = tasks += (panels_in(all, i) + all->step - 1) / all->step;
     if (prepare(&all->x, all->all->w)) return 1;
     for_each(tasks, some_panels, all);
     return all->failed;
@@ -118,6 +124,13 @@ int multiply_gated(const matrix *gate, const matrix *up, const bf16 *x, long row
 int product_of(const matrix *w, const bf16 *x, long rows, bf16 *y, float *y32) {
     const product one = {w, y, y32, w->out};
     return multiply(&one, 1, x, rows);
+}
+
+/* The same for some panels alone, `num` of them, each once; the rest of y is left as it is. */
+int product_of_panels(const matrix *w, const bf16 *x, long rows, const int64_t *chosen, long num, bf16 *y) {
+    const product one = {w, y, NULL, w->out};
+    work all = {.all = &one, .num = 1, .x = {.x = x, .rows = rows, .stride = w->in}, .chosen = chosen, .num_chosen = num};
+    return run(&all);
 }
 
 typedef struct { const matrix *w; float *to; } dense;

@@ -22,7 +22,10 @@ ADAPTERS = [
     for name in ("continuous.py", "layer_cache.py", "library_callbacks.py")
 ]
 # Private names of qserve's own objects in these files, of Python and of accelerate.
-OURS = {"_cache", "_deliver", "_hf_hook", "_processor", "_rows", "_kv_token_views", "_num_shared_tokens", "_sampler"}
+OURS = {
+    "_cache", "_deliver", "_head", "_hf_hook", "_processor", "_rows", "_kv_token_views", "_num_shared_tokens",
+    "_sampler", "_sampling",
+}  # fmt: skip
 
 
 def test_every_release_that_may_be_installed_is_in_the_table() -> None:

@@ -76,7 +76,8 @@ class LibraryLoop:
             ),
         )
         self.manager.output_router = Outputs(deliver)
-        processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([Sampling(deliver)]))
+        self._sampling = Sampling(deliver, model.get_output_embeddings())
+        processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([self._sampling]))
         processors.tensors_required = 1
         self.manager.logit_processor = processors
 
@@ -117,7 +118,8 @@ class LibraryLoop:
         # On a card the library computes on a stream of its own, which nothing makes wait for the inputs that are copied
         # on the default one, and whose freed memory nobody else can have. A step does not overlap anything here.
         processor.inputs_and_outputs.compute_stream = None
-        ours = stages(OriginalStages(processor.prepare_next_batch, processor._generation_step, processor.update_batch))
+        step = self._sampling.around(processor._generation_step)
+        ours = stages(OriginalStages(processor.prepare_next_batch, step, processor.update_batch))
         processor.prepare_next_batch, processor._generation_step = ours.prepare, ours.step
         processor.update_batch = ours.update
         self.manager.start()

@@ -12,6 +12,7 @@ from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, fa
 from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
 from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.engine.transformers.transfers import upload
+from qserve.model.cpu.shortlist import ShortlistHead
 
 __all__ = ["Deliver", "Outputs", "Sampling", "sequence_of"]
 
@@ -30,10 +31,24 @@ class Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tran
     supported_kwargs: ClassVar[dict[str, type]] = {"sequence": Sequence}
     ignored_kwargs: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, deliver: Deliver) -> None:
+    def __init__(self, deliver: Deliver, head: Any) -> None:
+        """`head`: the model's, which is told how many logits a step needs if it can do with fewer than all."""
         self._deliver = deliver
+        self._head = head if isinstance(head, ShortlistHead) else None
         self._sampler = BatchSampler()
         self._rows: list[Sequence] = []
+
+    def around(self, step: Callable[[Any], None]) -> Callable[[Any], None]:
+        """`step`, after which the head gives all logits to whoever asks it between two steps."""
+
+        def with_head(model: Any) -> None:
+            try:
+                step(model)
+            finally:
+                if self._head is not None:
+                    self._head.num_wanted = None
+
+        return with_head
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
         """The library keeps a tensor of arguments per processor; ours are Python objects, so it stays zero."""
@@ -42,6 +57,9 @@ class Sampling(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]  # tran
     def prepare_tensor_args(self, requests_with_new_token: Iterable[Any]) -> torch.Tensor:
         """Called before the step with the requests whose next token it yields, in the order of the logits' rows."""
         self._rows = [sequence_of(request.state) for request in requests_with_new_token]
+        if self._head is not None:
+            wanted = [one.sampler.num_wanted for one in self._rows]
+            self._head.num_wanted = None if None in wanted else max(filter(None, wanted), default=None)
         return torch.zeros(len(self._rows), dtype=torch.int32)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:

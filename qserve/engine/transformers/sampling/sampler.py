@@ -67,6 +67,18 @@ class SequenceSampler:
         forced = self._thought.forced if self._thought is not None else None
         return self._guidance.forced if forced is None and self._guidance is not None else forced
 
+    @property
+    def num_wanted(self) -> int | None:
+        """How many of the largest logits decide the next token; None: all of them may, or are told."""
+        params = self.params
+        if params.num_logprobs is not None or params.is_penalised or params.logit_bias or self.is_too_short:
+            return None
+        if self._guidance is not None:
+            return None
+        if params.is_greedy:
+            return 1
+        return params.top_k if params.top_k > 0 else None
+
     def uniform(self) -> float:
         """The random number of the next token; not for greedy ones."""
         assert self._uniforms is not None

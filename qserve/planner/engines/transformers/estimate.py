@@ -23,6 +23,7 @@ from qserve.planner.engines.transformers.memory import (
     reader_bytes,
     returned_logits_bytes,
     rotary_tables_bytes,
+    shortlist_bytes,
 )
 from qserve.planner.engines.transformers.module_map import ModuleMap, overdrawn
 from qserve.planner.engines.transformers.modules import modules_of
@@ -91,7 +92,13 @@ class TransformersEstimate:
         """All weights where they compute; what was learned is of one device each."""
         correction = self.corrections.get("weights")
         learned = correction.difference * len(self.setup.devices) if correction else 0
-        return rank_weights(self.setup.spec, self.setup.tensors, self.loading) + learned
+        return rank_weights(self.setup.spec, self.setup.tensors, self.loading) + self.shortlist_bytes + learned
+
+    @cached_property
+    def shortlist_bytes(self) -> int:
+        """Of `weights_bytes`, what a copy of the head takes that saves time, on a CPU."""
+        setup = self.setup
+        return shortlist_bytes(setup.spec, setup.dtype, setup.hardware.cpu) if setup.on_cpu else 0
 
     @cached_property
     def kv_token_bytes(self) -> int:

@@ -33,7 +33,9 @@ class Weights(TermKind[DeviceShare]):
         return sizes.weights_bytes
 
     def formula(self, sizes: DeviceShare, stage: int) -> str:
-        return weights_formula(sizes.estimate.setup)
+        copied = sizes.estimate.shortlist_bytes
+        copy = f" + {format_bytes(copied)} copy of the head in int8 (few sequences read it first)" if copied else ""
+        return weights_formula(sizes.estimate.setup) + copy
 
     def source(self, sizes: DeviceShare) -> str:
         return "safetensors headers" if sizes.estimate.setup.checkpoint.tensors else "dimensions of config.json"
