@@ -16,12 +16,14 @@ __all__ = [
     "ClientGone",
     "ConnectedReceive",
     "Departure",
+    "arrival_deadline_s",
     "check_declared_length",
     "declared_length",
     "read_body",
     "require_json",
     "safe_name",
     "safe_query",
+    "stopped_arriving",
 ]
 
 # Of a body, after the first time-out: its memory is held as long as it comes. Apache asks for 500.
@@ -68,11 +70,21 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, idle_timeout
                 parts.append(part)
                 if not message.get("more_body", False):
                     return parts[0] if len(parts) == 1 else b"".join(parts)
-                idle_deadline_s = asyncio.get_running_loop().time() + idle_timeout_s
-                deadline.reschedule(min(idle_deadline_s, first_deadline_s + num_bytes / _MIN_BYTES_PER_S))
+                deadline.reschedule(arrival_deadline_s(first_deadline_s, num_bytes, idle_timeout_s))
     except TimeoutError:
-        why = f"the body stopped arriving: nothing for {idle_timeout_s:g} s, or less than 1 KiB a second"
-        raise ApiError(408, why, "body_timeout") from None
+        raise stopped_arriving(idle_timeout_s) from None
+
+
+def arrival_deadline_s(first_deadline_s: float, num_bytes: int, idle_timeout_s: float) -> float:
+    """When more must have come of a body of which `num_bytes` have, on the clock of the event loop."""
+    idle_deadline_s = asyncio.get_running_loop().time() + idle_timeout_s
+    return min(idle_deadline_s, first_deadline_s + num_bytes / _MIN_BYTES_PER_S)
+
+
+def stopped_arriving(idle_timeout_s: float) -> ApiError:
+    """The 408 of a body that is later than that."""
+    why = f"the body stopped arriving: nothing for {idle_timeout_s:g} s, or less than 1 KiB a second"
+    return ApiError(408, why, "body_timeout")
 
 
 def check_declared_length(scope: Scope, max_bytes: int) -> None:

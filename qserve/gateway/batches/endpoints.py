@@ -14,10 +14,11 @@ from qserve.batches import BatchRunner, FileBounds, FileStore
 from qserve.batches.batches import BatchStore
 from qserve.batches.database import FilesUnusable
 from qserve.batches.records import StoredFile
-from qserve.gateway.auth import header, owner_of
+from qserve.gateway.auth import client_of, header, owner_of
 from qserve.gateway.batches.multipart import MAX_FORM_BYTES, Upload, boundary_of, check_length, read_upload
 from qserve.gateway.batches.queries import page_of
 from qserve.gateway.batches.service import GatewayAsService
+from qserve.gateway.batches.upload_slots import UploadSlots
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.limits import declared_length, require_json
@@ -34,7 +35,6 @@ T = TypeVar("T")
 _FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
 _PURPOSE = "batch"
 _CHUNK_BYTES = 256 * 1024
-_UPLOADS_AT_ONCE = 8
 
 
 class BatchEndpoints:
@@ -48,7 +48,7 @@ class BatchEndpoints:
         self._batches = None if self._files is None else BatchStore(self._files)
         self._bodies = bodies
         self._settings = settings
-        self._uploads = asyncio.Semaphore(_UPLOADS_AT_ONCE)
+        self._uploads = UploadSlots()
         self._runner: BatchRunner | None = None
         self._service: GatewayAsService | None = None
 
@@ -87,12 +87,12 @@ class BatchEndpoints:
         boundary_of(scope)
         files = self._kept
         check_length(scope, files.bounds.max_file_bytes)
-        async with self._uploads:
+        idle_s = self._settings.body_idle_timeout_s
+        async with self._uploads.slot(client_of(scope), idle_s):
             part, sink = await asyncio.to_thread(files.begin, max(0, declared_length(scope) - MAX_FORM_BYTES))
             try:
                 with sink:
-                    most, idle_s = files.bounds.max_file_bytes, self._settings.body_idle_timeout_s
-                    upload = await read_upload(scope, receive, sink, most, idle_s)
+                    upload = await read_upload(scope, receive, sink, files.bounds.max_file_bytes, idle_s)
                 keep_s = _keep_s(upload)
                 add = (part, owner_of(scope), upload.filename or "", _PURPOSE, keep_s)
                 file: StoredFile = await asyncio.to_thread(files.add, *add)

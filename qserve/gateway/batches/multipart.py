@@ -12,7 +12,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.types import Receive, Scope
 
 from qserve.gateway.auth import header
-from qserve.gateway.limits import ClientGone, declared_length
+from qserve.gateway.limits import ClientGone, arrival_deadline_s, declared_length, stopped_arriving
 from qserve.units import format_bytes
 from qserve.wire.errors import ApiError
 
@@ -52,21 +52,24 @@ async def read_upload(
 ) -> Upload:
     """Reads the body to its end, the part `file` into `sink`.
 
-    Raises ApiError: 400 for what is no form, 413 for a file that is too long, 408 for one that stops arriving.
+    Raises ApiError: 400 for what is no form, 413 for a file that is too long, 408 for one that stops arriving, or
+    comes so slowly that it would never end.
     """
     check_length(scope, max_file_bytes)
     parts = _Parts(boundary_of(scope), sink, max_file_bytes)
-    is_more = True
+    first_deadline_s = deadline_s = asyncio.get_running_loop().time() + idle_timeout_s
+    num_bytes, is_more = 0, True
     while is_more:
         try:
-            async with asyncio.timeout(idle_timeout_s):
+            async with asyncio.timeout_at(deadline_s):
                 message = await receive()
         except TimeoutError:
-            message_408 = f"the body stopped arriving: nothing for {idle_timeout_s:g} s"
-            raise ApiError(408, message_408, "body_timeout") from None
+            raise stopped_arriving(idle_timeout_s) from None
         if message["type"] == "http.disconnect":
             raise ClientGone
         parts.feed(message.get("body", b""))
+        num_bytes += len(message.get("body", b""))
+        deadline_s = arrival_deadline_s(first_deadline_s, num_bytes, idle_timeout_s)
         is_more = message.get("more_body", False)
     return parts.finish()
 

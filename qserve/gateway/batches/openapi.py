@@ -50,7 +50,7 @@ BATCH_ERRORS = {
     "409": "a batch reads the file, or the batch has ended",
     "413": "the body is too large",
     "415": "the body is of another type",
-    "429": "too many batches of this key have not ended",
+    "429": "too many batches of this key have not ended, or too many files are being uploaded",
     "501": "no files are kept here",
     "503": "the folder of files can't be read or written",
 }
