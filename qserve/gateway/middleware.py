@@ -14,7 +14,7 @@ from qserve.gateway.routes import dialect_of, route_template
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord, log_request, record_of
 from qserve.gateway.telemetry.tracing import Traces
-from qserve.wire.errors import ApiError
+from qserve.wire.errors import ApiError, internal_error
 
 __all__ = ["ApiErrors", "RequestContext"]
 
@@ -86,6 +86,4 @@ def _as_api_error(raised: Exception, record: RequestRecord) -> ApiError:
     if isinstance(raised, ApiError):
         return raised
     _log.error("request %s failed", record.request_id, exc_info=raised)
-    return ApiError(
-        500, f"something broke inside qserve; its log tells more under {record.request_id}", "internal_error"
-    )
+    return internal_error(f" under {record.request_id}")

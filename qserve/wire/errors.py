@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-__all__ = ["ApiError", "Dialect", "from_engine", "from_failure", "from_validation", "unknown_field"]
+__all__ = ["ApiError", "Dialect", "from_engine", "from_failure", "from_validation", "internal_error", "unknown_field"]
 
 _TYPE_OF_STATUS = {
     400: "invalid_request_error",
@@ -170,6 +170,11 @@ def from_validation(error: ValidationError) -> ApiError:
         else "invalid_value"
     )
     return ApiError(400, "; ".join(problems[:4]), code, first_param)
+
+
+def internal_error(where: str = "") -> ApiError:
+    """A fault of qserve's own; `where`: how its log names it."""
+    return ApiError(500, f"something broke inside qserve; its log tells more{where}", "internal_error")
 
 
 def unknown_field(path: str) -> ApiError:

@@ -35,7 +35,7 @@ from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.web import UiEndpoint
-from qserve.wire.errors import ApiError
+from qserve.wire.errors import ApiError, internal_error
 
 __all__ = ["Coordinator", "Service"]
 
@@ -116,8 +116,12 @@ class Coordinator:
         return member
 
     async def num_in_flight(self) -> int:
-        """Requests that the processes are answering."""
-        return sum(await asyncio.gather(*(self._asked(one, "in flight", 0) for one in self._members)))
+        """Requests that the processes are answering; one at least for each process that does not tell in time."""
+        members = list(self._members)
+        told = await asyncio.gather(*(self._asked(one, "in flight", None) for one in members))
+        for member, count in zip(members, told, strict=True):
+            member.num_in_flight = max(1, member.num_in_flight) if count is None else count
+        return sum(one.num_in_flight for one in self._members)
 
     async def stop(self) -> None:
         """Has the processes end; what they counted is known before they are gone."""
@@ -204,7 +208,7 @@ class Coordinator:
             channel.refuse(number, ApiError(502, str(error), "worker_error"))
         except Exception:
             _log.exception("a gateway process could not be answered")
-            channel.refuse(number, ApiError(500, "something broke inside qserve; its log tells more", "internal_error"))
+            channel.refuse(number, internal_error())
 
     async def _died(self, role: str, digest: int, life: list[Any]) -> bool:
         return self._roles[role].deadly.died(digest, tuple(life))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,11 @@ from qserve.gateway.relay.replica_set import ReplicaSet
 from qserve.gateway.relay.replicas import RoutedRequest
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.routing.outstanding import RequestTokens
-from qserve.wire.errors import ApiError
+from qserve.wire.errors import ApiError, internal_error
 
 __all__ = ["Member"]
+
+_log = logging.getLogger("qserve.gateway")
 
 
 class _Unanswered(Exception):
@@ -64,6 +67,9 @@ class _Ticket:
             channel.refuse(self._number, error)
         except _Unanswered:
             pass
+        except Exception:
+            _log.exception("a request of a gateway process was given no place")
+            channel.refuse(self._number, internal_error())
         finally:
             self._member.tickets.pop(self._number, None)
 
@@ -78,6 +84,8 @@ class Member:
         self.tickets: dict[int, _Ticket] = {}
         self.num_awaited: dict[str, int] = {}
         """Requests of its for which a worker's next bytes are awaited, by the worker's name."""
+        self.num_in_flight = 0
+        """Requests that it was answering when it was asked last."""
         self.metrics: dict[str, Any] = {}
         """What it counted, as it told last."""
         self.pid: int | None = None

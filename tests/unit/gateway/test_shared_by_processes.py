@@ -13,6 +13,7 @@ import pytest
 from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerEndpoint, WorkerState
 from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.key_brake import KeyBrake
+from qserve.gateway.processes import coordinator as module
 from qserve.gateway.processes.channel import Channel
 from qserve.gateway.processes.coordinator import Coordinator, Service
 from qserve.gateway.processes.endpoints import changing, document_of, endpoint_of, update
@@ -215,3 +216,31 @@ async def test_the_background_is_told_how_many_places_are_free():
     async with joined() as (_, (one, other)):
         for gateway in (one, other):
             await _until(lambda gateway=gateway: gateway._roles[0].num_free_in_background == 7)
+
+
+async def test_a_process_that_does_not_tell_in_time_still_answers_somebody(monkeypatch):
+    """Else a service that drains on a busy machine would cut it off, and say that everybody was answered."""
+    async with joined() as (coordinator, (one, other)):
+        one._in_flight.num_requests, other._in_flight.num_requests = 2, 3
+        monkeypatch.setattr(module, "_ANSWER_S", 30)
+        assert await coordinator.num_in_flight() == 5
+        heard, other._channel._hear = other._channel._hear, lambda *_: None
+        monkeypatch.setattr(module, "_ANSWER_S", 0.05)
+        one._in_flight.num_requests = 0
+        assert await coordinator.num_in_flight() == 3
+        other._channel._hear, other._in_flight.num_requests = heard, 0
+        monkeypatch.setattr(module, "_ANSWER_S", 30)
+        assert await coordinator.num_in_flight() == 0
+        await other.close()
+        await _until(lambda: len(coordinator.members) == 1)
+        assert await coordinator.num_in_flight() == 0
+
+
+async def test_what_breaks_while_a_place_is_looked_for_is_told_to_who_waits(monkeypatch):
+    async with joined() as (coordinator, (one, _)):
+        replicas = one._roles[0]
+        monkeypatch.setattr(coordinator._roles["chat"].deadly, "check", lambda digest: 1 / 0)
+        asked = replicas.asked("/v1/completions", b"{}", "m", 1, None)
+        with pytest.raises(ApiError, match="its log tells more"):
+            async with asyncio.timeout(30), replicas.place(asked):
+                pass
