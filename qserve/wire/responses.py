@@ -56,7 +56,7 @@ class WorkerStatus(BaseModel):
 
     name: str
     role: Literal["chat", "reward"]
-    state: Literal["starting", "ready", "restarting", "draining", "failed"]
+    state: Literal["starting", "ready", "restarting", "draining", "idle", "failed"]
     detail: str
     models: list[str]
 
