@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +31,7 @@ from qserve.supervisor.runner import Runner, Worker
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.sanity.checks import Checks
 from qserve.supervisor.screen import Screen, Shown, ready_rows
+from qserve.supervisor.stop_signal import StopSignal
 from qserve.supervisor.this_machine import ThisMachine
 from qserve.supervisor.web_ui import hosted_ui
 
@@ -80,42 +80,6 @@ class UpOptions:
     file_bounds: FileBounds = field(default_factory=FileBounds)
 
 
-@dataclass
-class _StopSignal:
-    """SIGTERM or Ctrl-C: once to drain, twice to stop at once."""
-
-    first: asyncio.Event = field(default_factory=asyncio.Event)
-    second: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def install(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._arrive)
-
-    def on_hangup(self, restart: Callable[[], object]) -> None:
-        """SIGHUP restarts, unless it says that the terminal is gone that this was started from: that stops."""
-        had_terminal = _has_terminal()
-
-        def arrive() -> None:
-            if had_terminal and not _has_terminal():
-                self._arrive()
-            else:
-                restart()
-
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, arrive)
-
-    def _arrive(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
-
-
-def _has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
-
-
 async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, runner: Runner = _THIS_MACHINE) -> int:
     """Serve on workers of `runner` until told to stop; returns the exit status.
 
@@ -125,7 +89,7 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, ru
     ports.check_exposure(options.host, options.gateway.keys)
     listener = ports.bind(options.host, options.port)
     url = f"http://{ports.url_host(options.host)}:{listener.getsockname()[1]}"
-    stop = _StopSignal()
+    stop = StopSignal()
     stop.install()
     record = RunRecord(options.run_folder, options.recording)
     record.listens_at(url)
@@ -143,7 +107,7 @@ async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, ru
 
 async def _serve(
     hosted: Sequence[Hosted], options: UpOptions, screen: Screen, record: RunRecord, listener: Any, url: str,
-    stop: _StopSignal, runner: Runner,
+    stop: StopSignal, runner: Runner,
 ) -> int:  # fmt: skip
     with private_folder() as private:
         async with hosted_ui(options.ui, url, options.gateway, private, record) as ui:
@@ -186,7 +150,7 @@ def _workers(
 
 async def _live(
     workers: list[Worker], gateway: RunningGateway, host: HostMemory, url: str, options: UpOptions, record: RunRecord,
-    screen: Screen, stop: _StopSignal, runner: Runner,
+    screen: Screen, stop: StopSignal, runner: Runner,
 ) -> int | None:  # fmt: skip
     """Start the workers and stay with them; None when the user wants to stop, before or after they were ready."""
 
@@ -244,7 +208,7 @@ def _tell_programs(file: Path, url: str, run_folder: Path) -> None:
         raise UsageError(f"--ready-file {file} can't be written: {error.strerror}") from error
 
 
-async def _unless_stopped(work: Coroutine[Any, Any, None], stop: _StopSignal) -> bool:
+async def _unless_stopped(work: Coroutine[Any, Any, None], stop: StopSignal) -> bool:
     """Whether `work` came to its end before somebody wanted to stop. Raises what it raises."""
     working = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.first.wait())
@@ -276,7 +240,7 @@ async def _watch(
 
 
 async def _drain(
-    workers: list[Worker], gateway: RunningGateway, options: UpOptions, screen: Screen, stop: _StopSignal
+    workers: list[Worker], gateway: RunningGateway, options: UpOptions, screen: Screen, stop: StopSignal
 ) -> int:
     """Let running requests finish; new ones get 503 meanwhile."""
     for worker in workers:
