@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from qserve.cluster.checkpoints import folder_here
@@ -25,6 +24,7 @@ from qserve.cluster.messages import Assignment, Failure, Seen, Told
 from qserve.cluster.spanning import tell_vllm
 from qserve.engine.base import TcpAddress, WorkerEndpoint
 from qserve.errors import QserveError
+from qserve.supervisor.private import private_folder
 from qserve.supervisor.this_machine import endpoint_of, local_worker
 from qserve.supervisor.worker import SupervisedWorker
 
@@ -48,10 +48,9 @@ class Agent:
         self._lock = threading.Lock()
         self._events: list[tuple[str, Mapping[str, Any]]] = []
         self._failure: Failure | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="qserve-node-")
-        private = Path(self._folder.name)
-        self._log = LogTail(private / "worker.log")
-        self._private = private
+        self._folder = ExitStack()
+        self._private = self._folder.enter_context(private_folder())
+        self._log = LogTail(self._private / "worker.log")
         self._worker: SupervisedWorker | None = None
         self._endpoint = self._new_endpoint()
         self._seen_state: tuple[Any, ...] = ()
@@ -79,7 +78,7 @@ class Agent:
         """End the worker politely; whoever made this agent kills it afterwards."""
         if self._worker is not None:
             asyncio.run_coroutine_threadsafe(self._worker.stop(), self._loop).result(_END_S)
-        self._folder.cleanup()
+        self._folder.close()
 
     def _run(self) -> None:
         self._loop.run_until_complete(self._live())
@@ -89,8 +88,9 @@ class Agent:
         try:
             if self._assignment.hosted.num_nodes > 1:
                 tell_vllm(ray_module().get_runtime_context().gcs_address, self._assignment.host)
-            folder = await asyncio.to_thread(folder_here, self._assignment.hosted.folder, self._assignment.checkpoint)
-            hosted = replace(self._assignment.hosted, folder=folder)
+            told = self._assignment
+            folder = await asyncio.to_thread(folder_here, told.hosted.folder, told.checkpoint, told.checkpoint_key)
+            hosted = replace(told.hosted, folder=folder)
             self._worker = local_worker(hosted, self._endpoint, self._private, self._log.file, self._tell)
             self._worker.start_limit_s = self._assignment.start_limit_s
             await self._worker.start()
@@ -136,5 +136,7 @@ class Agent:
 
     def _cut_off(self) -> None:
         """Nobody has asked for as long as the lease: the worker must not go on beside its replacement."""
-        self._folder.cleanup()
-        os._exit(1)
+        try:
+            self._folder.close()
+        finally:  # also where the worker writes while its folder is removed; the next agent here removes the rest
+            os._exit(1)

@@ -58,21 +58,30 @@ def find_here(folder: Path, name: str, wanted: CheckpointKey | None) -> Where:
     return Where.OTHER if folder.exists() else Where.MISSING
 
 
-def folder_here(folder: Path, name: str) -> Path:
-    """The checkpoint's folder on this machine; fetched from the hub where it is not there. Raises UsageError."""
-    if folder.exists():
+def folder_here(folder: Path, name: str, wanted: CheckpointKey | None) -> Path:
+    """The checkpoint's folder on this machine; fetched from the hub where it is not there.
+
+    Arguments as of `find_here`: a node may have come after the others were asked. Raises UsageError.
+    """
+    way = find_here(folder, name, wanted)
+    if way is Where.SAME_PATH:
         return folder
-    own = _by_name(name)
-    if own is not None:
-        return own
-    if not _is_hub_id(name):
-        raise UsageError(f"there is no {folder} on this node")
+    if way is Where.FETCHED:
+        return _fetched(name)
+    own = _by_name(name) if way is Where.OWN_PATH else None
+    if own is None:
+        what = f"there is no {folder}" if way is Where.MISSING else f"there is another checkpoint at {folder}"
+        raise UsageError(f"{what} on this node; put it on a path that all nodes share, or copy it there")
+    return own
+
+
+def _fetched(name: str) -> Path:
     from qserve.hub.download import download
     from qserve.hub.resolve import resolve
 
-    fetched = download(resolve(name)).folder
-    assert fetched is not None, "a download has a folder"
-    return fetched
+    folder = download(resolve(name)).folder
+    assert folder is not None, "a download has a folder"
+    return folder
 
 
 def _by_name(name: str) -> Path | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from qserve.cluster.checkpoints import CheckpointKey
 from qserve.cluster.settings import PortRange
 from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
 from qserve.planner.plan import Plan
@@ -27,6 +28,7 @@ class Assignment:
     Attributes:
         hosted: what it serves; its folder is where the service found it.
         checkpoint: the name by which a node finds the checkpoint itself; "": only at `hosted.folder`.
+        checkpoint_key: what it must be there; None: of a folder that holds no such files.
         key: what the gateway will present.
         host: the node's address, which it listens on alone.
         start_limit_s: as `SupervisedWorker.start_limit_s`.
@@ -35,6 +37,7 @@ class Assignment:
 
     hosted: Hosted
     checkpoint: str
+    checkpoint_key: CheckpointKey | None
     key: str = field(repr=False)
     host: str
     ports: PortRange

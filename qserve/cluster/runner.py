@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qserve.cluster.layout import needs_of
@@ -41,6 +42,7 @@ class RayRunner:
         self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerEndpoint | None = None
     ) -> RayWorker:
         """See `Runner.worker`. Judges of a reward ask at sockets, so there is no chat model for them here."""
+        hosted = replace(hosted, folder=hosted.folder.resolve())  # the nodes have other working directories
         endpoint = endpoint_of(hosted, _NOWHERE)
         keep_plan(hosted, record)
         worker = RayWorker(

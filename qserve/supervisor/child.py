@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from qserve.errors import WorkerFailed
 from qserve.runs.private import open_private
 from qserve.supervisor import keys
 from qserve.supervisor.liveness import stacks
@@ -40,16 +41,21 @@ class Child:
     async def start(
         cls, command: tuple[str, ...], environment: Mapping[str, str], log_file: Path, hear: Callable[[str], None]
     ) -> Child:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            # A session of its own: Ctrl-C in the terminal reaches us alone, and we drain.
-            start_new_session=True,
-            env=_environment(environment),
-            limit=1024 * 1024,
-        )
+        """Raises WorkerFailed where the machine has no process, memory or descriptor for it now."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                # A session of its own: Ctrl-C in the terminal reaches us alone, and we drain.
+                start_new_session=True,
+                env=_environment(environment),
+                limit=1024 * 1024,
+            )
+        except OSError as error:
+            why = error.strerror or error
+            raise WorkerFailed(f"the worker's process can't be started: {why}; `ulimit -a` tells the limits") from error
         return cls(process, log_file, hear)
 
     @property

@@ -19,9 +19,10 @@ from qserve.reward.judges.served import ServedChat
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.latency import LatencyWatch
 from qserve.supervisor.record import RunRecord
+from qserve.supervisor.restarts import WorkerEvents
 from qserve.supervisor.runner import Worker
 from qserve.supervisor.screen import Screen
-from qserve.supervisor.worker import ANY, CPU, SupervisedWorker, WorkerEvents
+from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
 
 __all__ = [
     "ThisMachine", "checked_vocab_size", "endpoint_of", "keep_plan", "latency_of", "local_worker", "teller",

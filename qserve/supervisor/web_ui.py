@@ -21,7 +21,8 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.web import UiEndpoint
 from qserve.packages import install_command
 from qserve.supervisor.record import RunRecord
-from qserve.supervisor.worker import SupervisedWorker, WorkerEvents
+from qserve.supervisor.restarts import WorkerEvents
+from qserve.supervisor.worker import SupervisedWorker
 from qserve.ui.settings import UISettings
 
 __all__ = ["check_installed", "hosted_ui"]

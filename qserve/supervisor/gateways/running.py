@@ -193,31 +193,37 @@ class _InProcesses:
 
     async def _keep(self, index: int) -> None:
         """Starts one process again whenever it ends. Raises WorkerFailed when that does not help."""
-        num_failures, pause_s = 0, _FIRST_PAUSE_S
+        name, num_failures, pause_s = f"gateway-{index}", 0, _FIRST_PAUSE_S
         while True:
             began_s = time.monotonic()
-            status = await self._run(index)
+            reason = await self._end_of(index)
             if self._is_stopping:
                 return
             is_well = time.monotonic() - began_s > _WELL_AFTER_S
             num_failures, pause_s = (0, _FIRST_PAUSE_S) if is_well else (num_failures + 1, pause_s)
             if num_failures >= _MAX_FAILURES:
-                raise WorkerFailed(f"a process of the gateway ended {num_failures} times with status {status}")
-            name = f"gateway-{index}"
-            self._tell(name, "restart", reason=f"it ended with status {status}", pause_s=pause_s)
-            _log.warning("%s: it ended with status %s; restarting in %.2f s", name, status, pause_s)
+                raise WorkerFailed(f"{name} failed {num_failures} times, one soon after the other: {reason}")
+            self._tell(name, "restart", reason=reason, pause_s=pause_s)
+            _log.warning("%s: %s; restarting in %.2f s", name, reason, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _end_of(self, index: int) -> str:
+        """Runs a process and says how it ended."""
+        try:
+            return f"it ended with status {await self._run(index)}"
+        except OSError as error:  # the machine has no process, memory or descriptor for it now
+            return f"it can't be started ({error.strerror or error})"
 
     async def _run(self, index: int) -> int:
         """One process, from its start to its end; the status."""
         ours, theirs = socket.socketpair()
-        descriptors = (self._listener.fileno(), theirs.fileno())
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", _MODULE, *map(str, descriptors), str(os.getpid()), pass_fds=descriptors,
-                stdin=asyncio.subprocess.DEVNULL, start_new_session=True, env=self._environment,
-            )  # fmt: skip
+            try:
+                process = await self._started(theirs)
+            except BaseException:
+                ours.close()
+                raise
         try:
             member = await self._coordinator.join(f"gateway-{index}", ours, self._told())
             return await self._until_gone(process, member, self._up[index])
@@ -226,6 +232,13 @@ class _InProcesses:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+
+    async def _started(self, control: socket.socket) -> asyncio.subprocess.Process:
+        descriptors = (self._listener.fileno(), control.fileno())
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", _MODULE, *map(str, descriptors), str(os.getpid()), pass_fds=descriptors,
+            stdin=asyncio.subprocess.DEVNULL, start_new_session=True, env=self._environment,
+        )  # fmt: skip
 
     def _told(self) -> dict[str, Any]:
         one = self._processes

@@ -73,10 +73,15 @@ def test_a_checkpoint_is_looked_for_at_the_same_path_first(tmp_path: Path) -> No
 def test_one_with_a_name_is_found_by_it(tmp_path: Path) -> None:
     demo = Path(chat_model_path())
     assert find_here(tmp_path / "none", "demo", key_of(demo)) is Where.OWN_PATH
-    assert folder_here(tmp_path / "none", "demo") == demo
+    assert folder_here(tmp_path / "none", "demo", key_of(demo)) == demo
     assert find_here(tmp_path / "none", "someone/some-model", key_of(demo)) is Where.FETCHED
 
 
 def test_a_node_without_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no"):
-        folder_here(tmp_path / "none", "")
+    """One that came after the others were asked: nothing else may be served in its place."""
+    wanted = key_of(checkpoint(tmp_path / "a"))
+    assert folder_here(tmp_path / "a", "", wanted) == tmp_path / "a"
+    with pytest.raises(UsageError, match=r"there is no .*/none on this node"):
+        folder_here(tmp_path / "none", "", wanted)
+    with pytest.raises(UsageError, match=r"there is another checkpoint at .*/b on this node"):
+        folder_here(checkpoint(tmp_path / "b", size=11), "", wanted)

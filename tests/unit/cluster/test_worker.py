@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from qserve.cluster import placed_agent
 from qserve.cluster import worker as module
 from qserve.cluster.messages import Assignment, Failure, Seen, Told
 from qserve.cluster.placement import Place
@@ -21,6 +22,7 @@ from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
 from qserve.errors import DoesNotFit, WorkerFailed
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
+from qserve.supervisor import restarts
 from qserve.supervisor.hosted import Hosted
 from qserve.units import GIB
 
@@ -40,6 +42,7 @@ class Agent:
         self.lost = False
         self.num_renewed = 0
         self.has_ended = False
+        self.num_restarts = 0
         for name in ("exchange", "renew", "end"):
             setattr(self, name, SimpleNamespace(remote=getattr(self, f"_{name}")))
 
@@ -49,7 +52,7 @@ class Agent:
             raise ConnectionError("The actor died unexpectedly\nbefore finishing this task.")
         fields = {"max_num_seqs": 3, "start_phases_s": {"loading weights": 1.5}}
         state = WorkerState.STARTING if self.failure else WorkerState.READY
-        return Seen(state, "", self.address, 0, fields, (), b"a line\n", (), PLAN, self.failure)
+        return Seen(state, "", self.address, self.num_restarts, fields, (), b"a line\n", (), PLAN, self.failure)
 
     async def _renew(self) -> None:
         self.num_renewed += 1
@@ -102,8 +105,11 @@ def places(port: int) -> Places:
 
 @pytest.fixture
 async def worker(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RayWorker]:
-    for name in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S", "_RENEW_S", "_HEALTH_INTERVAL_S"):
-        monkeypatch.setattr(module, name, 0.01)
+    for where, name in (
+        (restarts, "FIRST_PAUSE_S"), (restarts, "_LONGEST_PAUSE_S"), (placed_agent, "_RENEW_S"),
+        (module, "_HEALTH_INTERVAL_S"),
+    ):  # fmt: skip
+        monkeypatch.setattr(where, name, 0.01)
     endpoint = WorkerEndpoint("chat-0", ("x",), TcpAddress("", 0), "key", 4, 512, role="chat")
     hosted = Hosted("chat", Path("/models/x"), ("x",), PLAN)
     settings = RaySettings("auto", PortRange(20000, 20999))
@@ -194,7 +200,8 @@ async def test_why_it_did_not_start_is_the_same_kind_of_error_here(worker: RayWo
     places.prepare = refuse
     with pytest.raises(DoesNotFit, match="lower --max-model-len"):
         await worker.start()
-    assert places.given_back == [("n0", False)]
+    assert places.given_back == [("n0", True)], "another node may have what this one lacks"
+    assert places.agents[0].has_ended
 
 
 async def test_a_closed_port_is_named_with_its_range(worker: RayWorker, places: Places) -> None:
@@ -246,3 +253,71 @@ async def test_a_restart_that_was_asked_for_drains_and_comes_back(worker: RayWor
     await watched(worker, restart)
     assert worker.endpoint.state is WorkerState.READY
     assert len(places.agents) == 2
+
+
+async def test_a_wish_to_restart_one_that_is_idle_waits_for_nothing(worker: RayWorker, places: Places) -> None:
+    """Else a rolling restart would wait for the load, and refuse the next one meanwhile."""
+    worker.is_wanted = False
+    await worker.start()
+
+    async def restart() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await worker.restart()
+        worker.is_wanted = True
+        await until(lambda: worker.endpoint.state is WorkerState.READY)
+        await asyncio.sleep(0.1)
+
+    await watched(worker, restart)
+    assert len(places.agents) == 1, "it was restarted after it had just started"
+
+
+async def test_lives_are_told_apart_although_an_agent_counts_from_0(worker: RayWorker, places: Places) -> None:
+    await worker.start()
+
+    async def lose() -> None:
+        places.agents[0].num_restarts = 2
+        await until(lambda: worker.endpoint.num_restarts == 2)
+        places.agents[0].lost = True
+        await until(lambda: len(places.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+
+    await watched(worker, lose)
+    assert worker.endpoint.num_restarts == 3
+
+
+async def test_what_ray_fails_with_is_tried_again(worker: RayWorker, places: Places) -> None:
+    """A head node that is gone for a moment must not end the service."""
+    await worker.start()
+    reserve, failed = places.reserve, []
+
+    async def fail_once(needs: dict[str, float], limit_s: float) -> Place:
+        if not failed:
+            failed.append("once")
+            raise KeyError("the node that was just there")
+        return await reserve(needs, limit_s)
+
+    async def lose() -> None:
+        places.reserve = fail_once  # type: ignore[method-assign]
+        places.agents[0].lost = True
+        await until(lambda: len(places.agents) == 2 and worker.endpoint.state is WorkerState.READY)
+
+    await watched(worker, lose)
+    assert failed == ["once"]
+
+
+async def test_one_that_does_not_start_may_be_unwanted_meanwhile(worker: RayWorker, places: Places) -> None:
+    worker.is_wanted = False
+    await worker.start()
+
+    async def refuse(needs: dict[str, float], limit_s: float) -> Place:
+        worker.is_wanted = False
+        raise WorkerFailed("no node had it free")
+
+    async def want() -> None:
+        reserve, places.reserve = places.reserve, refuse  # type: ignore[method-assign]
+        worker.is_wanted = True
+        await until(lambda: not worker.is_wanted and worker.endpoint.state is WorkerState.IDLE)
+        places.reserve = reserve  # type: ignore[method-assign]
+        worker.is_wanted = True
+        await until(lambda: worker.endpoint.state is WorkerState.READY)
+
+    await watched(worker, want)

@@ -1,8 +1,19 @@
-"""The gateway's processes: when one is taken for hung."""
+"""The gateway's processes: when one is taken for hung, and what becomes of one that can't be started."""
 
 from __future__ import annotations
 
-from qserve.supervisor.gateways.running import Silence
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from qserve.errors import WorkerFailed
+from qserve.gateway.kept_runs import KeptRuns
+from qserve.gateway.processes.coordinator import Service
+from qserve.gateway.settings import GatewaySettings
+from qserve.supervisor.gateways import running
+from qserve.supervisor.gateways.running import Processes, Silence, gateway_of
 
 
 def test_a_process_that_says_nothing_for_several_looks_has_hung():
@@ -14,3 +25,27 @@ def test_a_process_that_says_nothing_for_several_looks_has_hung():
 def test_a_pause_in_which_nobody_looked_is_no_silence():
     silence = Silence()
     assert not any(silence.lasts(heard) for heard in (5, 5, 6, 6, 7, 7))
+
+
+async def test_one_that_can_not_be_started_is_tried_again_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory, no descriptor: a sentence at the end, and until then the other processes serve."""
+    for name in ("_FIRST_PAUSE_S", "_LONGEST_PAUSE_S"):
+        monkeypatch.setattr(running, name, 0.001)
+
+    async def refuse(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    told: list[str] = []
+    service = Service(lambda: None, lambda: None, lambda row: None, KeptRuns())  # type: ignore[arg-type, return-value]
+    gateway = gateway_of(
+        Processes(2), GatewaySettings(), [], service, None, socket.socket(),
+        lambda name, event, **details: told.append(details["reason"]),
+    )  # fmt: skip
+    gateway.begin()
+    try:
+        with pytest.raises(WorkerFailed, match=r"gateway-\d failed 10 times, .*Resource temporarily unavailable"):
+            await asyncio.wait_for(gateway.ready(), 30)
+    finally:
+        await gateway.stop()
+    assert told[0] == "it can't be started (Resource temporarily unavailable)"

@@ -10,7 +10,7 @@ import pytest
 from qserve.engine.base import WorkerState
 from qserve.errors import WorkerFailed
 from qserve.planner import Plan
-from qserve.supervisor import worker as supervised
+from qserve.supervisor import restarts
 from qserve.supervisor.replicas import RollingRestart, _sharing, start_all, watch_all
 from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
 from tests.unit.supervisor.test_supervised_worker import LIVES, Script, plan, until, worker
@@ -90,9 +90,9 @@ async def test_one_after_the_other_is_drained_and_restarted(plan: Plan, tmp_path
 async def test_the_service_ends_with_the_last_replica(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervised, "_FIRST_PAUSE_S", 0.0)
-    monkeypatch.setattr(supervised, "_LONGEST_PAUSE_S", 0.0)
-    monkeypatch.setattr(supervised, "_MAX_FAILED_STARTS", 1)
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(restarts, "_LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(restarts, "_MAX_FAILED_STARTS", 1)
     workers = replicas(plan, tmp_path, CPU, CPU)
     await start_all(workers)
     watching = asyncio.create_task(watch_all(workers))

@@ -131,6 +131,29 @@ async def test_a_refused_plan_is_tried_once_more_with_the_engines_numbers(plan: 
     await one.stop()
 
 
+async def test_a_machine_that_has_no_process_for_it_now_is_asked_again(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No memory, no descriptor: what passes by itself must not end the service, which others are served by."""
+    one, heard = worker(Script(plan, LIVES), tmp_path)
+    await one.start()
+    started, tried = asyncio.create_subprocess_exec, []
+
+    async def refuse_once(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        tried.append(command)
+        if len(tried) == 1:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return await started(*command, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse_once)
+    watching = asyncio.create_task(one.watch())
+    os.kill(one.pid or 0, signal.SIGKILL)
+    await until(lambda: len(tried) == 2 and one.endpoint.state is WorkerState.READY)
+    watching.cancel()
+    await one.stop()
+    assert "can't be started: Resource temporarily unavailable" in heard.of("restart")[1]["reason"]
+
+
 async def test_the_second_refusal_is_the_last(plan: Plan, tmp_path: Path) -> None:
     def again() -> Retry:
         return Retry(Script(plan, REFUSES, again), "less")

@@ -1,0 +1,103 @@
+"""An agent on its node, as the service has it: the place that was reserved, the lease that is renewed, its words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import Any, Self
+
+from qserve.cluster.messages import Assignment, Seen, Told
+from qserve.cluster.placement import Place, Places
+from qserve.cluster.settings import LEASE_S
+from qserve.errors import WorkerFailed
+
+__all__ = ["Lost", "PlacedAgent"]
+
+_RENEW_S = LEASE_S / 5
+_END_S = 5.0
+
+
+class Lost(Exception):
+    """The worker must be placed again, on another node if there is one; `hears`: its agent is still there."""
+
+    def __init__(self, reason: str, *, hears: bool = False) -> None:
+        super().__init__(reason)
+        self.hears = hears
+
+
+class PlacedAgent:
+    """From `reserve` to `release`. Whatever Ray raises comes as Lost or WorkerFailed."""
+
+    def __init__(self, places: Places, needs: dict[str, float], place: Place) -> None:
+        """Use `reserve`."""
+        self._places = places
+        self._needs = needs
+        self._place = place
+        self._renewing: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def reserve(cls, places: Places, needs: dict[str, float], limit_s: float) -> Self:
+        """A place with `needs`, once one is free. Raises WorkerFailed where none is within `limit_s`."""
+        try:
+            return cls(places, needs, await places.reserve(needs, limit_s))
+        except WorkerFailed:
+            raise
+        except Exception as error:
+            raise WorkerFailed(f"the Ray cluster gave no place: {_words(error)}") from error
+
+    @property
+    def address(self) -> str:
+        """Of its node."""
+        return self._place.address
+
+    async def start(self, assignment: Assignment) -> None:
+        """The agent begins, and with it its lease. Raises Lost."""
+        try:
+            await asyncio.to_thread(self._places.start, self._place, self._needs, assignment)
+        except Exception as error:
+            raise Lost(f"no process could be started on the node {self.address}: {_words(error)}") from error
+        self._renewing = asyncio.create_task(self._renew())
+
+    async def exchange(self, told: Told, limit_s: float) -> Seen:
+        """The agent's next words. Raises Lost where none come."""
+        try:
+            async with asyncio.timeout(limit_s):  # not wait_for, which may lose a cancellation (bpo-37658)
+                seen: Seen = await self._place.agent.exchange.remote(told)
+        except TimeoutError:
+            raise Lost(f"the node {self.address} did not answer for {limit_s:g} s") from None
+        except Exception as error:  # every way in which an actor is lost has a class of its own in Ray
+            raise Lost(f"the node {self.address} is gone: {_words(error)}") from error
+        return seen
+
+    async def memory(self) -> dict[str, Any]:
+        """What its worker holds. Raises WorkerFailed."""
+        try:
+            return dict(await self._place.agent.memory.remote())
+        except Exception as error:  # Ray raises what the agent raised under classes of its own
+            why = _words(error)
+            raise WorkerFailed(f"the node {self.address} did not say what the worker holds: {why}") from error
+
+    async def release(self, *, avoid: bool, hears: bool) -> None:
+        """What runs on its node ends: politely, where it still `hears`, then not. `avoid`: see `Places.give_back`."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        if self._place.agent is not None and hears:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_END_S):
+                    await self._place.agent.end.remote()
+        with contextlib.suppress(Exception):  # of a cluster that is gone nothing can be given back
+            await asyncio.to_thread(partial(self._places.give_back, self._place, self._needs, avoid=avoid))
+
+    async def _renew(self) -> None:
+        """Keep its lease, whoever watches it: a service that drains for minutes, or tests its model, still holds it."""
+        while True:
+            with contextlib.suppress(Exception):  # an agent that is gone is found out elsewhere
+                async with asyncio.timeout(LEASE_S):
+                    await self._place.agent.renew.remote()
+            await asyncio.sleep(_RENEW_S)
+
+
+def _words(error: Exception) -> str:
+    """Ray's errors run over many lines."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

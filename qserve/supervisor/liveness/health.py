@@ -1,0 +1,44 @@
+"""What is wrong with a worker whose process runs: it says so itself, says nothing, or has stopped working."""
+
+from __future__ import annotations
+
+import asyncio
+
+from qserve.engine.base import WorkerEndpoint
+from qserve.engine.launch import Ask, Launch
+from qserve.supervisor.liveness import activity, stall
+
+__all__ = ["until_hung", "until_sick"]
+
+_INTERVAL_S = 2.0
+_MISSED_CHECKS = 3
+
+
+async def until_sick(launch: Launch, ask: Ask) -> str:
+    """What it said: that it is not well, or nothing for a long time."""
+    missed = 0
+    while True:
+        await asyncio.sleep(_INTERVAL_S)
+        is_well = await launch.is_well(ask)
+        missed = 0 if is_well else missed + 1
+        if is_well is False:
+            return "said that it is not well"
+        if missed >= _MISSED_CHECKS:
+            return f"did not answer {missed} health checks"
+
+
+async def until_hung(launch: Launch, ask: Ask, endpoint: WorkerEndpoint, pid: int) -> str:
+    """How it hangs, once requests wait for it and it does nothing (`stall.py`)."""
+    watch, before = stall.StallWatch(), None
+    while True:
+        await asyncio.sleep(stall.INTERVAL_S)
+        is_working = True
+        if endpoint.num_awaited:  # else there is nothing to find out, and an idle service costs nothing
+            pids = await asyncio.to_thread(launch.computing, pid)
+            now = await asyncio.to_thread(activity.activity_of, pids)
+            is_working = before is None or now.worked_since(before, stall.INTERVAL_S) or activity.is_running(pids)
+            before = now
+        progress = await launch.progress(ask) if watch.is_suspicious else None
+        reason = watch.see(stall.Observation(endpoint.num_awaited, endpoint.num_pieces, progress, is_working))
+        if reason is not None:
+            return reason
