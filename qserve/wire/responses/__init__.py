@@ -1,0 +1,19 @@
+"""What the routes answer, as schemas for /openapi.json.
+
+Only the document is built from them: answers are relayed as bytes, and an engine may say more than stands here.
+
+service.py       how the service is, and which models it has
+reports.py       memory and work, planned beside measured
+generations.py   chats, completions, tokens
+files.py         files and batches
+errors.py        everything with a status from 400 on
+tables.py        which route answers what
+"""
+
+from qserve.wire.responses.errors import AnthropicErrorBody, ErrorBody, TeiErrorBody
+from qserve.wire.responses.reports import HostProcessMemory
+from qserve.wire.responses.tables import LISTS, OF_METHOD, OF_ROUTE
+
+__all__ = [
+    "LISTS", "OF_METHOD", "OF_ROUTE", "AnthropicErrorBody", "ErrorBody", "HostProcessMemory", "TeiErrorBody",
+]  # fmt: skip

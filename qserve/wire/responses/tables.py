@@ -1,0 +1,43 @@
+"""Which route answers what."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from qserve.wire.responses.files import Batch, BatchList, DeletedFile, File, FileList
+from qserve.wire.responses.generations import ChatCompletion, Completion, Detokenized, Tokenized, TokenizerFiles
+from qserve.wire.responses.reports import MemoryList, ReportList
+from qserve.wire.responses.service import Health, ModelCard, ModelList, Ready, Restarting, Version
+
+__all__ = ["LISTS", "OF_METHOD", "OF_ROUTE"]
+
+OF_METHOD: dict[tuple[str, str], type[BaseModel]] = {
+    ("POST", "/v1/files"): File,
+    ("GET", "/v1/files"): FileList,
+    ("GET", "/v1/files/{file_id}"): File,
+    ("DELETE", "/v1/files/{file_id}"): DeletedFile,
+    ("POST", "/v1/batches"): Batch,
+    ("GET", "/v1/batches"): BatchList,
+    ("GET", "/v1/batches/{batch_id}"): Batch,
+    ("POST", "/v1/batches/{batch_id}/cancel"): Batch,
+}
+"""Of paths that several methods share."""
+
+OF_ROUTE: dict[str, type[BaseModel]] = {
+    "/health": Health,
+    "/ready": Ready,
+    "/version": Version,
+    "/v1/qserve/restart": Restarting,
+    "/v1/models": ModelList,
+    "/v1/models/{model}": ModelCard,
+    "/v1/qserve/memory": MemoryList,
+    "/v1/qserve/report": ReportList,
+    "/v1/qserve/tokenizer/{model}": TokenizerFiles,
+    "/v1/chat/completions": ChatCompletion,
+    "/v1/completions": Completion,
+    "/tokenize": Tokenized,
+    "/detokenize": Detokenized,
+}
+
+LISTS = frozenset({"/classify", "/", "/predict", "/rerank", "/v1/rerank", "/v2/rerank"})
+"""Routes that answer a list to SGLang's and text-embeddings-inference's requests, an object to others."""
