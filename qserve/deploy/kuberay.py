@@ -6,14 +6,17 @@ command to us (`ray.io/overwrite-container-cmd`) and tells its own in $KUBERAY_G
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from qserve.deploy.kubernetes import Cluster, named, pod_monitor, service_object
+from qserve.deploy.kubernetes import Cluster, applied, in_namespace, named, pod_monitor, service_object
+from qserve.deploy.needs import Relays
 from qserve.deploy.pod import container, labels_of, pod_template, state_claim
 from qserve.deploy.service import Service
 from qserve.deploy.yaml_text import yaml_text
+from qserve.units import GIB
 
 __all__ = ["kuberay_objects", "kuberay_text"]
 
@@ -23,33 +26,30 @@ _API = "ray.io/v1"
 _GROUP = "replicas"
 _IDLE_S = 600
 _AGENT_PORT = 52365
-# The gateway, Ray's control store and the autoscaler's view of it.
-_HEAD_RESOURCES = {"requests": {"cpu": "2", "memory": "4Gi"}, "limits": {"memory": "8Gi"}}
+# The supervisor, which is a driver, Ray's control store and the autoscaler's view of it; twice that at most.
+_HEAD_CORES = 2
+_HEAD_BYTES = 4 * GIB
 _SHELL = ["/bin/bash", "-c"]
 
 
-def kuberay_text(service: Service, cluster: Cluster) -> str:
-    """All of them as one file for `kubectl apply`."""
-    where = f" --namespace {cluster.namespace}" if cluster.namespace else ""
-    admin = f" --from-file=admin-key={service.admin_key_file}" if service.admin_key_file else ""
+def kuberay_text(service: Service, cluster: Cluster, relays: Relays) -> str:
+    """All of them as one file for `kubectl apply`. `relays`: of the gateway, which the head's pod has space for."""
+    ready = f"kubectl get raycluster {service.name}{in_namespace(cluster)}"
     usage = (
-        "",
         "Needs the KubeRay operator, 1.7 or later. Before the first start (one key; a gated model needs",
         "--from-literal=hf-token=… beside it):",
-        f"    kubectl create secret generic {service.name}-keys{where} "
-        f'--from-literal=api-key="$(openssl rand -hex 24)"{admin}',
-        "    kubectl apply --filename FILE",
-        f"    kubectl get raycluster {service.name}{where}      # then the pod of the head is ready when the model is",
+        *applied(service, cluster),
+        f"    {ready}      # then the pod of the head is ready when the model is",
     )
-    return yaml_text((*service.header, *usage), *kuberay_objects(service, cluster))
+    return yaml_text((*service.header, "", *usage), *kuberay_objects(service, cluster, relays))
 
 
-def kuberay_objects(service: Service, cluster: Cluster) -> list[dict[str, Any]]:
+def kuberay_objects(service: Service, cluster: Cluster, relays: Relays) -> list[dict[str, Any]]:
     """The objects, in the order in which they are applied. Raises UsageError for what a pod can't have."""
-    return [named(one, service, cluster) for one in _objects(service, cluster)]
+    return [named(one, service, cluster) for one in _objects(service, cluster, relays)]
 
 
-def _objects(service: Service, cluster: Cluster) -> Iterator[dict[str, Any]]:
+def _objects(service: Service, cluster: Cluster, relays: Relays) -> Iterator[dict[str, Any]]:
     # No `automountServiceAccountToken: false` as elsewhere: the autoscaler in the head's pod asks the API server.
     yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {}}
     claim = state_claim(service, cluster.storage_class)
@@ -61,13 +61,13 @@ def _objects(service: Service, cluster: Cluster) -> Iterator[dict[str, Any]]:
     }
     head = {"selector": {**_of_cluster(service), "ray.io/node-type": "head"}}
     yield service_object(service, service.name, {"port": service.port}, **head)
-    yield _ray_cluster(service, cluster)
+    yield _ray_cluster(service, cluster, relays)
     yield _network_policy(service)
     if cluster.has_pod_monitor:
         yield pod_monitor(service, {**_of_cluster(service), "ray.io/node-type": "head"})
 
 
-def _ray_cluster(service: Service, cluster: Cluster) -> dict[str, Any]:
+def _ray_cluster(service: Service, cluster: Cluster, relays: Relays) -> dict[str, Any]:
     scales = cluster.max_pods > cluster.min_pods
     autoscaler = {"autoscalerOptions": {"idleTimeoutSeconds": _IDLE_S, "upscalingMode": "Default"}} if scales else {}
     return {
@@ -80,7 +80,7 @@ def _ray_cluster(service: Service, cluster: Cluster) -> dict[str, Any]:
             "authOptions": {"mode": "token"},
             "enableInTreeAutoscaling": scales,
             **autoscaler,
-            "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": _head_pod(service, cluster)},
+            "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": _head_pod(service, cluster, relays)},
             "workerGroupSpecs": [
                 {
                     "groupName": _GROUP,
@@ -95,7 +95,7 @@ def _ray_cluster(service: Service, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _head_pod(service: Service, cluster: Cluster) -> dict[str, Any]:
+def _head_pod(service: Service, cluster: Cluster, relays: Relays) -> dict[str, Any]:
     template = pod_template(service, cluster.image, cluster.models_claim)
     spec = template["spec"]
     own = spec["containers"][0]
@@ -110,12 +110,18 @@ def _head_pod(service: Service, cluster: Cluster) -> dict[str, Any]:
         "$KUBERAY_GEN_RAY_START_CMD & until ray health-check >/dev/null 2>&1; do sleep 1; done; "
         f"exec qserve {shlex.join(words)}"
     ]
-    own["resources"] = _HEAD_RESOURCES
+    own["resources"] = _of_head(relays)
     own["startupProbe"] = {**own["startupProbe"], "failureThreshold": 450}  # the nodes come first
     for placed in ("tolerations", "affinity"):
         spec.pop(placed, None)
     spec["volumes"].append({"name": "state", "persistentVolumeClaim": {"claimName": f"{service.name}-state"}})
     return {"metadata": {"labels": labels_of(service)}, "spec": spec}
+
+
+def _of_head(relays: Relays) -> dict[str, Any]:
+    held = _HEAD_BYTES // GIB + math.ceil(relays.memory_bytes / GIB)
+    requests = {"cpu": str(_HEAD_CORES + relays.num_cores), "memory": f"{held}Gi"}
+    return {"requests": requests, "limits": {"memory": f"{2 * held}Gi"}}
 
 
 def _worker_pod(service: Service, cluster: Cluster) -> dict[str, Any]:

@@ -15,7 +15,10 @@ from qserve.deploy.service import PORT_INSIDE, Service
 from qserve.deploy.yaml_text import yaml_text
 from qserve.errors import UsageError
 
-__all__ = ["Cluster", "kubernetes_objects", "kubernetes_text", "named", "pod_monitor", "service_object"]
+__all__ = [
+    "Cluster", "applied", "in_namespace", "kubernetes_objects", "kubernetes_text", "named", "pod_monitor",
+    "service_object",
+]  # fmt: skip
 
 _SCALE_DOWN_S = 600
 _SCALE_UP_S = 30
@@ -56,17 +59,25 @@ class Cluster:
 
 def kubernetes_text(service: Service, cluster: Cluster) -> str:
     """All of them as one file for `kubectl apply`."""
-    where = f" --namespace {cluster.namespace}" if cluster.namespace else ""
-    admin = f" --from-file=admin-key={service.admin_key_file}" if service.admin_key_file else ""
+    ready = f"kubectl rollout status statefulset/{service.name}{in_namespace(cluster)}"
     usage = (
-        "",
         "Before the first start (one key; a gated model needs --from-literal=hf-token=… beside it):",
-        f"    kubectl create secret generic {service.name}-keys{where} "
-        f'--from-literal=api-key="$(openssl rand -hex 24)"{admin}',
-        "    kubectl apply --filename FILE",
-        f"    kubectl rollout status statefulset/{service.name}{where}      # returns when every model takes requests",
+        *applied(service, cluster),
+        f"    {ready}      # returns when every model takes requests",
     )
-    return yaml_text((*service.header, *usage), *kubernetes_objects(service, cluster))
+    return yaml_text((*service.header, "", *usage), *kubernetes_objects(service, cluster))
+
+
+def applied(service: Service, cluster: Cluster) -> tuple[str, str]:
+    """The commands that make the secret of keys, which no file holds, and apply the file."""
+    admin = f" --from-file=admin-key={service.admin_key_file}" if service.admin_key_file else ""
+    secret = f"kubectl create secret generic {service.name}-keys{in_namespace(cluster)}"
+    return f'    {secret} --from-literal=api-key="$(openssl rand -hex 24)"{admin}', "    kubectl apply --filename FILE"
+
+
+def in_namespace(cluster: Cluster) -> str:
+    """A flag of kubectl's, or nothing."""
+    return f" --namespace {cluster.namespace}" if cluster.namespace else ""
 
 
 def kubernetes_objects(service: Service, cluster: Cluster) -> list[dict[str, Any]]:

@@ -10,10 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qserve.planner.memory.host import GATEWAY, LARGE_BODIES
 from qserve.planner.plan import Plan
 from qserve.units import GIB
 
-__all__ = ["Needs", "needs_of"]
+__all__ = ["Needs", "Relays", "needs_of"]
 
 # docs/bench.md has the gateway below 120 MB, and 160 MB with 4,000 streams; the web UI beside it takes 0.3 GiB.
 _GATEWAY_BYTES = GIB
@@ -32,6 +33,21 @@ _BYTES_OF_PARAMETER = 2
 
 
 @dataclass(frozen=True)
+class Relays:
+    """What gateway processes (`--gateway-processes`) take beside the one that supervises, which `needs_of` counts."""
+
+    num_cores: int
+    memory_bytes: int
+
+    @classmethod
+    def of(cls, num_processes: int) -> Relays:
+        """Each may fill a core, and has its own readers of large bodies. One relays in the supervisor itself."""
+        if num_processes == 1:
+            return cls(0, 0)
+        return cls(num_processes, num_processes * (GATEWAY.high_bytes + LARGE_BODIES.high_bytes))
+
+
+@dataclass(frozen=True)
 class Needs:
     """`memory_bytes` is expected and `memory_limit_bytes` the most; both hold `shm_bytes`, which is RAM as well.
 
@@ -47,14 +63,17 @@ class Needs:
     disk_bytes: int
 
 
-def needs_of(plans: Sequence[Plan], num_cards: int, fetched_parameters: int) -> Needs:
+_NO_RELAYS = Relays(0, 0)
+
+
+def needs_of(plans: Sequence[Plan], num_cards: int, fetched_parameters: int, relays: Relays = _NO_RELAYS) -> Needs:
     """Of one service that runs all of `plans`, a replica each; `fetched_parameters` are those that it downloads.
 
     `num_cards`: replicas may share them.
     """
     num_ranks = sum(_num_ranks(plan) for plan in plans)
     shm = _SHM_BYTES + (_SHM_OF_RANK_BYTES * num_ranks if num_ranks > 1 else 0)
-    memory = _whole_gib(_GATEWAY_BYTES + shm + sum(_ram_of(plan) for plan in plans))
+    memory = _whole_gib(_GATEWAY_BYTES + relays.memory_bytes + shm + sum(_ram_of(plan) for plan in plans))
     return Needs(
         num_cards,
         next((plan.devices[0].name for plan in plans if not plan.on_cpu), ""),
@@ -62,7 +81,7 @@ def needs_of(plans: Sequence[Plan], num_cards: int, fetched_parameters: int) -> 
         _whole_gib(_LIMIT_FACTOR * memory),
         shm,
         # The API server and the engine core each keep a core busy, and so does every rank.
-        2 + num_ranks,
+        2 + num_ranks + relays.num_cores,
         _whole_gib(_STATE_BYTES + 1.1 * _BYTES_OF_PARAMETER * fetched_parameters),
     )
 

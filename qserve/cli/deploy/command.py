@@ -22,6 +22,7 @@ from qserve.cli.up.command import command as up
 from qserve.deploy.compose import compose_file
 from qserve.deploy.kuberay import kuberay_text
 from qserve.deploy.kubernetes import Cluster, kubernetes_text
+from qserve.deploy.needs import Relays
 from qserve.deploy.service import Service
 from qserve.deploy.systemd import systemd_unit
 from qserve.deploy.words import mounted, words_of
@@ -95,9 +96,11 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
     Exit status: 0 written, 2 bad input, 3 does not fit.
     """  # fmt: skip
     _check(ctx, target, values)
-    planned = planned_service(values, values["gpu"])
+    relays = Relays.of(values["gateway_processes"])
+    # On a cluster the gateway has the head's pod for itself.
+    planned = planned_service(values, values["gpu"], Relays.of(1) if target == "kuberay" else relays)
     service = _service(ctx, target, values, planned)
-    _write(_text(ctx, target, service, planned, values), values["out"])
+    _write(_text(ctx, target, service, planned, relays, values), values["out"])
     for line in planned.lines:
         click.secho(f"planned: {line}", err=True)
 
@@ -159,21 +162,20 @@ def _only_file(flag: str, files: tuple[Path, ...]) -> str | None:
     return str(files[0].expanduser().absolute()) if files else None
 
 
-def _text(ctx: click.Context, target: str, service: Service, planned: Planned, values: dict[str, Any]) -> str:
+def _text(
+    ctx: click.Context, target: str, service: Service, planned: Planned, relays: Relays, values: dict[str, Any]
+) -> str:
     image = values["image"] or f"qserve:{__version__}"
     if target == "compose":
         return compose_file(service, image)
     if target == "kuberay" and values["reward"] and planned.needs.num_cards:
         raise UsageError("--reward: on Ray a chat and a reward model share no card, and kuberay gives a pod one plan")
     if target in ("k8s", "kuberay"):
-        written = kubernetes_text if target == "k8s" else kuberay_text
-        return written(
-            service,
-            Cluster(
-                image, planned.max_num_seqs, values["namespace"], values["models_claim"], values["storage_class"],
-                values["min_pods"], values["max_pods"], values["pod_monitor"],
-            ),
+        cluster = Cluster(
+            image, planned.max_num_seqs, values["namespace"], values["models_claim"], values["storage_class"],
+            values["min_pods"], values["max_pods"], values["pod_monitor"],
         )  # fmt: skip
+        return kubernetes_text(service, cluster) if target == "k8s" else kuberay_text(service, cluster, relays)
     user = values["user"] or _own_user()
     if user == "root":
         raise UsageError("a unit of root would serve with all rights; name who shall run it with --user, not root")

@@ -10,7 +10,7 @@ from qserve.cli.options.load import speed_request_of
 from qserve.cli.options.planning import hardware_of, request_of
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
-from qserve.deploy.needs import Needs, needs_of
+from qserve.deploy.needs import Needs, Relays, needs_of
 from qserve.deploy.words import local_path
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.errors import UsageError
@@ -42,9 +42,10 @@ class Planned:
         return sum(plan.workload.max_num_seqs for plan in self.models[0])
 
 
-def planned_service(values: dict[str, Any], gpu: str | None) -> Planned:
+def planned_service(values: dict[str, Any], gpu: str | None, relays: Relays) -> Planned:
     """The plan on the cards that `gpu` names; None: this machine's, which are taken for the target's.
 
+    `relays`: of the gateway, that run where the models do.
     Raises UsageError, ModelNotFound, BrokenCheckpoint or DoesNotFit, each with what would work.
     """
     model, reward = values.get("model"), values.get("reward")
@@ -57,14 +58,14 @@ def planned_service(values: dict[str, Any], gpu: str | None) -> Planned:
     hardware = hardware_of(gpu)
     request = with_counted_flags(request_of(values), values.get("engine_args") or "")
     if reward is not None:
-        return _with_reward(model, reward, hardware, request, values)
+        return _with_reward(model, reward, hardware, request, values, relays)
     chat = resolve(str(model))
     replicas = plan_served(chat, hardware, request, values.get("replicas"), speed_request_of(values))
-    return _planned([replicas], _fetched(str(model), chat))
+    return _planned([replicas], _fetched(str(model), chat), relays)
 
 
 def _with_reward(
-    model: str | None, reward: str, hardware: Hardware, request: PlanRequest, values: dict[str, Any]
+    model: str | None, reward: str, hardware: Hardware, request: PlanRequest, values: dict[str, Any], relays: Relays
 ) -> Planned:
     from qserve.reward.find import planned_reward  # brings YAML and templates
 
@@ -75,26 +76,26 @@ def _with_reward(
     num_chat, num_reward = values.get("replicas") or 1, values["reward_replicas"]
     if model is None:
         replicas = plan_replicas(scored, hardware, scoring, num_reward, "--reward-replicas")
-        return _planned([replicas], _fetched(reward, scored))
+        return _planned([replicas], _fetched(reward, scored), relays)
     chat = resolve(model)
     fetched = _fetched(model, chat) + _fetched(reward, scored)
     if (num_chat, num_reward) != (1, 1):
         both = plan_both(chat, scored, hardware, (request, scoring), (num_chat, num_reward))
-        return _planned([both.chat, both.reward], fetched)
+        return _planned([both.chat, both.reward], fetched, relays)
     shared = make_shared_plan(chat, scored, hardware, request, scoring)
     plans = (check_fits(shared.chat), check_fits(shared.reward))
     is_apart = len(shared.chat_cards) < len(hardware.devices) and not shared.reward.on_cpu
     num_cards = _num_cards(shared.chat) + (_num_cards(shared.reward) if is_apart else 0)
-    return Planned(tuple((plan,) for plan in plans), needs_of(plans, num_cards, fetched))
+    return Planned(tuple((plan,) for plan in plans), needs_of(plans, num_cards, fetched, relays))
 
 
-def _planned(models: Sequence[Sequence[ReplicaPlan]], fetched: int) -> Planned:
+def _planned(models: Sequence[Sequence[ReplicaPlan]], fetched: int, relays: Relays) -> Planned:
     plans = [one.plan for replicas in models for one in replicas]
     num_cards = sum(
         sum(_num_cards(one.plan) for one in replicas) // replicas[0].num_sharers for replicas in models
     )  # fmt: skip
     return Planned(
-        tuple(tuple(one.plan for one in replicas) for replicas in models), needs_of(plans, num_cards, fetched)
+        tuple(tuple(one.plan for one in replicas) for replicas in models), needs_of(plans, num_cards, fetched, relays)
     )
 
 

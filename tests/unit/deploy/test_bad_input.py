@@ -10,12 +10,6 @@ from qserve.errors import DoesNotFit, QserveError, UsageError
 DEMO = ["--model", "demo", "--gpu", "none"]
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-
-
 def refused(kind, *words):
     with pytest.raises(kind) as error:
         cli.main(["deploy", *words], standalone_mode=False)

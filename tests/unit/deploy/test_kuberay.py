@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import jsonschema
@@ -12,9 +13,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from qserve.cli.main import cli
 from qserve.cli.up.command import command as up
 from qserve.errors import UsageError
+from tests.unit.deploy.conftest import SECRET
 
 ROOT = Path(__file__).parents[3]
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -22,23 +23,11 @@ OF_OPERATORS = {
     "RayCluster": json.loads((SCHEMAS / "raycluster.json").read_text()),
     "PodMonitor": json.loads((SCHEMAS / "podmonitor.json").read_text()),
 }
-SECRET = "sk-3f1c-never-written"
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setenv("QSERVE_API_KEY", SECRET)
 
 
 @pytest.fixture
-def deployed(capsys):
-    def run(*words):
-        cli.main(["deploy", "kuberay", *words], standalone_mode=False)
-        return capsys.readouterr().out
-
-    return run
+def deployed(deployed):
+    return partial(deployed, "kuberay")
 
 
 def templates(cluster):
@@ -105,6 +94,17 @@ def test_a_replica_a_pod_between_the_bounds(deployed):
     head = cluster["spec"]["headGroupSpec"]
     assert head["rayStartParams"]["num-cpus"] == "0", "nothing is placed beside the gateway"
     assert "nvidia.com/gpu" not in json.dumps(head)
+
+
+def test_processes_of_the_gateway_have_space_in_the_heads_pod(deployed):
+    one, four = (
+        objects_of(deployed("--config", "demo-cpu", "--gateway-processes", count))["RayCluster"] for count in ("1", "4")
+    )
+    (head, worker), (larger, same) = map(templates, (one, four))
+    before, now = (pod["spec"]["containers"][0]["resources"] for pod in (head, larger))
+    assert (before["requests"], now["requests"]["cpu"]) == ({"cpu": "2", "memory": "4Gi"}, "6")
+    assert int(now["requests"]["memory"][:-2]) > 4 and int(now["limits"]["memory"][:-2]) > 8
+    assert worker == same, "they are where the gateway is"
 
 
 def test_a_fixed_number_has_no_autoscaler(deployed):

@@ -13,33 +13,16 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from qserve.cli.main import cli
 from qserve.cli.up.command import command as up
 from qserve.deploy.service import HOME
 from qserve.gateway.routes import ROUTES
 from qserve.gateway.telemetry.worker_gauges import _READINGS
+from tests.unit.deploy.conftest import SECRET
 
 ROOT = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 POD_MONITOR = json.loads((Path(__file__).parent / "schemas" / "podmonitor.json").read_text())
 PATHS = {route.path for route in ROUTES if route.method == "GET"}
-SECRET = "sk-3f1c-never-written"
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setenv("QSERVE_API_KEY", SECRET)
-
-
-@pytest.fixture
-def deployed(capsys):
-    def run(*words):
-        cli.main(["deploy", *words], standalone_mode=False)
-        return capsys.readouterr().out
-
-    return run
 
 
 def objects_of(text):
@@ -262,3 +245,11 @@ def test_no_key_is_ever_written(deployed, tmp_path, target):
     keys.write_text(SECRET)
     user = ["--user", "serve"] if target == "systemd" else []
     assert SECRET not in deployed(target, "--config", "demo-cpu", "--api-key-file", str(keys), *user)
+
+
+def test_processes_of_the_gateway_take_memory(deployed):
+    def reserved(count):
+        words = ("compose", "--config", "demo-cpu", "--gateway-processes", count)
+        return yaml.safe_load(deployed(*words))["services"]["qserve"]["deploy"]["resources"]["reservations"]["memory"]
+
+    assert int(reserved("16").removesuffix("gb")) >= int(reserved("1").removesuffix("gb")) + 3

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from qserve.cli.options.planning import hardware_of
-from qserve.deploy.needs import needs_of
+from qserve.deploy.needs import Relays, needs_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
+from qserve.planner.memory.host import GATEWAY, LARGE_BODIES
 from qserve.units import GIB
 
 
@@ -45,3 +46,11 @@ def test_what_is_fetched_has_a_place_on_disk(plans):
     parameters = resolve("Qwen/Qwen3-8B").parameters
     fetched = needs_of([plans["l40s"]], 1, parameters).disk_bytes - needs_of([plans["l40s"]], 1, 0).disk_bytes
     assert 2 * parameters < fetched < 3 * parameters
+
+
+def test_processes_that_relay_take_a_core_and_memory_each(plans):
+    alone, same = needs_of([plans["l40s"]], 1, 0), needs_of([plans["l40s"]], 1, 0, Relays.of(1))
+    eight = needs_of([plans["l40s"]], 1, 0, Relays.of(8))
+    assert alone == same
+    assert eight.num_cores == alone.num_cores + 8
+    assert eight.memory_bytes >= alone.memory_bytes + 8 * (GATEWAY.num_bytes + LARGE_BODIES.num_bytes) // GIB * GIB
