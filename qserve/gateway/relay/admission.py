@@ -103,12 +103,20 @@ class Admission:
         """Whether somebody who came now would not wait."""
         return not self._queue and self.num_running_sequences < self.num_places
 
-    def move_first(self, to: Any) -> None:
-        """Who waits longest is to go to another worker: its wait ends with `Moved`."""
-        ticket = self._queue.popleft()
+    def move_first(self, to: Any, there: Admission, num_promised: int) -> int:
+        """Who waits longest goes `to` another worker, if it would run `there` at once: its wait ends with `Moved`.
+
+        Returns the places that it takes there, 0 where nobody goes. `num_promised`: to those who were moved before.
+        """
+        ticket = self._queue[0] if self._queue else None
+        num_taken = there.num_running_sequences + num_promised
+        if ticket is None or num_taken + ticket.num_sequences > there._places_for(ticket.is_background):
+            return 0
+        self._queue.popleft()
         if not ticket.granted.done():
             ticket.granted.set_exception(Moved(to))
         self._admit()
+        return ticket.num_sequences
 
     def check_queue(self) -> None:
         """429 unless one more may wait."""

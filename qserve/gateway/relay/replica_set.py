@@ -93,14 +93,14 @@ class ReplicaSet(Replicas):
             self.even_out(upstream)
 
     def even_out(self, free: Upstream) -> None:
-        """Who waits elsewhere while `free` has places goes there; those who wait longest first."""
+        """Who waits elsewhere while `free` has places enough goes there, the first of the longest queue first."""
         if self.is_single or not free.is_ready or not free.admission.has_free_places:
             return
-        for _ in range(free.admission.num_places - free.admission.num_running_sequences):
+        num_promised, num_places = 0, 1
+        while num_places:
             fullest = max(self.upstreams, key=lambda one: one.num_waiting)
-            if not fullest.num_waiting:
-                return
-            fullest.admission.move_first(free)
+            num_places = fullest.admission.move_first(free, free.admission, num_promised)
+            num_promised += num_places
 
     def _chosen_now(self, asked: RoutedRequest, without: Collection[Life]) -> Upstream | None:
         ready = {one.name: one for one in self.upstreams if one.is_ready and one.life not in without}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qserve.gateway.relay.admission import Admission
+from qserve.gateway.relay.admission import Admission, Moved
 from qserve.wire.errors import ApiError
 from qserve.wire.reward import BULK_PLACES, num_places
 
@@ -200,3 +200,28 @@ async def test_large_requests_for_rewards_leave_places_for_small_ones():
     assert all(guest.inside for guest in small)
     for guest in (*small, *large):
         await guest.leave()
+
+
+async def test_who_waits_moves_only_where_it_would_run_at_once():
+    """One that would wait there as well, in the background or with many sequences, would be moved back and forth."""
+    full, free = Admission(num_places=2, max_waiting=10), Admission(num_places=4, max_waiting=10)
+    guests = [Guest(full, 2), Guest(full, 2), Guest(full, 2), Guest(full, background=True), Guest(free, 2)]
+    await _settle()
+    assert full.num_waiting == 3
+    assert full.move_first("free", free, 0) == 2
+    assert full.move_first("free", free, 2) == 0, "its places are promised"
+    there = Guest(free, 1)
+    await _settle()
+    assert full.move_first("free", free, 0) == 0, "one place is free, and it needs two"
+    await there.leave()
+    assert full.move_first("free", free, 0) == 2
+    there = Guest(free, 1)
+    await _settle()
+    assert full.move_first("free", free, 0) == 0, "the last place is left for a user"
+    await there.leave()
+    assert full.move_first("free", free, 0) == 1
+    assert full.move_first("free", free, 0) == 0
+    moved = await asyncio.gather(*(guest.task for guest in guests[1:4]), return_exceptions=True)
+    assert [type(error) for error in moved] == [Moved] * 3
+    await guests[0].leave()
+    await guests[4].leave()
