@@ -49,8 +49,9 @@ class RollingRestart:
         self._running: asyncio.Task[None] | None = None
 
     def begin(self) -> tuple[str, ...] | None:
-        """The names of those that will be restarted, in order; None while an earlier one is under way."""
+        """The names of those that will be restarted, in order: who is ready. None while an earlier one is under way."""
         if self._running is not None and not self._running.done():
+            _log.warning("a rolling restart is under way; this one is not begun")
             return None
         able = [one for one in self._workers if one.endpoint.state is WorkerState.READY]
         self._running = asyncio.create_task(self._roll(able))
@@ -70,7 +71,8 @@ class RollingRestart:
             except QserveError as error:
                 _log.warning("the rolling restart ends at %s: %s", worker.endpoint.name, error)
                 return
-        _log.warning("rolling restart: %s ready again", ", ".join(one.endpoint.name for one in workers))
+        names = ", ".join(one.endpoint.name for one in workers)
+        _log.warning("rolling restart: %s", f"{names} ready again" if names else "no worker is ready to be restarted")
 
 
 async def _start(workers: Sequence[Worker]) -> None:
