@@ -50,7 +50,8 @@ def spread_over(
         if role == "chat" and bounds is not None:
             counted, most = bounds.fewest, bounds.most
         if counted > held:
-            raise DoesNotFit(_too_many(role, counted, held, nodes))
+            flag = "--reward-replicas" if role == "reward" else "--replicas" if bounds is None else "--min-replicas"
+            raise DoesNotFit(_too_many(flag, counted, held, nodes))
         spread += [
             replace(ones[0], cards=None, num_cores=cores if ones[0].plan.on_cpu else None, index=at, num_replicas=most)
             for at in range(most)
@@ -77,7 +78,6 @@ def _check_cpus(nodes: Sequence[Node], hosted: Sequence[Hosted]) -> None:
         )
 
 
-def _too_many(role: str, counted: int, held: int, nodes: Sequence[Node]) -> str:
-    flag = "--reward-replicas" if role == "reward" else "--replicas"
+def _too_many(flag: str, counted: int, held: int, nodes: Sequence[Node]) -> str:
     each = f"{held // len(nodes)} on each of {len(nodes)} nodes" if held >= len(nodes) else "which takes several nodes"
     return f"{flag} {counted}: the cluster holds {held}, {each}; lower {flag}, or add nodes"

@@ -75,6 +75,8 @@ def test_more_than_the_cluster_has_is_one_sentence() -> None:
     nodes = [node("1", "rtx-4090"), node("2", "rtx-4090")]
     with pytest.raises(DoesNotFit, match=r"--replicas 3: the cluster holds 2, 1 on each of 2 nodes; lower --replicas"):
         spread_over(nodes, [hosted(nodes[0])], 3, None, 1)
+    with pytest.raises(DoesNotFit, match=r"--min-replicas 3: the cluster holds 2, .*; lower --min-replicas"):
+        spread_over(nodes, [hosted(nodes[0])], None, Bounds(3, 5), 1)
 
 
 def test_bounds_may_ask_for_what_further_nodes_bring() -> None:
