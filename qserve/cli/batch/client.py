@@ -23,10 +23,17 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class BatchServer:
-    """A server that has /v1/files and /v1/batches. Raises UsageError with what it refused, QserveError without it."""
+    """A server that has /v1/files and /v1/batches.
+
+    Raises UsageError with what it refused, QserveError where it is not there or has failed itself.
+    """
 
     url: str
     api_key: str
+
+    def check(self) -> None:
+        """Whether it takes files under this key: one that refuses a large upload may be heard too late."""
+        self._json("GET", "/v1/files?limit=1")
 
     def upload(self, file: Path) -> str:
         """The id under which the server keeps it; its bytes are read as they go out."""
@@ -85,10 +92,25 @@ class BatchServer:
             return urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310
         except urllib.error.HTTPError as error:
             with error:
-                raise UsageError(f"{self.url}{path} answered {error.code}: {_said(error.read())}") from None
+                raise self._refusal(path, error.code, error.read()) from None
         except (OSError, HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            raise QserveError(f"{self.url} can't be reached: {reason}; is `qserve up` running there?") from None
+            raise self._failure(getattr(error, "reason", error)) from None
+        except ValueError as error:  # of http.client, for what no header may hold
+            raise UsageError(f"the key of --api-key can't be sent: {error}") from None
+
+    def _refusal(self, path: str, status: int, body: bytes) -> QserveError:
+        said = f"{self.url}{path} answered {status}: {_said(body)}"
+        if status >= 500:
+            return QserveError(said)
+        return UsageError(f"{said}; it is named with --api-key or in QSERVE_API_KEY" if status == 401 else said)
+
+    def _failure(self, reason: object) -> QserveError:
+        if isinstance(reason, BrokenPipeError | ConnectionResetError):
+            return QserveError(
+                f"{self.url} broke the connection off: {reason}; it may have ended, or the file be longer than its "
+                "--max-file-mib (200 unless it was told otherwise)"
+            )
+        return QserveError(f"{self.url} can't be reached: {reason}; is `qserve up` running there?")
 
 
 def _said(body: bytes) -> str:

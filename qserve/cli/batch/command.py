@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qserve.cli.options.url import ServerUrl
-from qserve.errors import UsageError
+from qserve.errors import QserveError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,8 +51,8 @@ def command(
     qserve batch --resume batch_5f0c… --output answers.jsonl
 
     Results stand in the order of FILE. The server goes on when this ends, after Ctrl-C too, and after a crash of its
-    own; --resume waits again. Exit status: 0 every request was answered, 1 some were not, 2 bad input, 130 after
-    Ctrl-C.
+    own; --resume waits again. Exit status: 0 every request was answered, 1 some were not or the server is not there,
+    2 bad input, 130 after Ctrl-C.
     """  # fmt: skip
     if (file is None) == (resume is None):
         raise UsageError("give FILE, to begin a batch, or --resume BATCH_ID, to wait for one")
@@ -60,6 +60,7 @@ def command(
         raise UsageError("--resume needs --output: where the answers go")
     if file is not None and not file.is_file():
         raise UsageError(f"there is no file {file}; it holds a request a line, see `qserve batch --help`")
+    _check_folders(output, errors)
     from qserve.cli.batch.client import BatchServer
     from qserve.cli.batch.results import endpoint_of
     from qserve.cli.terminal import console_of
@@ -67,6 +68,7 @@ def command(
     server, console = BatchServer(url.rstrip("/").removesuffix("/v1"), api_key), console_of(stderr=True)
     if file is not None:
         path = endpoint or endpoint_of(file)
+        server.check()
         batch = server.create(server.upload(file), path, completion_window)
         console.print(f"{batch['id']} was begun on {server.url}")
     else:
@@ -76,10 +78,26 @@ def command(
         return
     try:
         batch = _waited(server, batch, console)
+        status = _written(server, batch, console, file, output, errors)
     except KeyboardInterrupt:
-        console.print(f"it goes on; wait again with: qserve batch --resume {batch['id']} --output FILE", soft_wrap=True)
+        console.print(f"it goes on; {_again(batch)}", soft_wrap=True)
         sys.exit(_INTERRUPTED)
-    sys.exit(_written(server, batch, console, file, output, errors))
+    except (QserveError, OSError) as error:
+        if not isinstance(error, UsageError):
+            console.print(f"nothing of the batch is lost; {_again(batch)}", soft_wrap=True)
+        raise
+    sys.exit(status)
+
+
+def _again(batch: dict[str, Any]) -> str:
+    return f"wait again with: qserve batch --resume {batch['id']} --output FILE"
+
+
+def _check_folders(*files: Path | None) -> None:
+    """Before anything is sent: where results are to go, and can't."""
+    for file in files:
+        if file is not None and not file.absolute().parent.is_dir():
+            raise UsageError(f"{file}: there is no folder {file.parent}; make it first, or name another file")
 
 
 def _waited(server: BatchServer, batch: dict[str, Any], console: Console) -> dict[str, Any]:
