@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
-__all__ = ["LARGEST", "Count", "FiniteRange"]
+__all__ = ["LARGEST", "Count", "FiniteRange", "number_option"]
 
 # Nothing is counted beyond: the arithmetic after it would take minutes, or print lines of digits.
 LARGEST = 2**31 - 1
 _SHOWN_CHARS = 40
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Count(click.IntRange):
@@ -34,3 +36,8 @@ class FiniteRange(click.FloatRange):
         if abs(number) > LARGEST:
             self.fail(f"{str(value)[:_SHOWN_CHARS]!r} is too large: at most {LARGEST:,}.", param, ctx)
         return number
+
+
+def number_option(flag: str, kind: click.ParamType, default: float, text: str) -> Callable[[Function], Function]:  # type: ignore[type-arg]
+    """An option for a number that has a default, which its help shows."""
+    return click.option(flag, type=kind, default=default, show_default=True, help=text)

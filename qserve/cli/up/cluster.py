@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qserve.cli.options.numbers import Count, FiniteRange
+from qserve.cli.options.numbers import Count, FiniteRange, number_option
 from qserve.core.hardware import Hardware
 from qserve.errors import DoesNotFit, UsageError
 from qserve.planner.replicas import NumReplicas
@@ -41,23 +41,21 @@ _OPTIONS = (
         show_default=True,
         help="Ports of the nodes that workers listen on; the gateway must reach them.",
     ),
-    click.option(
+    number_option(
         "--ray-nodes",
-        type=Count(min=1),
-        default=1,
-        show_default=True,
-        help="Plan once so many nodes can run a worker; for clusters whose nodes come one by one.",
+        Count(min=1),
+        1,
+        "Plan once so many nodes can run a worker; for clusters whose nodes come one by one.",
     ),
     click.option("--min-replicas", type=Count(min=1, max=1024), help="With --ray: as many at least [1]."),
     click.option(
         "--max-replicas", type=Count(min=1, max=1024), help="With --ray: more while the load wants them, up to so many."
     ),
-    click.option(
+    number_option(
         "--scale-down-after",
-        type=FiniteRange(min=1),
-        default=180.0,
-        show_default=True,
-        help="Seconds that one replica fewer must have sufficed before one is drained and ended.",
+        FiniteRange(min=1),
+        180.0,
+        "Seconds that one replica fewer must have sufficed before one is drained and ended.",
     ),
 )
 
@@ -87,19 +85,21 @@ class Cluster:
         counts = counts_per_node(self.nodes, self.replicas, self.bounds, wanted.reward_replicas)
         return replace(wanted, replicas=counts.chat, reward_replicas=max(1, counts.reward))
 
-    def planned(self, plan: Callable[[Hardware, PlanRequest], list[Hosted]], request: PlanRequest) -> list[Hosted]:
-        """What one node hosts; where the model is larger than a node, one replica over several of them.
+    def planned(
+        self, plan: Callable[[Hardware, PlanRequest], list[Hosted]], node: Hardware, request: PlanRequest
+    ) -> list[Hosted]:
+        """What one `node` hosts; where the model is larger than a node, one replica over several of them.
 
         `plan`: `what_to_host` of a machine and a request. Raises what it raises.
         """
         from qserve.cluster.spanning import ENGINE_ARGS, planned_over_nodes
 
         try:
-            return plan(self.hardware, request)
+            return plan(node, request)
         except DoesNotFit:
-            if not self.hardware.devices or len(self.nodes) < 2:
+            if not node.devices or len(self.nodes) < 2:
                 raise
-        hosted, count = planned_over_nodes(plan, self.hardware, request, len(self.nodes))
+        hosted, count = planned_over_nodes(plan, node, request, len(self.nodes))
         return [
             replace(hosted[0], num_nodes=count, engine_args=f"{ENGINE_ARGS} {hosted[0].engine_args}".strip()),
             *hosted[1:],

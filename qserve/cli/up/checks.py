@@ -1,0 +1,81 @@
+"""What `qserve up` refuses before anything is planned, and after: packages, flags that nothing reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qserve.cli.options.given import refuse_given
+from qserve.cli.options.load import LOAD_FLAGS
+from qserve.cli.reward.options import REWARD_FLAGS
+from qserve.cli.up.cluster import CLUSTER_FLAGS
+from qserve.errors import MissingExtra, UsageError
+from qserve.packages import missing_to_serve, why_no_server
+from qserve.planner.request import PlanRequest
+
+if TYPE_CHECKING:
+    from qserve.supervisor import Hosted
+
+__all__ = ["check_flags", "check_packages", "check_reads"]
+
+_REWARD_FLAGS = ("served_reward_name", "reward_quant", "reward_engine", "reward_replicas", *REWARD_FLAGS)
+_CHAT_FLAGS = (
+    "served_model_name", "load_format", "strict", "verify_quant", "engine_args", *LOAD_FLAGS,
+    *PlanRequest.__dataclass_fields__,
+)  # fmt: skip
+_LOADS = tuple(name for name in LOAD_FLAGS if name != "replicas")
+
+
+def check_packages() -> None:
+    """The light installation plans and measures; what serving needs beside it is named before anything starts."""
+    server = why_no_server()
+    if server:
+        raise UsageError(f"`qserve up` {server}")
+    missing = missing_to_serve()
+    if missing:
+        raise MissingExtra(missing[0], "`qserve up`", *missing[1:])
+
+
+def check_flags(values: dict[str, Any]) -> None:
+    """Refuse cards that are not here, and flags of what is not named: a model, a cluster, a load."""
+    if values["gpu"] not in (None, "none"):
+        raise UsageError(
+            f"--gpu {values['gpu']} describes cards for `qserve plan`; `qserve up` takes those of this machine. Leave "
+            "it out, or write --gpu none to stay on the CPU"
+        )
+    model, reward = values["model"], values["reward"]
+    _check_roles(model or (reward if values["judge"] else None), reward)
+    if values["ray"] is None:
+        refuse_given(CLUSTER_FLAGS, "for workers on a Ray cluster; add --ray auto or --ray HOST:PORT, or leave it out")
+    else:
+        refuse_given(_LOADS, "of a load, which one machine is planned for; with --ray say --replicas or --max-replicas")
+
+
+def _check_roles(model: str | None, reward: str | None) -> None:
+    """Refuse flags of a model that is not named."""
+    if reward is None and model is not None:
+        refuse_given(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
+    if model is not None and reward is not None:
+        why = "of a load, which layouts are chosen for where one model has the cards; leave it out"
+        refuse_given(_LOADS, why)
+    if model is None and reward is not None:
+        why = "for a chat model, and none is named; add --model, or leave it out"
+        refuse_given(_CHAT_FLAGS, f"{why} (a reward model takes --reward-quant, --reward-engine, --max-length, …)")
+
+
+def check_reads(hosted: Hosted, engine_args: str, verify_quant: bool) -> None:
+    """Refuse what the engine that serves has no use for."""
+    plan = hosted.plan
+    if (engine_args or verify_quant) and hosted.role != "chat":
+        raise UsageError("--engine-args and --verify-quant are for a chat model; add --model, or leave them out")
+    from qserve.engine.launch import engine_launch  # brings the schemas, which --help does not need
+
+    launch = engine_launch(plan.engine) if hosted.role == "chat" else None
+    if engine_args and launch and not launch.takes_engine_args:
+        raise UsageError(f"--engine-args {engine_args!r} is for vLLM, and {plan.engine} serves here; add --engine vllm")
+    if verify_quant and launch and not launch.verifies_quant:
+        raise UsageError("--verify-quant compares inside the transformers engine; add --engine transformers")
+    if verify_quant and not plan.quant.in_flight:
+        raise UsageError(
+            f"--verify-quant: {plan.quant.scheme} is loaded as it is stored, so there is nothing to compare with; "
+            "it goes with --quant int8 or 4bit on a 16-bit checkpoint"
+        )

@@ -1,0 +1,146 @@
+"""The options of `qserve up` that are no plan's, no load's, no reward's and no cluster's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from qserve.cli.options.numbers import Count, FiniteRange, number_option
+from qserve.planner.engine import SCORER, reward_engine_names
+
+__all__ = ["service_options"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_OPTIONS = (
+    click.option("--model", help="A folder, a hub id, an alias, or demo."),
+    click.option("--reward", help="A trained reward model: a folder, a file with --base, a hub id, or demo."),
+    click.option(
+        "--served-model-name", multiple=True, help="A name that requests may use [the model's]. May be repeated."
+    ),
+    click.option("--served-reward-name", multiple=True, help="The same for the reward model."),
+    click.option("--reward-quant", default="auto", show_default=True, help="--quant of the reward model's body."),
+    click.option(
+        "--reward-engine",
+        type=click.Choice(sorted(reward_engine_names())),
+        default=SCORER,
+        show_default=True,
+        help="What computes rewards: qserve's own scorer, or vLLM's pooling runner where the format allows.",
+    ),
+    number_option(
+        "--reward-replicas",
+        Count(min=1, max=1024),
+        1,
+        "Servers of the reward model side by side, each on a card or a part of the CPU of its own.",
+    ),
+    click.option(
+        "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others than loopback need a key."
+    ),
+    click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."),
+    click.option(
+        "--api-key",
+        multiple=True,
+        envvar="QSERVE_API_KEY",
+        help="Guards every route but /health. May be repeated; better kept in a file.",
+    ),
+    click.option(
+        "--api-key-file",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="A file with such keys, one a line. May be repeated.",
+    ),
+    click.option(
+        "--admin-key-file",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="A file with keys, one a line, that may also restart the workers: POST /v1/qserve/restart. May be "
+        "repeated.",
+    ),
+    click.option(
+        "--ui/--no-ui",
+        default=None,
+        help="Start the web UI at once, or not at all [when / is first opened in a browser].",
+    ),
+    click.option("--cors-origin", multiple=True, help="A web origin that browsers may call from. May be repeated."),
+    number_option(
+        "--gateway-processes",
+        Count(min=1, max=64),
+        1,
+        "Processes that relay requests behind the port, for more than one core of them.",
+    ),
+    number_option("--max-queue", Count(min=0), 256, "Requests that may wait; more get 429."),
+    number_option("--max-body-mib", Count(min=1), 16, "Larger requests get 413."),
+    number_option(
+        "--drain-timeout", FiniteRange(min=0), 30.0, "Seconds that running requests may take to finish at the end."
+    ),
+    click.option(
+        "--start-timeout",
+        type=FiniteRange(min=1),
+        help="Seconds that a start may show no progress, neither a line of log nor bytes read. Then its stacks are "
+        "logged, and it is tried once more with what the cause suggests [120 to 1800, by phase].",
+    ),
+    click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path),
+        envvar="QSERVE_STATE_DIR",
+        help="Where runs and logs are kept [~/.local/state/qserve].",
+    ),
+    number_option(
+        "--keep-runs-days",
+        FiniteRange(0, min_open=True),
+        90.0,
+        "Runs that ended longer ago are forgotten, with their logs.",
+    ),
+    number_option(
+        "--keep-runs-gib", FiniteRange(0.001), 1.0, "Above it the oldest runs' requests are forgotten first."
+    ),
+    number_option("--max-file-mib", Count(min=1), 200, "Of a file of requests: POST /v1/files."),
+    number_option(
+        "--keep-files-days", FiniteRange(0, min_open=True), 30.0, "Files and batches are forgotten after that."
+    ),
+    number_option("--keep-files-gib", FiniteRange(0.001), 10.0, "Of all files together; above it uploads are refused."),
+    click.option(
+        "--ready-file", type=click.Path(path_type=Path), help="Written when ready, for scripts: url, pid (JSON)."
+    ),
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning"]),
+        default="warning",
+        show_default=True,
+        help="`info` prints a line a request.",
+    ),
+    click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="`json`: one object a line on standard error, for log collectors; the screen's words, too.",
+    ),
+    click.option(
+        "--otlp-traces-endpoint",
+        help="Send a span per request to this OpenTelemetry collector: http://127.0.0.1:4318/v1/traces.",
+    ),
+    click.option("--engine-args", default="", help='Further flags of vLLM, as one string: "--seed 7 --enable-lora".'),
+    click.option(
+        "--load-format",
+        type=click.Choice(["auto", "dummy"]),
+        default="auto",
+        show_default=True,
+        help="`dummy`: random weights from the config alone, to size a model that is not on disk.",
+    ),
+    click.option(
+        "--strict", is_flag=True, help="End with status 5 where the chat model serves noise, in place of a warning."
+    ),
+    click.option(
+        "--verify-quant", is_flag=True, help="Measure what quantizing while loading costs (KL, top-1 agreement)."
+    ),
+)
+
+
+def service_options(function: Function) -> Function:
+    """Adds them to a command."""
+    for decorate in reversed(_OPTIONS):
+        function = decorate(function)
+    return function

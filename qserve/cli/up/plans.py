@@ -1,0 +1,80 @@
+"""From the flags of `qserve up` to what is hosted, on this machine or on the nodes of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qserve.cli.doctor.measured import measured_speed
+from qserve.cli.learning import with_learned
+from qserve.cli.options.deployment import deployment_of
+from qserve.cli.options.load import speed_request_of
+from qserve.cli.options.planning import request_of
+from qserve.cli.reward.options import settings_of
+from qserve.cli.up.checks import check_reads
+from qserve.cli.up.cluster import Cluster
+from qserve.cli.up.hosting import Wanted, what_to_host
+from qserve.core.hardware import Hardware
+from qserve.engine.vllm.counted_flags import with_counted_flags
+from qserve.planner.request import PlanRequest
+from qserve.supervisor import Hosted
+from qserve.supervisor.screen import Screen
+
+__all__ = ["planned_hosts"]
+
+
+def planned_hosts(
+    values: dict[str, Any], hardware: Hardware, cluster: Cluster | None, state: Path, configs: Path, screen: Screen
+) -> list[Hosted]:
+    """What `hardware` hosts; with a `cluster`, what one of its nodes does, each of which counts as the one that this
+    service runs on. `configs`: see `Wanted`.
+
+    Raises UsageError, ModelNotFound, BrokenCheckpoint or DoesNotFit, each with what would work.
+    """
+    gpu, wanted = values["gpu"], _wanted(values, configs)
+    # What was measured here says nothing about other machines.
+    is_new = values["no_learn"] or cluster is not None
+    request = with_counted_flags(request_of(values), values["engine_args"])
+    request = with_learned(request, state, values["model"], gpu, is_off=is_new)
+    known = partial(measured_speed, state, hardware=hardware, gpu=gpu, is_off=is_new)
+    here = wanted if cluster is None else cluster.wanted(wanted)
+
+    def planned(machine: Hardware, request: PlanRequest) -> list[Hosted]:
+        speed = speed_request_of(values)
+        hosted = what_to_host(here, machine, request, values["reward_quant"], screen, known, speed)
+        return [_as_asked(one, values) for one in hosted]
+
+    hosted = planned(hardware, request) if cluster is None else cluster.planned(planned, hardware, request)
+    check_reads(hosted[0], values["engine_args"], values["verify_quant"])
+    _hold_against_file(hosted, screen)
+    return hosted
+
+
+def _wanted(values: dict[str, Any], configs: Path) -> Wanted:
+    return Wanted(
+        values["model"], values["served_model_name"], values["reward"], values["served_reward_name"],
+        settings_of(values), values["load_format"], configs, values["reward_engine"], values["replicas"],
+        values["reward_replicas"],
+    )  # fmt: skip
+
+
+def _as_asked(hosted: Hosted, values: dict[str, Any]) -> Hosted:
+    """A chat model with what its engine is told beside the plan."""
+    if hosted.role != "chat":
+        return hosted
+    return replace(hosted, engine_args=values["engine_args"], verify_quant=values["verify_quant"])
+
+
+def _hold_against_file(hosted: Sequence[Hosted], screen: Screen) -> None:
+    """Say what the file of --config expected and these plans do not come to."""
+    deployment = deployment_of(click.get_current_context())
+    plans = {one.role: one.plan for one in hosted}
+    if deployment is None or "chat" not in plans:
+        return
+    for difference in deployment.expect.differences(plans["chat"], plans.get("reward")):
+        screen.note(f"· {deployment.path.name}: {difference}")
