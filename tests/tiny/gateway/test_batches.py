@@ -6,7 +6,6 @@ import http.client
 import itertools
 import json
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -313,28 +312,3 @@ def test_the_command(gateways, tmp_path):
     assert "line 2: the custom_id 'q-0'" in said(str(questions), status=2)[1]
     questions.write_bytes(b"x")
     assert "the first line of" in said(str(questions), status=2)[1]
-
-
-def test_what_goes_wrong_with_the_command(gateways, tmp_path):
-    questions = tmp_path / "questions.jsonl"
-    questions.write_bytes(lines_of(2))
-
-    def said(*arguments, status, url=gateways.url, key=KEYS[0]):
-        qserve = (str(Path(sys.executable).with_name("qserve")), "batch", "--url", url, "--api-key", key)
-        done = subprocess.run([*qserve, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        assert done.returncode == status and "Traceback" not in done.stderr, done.stdout + done.stderr
-        return " ".join(done.stderr.split())
-
-    assert "401" in (wrong := said(str(questions), status=2, key="sk-wrong")) and "with --api-key or" in wrong
-    assert "can't be sent" in said(str(questions), status=2, key="sk-\u2603")
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # bound, and nobody listens
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        assert "is `qserve up` running there?" in said(str(questions), status=1, url=url)
-    assert "there is no folder" in said(str(questions), "--output", str(tmp_path / "none" / "x"), status=2)
-    assert "there is no file" in said(str(tmp_path / "none.jsonl"), status=2)
-    unknown = lines_of(1).replace(b'"fake"', b'"other"')
-    questions.write_bytes(unknown)
-    assert "the model 'other' is not served here; there is 'fake'" in said(str(questions), status=2)
-    questions.write_bytes(lines_of(2) + b" " * (64 << 20))
-    assert "401" in said(str(questions), status=2, key="sk-wrong"), "before 64 MiB are sent"

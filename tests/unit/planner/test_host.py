@@ -14,7 +14,7 @@ from qserve.core.hardware import Hardware, parse_gpu
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan
 from qserve.planner.engines.transformers.constants import TORCH_WITH_CUDA
-from qserve.planner.memory.host import GATEWAY, LARGE_BODIES, WEB_UI, with_host
+from qserve.planner.memory.host import GATEWAY, LARGE_BODIES, RAY_DRIVER, WEB_UI, with_host
 from qserve.planner.replicas.parts import share_out
 from qserve.planner.request import PlanRequest
 from qserve.planner.share import make_shared_plan
@@ -34,6 +34,13 @@ def test_models_on_a_cpu_have_that_much_less() -> None:
     assert beside.used_by_others_bytes - bare.used_by_others_bytes == all_of_it
     (without_ui,) = plan_on(with_host(MACHINE, has_ui=False)).devices
     assert beside.used_by_others_bytes - without_ui.used_by_others_bytes == WEB_UI.num_bytes
+
+
+def test_a_driver_of_a_cluster_holds_ray_as_well() -> None:
+    (gateway, *others), (with_ray, *same) = with_host(MACHINE).host, with_host(MACHINE, is_driver=True).host
+    assert with_ray.name == gateway.name and others == same, "it is the same process"
+    assert with_ray.num_bytes - gateway.num_bytes == RAY_DRIVER.num_bytes
+    assert gateway.source in with_ray.source and RAY_DRIVER.source in with_ray.source
 
 
 def test_two_models_on_one_cpu_have_it_beside_them_once() -> None:

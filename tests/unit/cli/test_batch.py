@@ -1,0 +1,97 @@
+"""What goes wrong with `qserve batch`: one sentence and a status, from a gateway that keeps files and has no worker."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+from click.testing import CliRunner
+
+from qserve.cli.batch.command import command
+from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
+from qserve.errors import QserveError, UsageError
+from qserve.gateway.app import build_gateway
+from qserve.gateway.http.server import BoundedServer, build_server
+from qserve.gateway.settings import GatewaySettings
+
+KEY = "sk-client-77aa"
+LIMIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("b")
+    worker = WorkerEndpoint("chat", ("served",), UnixAddress(folder / "s"), "wk", 4, 512, state=WorkerState.READY)
+
+    async def serve() -> None:
+        server = build_server(
+            build_gateway(GatewaySettings(keys=(KEY,)), [worker], files=folder / "files"), "127.0.0.1", 0, 1
+        )
+        servers.append(server)
+        await server.serve()
+
+    servers: list[BoundedServer] = []
+    thread = threading.Thread(target=lambda: uvloop.run(serve()))
+    thread.start()
+    while not servers or not servers[0].started:
+        assert thread.is_alive(), "the gateway did not start"
+        thread.join(0.01)
+    yield f"http://127.0.0.1:{servers[0].servers[0].sockets[0].getsockname()[1]}"
+    servers[0].should_exit = True
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    body = {"model": "other", "messages": [{"role": "user", "content": "1+1?"}]}
+    line = {"custom_id": "q", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    file = tmp_path / "questions.jsonl"
+    file.write_text(json.dumps(line) + "\n")
+    return file
+
+
+def refused(*arguments: str | Path) -> QserveError:
+    result = CliRunner().invoke(command, list(map(str, arguments)))
+    assert isinstance(result.exception, QserveError), result.output
+    return result.exception
+
+
+def test_a_wrong_key_is_told_before_the_file_is_sent(url: str, questions: Path) -> None:
+    """A server that refuses 64 MiB closes the connection, and the client would see a broken pipe."""
+    with questions.open("ab") as file:
+        file.truncate(64 << 20)
+    error = refused(questions, "--url", url, "--api-key", "sk-wrong")
+    assert isinstance(error, UsageError)
+    assert "/v1/files?limit=1 answered 401" in str(error) and "with --api-key or in QSERVE_API_KEY" in str(error)
+
+
+def test_a_key_that_no_header_holds(url: str, questions: Path) -> None:
+    assert "can't be sent" in str(refused(questions, "--url", url, "--api-key", "sk-\u2603"))
+
+
+def test_a_model_that_is_not_served(url: str, questions: Path) -> None:
+    error = refused(questions, "--url", url, "--api-key", KEY)
+    assert isinstance(error, UsageError)
+    assert "line 1: the model 'other' is not served here; there is 'served'" in str(error)
+
+
+def test_a_service_that_is_not_there(questions: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        error = refused(questions, "--url", f"http://127.0.0.1:{closed.getsockname()[1]}")
+    assert "is `qserve up` running there?" in str(error) and error.exit_status == 1
+
+
+def test_results_that_could_not_be_written(url: str, questions: Path, tmp_path: Path) -> None:
+    error = refused(questions, "--url", url, "--api-key", KEY, "--output", tmp_path / "none" / "x")
+    assert "there is no folder" in str(error)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert "it holds a request a line" in str(refused(tmp_path / "none.jsonl"))
