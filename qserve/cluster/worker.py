@@ -27,7 +27,7 @@ from qserve.planner.plan import Plan
 from qserve.runs.private import open_private
 from qserve.supervisor.asking import Asking
 from qserve.supervisor.hosted import Hosted
-from qserve.supervisor.restarts import Restarts, WorkerEvents
+from qserve.supervisor.liveness.restarts import Restarts, WorkerEvents
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
 
 __all__ = ["RayWorker"]

@@ -18,8 +18,8 @@ from qserve.planner.replicas import num_engines
 from qserve.reward.judges.served import ServedChat
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.latency import LatencyWatch
+from qserve.supervisor.liveness.restarts import WorkerEvents
 from qserve.supervisor.record import RunRecord
-from qserve.supervisor.restarts import WorkerEvents
 from qserve.supervisor.runner import Worker
 from qserve.supervisor.screen import Screen
 from qserve.supervisor.worker import ANY, CPU, SupervisedWorker

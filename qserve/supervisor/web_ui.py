@@ -20,8 +20,8 @@ from qserve.errors import MissingExtra, QserveError
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.web import UiEndpoint
 from qserve.packages import install_command
+from qserve.supervisor.liveness.restarts import WorkerEvents
 from qserve.supervisor.record import RunRecord
-from qserve.supervisor.restarts import WorkerEvents
 from qserve.supervisor.worker import SupervisedWorker
 from qserve.ui.settings import UISettings
 

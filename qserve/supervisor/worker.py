@@ -18,9 +18,9 @@ from qserve.supervisor.asking import Asking
 from qserve.supervisor.child import Child
 from qserve.supervisor.liveness import activity, stacks
 from qserve.supervisor.liveness.health import until_hung, until_sick
+from qserve.supervisor.liveness.phases import Phases
+from qserve.supervisor.liveness.restarts import FIRST_PAUSE_S, Restarts, WorkerEvents
 from qserve.supervisor.liveness.start_watch import StartStuck, StartWatch
-from qserve.supervisor.phases import Phases
-from qserve.supervisor.restarts import FIRST_PAUSE_S, Restarts, WorkerEvents
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
 
 __all__ = ["ANY", "CPU", "SupervisedWorker"]

@@ -1,1 +1,1 @@
-"""Whether a worker lives: signs of work, hangs while it starts or serves, and its threads' stacks when it was ended."""
+"""Whether a worker lives, and how it comes back: the phases of its start, signs of work, hangs, stacks, restarts."""

@@ -22,8 +22,8 @@ from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
 from qserve.errors import DoesNotFit, WorkerFailed
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
-from qserve.supervisor import restarts
 from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.liveness import restarts
 from qserve.units import GIB
 
 LIMIT_S = 30.0

@@ -10,7 +10,7 @@ import pytest
 from qserve.engine.base import WorkerState
 from qserve.errors import WorkerFailed
 from qserve.planner import Plan
-from qserve.supervisor import restarts
+from qserve.supervisor.liveness import restarts
 from qserve.supervisor.replicas import RollingRestart, _sharing, start_all, watch_all
 from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
 from tests.unit.supervisor.test_supervised_worker import LIVES, Script, plan, until, worker
