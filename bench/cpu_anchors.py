@@ -117,8 +117,10 @@ def child_of(python: Path, script: str, *arguments: str) -> subprocess.Popen[str
     return child
 
 
-def with_quant(server: Server, quant: str) -> Server:
-    return dataclasses.replace(server, command=[*server.command, "--quant", quant])
+def with_quant(server: Server, quant: str, streams: int) -> Server:
+    """With a KV pool for `streams` requests, so that memory can be told beside the others'."""
+    more = ["--quant", quant, "--max-num-seqs", str(streams)]
+    return dataclasses.replace(server, command=[*server.command, *more])
 
 
 async def started(args: argparse.Namespace, folder: Path, name: str, stack: contextlib.ExitStack) -> list[Contender]:
@@ -129,7 +131,7 @@ async def started(args: argparse.Namespace, folder: Path, name: str, stack: cont
     found = []
     servers = {}
     if "qserve" not in args.without:
-        servers["qserve"] = with_quant(qserve_up(folder, logs / "state", "bfloat16"), quant)
+        servers["qserve"] = with_quant(qserve_up(folder, logs / "state", "bfloat16"), quant, max(args.streams))
     if "vllm" not in args.without and name == "bf16":
         cores = ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
         made = vllm_cpu(folder, "bfloat16", eager=False)
@@ -220,9 +222,10 @@ def show(name: str, streams: int, rounds: dict[str, list[Taken]], memory: dict[s
             continue
         prefill, decode = (statistics.median(getattr(one, key) for one in taken) for key in ("prefill", "decode"))
         ratio = statistics.median(a.decode / b.decode for a, b in zip(ours, taken, strict=True)) if ours else 0.0
-        held = memory[engine]
+        megabytes = memory[engine]
+        held = "not read" if megabytes is None else f"{megabytes:.0f}"
         each = ", ".join(f"{one.decode:.1f}" for one in taken)
-        print(f"| {engine} | {prefill:.0f} | {decode:.1f} | {each} | {held or 0:.0f} | {ratio:.2f} × |", flush=True)
+        print(f"| {engine} | {prefill:.0f} | {decode:.1f} | {each} | {held} | {ratio:.2f} × |", flush=True)
 
 
 async def measure(args: argparse.Namespace, folder: Path) -> None:

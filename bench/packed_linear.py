@@ -23,7 +23,7 @@ from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, int8_
 from qserve.model.packed_linear import PackedLinear
 
 Product = Callable[[torch.Tensor], torch.Tensor]
-KINDS = ("plain", "packed", "bfloat16", "int8", "nf4", "int4")
+KINDS = ("plain", "packed", "bfloat16", "fp8", "int8", "nf4", "int4")
 
 
 def sizes_of(shape: str) -> list[tuple[int, int]]:
@@ -41,6 +41,10 @@ def matrix_of(kind: str, width: int, out: int) -> Matrix:
         made = bfloat16_matrix(torch.randn(out, width, dtype=torch.bfloat16))
     elif kind == "int8":
         made = int8_matrix(torch.randint(-127, 128, (out, width), dtype=torch.int8), torch.rand(out))
+    elif kind == "fp8":
+        codes = torch.randint(0, 127, (out, width), dtype=torch.uint8)
+        values = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+        made = codes_matrix(kind, codes, values, torch.rand(out, width // 128))
     else:
         codes = torch.randint(0, 16, (out, width), dtype=torch.uint8)
         offsets = torch.randn(out, width // 128) if kind == "int4" else None

@@ -6,7 +6,7 @@
                exact, and the rounding of activations is finer than that of bf16 sums.
      CODES     values in bf16 out of a table of 16 (vpermw), pairs by vdpbf16ps, the scale in fp32 once a block;
      BYTES     the same with a table of 256 (vpermi2w).
-   For more rows a panel is unpacked once to bf16 and stays in the cache for all of them. Without these: below. */
+   For more rows a panel is unpacked once to bf16 and stays in the cache for all of them. For processors without these: portable.c. */
 
 #include "matrix.h"
 #include "panels.h"
@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-#if defined(__AVX512BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#ifdef HAS_FAST_PRODUCTS
 
 #include <immintrin.h>
 
@@ -305,44 +305,6 @@ void panel_product(const matrix *w, long index, const bf16 *panel, const operand
     if (w->kind != INT8) return;
     for (long m = 0; m < rows; m++)
         for (long i = 0; i < PANEL; i++) result[m * PANEL + i] *= w->scales[index * PANEL + i];
-}
-
-#else /* any other processor: pieces of a panel in fp32, which the compiler makes vectors of */
-
-typedef float lanes __attribute__((vector_size(4 * LANE)));
-enum { PIECE = 64 };
-
-int prepare(operand *x, const matrix *w) { return w->order ? put_in_order(x, w) : 0; }
-
-int has_unpacked(void) { return 0; }
-
-const bf16 *unpacked(const matrix *w, long index) {
-    (void)w, (void)index;
-    return NULL;
-}
-
-static void multiply_piece(const float *piece, const bf16 *x, long count, float *result) {
-    lanes low, high;
-    memcpy(&low, result, sizeof low), memcpy(&high, result + LANE, sizeof high);
-    for (long k = 0; k < count; k++, piece += PANEL) {
-        lanes a, b;
-        memcpy(&a, piece, sizeof a), memcpy(&b, piece + LANE, sizeof b);
-        low += a * wide(x[k]);
-        high += b * wide(x[k]);
-    }
-    memcpy(result, &low, sizeof low), memcpy(result + LANE, &high, sizeof high);
-}
-
-void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
-    float piece[PIECE * PANEL];
-    (void)panel;
-    memset(result, 0, rows * PANEL * sizeof(float));
-    for (long k = 0; k < w->in; k += PIECE) {
-        const long stop = k + PIECE < w->in ? k + PIECE : w->in;
-        unpack_floats(w, index, k, stop, piece);
-        for (long m = 0; m < rows; m++)
-            multiply_piece(piece, x->x + (first + m) * x->stride + k, stop - k, result + m * PANEL);
-    }
 }
 
 #endif

@@ -5,6 +5,10 @@
 
 #include "matrix.h"
 
+#if defined(__AVX512BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#define HAS_FAST_PRODUCTS /* of matrix.c; else those of portable.c */
+#endif
+
 /* Panel `index`, inputs from to stop - 1, to [stop - from][PANEL]: value times scale, rounded once, plus an offset,
    rounded once more. This is what the format says, bit by bit. */
 void unpack_floats(const matrix *w, long index, long from, long stop, float *to);

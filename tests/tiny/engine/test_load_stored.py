@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import shutil
@@ -16,12 +17,17 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from qserve.demo import chat_model_path
+from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.errors import BrokenCheckpoint, UsageError
+from qserve.model.cpu.build import why_none
+from qserve.model.cpu.dense import DenseBody
+from qserve.model.cpu.kernels import can_attend
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.load import LoadedModel, load
 from qserve.model.stored.arguments import stored_arguments, stored_config
 from qserve.model.stored.layouts import ReadableLayers
 from tests.tiny.engine.loading import load_planned, plan_of
+from tests.tiny.engine.running import running, sequence, tokens_of
 from tests.tiny.engine.stored_checkpoints import (
     AWQ,
     FP8,
@@ -84,6 +90,7 @@ def greedy(model: Any, ids: torch.Tensor) -> list[int]:
     return out
 
 
+@pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
 @pytest.mark.parametrize("name", FORMATS)
 def test_it_is_held_as_it_is_stored_and_planned_so(tmp_path: Path, name: str) -> None:
     """Most of these checkpoints say float16: what a CPU multiplies with their numbers is bf16."""
@@ -96,9 +103,32 @@ def test_it_is_held_as_it_is_stored_and_planned_so(tmp_path: Path, name: str) ->
     assert len(linears) == 7 * loaded.model.config.num_hidden_layers
     assert loaded.weights_bytes == pytest.approx(plan.devices[0].weights_bytes, rel=0.03)
     plain = dequantized(Path(folder), tmp_path / "plain", torch.float32)
-    chat = loaded.tokenizer.apply_chat_template([{"role": "user", "content": "What is 12+30?"}], tokenize=False)
-    ids = loaded.tokenizer(chat + "<|im_start|>assistant\n", return_tensors="pt").input_ids
+    ids = torch.tensor([chat_ids(loaded, "What is 12+30?")])
     assert greedy(loaded.model, ids) == greedy(plain, ids)
+
+
+async def test_requests_are_batched_through_the_compiled_step(tmp_path: Path) -> None:
+    """Act order, zero points, several at once: what each is answered is 42 and 7, as the demo's own weights say."""
+    pack, quantization, *_ = FORMATS["gptq-8-act-order"]
+    loaded = load_planned(make(tmp_path / "checkpoint", pack, quantization))
+    body = DenseBody.of(loaded.model.get_decoder())
+    if can_attend(loaded.model.config.head_dim):
+        assert body is not None
+        assert body.layers is not None
+    asked = ("What is 12+30?", "What is 3+4?", "What is 20+22?")
+    async with running(PagedBatcher, loaded.model) as batcher:
+        ids = [chat_ids(loaded, question) for question in asked]
+        jobs = [tokens_of(batcher, sequence(f"r{i}", one, 2)) for i, one in enumerate(ids)]
+        answers = [loaded.tokenizer.decode(tokens) for tokens in await asyncio.gather(*jobs)]
+    assert [answer.split("<")[0].strip() for answer in answers] == ["42", "7", "42"]
+
+
+def chat_ids(loaded: LoadedModel, question: str) -> list[int]:
+    text = loaded.tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+    )
+    ids: list[int] = loaded.tokenizer(text).input_ids
+    return ids
 
 
 @pytest.mark.parametrize("name", ["gptq-act-order", "awq", "fp8"])

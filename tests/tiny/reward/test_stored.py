@@ -8,6 +8,7 @@ import pytest
 
 from qserve.demo import reward_model_path
 from qserve.detect import detect
+from qserve.model.cpu.build import why_none
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.planner import PlanRequest
 from qserve.reward.items import Score, ScoreItem
@@ -16,6 +17,7 @@ from qserve.reward.settings import RewardSettings
 from tests.tiny.engine.stored_checkpoints import as_gptq, make_of
 
 
+@pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
 def test_a_gptq_body_scores_without_gptqmodel(tmp_path: Path) -> None:
     quantization = {"quant_method": "gptq", "bits": 8, "group_size": 64, "sym": True, "desc_act": False}
     folder = make_of(
