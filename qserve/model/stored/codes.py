@@ -65,19 +65,19 @@ def gptq_codes(parts: Parts, has_low_zeros: bool) -> Codes:
     `has_low_zeros`: zero points are stored one too low, as a word of 32 bits (the first format, `checkpoint_format`
     gptq); in gptq_v2 they are stored as they are.
     """
-    g_idx, scales = parts["g_idx"], parts["scales"].float().T
+    g_idx, scales = parts["g_idx"], parts["scales"].float().mT
     width = len(g_idx)
     bits = _WORD_BITS * len(parts["qweight"]) // width
-    codes = _unpacked(parts["qweight"].T, bits)[:, :width]
+    codes = _unpacked(parts["qweight"].mT, bits)[:, :width]
     words = parts["qzeros"] + _ones(bits) if has_low_zeros else parts["qzeros"]
-    zeros = _unpacked(words, bits)[:, : len(scales)].T
+    zeros = _unpacked(words, bits)[:, : len(scales)].mT
     return _integers(codes, bits, scales, zeros, g_idx)
 
 
 def awq_codes(parts: Parts) -> Codes:
     """qweight int32 [in, out / 8], qzeros [groups, out / 8], scales [groups, out], with no zeros off by one."""
-    codes, zeros = (_unpacked_awq(parts[name]).T for name in ("qweight", "qzeros"))
-    return _integers(codes, 4, parts["scales"].float().T, zeros)
+    codes, zeros = (_unpacked_awq(parts[name]).mT for name in ("qweight", "qzeros"))
+    return _integers(codes, 4, parts["scales"].float().mT, zeros)
 
 
 def packed_codes(parts: Parts) -> Codes:
@@ -90,7 +90,7 @@ def packed_codes(parts: Parts) -> Codes:
     bits = 4 if words.shape[1] == math.ceil(width / 8) else 8
     scales = parts["weight_scale"].float()
     scales = scales.reshape(-1, 1) if scales.dim() < 2 else scales
-    zeros = _unpacked(parts["weight_zero_point"].T, bits)[:, :out].T if "weight_zero_point" in parts else None
+    zeros = _unpacked(parts["weight_zero_point"].mT, bits)[:, :out].mT if "weight_zero_point" in parts else None
     return _integers(_unpacked(words, bits)[:, :width], bits, scales.expand(out, -1), zeros, parts.get("weight_g_idx"))
 
 

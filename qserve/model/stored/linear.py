@@ -31,6 +31,8 @@ class StoredLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self._name, self._codes, self._ends = name, layer.codes, tuple(layer.parts)
         for end, tensor in layer.parts.items():
+            if tensor.dtype not in _DTYPES:
+                raise BrokenCheckpoint(f"{name}.{end} is stored as {tensor.dtype}; known are {', '.join(_DTYPES)}")
             empty = torch.empty(tensor.shape, dtype=_DTYPES[tensor.dtype], device="meta")
             self.register_parameter(end, nn.Parameter(empty, requires_grad=False))
 
@@ -39,7 +41,9 @@ class StoredLinear(nn.Module):
         """The weight. Raises BrokenCheckpoint where the tensors are not of this layer's sizes."""
         try:
             codes = self._codes({end: getattr(self, end).data for end in self._ends})
-        except (RuntimeError, IndexError, KeyError, ZeroDivisionError) as error:
+        except BrokenCheckpoint as error:
+            raise BrokenCheckpoint(f"{self._name}: {error}") from error
+        except (RuntimeError, IndexError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise BrokenCheckpoint(f"{self._name}: its quantized tensors don't fit each other ({error})") from error
         if codes.codes.shape != (self.out_features, self.in_features):
             raise BrokenCheckpoint(

@@ -26,6 +26,7 @@ from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.load import LoadedModel, load
 from qserve.model.stored.arguments import stored_arguments, stored_config
 from qserve.model.stored.layouts import ReadableLayers
+from qserve.planner.plan import Plan
 from tests.tiny.engine.loading import load_planned, plan_of
 from tests.tiny.engine.running import running, sequence, tokens_of
 from tests.tiny.engine.stored_checkpoints import (
@@ -192,6 +193,23 @@ def test_packed_numbers_without_their_config(tmp_path: Path) -> None:
         load_planned(str(folder))
 
 
+def plan_on_a_card() -> Plan:
+    plan = plan_of("demo", "bf16")
+    return replace(plan, on_cpu=False, placement=replace(plan.placement, device_map="cuda:0"))
+
+
+@pytest.mark.parametrize("broken", ["qzeros", "scales", "g_idx", "weight"])
+def test_tensors_that_do_not_fit_each_other(tmp_path: Path, broken: str) -> None:
+    def pack(stem: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+        parts = as_gptq(stem, weight)
+        parts.pop(f"{stem}.{broken}", None)
+        return parts if broken != "weight" else {**parts, f"{stem}.qweight": parts[f"{stem}.qweight"][0]}
+
+    folder = make(tmp_path / "checkpoint", pack, GPTQ)
+    with pytest.raises(BrokenCheckpoint, match=r"_proj: (its quantized tensors don't fit|g_idx names)"):
+        load_planned(folder)
+
+
 def test_block_fp8_without_its_kernels_is_made_16_bit_while_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +222,7 @@ def test_block_fp8_without_its_kernels_is_made_16_bit_while_loading(
         return there["kernels"] or None if name == "kernels" else found(name, package)
 
     monkeypatch.setattr("qserve.model.stored.arguments.importlib.util.find_spec", find_spec)
-    plan = replace(plan_of("demo", "bf16"), on_cpu=False)
+    plan = plan_on_a_card()
     assert stored_arguments(folder, plan)["config"].quantization_config["dequantize"] is True
     there["kernels"] = True
     assert stored_arguments(folder, plan) == {}
