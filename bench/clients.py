@@ -1,9 +1,11 @@
 """Agent frameworks and SDKs, as they are, against a server that runs: which of them get what they ask for.
 
     python -m venv /tmp/clients
-    /tmp/clients/bin/pip install openai anthropic instructor langchain-openai litellm inspect-ai
+    /tmp/clients/bin/pip install openai anthropic instructor langchain-openai litellm mcp
     qserve up --model demo --port 8000 &
     /tmp/clients/bin/python bench/clients.py --url http://127.0.0.1:8000 --model demo
+
+inspect-ai wants a newer openai than litellm allows: it takes an environment of its own, and `--only inspect`.
 
 Each is asked for an object of a schema, a call of a tool, or an answer that is graded. What the content is worth is the
 model's affair; that it arrives as the framework's own object is the server's. Thoughts are off (`reasoning_effort`):
@@ -155,8 +157,8 @@ def inspect_tools(url: str, model: str, key: str) -> None:
     )
     with tempfile.TemporaryDirectory() as logs:
         (log,) = inspect_ai.eval(task, model=served, log_dir=logs, display="none")
-    assert log.status == "success", log.error
-    messages = log.samples[0].messages
+        assert log.status == "success", log.error
+        messages = log.samples[0].messages  # read from its file when they are asked for
     assert any(getattr(message, "tool_calls", None) for message in messages), "no tool was called"
     assert any(message.role == "tool" for message in messages), "no tool answered"
 
