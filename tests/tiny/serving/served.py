@@ -31,6 +31,7 @@ class Service:
     arguments: tuple[str, ...]
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = (str(QSERVE),)
     process: subprocess.Popen[str] = field(init=False, repr=False)
     lines: list[str] = field(default_factory=list, repr=False)
     url: str = ""
@@ -39,7 +40,7 @@ class Service:
         self.temporary = self.folder / "tmp"
         self.temporary.mkdir(parents=True, exist_ok=True)
         self.state = self.folder / "state"
-        command = [str(QSERVE), "up", *self.arguments]
+        command = [*self.program, "up", *self.arguments]
         if "--port" not in self.arguments:
             command += ["--port", "0"]
         if "--state-dir" not in self.arguments:

@@ -1,16 +1,38 @@
-"""The flags of the installed engine, asked for once."""
+"""One real vLLM for the whole folder: in 4 bit, by bitsandbytes' plugin, and refused once for its plan's cache."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
+import openai
 import pytest
 
-from qserve.engine.vllm.parser import FlagParser, installed_parser
+from tests.tiny.serving.served import Service
+from tests.tiny.serving.vllm_processes import NOT_COMPILED
 
 collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
 
+NAMES = ("demo", "another/name")
+MAX_MODEL_LEN = 2048
+FLAGS = (
+    "--model", "demo", "--engine", "vllm", "--quant", "4bit", "--enforce-eager", "--kv-cache-memory-bytes", "64MiB",
+    "--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", "8", "--max-num-batched-tokens", "512",
+    *(word for name in NAMES for word in ("--served-model-name", name)),
+)  # fmt: skip
+
 
 @pytest.fixture(scope="session")
-def parser() -> FlagParser:
-    return installed_parser()
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    program = (sys.executable, str(Path(__file__).with_name("overdrawn.py")))
+    one = Service(FLAGS, tmp_path_factory.mktemp("vllm-4bit"), NOT_COMPILED, program)
+    yield one.until_ready()
+    assert one.end() == 0, one.output
+
+
+@pytest.fixture(scope="session")
+def client(service: Service) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=120) as one:
+        yield one

@@ -6,41 +6,11 @@ What is said without the plugin: tests/unit/vllm/test_failures.py, from vLLM's o
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-
-import openai
-import pytest
 
 from tests.tiny.serving.served import Service
-from tests.tiny.serving.vllm_processes import NOT_COMPILED, kill_under_load
+from tests.tiny.vllm.conftest import NAMES
 
-NAMES = ("demo", "another/name")
 QUESTION = [{"role": "user", "content": "What is 12+30?"}]
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    flags = ("--engine", "vllm", "--max-model-len", "512", "--kv-cache-memory-bytes", "64MiB", "--enforce-eager")
-    one = Service(
-        (
-            "--model",
-            "demo",
-            "--quant",
-            "4bit",
-            *flags,
-            *(word for name in NAMES for word in ("--served-model-name", name)),
-        ),
-        tmp_path_factory.mktemp("vllm-4bit"),
-        NOT_COMPILED,
-    )
-    yield one.until_ready()
-    assert one.end() == 0, one.output
-
-
-@pytest.fixture(scope="module")
-def client(service: Service) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=120) as one:
-        yield one
 
 
 def test_nf4_answers_whole_and_streamed(client):
@@ -83,8 +53,3 @@ def test_nf4_holds_the_planned_cache(service: Service):
     (entry,) = service.get("/v1/qserve/memory").json()["data"]
     assert entry["planned"]["quant"]["scheme"] == "bnb-nf4"
     assert entry["memory"]["kv_cache_tokens"] == entry["planned"]["kv_cache_tokens"], entry
-
-
-async def test_a_killed_engine_is_heard_of(service: Service):
-    """The last one that asks: the server is restarting afterwards."""
-    await kill_under_load(service, "engine", num_streams=4, num_tokens=450)

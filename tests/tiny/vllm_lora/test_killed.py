@@ -2,7 +2,7 @@
 
 The engine's process: tests/tiny/vllm; qserve itself: tests/tiny/vllm_served; the API server's: what the guard then does
 is tests/unit/engine/test_guard.py. That a worker comes back: tests/tiny/serving/test_worker_faults.py, and that vLLM is
-started anew in its place: tests/tiny/vllm/test_retry.py.
+started anew in its place: tests/tiny/vllm/test_restart.py.
 """
 
 from __future__ import annotations
