@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ settings.load_profile("qserve")
 # What one process runs in one go, since it shares a server or made checkpoints; elsewhere that is a file.
 _TOGETHER = {
     "tests/browser/": "browser",
+    "tests/tiny/vllm/": "vllm in 4 bit",
     "tests/tiny/vllm_served/": "vllm served",
     "tests/tiny/vllm_lora/": "vllm with LoRA",
     **{
@@ -47,6 +51,22 @@ _REAL_PROCESSES = ("tests/browser/", "tests/tiny/")
 def pytest_configure(config: pytest.Config) -> None:
     """The summary names the dearest files."""
     config.pluginmanager.register(Costs())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What importing and collecting leave is no garbage: nobody walks these millions of objects again.
+
+    Whatever collects garbage on purpose, each stage of a load and each model that is loaded, would, for a second.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)  # libraries look for leaks at the end
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,10 +1,12 @@
-"""What a process was started with, asked of one that may have ended since it was listed."""
+"""Processes of tests: what one was started with, asked of one that may have ended since; and one that starts sooner."""
 
 from __future__ import annotations
 
+import sys
+
 import psutil
 
-__all__ = ["environment", "words"]
+__all__ = ["environment", "python_for", "words"]
 
 
 def words(process: psutil.Process) -> list[str]:
@@ -21,3 +23,11 @@ def environment(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except psutil.Error:
         return {}
+
+
+def python_for(code: str) -> list[str]:
+    """The command of a Python for `code`, which trains: without what transformers and TRL would import for nothing.
+
+    That is scikit-learn and vLLM, with several seconds of imports of their own.
+    """
+    return [sys.executable, "-c", f"import sys; sys.modules['sklearn'] = sys.modules['vllm'] = None; {code}"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,9 @@ from tests.tiny.engine.running import running
 
 
 @pytest.fixture(scope="session", autouse=True)
-def as_in_a_worker() -> Iterator[None]:
-    """One thread: the models are so small that more would only wait for each other, and for whatever else runs here.
-
-    And what importing left is no garbage, as in the worker after loading: each failure collects what it held, which
-    would walk a million objects.
-    """
+def as_in_a_worker() -> None:
+    """One thread: the models are so small that more would only wait for each other, and for whatever else runs here."""
     torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

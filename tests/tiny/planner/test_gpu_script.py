@@ -24,7 +24,7 @@ def guarded(name, globals=None, locals=None, fromlist=(), level=0):
     return original(name, globals, locals, fromlist, level)
 
 builtins.__import__ = guarded
-for name in ("pynvml", "click", "pydantic", "starlette", "uvicorn", "uvloop", "rich", "aiohttp", "vllm"):
+for name in ("pynvml", "click", "pydantic", "starlette", "uvicorn", "uvloop", "rich", "aiohttp", "vllm", "sklearn"):
     sys.modules[name] = None
 """
 

@@ -1,6 +1,6 @@
 """A trainer: one step of TRL's GRPO on the demo chat model, rewarded by the host at each URL.
 
-    python -m tests.tiny.reward.grpo_step KEY FOLDER URL…
+    python -c "import tests.tiny.reward.grpo_step" KEY FOLDER URL…
 
 The last line that it prints is JSON: `{"conversations", "rewards": [of the first URL, …], "logged"}`; `logged` is the
 mean of the sums.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import python_for
 from tests.tiny.reward.conftest import Opener
 from tests.tiny.reward.host import KEY, MODEL, Host, RecipeHost
 from tests.tiny.reward.plain_transformers import Plain
@@ -111,7 +111,7 @@ def test_a_step_of_grpo_is_rewarded_by_a_model_and_a_judge(
 ) -> None:
     model, judge = Host(opened(KIND, truncate="right")), judged(POINTWISE, max_unparsable=1, if_unparsable=0)
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.tiny.reward.grpo_step", KEY, str(tmp_path), model.url, judge.url]
+    command = [*python_for("import tests.tiny.reward.grpo_step"), KEY, str(tmp_path), model.url, judge.url]
     try:
         done = subprocess.run(
             command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=180

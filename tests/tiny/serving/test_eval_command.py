@@ -1,4 +1,8 @@
-"""`qserve eval` as a user runs it, against the served demo in float32: kept, interrupted, and with its own server."""
+"""`qserve eval` as a user runs it, against the served demo in float32: kept, interrupted, and with its own server.
+
+The one that is interrupted is a process from its start; the others are forks of one that has imported lm-eval and
+torch, which is most of what each of them would compute.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from qserve.errors import QserveError
 from qserve.evaluation.comparison.diff import compare
 from qserve.evaluation.results import EvalResult
 from qserve.runs import RunStore
+from tests.forked import EVAL, commands
 from tests.tiny.serving.held_up import HeldUp
 from tests.tiny.serving.served import START_LIMIT_S, Service, until
 
@@ -37,18 +42,27 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "datasets")}
 
 
-def said(folder: Path, *arguments: str, status: int = 0) -> str:
-    done = subprocess.run(
-        command(*arguments), env=environment(folder), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert done.returncode == status, done.stdout
-    assert "Traceback" not in done.stdout
-    return done.stdout
+Said = Callable[..., str]
 
 
-def evaluated(folder: Path, name: str, *arguments: str) -> tuple[EvalResult, str]:
+@pytest.fixture(scope="module")
+def said(folder: Path) -> Iterator[Said]:
+    """`said("eval", …)`: what a command says that ends well."""
+    given = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "datasets")}
+    with commands(folder, START_LIMIT_S, imports=EVAL, with_output=True, **given) as called:
+
+        def of(*arguments: str) -> str:
+            status, text = called(*arguments)
+            assert status == 0, text
+            assert "Traceback" not in text
+            return text
+
+        yield of
+
+
+def evaluated(said: Said, folder: Path, name: str, *arguments: str) -> tuple[EvalResult, str]:
     text = said(
-        folder, "eval", "--suite", "offline", "--limit", str(LIMIT), "--state-dir", str(folder / "state"),
+        "eval", "--suite", "offline", "--limit", str(LIMIT), "--state-dir", str(folder / "state"),
         "--out", str(folder / name), *arguments,
     )  # fmt: skip
     return EvalResult.load(folder / name), text
@@ -71,8 +85,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def first(service: Service, folder: Path) -> tuple[EvalResult, str]:
-    return evaluated(folder, "first", "--url", service.url)
+def first(service: Service, folder: Path, said: Said) -> tuple[EvalResult, str]:
+    return evaluated(said, folder, "first", "--url", service.url)
 
 
 @pytest.fixture
@@ -107,7 +121,7 @@ def heed_ctrl_c() -> None:
 
 
 def test_interrupted_in_the_middle_it_goes_on(
-    first: tuple[EvalResult, str], service: Service, held_up: HeldUp, folder: Path
+    first: tuple[EvalResult, str], service: Service, held_up: HeldUp, folder: Path, said: Said
 ) -> None:
     state = folder / "interrupted"
     arguments = ("eval", "--suite", "offline", "--limit", str(LIMIT), "--state-dir", str(state))
@@ -125,12 +139,12 @@ def test_interrupted_in_the_middle_it_goes_on(
     assert process.returncode == 130, output
     assert "the same command goes on" in output and "Traceback" not in output
     num_kept = kept(state)
-    text = said(folder, *arguments, "--url", service.url, "--out", str(folder / "resumed"))
+    text = said(*arguments, "--url", service.url, "--out", str(folder / "resumed"))
     assert f"going on: {num_kept} answers" in text
     resumed = EvalResult.load(folder / "resumed")
     assert resumed.about["num_answers_kept"] == num_kept
     assert_same(resumed, first[0])
-    shown = said(folder, "eval", "diff", str(folder / "first"), str(folder / "resumed"))
+    shown = said("eval", "diff", str(folder / "first"), str(folder / "resumed"))
     assert shown.count(" 0 flipped") == 2 and shown.count("scores differ by") == 2, shown
     assert kept(state) == 0  # a finished evaluation leaves no answers behind: the next one asks anew
 
@@ -146,9 +160,9 @@ def kept(state: Path) -> int:
     return 0
 
 
-def test_a_server_of_its_own_is_planned_for_it_and_ends_with_it(folder: Path) -> None:
+def test_a_server_of_its_own_is_planned_for_it_and_ends_with_it(folder: Path, said: Said) -> None:
     result, text = evaluated(
-        folder, "own", "--model", "demo", "--tasks", "qserve_demo_choice", "--up-args", "--dtype float32"
+        said, folder, "own", "--model", "demo", "--tasks", "qserve_demo_choice", "--up-args", "--dtype float32"
     )
     assert "ready after" in text
     run = RunStore.open(folder / "state" / "qserve").run(result.about["run"])

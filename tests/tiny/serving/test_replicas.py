@@ -1,4 +1,4 @@
-"""Three real replicas of the demo behind two gateway processes; one replica is killed under streams."""
+"""Two real replicas of the demo behind two gateway processes; one replica is killed under streams."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from tests.tiny.serving.served import Service
 
-NAMES = ("chat-0", "chat-1", "chat-2")
+NAMES = ("chat-0", "chat-1")
 QUESTIONS = [f"What is {at}+{at + 1}?" for at in range(9)]
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     arguments = (
-        "--model", "demo", "--dtype", "float32", "--replicas", "3", "--max-num-seqs", "8", "--no-ui",
+        "--model", "demo", "--dtype", "float32", "--replicas", "2", "--max-num-seqs", "8", "--no-ui",
         "--gateway-processes", "2",
     )  # fmt: skip
     one = Service(arguments, tmp_path_factory.mktemp("replicas"))
@@ -84,7 +84,7 @@ async def test_one_is_killed_under_streams_and_the_others_do_not_notice(service:
 def test_every_replica_has_its_entry_and_its_line(service: Service) -> None:
     report = httpx.get(f"{service.url}/v1/qserve/report").json()["data"]
     assert [(one["worker"], one["role"]) for one in report] == [(name, "chat") for name in NAMES]
-    assert [one["num_restarts"] for one in report] == [0, 1, 0]
+    assert [one["num_restarts"] for one in report] == [0, 1]
     assert all(one["memory"]["resident_bytes"] for one in report if one["worker"] != "chat-1")
     for name in NAMES:
         assert len([line for line in service.lines if line.startswith(f"{name} ")]) == 1

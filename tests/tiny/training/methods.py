@@ -1,6 +1,6 @@
 """Every method once, on the demo chat model, in one process: importing TRL costs more than all of them.
 
-    python methods.py FOLDER
+    python -c "from tests.tiny.training.methods import main; main()" FOLDER
 
 Below FOLDER lies each run under its name; what a run ended with, where it failed, is in FOLDER/failures.json.
 """
@@ -154,7 +154,3 @@ def main() -> None:
     trained(replace(full))  # goes on from step 2
     trained(replace(full))  # has nothing left to do
     (FOLDER / "failures.json").write_text(json.dumps(failures))
-
-
-if __name__ == "__main__":  # the rules' process is spawned, and imports this file
-    main()

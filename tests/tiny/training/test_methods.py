@@ -32,8 +32,10 @@ from qserve.training.process import callbacks
 from qserve.training.process.events import EventLog
 from qserve.training.process.memory import PeakMemory
 from qserve.training.process.saving import save_model
+from tests.processes import python_for
 from tests.tiny.serving.served import Service
 
+ROOT = Path(__file__).parents[3]
 METHODS_LIMIT_S, LIMIT_S = 280, 140
 METHODS = ("reward", "reward-lora", "reward-head", "sft", "lora", "qlora", "lora-int8", "lora-fp16", "dpo", "grpo")
 
@@ -56,11 +58,12 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("methods")
-    command = [sys.executable, str(Path(__file__).with_name("methods.py")), str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # No file as its main module: the process that the rules are computed in would import that, and torch with it.
+    command = [*python_for("from tests.tiny.training.methods import main; main()"), str(folder)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=METHODS_LIMIT_S, check=False, env=environment
-    )
+        command, capture_output=True, text=True, timeout=METHODS_LIMIT_S, check=False, cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return Runs(folder)
 
