@@ -23,9 +23,9 @@ WEB_UI = HostProcess(
     "resident memory of Gradio's process: 195 MiB when it is ready, 212 after all pages were used (bench/ui.py)",
 )  # fmt: skip
 RAY_DRIVER = HostProcess(
-    "gateway", 100 * MIB, 49 * MIB, 140 * MIB,
-    "Ray in the process of `qserve up --ray`: 49 MiB for `import ray` (2.60, resident); what a driver of a cluster "
-    "takes beside that is an estimate",
+    "gateway", 95 * MIB, 85 * MIB, 105 * MIB,
+    "Ray 2.60 in the process of `qserve up --ray`: 100 MB of a driver with three nodes (docs/results/scale.md), 49 MiB "
+    "of them `import ray`",
 )  # fmt: skip
 
 
