@@ -48,6 +48,8 @@ class Joined:
         self.stopped = asyncio.Event()
         self._channel = Channel(self._hear, lost)
         self._told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._early: list[tuple[Channel, int, str, list[Any]]] | None = []
+        """What came before there was a gateway, which is made of what `begin` told; None once there is one."""
         self._metrics = GatewayMetrics()
         self._upstreams: list[Upstream] = []
         self._roles: list[RemoteReplicas] = []
@@ -82,6 +84,9 @@ class Joined:
                 FileBounds(**told["file_bounds"]), shared,
             )
         )  # fmt: skip
+        early, self._early = self._early or [], None
+        for message in early:
+            self._hear(*message)
         return self._in_flight
 
     def serves(self) -> None:
@@ -127,7 +132,11 @@ class Joined:
     # What the coordinator says and asks.
 
     def _hear(self, channel: Channel, number: int, name: str, arguments: list[Any]) -> None:
-        if name == "in flight":
+        if name == "begin":
+            self._told.set_result(arguments[0])
+        elif self._early is not None:
+            self._early.append((channel, number, name, arguments))
+        elif name == "in flight":
             channel.answer(number, self._in_flight.num_requests)
         elif name == "counted":
             channel.answer(number, self._metrics.counted())
@@ -140,18 +149,15 @@ class Joined:
             self._brake.take(arguments[0])
         elif name == "session ended":
             self._sessions.has_ended(arguments[0])
-        elif name == "begin":
-            self._told.set_result(arguments[0])
         elif name == "stop":
             self.stopped.set()
 
     def _take_worker(self, document: dict[str, Any]) -> None:
         name = document["name"]
-        if name in self._endpoints:  # else the gateway is about to be made, of what was told before
-            update(self._endpoints[name], document)
-            for upstream in self._upstreams:
-                if upstream.name == name:
-                    upstream.observe()
+        update(self._endpoints[name], document)
+        for upstream in self._upstreams:
+            if upstream.name == name:
+                upstream.observe()
 
     # What it tells by itself.
 

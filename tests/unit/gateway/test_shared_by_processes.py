@@ -244,3 +244,26 @@ async def test_what_breaks_while_a_place_is_looked_for_is_told_to_who_waits(monk
         with pytest.raises(ApiError, match="its log tells more"):
             async with asyncio.timeout(30), replicas.place(asked):
                 pass
+
+
+async def test_what_is_told_before_there_is_a_gateway_is_not_lost():
+    """Else a process that imports longer than a worker starts would take that for starting for ever."""
+    service = Service(lambda: None, lambda: None, lambda row: None, KeptRuns())
+    worker = endpoint(state=WorkerState.STARTING)
+    coordinator = Coordinator(GatewaySettings(keys=("k",)), [worker], service, None, 1)
+    coordinating = asyncio.create_task(coordinator.run())
+    ours, theirs = socket.socketpair()
+    one, lost = Joined(lost=lambda: lost.append("lost")), []
+    beginning = asyncio.create_task(one.begin(theirs))
+    member = await coordinator.join("gateway", ours, {})
+    await asyncio.wait_for(beginning, 30)
+    worker.state = WorkerState.READY
+    asking = asyncio.create_task(member.channel.ask("in flight"))
+    member.channel.tell("wrong key", "10.0.0.1")
+    await _until(lambda: len(one._early) >= 3)
+    one.gateway(NoTraces())
+    assert one._upstreams[0].is_ready and not lost
+    assert await asyncio.wait_for(asking, 30) == 0
+    await one.close()
+    await asyncio.wait_for(member.gone.wait(), 30)
+    coordinating.cancel()
