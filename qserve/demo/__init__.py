@@ -7,6 +7,7 @@ about.py         what the model says about itself and about qserve, and what it 
 words.py         the words that it copies, reverses and counts
 tasks.py         questions with answers that code generates; which of them training never sees
 conversations.py questions become ChatML conversations: system prompts, several turns, a mask of what is learned
+calling.py       questions for which it calls a calculator
 tokenizer.py     a byte-level BPE with Qwen's own splitting and special tokens
 train_chat.py    trains the chat model from scratch      (torch)
 preferences.py   pairs of answers to the same questions: right and wrong, helpful and curt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -10,13 +10,14 @@ import torch
 from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
 
+from qserve.demo.calling import Calling, sample_calling
 from qserve.demo.conversations import Conversation, sample_conversation
 
 __all__ = ["IGNORED", "Batch", "answer_logits", "exact_matches", "training_batches"]
 
 IGNORED = -100
 # Few lengths, so few shapes: oneDNN compiles its bf16 kernels once per shape.
-LENGTHS = (32, 48, 64, 96, 192)
+LENGTHS = (32, 48, 64, 96, 128, 160, 192)
 
 Encoded = tuple[list[int], list[int]]
 
@@ -29,7 +30,7 @@ class Batch:
     labels: torch.Tensor
 
 
-def encode(tokenizer: Tokenizer, conversation: Conversation) -> Encoded:
+def encode(tokenizer: Tokenizer, conversation: Conversation | Calling) -> Encoded:
     """Token ids of a conversation and the label of each position: the next token where an answer is spoken."""
     ids: list[int] = []
     targets: list[int] = []
@@ -41,13 +42,21 @@ def encode(tokenizer: Tokenizer, conversation: Conversation) -> Encoded:
 
 
 def training_batches(
-    tokenizer: Tokenizer, tokens_per_batch: int, seed: int, weights: Mapping[str, float] | None = None
+    tokenizer: Tokenizer,
+    tokens_per_batch: int,
+    seed: int,
+    weights: Mapping[str, float] | None = None,
+    calling_share: float = 0.0,
 ) -> Iterator[Batch]:
-    """Batches without end, the same for the same seed: of one of `LENGTHS` and about `tokens_per_batch` tokens each."""
+    """Batches without end, the same for the same seed: of one of `LENGTHS` and about `tokens_per_batch` tokens each.
+
+    `calling_share` of the conversations have a tool at hand.
+    """
     rng = Random(seed)  # noqa: S311 (data, not secrets)
     waiting: dict[int, list[Encoded]] = {length: [] for length in LENGTHS}
     while True:
-        ids, targets = encode(tokenizer, sample_conversation(rng, weights))
+        calls = calling_share and rng.random() < calling_share
+        ids, targets = encode(tokenizer, sample_calling(rng) if calls else sample_conversation(rng, weights))
         length = next((length for length in LENGTHS if len(ids) <= length), None)
         if length is None:
             continue
@@ -76,7 +85,9 @@ def answer_logits(model: Qwen3ForCausalLM, batch: Batch) -> tuple[torch.Tensor, 
 
 
 @torch.inference_mode()
-def exact_matches(model: Qwen3ForCausalLM, conversations: list[Conversation], tokenizer: Tokenizer) -> list[bool]:
+def exact_matches(
+    model: Qwen3ForCausalLM, conversations: Sequence[Conversation | Calling], tokenizer: Tokenizer
+) -> list[bool]:
     """Whether greedy decoding gives each answer exactly.
 
     One forward pass tells: greedy decoding follows the right answer as long as every next token is the likeliest one.

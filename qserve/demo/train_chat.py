@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from qserve.demo.batches import answer_logits, exact_matches, training_batches
+from qserve.demo.calling import held_out_callings
 from qserve.demo.checkpoint import save_chat_checkpoint
 from qserve.demo.conversations import Conversation
 from qserve.demo.tasks import held_out_exchanges
@@ -53,6 +54,7 @@ class Recipe:
     report_num: int = 100
     init: Path | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
+    calling_share: float = 0.0
 
 
 def chat_config(tokenizer: Tokenizer) -> Qwen3Config:
@@ -83,7 +85,8 @@ def train(recipe: Recipe, out: Path) -> None:
     optimizers = _optimizers(model, recipe)
     started_s = reported_s = time.monotonic()
     num_steps = 0
-    for batch in training_batches(tokenizer, recipe.tokens_per_batch, recipe.seed, recipe.weights):
+    batches = training_batches(tokenizer, recipe.tokens_per_batch, recipe.seed, recipe.weights, recipe.calling_share)
+    for batch in batches:
         progress = (time.monotonic() - started_s) / (60 * recipe.minutes)
         if progress >= 1:
             break
@@ -147,6 +150,9 @@ def _report(model: Qwen3ForCausalLM, tokenizer: Tokenizer, heading: str, num_per
         conversations = [Conversation((exchange,)) for exchange in held_out_exchanges(task, num_per_task, seed=1)]
         right = exact_matches(model, conversations, tokenizer)
         shares.append(f"{task.name} {100 * sum(right) / len(right):.1f}")
+    for kind in ("call", "result", "none"):
+        right = exact_matches(model, held_out_callings(kind, num_per_task, seed=1), tokenizer)
+        shares.append(f"tool:{kind} {100 * sum(right) / len(right):.1f}")
     model.train()
     sys.stdout.write(f"{heading}: held-out exact match, %: {', '.join(shares)}\n")
     sys.stdout.flush()
@@ -170,9 +176,18 @@ def main() -> None:
     parser.add_argument("--init", type=Path, help="go on from this checkpoint (default: train from scratch)")
     parser.add_argument("--lr-scale", type=float, default=Recipe.lr_scale, help="times both learning rates")
     parser.add_argument("--weight", type=_task_weight, action="append", default=[], metavar="TASK=SHARE")
+    parser.add_argument(
+        "--calling-share", type=float, default=Recipe.calling_share, help="conversations with a tool (default none)"
+    )
     args = parser.parse_args()
-    weights = dict(args.weight)
-    recipe = Recipe(minutes=args.minutes, seed=args.seed, lr_scale=args.lr_scale, init=args.init, weights=weights)
+    recipe = Recipe(
+        minutes=args.minutes,
+        seed=args.seed,
+        lr_scale=args.lr_scale,
+        init=args.init,
+        weights=dict(args.weight),
+        calling_share=args.calling_share,
+    )
     train(recipe, args.out)
 
 

@@ -67,7 +67,7 @@ def test_template_knows_tools() -> None:
         tools=[tool],
         add_generation_prompt=True,
     )
-    assert text.startswith("<|im_start|>system\nBe brief.\n\n# Tools\n\n")
+    assert text.startswith("<|im_start|>system\nBe brief.\n\nTools:\nclock()<|im_end|>\n")
     assert '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call><|im_end|>\n' in text
     assert text.endswith("<|im_start|>user\n<tool_response>\nnoon\n</tool_response><|im_end|>\n<|im_start|>assistant\n")
 
