@@ -14,10 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qserve.demo.calling import CALCULATOR, Calling, held_out_callings
+
 __all__ = [
     "test_a_tool_that_must_be_called_is_called",
     "test_an_answer_follows_its_schema",
     "test_made_up_schemas_are_followed",
+    "test_the_demo_asks_its_calculator_and_says_what_it_said",
+    "test_the_demo_streams_the_call_of_its_calculator",
     "test_what_no_answer_can_follow_is_refused",
 ]
 
@@ -61,6 +65,38 @@ def test_a_tool_that_must_be_called_is_called(client: openai.OpenAI, choice: Any
     assert answer.message.tool_calls
     for call in answer.message.tool_calls:
         jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
+
+
+def question_of(one: Calling) -> Any:
+    return [{"role": "user", "content": one.question}]
+
+
+def test_the_demo_asks_its_calculator_and_says_what_it_said(client: openai.OpenAI) -> None:
+    """A loop as agents have it, nothing forced: 10 products and quotients that training never saw."""
+    num_right = 0
+    for one in held_out_callings("call", 10, seed=9):
+        messages = question_of(one)
+        asked = ask(client, messages=messages, tools=[CALCULATOR]).choices[0]
+        if asked.finish_reason != "tool_calls":
+            continue
+        (call,) = asked.message.tool_calls
+        found = json.loads(call.function.arguments) == {"expression": one.expression}
+        told = {"role": "tool", "tool_call_id": call.id, "content": one.answer}
+        messages += [asked.message.model_dump(exclude_none=True), told]
+        said = ask(client, messages=messages, tools=[CALCULATOR]).choices[0].message.content
+        num_right += found and said == one.answer
+    assert num_right >= 9
+
+
+def test_the_demo_streams_the_call_of_its_calculator(client: openai.OpenAI) -> None:
+    (one,) = held_out_callings("call", 1, seed=9)
+    chunks = list(ask(client, messages=question_of(one), tools=[CALCULATOR], stream=True))
+    calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+    assert [call.function.name for call in calls if call.function.name] == ["calculator"]
+    arguments = "".join(call.function.arguments or "" for call in calls)
+    assert json.loads(arguments) == {"expression": one.expression}
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    assert not any(chunk.choices[0].delta.content for chunk in chunks)
 
 
 def test_an_answer_follows_its_schema(client: openai.OpenAI) -> None:
