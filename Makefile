@@ -6,9 +6,9 @@ SHELL := /bin/bash
 BIN := .venv/bin
 # make setup ACCELERATOR=cpu|cuda decides by hand; it is remembered.
 ACCELERATOR ?=
-# Starting an engine is mostly waiting for one core: two at a time halve the wait, and 8 GB hold them. Three take a
-# minute less on two cores and 16 GB: make test TEST_PROCESSES=3
-TEST_PROCESSES ?= 2
+# Starting an engine is mostly waiting for one core: of two cores three test processes use more than two do. 8 GB hold
+# two of them, 16 GB three.
+TEST_PROCESSES ?= $(shell awk '/MemTotal/ {print ($$2 > 14000000) ? 3 : 2}' /proc/meminfo)
 # Further flags: make up ARGS='--port 8080', make test ARGS='-k gateway -x'
 ARGS ?=
 

@@ -10,6 +10,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,7 @@ from qserve.cluster.messages import Assignment
 from qserve.cluster.settings import PortRange
 from qserve.core.hardware import Hardware
 from qserve.hub import resolve
-from qserve.planner import make_plan
+from qserve.planner import engine, make_plan
 from qserve.planner.request import PlanRequest
 from qserve.supervisor.hosted import Hosted
 from qserve.units import GIB
@@ -52,11 +53,26 @@ def assignment() -> Assignment:
     return Assignment(hosted, "", key_of(chat.folder), "key", "127.0.0.1", PortRange(20000, 29999), None, LEASE_S)
 
 
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Its engine is registered; this process may have looked for engines before, and forgets it afterwards."""
+    with monkeypatch.context() as patched:
+        patched.syspath_prepend(ECHO)
+        _forget_engines()
+        yield
+    _forget_engines()
+
+
+def _forget_engines() -> None:
+    engine._registered.cache_clear()
+    engine.engine_named.cache_clear()
+
+
+@pytest.mark.usefixtures("echo")
 @pytest.mark.timeout(LIMIT_S)
 def test_a_service_that_is_stopped_loses_the_worker_and_nothing_stays(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    monkeypatch.syspath_prepend(ECHO)
     folder = tmp_path_factory.mktemp("lease")
     (folder / "assignment").write_bytes(pickle.dumps(assignment()))
     environment = {**os.environ, "PYTHONPATH": str(ECHO), "TMPDIR": str(folder)}

@@ -18,7 +18,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """`[True]`: there is one, until the test says otherwise."""
     there = [True]
     monkeypatch.setattr(stop_signal, "_has_terminal", lambda: there[0])
-    before = signal.getsignal(signal.SIGHUP)
+    # Under nohup it is ignored here, too.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield there
     signal.signal(signal.SIGHUP, before)
 
