@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qserve.core.shortlist import has_shortlist
 from qserve.model.cpu.build import library
 from qserve.model.cpu.few_shapes import in_few_shapes
 from qserve.model.cpu.linear import CompiledLinear, compiled_from, takes_bfloat16
@@ -25,8 +26,6 @@ __all__ = ["MappedEmbedding", "PackedLinear", "compile_quantized", "pack_linears
 
 # Below this a model stays in the caches, and there is nothing to gain.
 _WORTH_PACKING_BYTES = 64 * 1024**2
-# A smaller head is read in less than a millisecond. The plan knows this number, too (SHORTLIST_FROM_BYTES).
-_WORTH_SHORTLISTING_BYTES = 64 * 1024**2
 # Rows that the layout is made for; other numbers work as well.
 _TYPICAL_ROWS = 8
 _NO_FILES = MappedFiles(())
@@ -129,7 +128,7 @@ def _packed(linear: nn.Linear) -> nn.Module:
 
 def _packed_head(linear: nn.Linear) -> nn.Module:
     made = _packed(linear)
-    if linear.weight.nbytes < _WORTH_SHORTLISTING_BYTES or not isinstance(made, CompiledLinear):
+    if not has_shortlist(linear.out_features, linear.in_features) or not isinstance(made, CompiledLinear):
         return made
     return ShortlistHead.of(made.matrix, linear.weight.data) or made
 

@@ -7,6 +7,9 @@ import asyncio
 import pytest
 import torch
 
+from qserve.core import shortlist as core
+from qserve.core.hardware import CpuFeatures
+from qserve.core.model_spec import ModelSpec
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
@@ -16,6 +19,7 @@ from qserve.model.cpu.linear import takes_bfloat16
 from qserve.model.cpu.matrix import bfloat16_matrix
 from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.weights_held import weights_by_kind
+from qserve.planner.engines.transformers.memory import shortlist_bytes
 from tests.tiny.engine.families import VOCABULARY
 from tests.tiny.engine.families import build as model_of
 from tests.tiny.engine.running import prompts, running, sequence, tokens_of
@@ -126,15 +130,19 @@ async def test_answers_are_those_of_the_whole_head(monkeypatch: pytest.MonkeyPat
     """Greedy, drawn among few, and one that needs all logits; alone and together."""
     if not takes_bfloat16():
         pytest.skip("this processor multiplies by oneDNN's products")
-    for name in ("_WORTH_PACKING_BYTES", "_WORTH_SHORTLISTING_BYTES"):
-        monkeypatch.setattr(packed_linear, name, 0)
+    monkeypatch.setattr(packed_linear, "_WORTH_PACKING_BYTES", 0)
+    monkeypatch.setattr(core, "SHORTLIST_FROM_BYTES", 0)
     monkeypatch.setattr(shortlist, "_MOST_CHOSEN", 1.0)
     model = model_of("qwen3", num_layers=2).bfloat16()
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
     packed_linear.pack_linears(model)
     head = model.get_output_embeddings()
     assert isinstance(head, ShortlistHead)
-    assert weights_by_kind(model)["lm_head"]["int8"] == VOCABULARY * 64
+    held = weights_by_kind(model)["lm_head"]
+    spec = ModelSpec.from_config(model.config.to_dict(), "tiny")
+    planned = shortlist_bytes(spec, "bfloat16", CpuFeatures("", frozenset({"avx512_bf16"})))
+    assert held["int8"] == VOCABULARY * 64
+    assert planned <= held["int8"] + held["float32"] < 1.01 * planned  # the last panel is filled up
     num_short = []
     product = type(head.matrix).product_of_panels
     monkeypatch.setattr(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from qserve.core.hardware import CpuFeatures
 from qserve.core.kernel_shapes import MAX_KERNELS, num_row_counts
 from qserve.core.model_spec import ModelSpec
+from qserve.core.shortlist import has_shortlist
 from qserve.core.tensors import dtype_bytes
 from qserve.planner.engines.transformers.constants import PROMPT_READER, READER_WORD_BYTES
 from qserve.units import MIB
@@ -25,8 +26,6 @@ __all__ = [
 ]
 
 SCORING_PIECE_BYTES = 64 * MIB
-SHORTLIST_FROM_BYTES = 64 * MIB
-_INT8_GROUP = 64
 
 # The exllama kernels of auto_gptq, later replaced.
 _EXLLAMA_UNTIL = (4, 49)
@@ -62,14 +61,13 @@ def scoring_logits_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:
 def shortlist_bytes(spec: ModelSpec, dtype: str, cpu: CpuFeatures) -> int:
     """The copy of a language model's head in int8, with a scale a token, that steps of few sequences read first.
 
-    On a CPU whose bf16 products are ours (model/cpu/shortlist.py; with AMX they are oneDNN's), from heads of
-    SHORTLIST_FROM_BYTES on. Without a C compiler there is none, and the plan counts too much.
+    On a CPU whose bf16 products are ours (model/cpu/shortlist.py; with AMX they are oneDNN's). There is none without a
+    C compiler, and none beside a tied head without a file (--load-format dummy): then the plan counts too much.
     """
     has_products = "avx512_bf16" in cpu.flags and "amx_tile" not in cpu.flags
-    if spec.head.kind == "score" or dtype != "bfloat16" or not has_products or spec.hidden_size % _INT8_GROUP:
+    if spec.head.kind == "score" or dtype != "bfloat16" or not has_products:
         return 0
-    is_large = 2 * spec.vocab_size * spec.hidden_size >= SHORTLIST_FROM_BYTES
-    return spec.vocab_size * (spec.hidden_size + 4) if is_large else 0
+    return spec.vocab_size * (spec.hidden_size + 4) if has_shortlist(spec.vocab_size, spec.hidden_size) else 0
 
 
 def num_product_shapes(spec: ModelSpec) -> int:
