@@ -88,7 +88,8 @@ class OwnProcess:
     async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
         status, body = await ask("GET", "/v1/qserve/memory", b"")
         if status != 200:
-            raise UsageError(f"the worker did not say what it holds (status {status})")
+            why = f"status {status}" if status else "it can't be reached"
+            raise UsageError(f"the worker did not say what it holds ({why})")
         document: dict[str, Any] = json.loads(body)
         return document
 

@@ -6,9 +6,12 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
 from qserve.engine.base import UnixAddress, WorkerEndpoint
 from qserve.engine.limits import EngineLimits
 from qserve.engine.own_launch import OwnProcess
+from qserve.errors import UsageError
 
 
 async def told(folder: Path, status: int, limits: EngineLimits) -> WorkerEndpoint:
@@ -31,3 +34,12 @@ async def test_the_gateway_is_told_the_limits_of_the_pool(tmp_path: Path) -> Non
 async def test_a_worker_that_has_none_keeps_its_plans(tmp_path: Path) -> None:
     endpoint = await told(tmp_path, 404, EngineLimits(300, 1, 2400, 4096))
     assert (endpoint.max_model_len, endpoint.max_num_seqs, endpoint.max_prompt_bytes) == (2048, 64, None)
+
+
+@pytest.mark.parametrize(("status", "why"), [(0, "it can't be reached"), (500, "status 500")])
+async def test_a_worker_that_does_not_say_what_it_holds(tmp_path: Path, status: int, why: str) -> None:
+    async def ask(method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        return status, b""
+
+    with pytest.raises(UsageError, match=why):
+        await OwnProcess("module", {}, tmp_path / "spec.json").memory(ask, pid=1)
