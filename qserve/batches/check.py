@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +21,6 @@ __all__ = ["Checked", "check_file", "checked", "main"]
 
 # More are not told: nobody reads them, and a row should stay small.
 _MOST_ERRORS = 50
-_NICE = 10
 
 
 @dataclass(frozen=True)
@@ -56,10 +54,18 @@ def check_file(path: Path, endpoint: str, max_lines: int, max_body_bytes: int) -
 
 async def checked(path: Path, endpoint: str, max_lines: int, max_body_bytes: int) -> Checked:
     """The same by another process, which ends with who asks. Raises QserveError where it fails."""
-    command = ("-m", "qserve.batches.check", str(path), endpoint, str(max_lines), str(max_body_bytes))
+    command = (
+        "-m",
+        "qserve.engine.yielding",
+        "qserve.batches.check",
+        str(path),
+        endpoint,
+        str(max_lines),
+        str(max_body_bytes),
+    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
         said, complained = await process.communicate()
@@ -76,7 +82,6 @@ async def checked(path: Path, endpoint: str, max_lines: int, max_body_bytes: int
 
 def main() -> None:
     """The process."""
-    os.nice(_NICE)
     path, endpoint, max_lines, max_body_bytes = sys.argv[1:]
     result = check_file(Path(path), endpoint, int(max_lines), int(max_body_bytes))
     sys.stdout.write(json.dumps(asdict(result)))

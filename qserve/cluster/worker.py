@@ -27,15 +27,14 @@ from qserve.planner.plan import Plan
 from qserve.runs.private import open_private
 from qserve.supervisor.asking import Asking
 from qserve.supervisor.hosted import Hosted
+from qserve.supervisor.liveness import health
 from qserve.supervisor.liveness.restarts import Restarts, WorkerEvents
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
 
 __all__ = ["RayWorker"]
 
 _EXCHANGE_S = 0.5
-_HEALTH_INTERVAL_S = 2.0
 _HEALTH_TIMEOUT_S = 5.0
-_MISSED_HEALTH_CHECKS = 3
 _PLACE_LIMIT_S = 900.0
 _LOOK_S = 0.05
 _ASKED_FOR = "a restart was asked for"
@@ -198,8 +197,8 @@ class RayWorker:
     async def _until_unreachable(self) -> None:
         """Raises Lost once it has missed several health checks from here, whatever Ray says of it."""
         missed = 0
-        while missed < _MISSED_HEALTH_CHECKS:
-            await asyncio.sleep(_HEALTH_INTERVAL_S)
+        while missed < health.MISSED_CHECKS:
+            await asyncio.sleep(health.INTERVAL_S)
             if self.endpoint.state not in (WorkerState.READY, WorkerState.DRAINING):
                 missed = 0  # its agent brings it back
                 continue

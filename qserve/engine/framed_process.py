@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["FramedProcess", "frames", "send_frame", "yield_the_processor"]
+__all__ = ["FramedProcess", "frames", "send_frame"]
 
 _LENGTHS = struct.Struct("!II")
-_NICE = 10
 
 Frame = tuple[dict[str, Any], bytes]
 
@@ -27,9 +24,15 @@ Frame = tuple[dict[str, Any], bytes]
 class FramedProcess:
     """The parent's side: starts the process when it is first asked, and ends it when it was idle for a while."""
 
-    def __init__(self, module: str, *arguments: str, idle_s: float | None = None, wall_s: float | None = None) -> None:
-        """`python -m module arguments`. None: it never ends for being idle; it may take as long as it takes."""
-        self._command = (sys.executable, "-m", module, *arguments)
+    def __init__(
+        self, module: str, *arguments: str, yields: bool = False,
+        idle_s: float | None = None, wall_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """`python -m module arguments`; `yields` the processor to streams. None: it never ends for being idle; it may
+        take as long as it takes.
+        """
+        before = ("qserve.engine.yielding",) if yields else ()
+        self._command = (sys.executable, "-m", *before, module, *arguments)
         self._idle_s = idle_s
         self._wall_s = wall_s
         self._turn = asyncio.Lock()
@@ -119,14 +122,3 @@ def send_frame(sink: BinaryIO, head: dict[str, Any], parts: Sequence[bytes] = ()
     encoded = json.dumps(head).encode()
     sink.writelines([_LENGTHS.pack(len(encoded), sum(map(len, parts))), encoded, *parts])
     sink.flush()
-
-
-def yield_the_processor() -> None:
-    """For a child that computes while streams go on, perhaps on the same core: it gets what they leave.
-
-    Where the kernel shares time out among sessions first (`sched_autogroup_enabled`), `nice` counts within the child's
-    own session alone, and the session has a nice value of its own.
-    """
-    os.nice(_NICE)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_NICE))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from qserve.engine.base import Api, UnixAddress, WorkerEndpoint
-from qserve.engine.framed_process import FramedProcess, frames, send_frame, yield_the_processor
+from qserve.engine.framed_process import FramedProcess, frames, send_frame
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.gateway.services import CheckedRequest, Service
 from qserve.units import MIB
@@ -88,7 +88,7 @@ class _Lane:
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
-        self.process = FramedProcess(__name__, idle_s=_IDLE_S)
+        self.process = FramedProcess(__name__, yields=True, idle_s=_IDLE_S)
         self._told: dict[str, EngineFields] = {}  # what the process knows, by role
         self._held: bytes | None = None  # the body that the process has
 
@@ -111,7 +111,6 @@ class _Lane:
 
 def main(source: BinaryIO, sink: BinaryIO) -> None:
     """The process: a frame in, a frame out, until there are no more."""
-    yield_the_processor()
     known: dict[str, EngineFields] = {}
     held = b""
     for head, body in frames(source):

@@ -8,7 +8,6 @@ there is no such run, 1 where the store can't be read; the sentence is on standa
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -18,12 +17,9 @@ from qserve.runs import RunStore
 
 __all__ = ["main"]
 
-_NICE = 10
-
 
 def main() -> int:
     """The exit status."""
-    os.nice(_NICE)
     store, asked = RunStore(Path(sys.argv[1])), json.load(sys.stdin)
     try:
         page = to_html(read_report(store, store.run(asked["run"]), asked["told"]))

@@ -52,8 +52,8 @@ class PromptLanes:
         """Writes `settings` to `file`, where the processes find them."""
         file.touch(0o600)
         file.write_text(json.dumps(asdict(settings)))
-        self._small = _Lane(file, _SMALL_CPU_S, idle_s=None)
-        self._large = _Lane(file, _LARGE_CPU_S, "yields", idle_s=_IDLE_S)
+        self._small = _Lane(file, _SMALL_CPU_S, yields=False, idle_s=None)
+        self._large = _Lane(file, _LARGE_CPU_S, yields=True, idle_s=_IDLE_S)
 
     async def start(self) -> None:
         """Start the process for small bodies, so that the first request does not wait for it."""
@@ -85,10 +85,11 @@ class PromptLanes:
 class _Lane:
     """A process with bounds of time."""
 
-    def __init__(self, settings: Path, cpu_s: float, *mode: str, idle_s: float | None) -> None:
+    def __init__(self, settings: Path, cpu_s: float, *, yields: bool, idle_s: float | None) -> None:
         self._wall_s = _WALL_FACTOR * cpu_s
         module = "qserve.engine.prompts.process"
-        self.process = FramedProcess(module, str(settings), str(cpu_s), *mode, idle_s=idle_s, wall_s=self._wall_s)
+        arguments = (str(settings), str(cpu_s))
+        self.process = FramedProcess(module, *arguments, yields=yields, idle_s=idle_s, wall_s=self._wall_s)
 
     async def ask(self, kind: Kind, body: bytes) -> tuple[dict[str, Any], bytes]:
         try:

@@ -1,4 +1,4 @@
-"""The process that reads bodies:  python -m qserve.engine.prompts.process SETTINGS.json CPU_SECONDS [yields]
+"""The process that reads bodies:  python -m qserve.engine.prompts.process SETTINGS.json CPU_SECONDS
 
 A chat template is a program that came with the checkpoint, and a text is whatever a client sends; both may take time
 and memory without bound. Here they have bounds: CPU time per body, and address space. What goes beyond is refused, and
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from qserve.engine.framed_process import frames, send_frame, yield_the_processor
+from qserve.engine.framed_process import frames, send_frame
 from qserve.engine.process import end_with_parent
 from qserve.engine.prompts.read import BodyReader, PromptBody
 from qserve.wire.errors import ApiError
@@ -148,7 +148,5 @@ assert array("i").itemsize == 4, "ids travel as 32-bit integers"
 
 if __name__ == "__main__":
     end_with_parent()
-    if sys.argv[3:] == ["yields"]:
-        yield_the_processor()
     told = ReaderSettings(**json.loads(Path(sys.argv[1]).read_text()))
     main(told, float(sys.argv[2]), sys.stdin.buffer, sys.stdout.buffer)

@@ -8,22 +8,23 @@ from qserve.engine.base import WorkerEndpoint
 from qserve.engine.launch import Ask, Launch
 from qserve.supervisor.liveness import activity, stall
 
-__all__ = ["until_hung", "until_sick"]
+__all__ = ["INTERVAL_S", "MISSED_CHECKS", "until_hung", "until_sick"]
 
-_INTERVAL_S = 2.0
-_MISSED_CHECKS = 3
+# Between two checks, and how many in a row end a worker; a worker on another machine is judged by the same.
+INTERVAL_S = 2.0
+MISSED_CHECKS = 3
 
 
 async def until_sick(launch: Launch, ask: Ask) -> str:
     """What it said: that it is not well, or nothing for a long time."""
     missed = 0
     while True:
-        await asyncio.sleep(_INTERVAL_S)
+        await asyncio.sleep(INTERVAL_S)
         is_well = await launch.is_well(ask)
         missed = 0 if is_well else missed + 1
         if is_well is False:
             return "said that it is not well"
-        if missed >= _MISSED_CHECKS:
+        if missed >= MISSED_CHECKS:
             return f"did not answer {missed} health checks"
 
 
