@@ -107,7 +107,7 @@ def places(port: int) -> Places:
 async def worker(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RayWorker]:
     for where, name in (
         (restarts, "FIRST_PAUSE_S"), (restarts, "_LONGEST_PAUSE_S"), (placed_agent, "_RENEW_S"),
-        (module, "_HEALTH_INTERVAL_S"),
+        (module.health, "INTERVAL_S"),
     ):  # fmt: skip
         monkeypatch.setattr(where, name, 0.01)
     endpoint = WorkerEndpoint("chat-0", ("x",), TcpAddress("", 0), "key", 4, 512, role="chat")
