@@ -3,7 +3,8 @@
 Only a figure that means what the plan's term means is taken, and only in the direction that it proves:
 
     weights          summed up by the engine: exact
-    CUDA graphs      vLLM's own account of its capturing: exact
+    CUDA graphs      vLLM's own account of its capturing: exact; of transformers what has been captured so far, which
+                     may only raise the term
     activations      vLLM's profile of a whole step: exact; else the highest seen so far, which may only raise the term,
                      since a step that nobody asked for yet may need more
     runtime          the process before loading and what loading left (transformers): exact. Of vLLM only where the
@@ -66,12 +67,13 @@ def _measured(plan: Plan, document: Mapping[str, Any]) -> dict[LearnedTerm, int]
 
 def _terms(plan: Plan, document: Mapping[str, Any]) -> Iterator[tuple[LearnedTerm, int]]:
     count = len(plan.devices)
-    for term in ("weights", "cuda_graphs", "runtime"):
+    for term in ("weights", "runtime"):
         if document.get(f"{term}_bytes"):
             yield term, document[f"{term}_bytes"] // count
-    activations = document.get("activations_bytes")
-    if activations and (_profiles_memory(plan) or activations > _planned(plan, "activations")):
-        yield "activations", activations // count
+    for term in ("activations", "cuda_graphs"):
+        measured = document.get(f"{term}_bytes")
+        if measured and (_profiles_memory(plan) or measured > _planned(plan, term)):
+            yield term, measured // count
 
 
 def _missing(plan: Plan, document: Mapping[str, Any]) -> int:

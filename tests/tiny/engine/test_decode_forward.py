@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from qserve.core.decode_sizes import batch_size_of
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention.kernels import ChosenKernel
 from qserve.engine.transformers.attention.pages import gathered
 from qserve.engine.transformers.batching import paged
+from qserve.engine.transformers.batching.batcher import GraphMemory
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.decoding import stages
 from qserve.engine.transformers.decoding.body import DenseSteps
 from qserve.engine.transformers.decoding.buffers import DecodeBuffers
 from qserve.engine.transformers.decoding.choose import Layers, choose_layers
-from qserve.engine.transformers.decoding.forward import batch_size_of
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of
 
@@ -115,3 +116,22 @@ def test_triton_s_kernels_do_what_torch_s_operations_do() -> None:
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", _KERNELS], env=environment, check=True, timeout=200)
+
+
+async def test_a_plan_without_graphs_captures_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their memory would be nobody's."""
+    traced = Traced()
+    monkeypatch.setattr(paged, "decodes_in_runs", lambda *_: True)
+    monkeypatch.setattr(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), traced.capture))
+    model, reference = build("qwen3"), build("qwen3")
+    prompt = prompts(1, 20)[0]
+    async with running(PagedBatcher, model, captures=False) as batcher:
+        assert await tokens_of(batcher, sequence("one", prompt, 6)) == generated(reference, prompt, 6)
+    assert traced.num_captured == 0
+
+
+def test_what_captures_took_is_told_apart_from_the_allocator_s() -> None:
+    gib = 1024**3
+    assert GraphMemory.since((10 * gib, 4 * gib), (8 * gib, 5 * gib)) == GraphMemory(2 * gib, gib)
+    others_ended = GraphMemory.since((10 * gib, 4 * gib), (11 * gib, 4 * gib))
+    assert others_ended == GraphMemory()

@@ -22,10 +22,13 @@ def measured_memory(engine: Engine) -> dict[str, Any]:
     cache_bytes = resident_bytes_of(engine.batcher.cache_tensors())
     beside = beside_weights(model, loaded.cost, loaded.weights_bytes, cache_bytes)
     memory = psutil.Process().memory_full_info()
+    graphs = engine.batcher.graph_memory
     held = {
         "weights_bytes": weights_bytes(model),
         "kv_cache_bytes": engine.batcher.kv_cache_bytes,
         **beside.terms,
+        "runtime_bytes": max(0, beside.terms["runtime_bytes"] - graphs.outside_bytes),
+        **({"cuda_graphs_bytes": graphs.num_bytes} if beside.cards else {}),
     }
     return {
         **held,
@@ -55,5 +58,7 @@ _SOURCES = {
     "unique_bytes": "psutil uss",
     "proportional_bytes": "psutil pss",
     "load": "VmHWM and VmRSS of /proc/self/status less what was resident before; card: torch.cuda.max_memory_allocated",
-    "total_bytes": "weights + KV pool + activations + runtime",
+    "cuda_graphs_bytes": "cudaMemGetInfo before and after each capture so far; what the allocator does not hold of it "
+    "is not in runtime_bytes",
+    "total_bytes": "weights + KV pool + activations + runtime + CUDA graphs",
 }

@@ -25,6 +25,7 @@ __all__ = [
     "Batcher",
     "BatcherLoad",
     "Deliveries",
+    "GraphMemory",
     "Sequence",
     "failure_of",
     "undelivered_of",
@@ -116,11 +117,30 @@ class BatchLimits:
         kv_cache_tokens: size of the KV pool; floored to whole pages.
         max_num_seqs: sequences that share a step.
         max_num_batched_tokens: tokens of prompts in a step; longer prompts are split.
+        captures: whether decoding steps may be captured on a card: graphs take memory that the plan has counted.
     """
 
     kv_cache_tokens: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    captures: bool = True
+
+
+@dataclass(frozen=True)
+class GraphMemory:
+    """What captures took of a card, and the part of it that torch's allocator does not know of."""
+
+    num_bytes: int = 0
+    outside_bytes: int = 0
+
+    @classmethod
+    def since(cls, before: tuple[int, int], now: tuple[int, int]) -> GraphMemory:
+        """Between two readings of (free bytes, allocator's bytes); nothing where others freed more meanwhile."""
+        taken = max(0, before[0] - now[0])
+        return cls(taken, max(0, taken - max(0, now[1] - before[1])))
+
+    def __add__(self, other: GraphMemory) -> GraphMemory:
+        return GraphMemory(self.num_bytes + other.num_bytes, self.outside_bytes + other.outside_bytes)
 
 
 class Batcher(Protocol):
@@ -132,6 +152,10 @@ class Batcher(Protocol):
     """Whose kernel: `sdpa`, `compiled`, or one of `attention.kernels`."""
     passed_over: dict[str, str]
     """Why others were not taken, by name."""
+
+    @property
+    def graph_memory(self) -> GraphMemory:
+        """What captured steps hold of a card so far."""
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Start generating. `on_death` is called, from the generating thread, when it can't go on."""

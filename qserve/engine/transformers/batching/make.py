@@ -27,6 +27,7 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
         kv_cache_tokens=plan.kv_cache_tokens,
         max_num_seqs=plan.workload.max_num_seqs,
         max_num_batched_tokens=plan.workload.max_num_batched_tokens,
+        captures=any(device.cuda_graphs_bytes for device in plan.devices),
     )
     if layers <= _PAGED_LAYERS and (_has_pages() or not layers <= _ROW_LAYERS):
         from qserve.engine.transformers.batching.paged import PagedBatcher  # imports the library's continuous batching

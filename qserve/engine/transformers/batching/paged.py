@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from qserve.engine.transformers.attention import packed as attention
 from qserve.engine.transformers.attention.compiled_step import COMPILED, compile_steps
 from qserve.engine.transformers.attention.kernels import Heads, choose_kernel
-from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, Deliveries, Sequence
+from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, Deliveries, GraphMemory, Sequence
 from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.layer_cache import placed_by_layer
 from qserve.engine.transformers.batching.library_stages import OriginalStages
@@ -63,6 +63,13 @@ class PagedBatcher:
         self._inbox = SequenceInbox()
         self._stages: FaultTolerantStages | None = None
         self._undo_compiling: Callable[[], None] | None = None
+        self._captures = limits.captures
+        self._decoding: DecodingStages | None = None
+
+    @property
+    def graph_memory(self) -> GraphMemory:
+        """What captured steps hold of a card."""
+        return GraphMemory() if self._decoding is None else self._decoding.graph_memory
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Allocate the KV pool and start the generating thread; returns when it stands. Raises MemoryError."""
@@ -76,7 +83,10 @@ class PagedBatcher:
 
     def _guarded(self, original: OriginalStages) -> FaultTolerantStages:
         if self._undo_compiling is None and decodes_in_runs(self._model, self._library.processor.cache):
-            original = DecodingStages(self._library, original, self.kernel.read, self._deliver_of_run).stages
+            self._decoding = DecodingStages(
+                self._library, original, self.kernel.read, self._deliver_of_run, captures=self._captures
+            )
+            original = self._decoding.stages
         self._stages = FaultTolerantStages(self._library, original, self._inbox, self._outboxes.deliver)
         return self._stages
 

@@ -26,6 +26,7 @@ from qserve.engine.transformers.batching.batcher import (
     BatcherLoad,
     BatchLimits,
     Deliveries,
+    GraphMemory,
     Sequence,
     failure_of,
     undelivered_of,
@@ -75,6 +76,7 @@ class RowBatcher:
         self.kv_cache_tokens = num_pages * PAGE_TOKENS
         self.kv_cache_bytes = 0
         self.attention = "sdpa"
+        self.graph_memory = GraphMemory()
         self.passed_over = {"flash-attn": "it does not serve hybrids here"}
         self._max_num_seqs = limits.max_num_seqs
         self._budget = limits.max_num_batched_tokens

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from qserve.core.decode_sizes import DENSE_DECODERS
 from qserve.engine.transformers.attention.pages import PageStep
 from qserve.engine.transformers.decoding.operations import add_rms_norm, rotate_and_store, silu_and_multiply
 
 __all__ = ["DenseSteps"]
 
-# Layers made of these parts: pre-norm, half-rotated q and k (normed or not), SiLU between gate and up, no more.
-_LAYERS = frozenset({"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"})
+_LAYERS = frozenset(f"{name}DecoderLayer" for name in DENSE_DECODERS)
 
 
 @dataclass(frozen=True)

@@ -15,26 +15,19 @@ from typing import Any
 
 import torch
 
+from qserve.core.decode_sizes import MAX_GRAPHS, batch_size_of, table_width_of
 from qserve.engine.transformers.attention.pages import PagedKernel, PageStep
+from qserve.engine.transformers.batching.batcher import GraphMemory
 from qserve.engine.transformers.batching.library_rows import LibraryRows
 from qserve.engine.transformers.decoding.body import DenseSteps
 from qserve.engine.transformers.decoding.buffers import DecodeBuffers
 
-__all__ = ["Capture", "Forwards", "batch_size_of", "capture_on_card"]
+__all__ = ["Capture", "Forwards", "capture_on_card"]
 
 _log = logging.getLogger("qserve.worker")
-_MAX_CAPTURED = 48
 
 Capture = Callable[[Callable[[], object]], Callable[[], None]]
 """A forward to what replays it. It is recorded, not run."""
-
-
-def batch_size_of(num_rows: int) -> int:
-    """What `num_rows` are padded to: 1, 2, 4, 8, 16, 24 … 64, 80, 96 …"""
-    if num_rows <= 8:
-        return 1 << (num_rows - 1).bit_length()
-    multiple = 8 if num_rows <= 64 else 16
-    return -(-num_rows // multiple) * multiple
 
 
 def capture_on_card(forward: Callable[[], object]) -> Callable[[], None]:
@@ -75,14 +68,15 @@ class Forwards:
         self._buffers: dict[tuple[int, int], DecodeBuffers] = {}
         self._logits_of_all: torch.Tensor | None = None  # of what is captured: one for all sizes
         self._captured: OrderedDict[tuple[int, int], _Captured] = OrderedDict()
+        self.graph_memory = GraphMemory()
 
     def buffers(self, num_rows: int, num_pages: int) -> DecodeBuffers:
         """For so many sequences, of at most so many pages each."""
         if self._capture is not None:
             num_rows = batch_size_of(num_rows)
-        size = num_rows, 1 << (num_pages - 1).bit_length()
+        size = num_rows, table_width_of(num_pages)
         if size not in self._buffers:
-            if len(self._buffers) >= _MAX_CAPTURED:
+            if len(self._buffers) >= MAX_GRAPHS:
                 self._buffers = {kept: one.buffers for kept, one in self._captured.items()}
             made = DecodeBuffers.of(*size, self._books.page_tokens, self._books.scratch_page, self._model.device)
             self._buffers[size] = made
@@ -106,6 +100,7 @@ class Forwards:
         return logits
 
     def _try_to_capture(self, capture: Capture, size: tuple[int, int], buffers: DecodeBuffers, vocab_size: int) -> None:
+        before = _free_and_reserved(self._model.device)
         try:
             if self._logits_of_all is None:
                 self._logits_of_all = torch.empty(self._max_rows, vocab_size, device=self._model.device)
@@ -115,8 +110,9 @@ class Forwards:
             _log.warning("steps of %d rows can't be captured (%s): they run operation by operation", size[0], error)
             self._capture = None
             return
+        self.graph_memory += GraphMemory.since(before, _free_and_reserved(self._model.device))
         self._captured[size] = _Captured(buffers, replay, logits)
-        while len(self._captured) > _MAX_CAPTURED:
+        while len(self._captured) > MAX_GRAPHS:
             forgotten, _ = self._captured.popitem(last=False)
             self._buffers.pop(forgotten, None)
 
@@ -147,6 +143,13 @@ class Forwards:
         )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+
+def _free_and_reserved(device: torch.device) -> tuple[int, int]:
+    """Bytes that are free on the card, and that torch's allocator holds; nothing of a CPU."""
+    if device.type != "cuda":
+        return 0, 0
+    return torch.cuda.mem_get_info(device)[0], torch.cuda.memory_reserved(device)
 
 
 _pools: list[Any] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qserve.engine.transformers.attention.pages import PagedKernel, gathered
-from qserve.engine.transformers.batching.batcher import Deliveries
+from qserve.engine.transformers.batching.batcher import Deliveries, GraphMemory
 from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.library_rows import LibraryRows
 from qserve.engine.transformers.batching.library_stages import OriginalStages, StepEntry
@@ -34,8 +34,15 @@ class DecodingStages:
     """
 
     def __init__(
-        self, library: LibraryLoop, original: OriginalStages, kernel: PagedKernel, deliver: Callable[[Deliveries], None]
+        self,
+        library: LibraryLoop,
+        original: OriginalStages,
+        kernel: PagedKernel,
+        deliver: Callable[[Deliveries], None],
+        *,
+        captures: bool = True,
     ) -> None:
+        """`captures`: whether the plan has counted the memory of graphs; without it each operation is launched."""
         self._library, self._original = library, original
         self._deliver = deliver
         self._books = LibraryRows(library.processor)
@@ -46,7 +53,7 @@ class DecodingStages:
             self._books,
             kernel,
             dense=layers.dense,
-            capture=layers.capture,
+            capture=layers.capture if captures else None,
             max_num_seqs=library.max_num_seqs,
         )
         self._sampler = BatchSampler()
@@ -62,6 +69,11 @@ class DecodingStages:
     def stages(self) -> OriginalStages:
         """In the place of the library's."""
         return OriginalStages(self.prepare, self.step, self.update)
+
+    @property
+    def graph_memory(self) -> GraphMemory:
+        """What captures have taken so far."""
+        return self._forwards.graph_memory
 
     def prepare(self) -> bool:
         """Whether there is a step to take."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 from qserve.planner.constants import Constant
 from qserve.units import KIB, MIB
 
-__all__ = ["COMPILED_KERNEL", "PROMPT_READER", "PYTHON_CPU", "READER_WORD_BYTES", "TESTED_RELEASE", "TORCH_WITH_CUDA"]
+__all__ = [
+    "COMPILED_KERNEL",
+    "GRAPH_BYTES_FIRST",
+    "GRAPH_BYTES_PER_LAYER",
+    "PROMPT_READER",
+    "PYTHON_CPU",
+    "READER_WORD_BYTES",
+    "TESTED_RELEASE",
+    "TORCH_WITH_CUDA",
+]
 
 TESTED_RELEASE = "5.19.0"
 
@@ -41,3 +50,18 @@ PROMPT_READER = Constant(
 
 READER_WORD_BYTES = 430
 """What it holds for each word of the vocabulary: 61 MiB of 150,744 merges in tokenizers 0.23."""
+
+# Of vLLM's graphs of dense decoders in 16 bit, whose layers are as many launches (docs/memory.md); none of this engine's
+# was measured, hence the band.
+GRAPH_BYTES_FIRST = Constant(
+    110 * MIB,
+    40 * MIB,
+    200 * MIB,
+    "vLLM 0.28's first graphs: what all share, the pool and cuBLAS workspaces",
+)
+GRAPH_BYTES_PER_LAYER = Constant(
+    200_000,
+    100_000,
+    330_000,
+    "vLLM 0.19 on an H100: 193 to 223 kB a layer and graph of 7B, 8B and 72B; not measured on this engine",
+)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from qserve.core.decode_sizes import num_graphs
 from qserve.core.release import parse_release
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
@@ -15,8 +16,10 @@ from qserve.planner.engines.transformers.constants import COMPILED_KERNEL, PYTHO
 from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, place_modules
 from qserve.planner.engines.transformers.memory import (
     activation_bytes,
+    captures_steps,
     exllama_scratch_bytes,
     generate_extra_bytes,
+    graphs_held,
     int8_scratch_bytes,
     num_kernels,
     prefill_bytes,
@@ -44,11 +47,15 @@ NUM_READERS = 2
 
 @dataclass(frozen=True)
 class TransformersEstimate:
-    """One setup at one workload. A pool of KV cache is reserved, states of hybrids included."""
+    """One setup at one workload. A pool of KV cache is reserved, states of hybrids included.
+
+    `captures`: memory is kept for CUDA graphs of decoding steps, where the model has such (all of it on one card).
+    """
 
     setup: Setup
     max_num_seqs: int
     max_num_batched_tokens: int
+    captures: bool = True
 
     @cached_property
     def options(self) -> TransformersOptions:
@@ -193,6 +200,24 @@ class TransformersEstimate:
         num_bytes = correction.moved(base.num_bytes)
         return Constant(num_bytes, num_bytes, num_bytes, correction.source)
 
+    @cached_property
+    def num_graphs(self) -> int:
+        """Captured decoding steps on the one card that holds the model, at the longest that a request may be."""
+        setup = self.setup
+        if setup.on_cpu or not self.captures or not self.has_pool or not captures_steps(setup.spec, setup.quant.scheme):
+            return 0
+        return num_graphs(self.max_num_seqs, setup.request.max_model_len or setup.spec.max_position_embeddings)
+
+    @cached_property
+    def graphs(self) -> Constant:
+        """What they hold; a measurement that was higher leaves nothing of the band."""
+        base = graphs_held(self.num_graphs, self.setup.spec.num_hidden_layers)
+        correction = self.corrections.get("cuda_graphs") if self.num_graphs else None
+        if correction is None:
+            return base
+        num_bytes = correction.moved(base.num_bytes)
+        return Constant(num_bytes, num_bytes, num_bytes, correction.source)
+
     def left_bytes(self, activations_bytes: tuple[int, ...], share: float) -> int:
         """Bytes for weights and cache on all devices together, at `share` of what each has available."""
         capacities = self.capacities(activations_bytes, share)
@@ -201,7 +226,10 @@ class TransformersEstimate:
     def capacities(self, activations_bytes: tuple[int, ...], share: float = 1.0) -> list[int]:
         """What weights and cache may take of each device; nothing of a card that --max-memory does not name."""
         return [
-            self._allowed(index, int(device.available_bytes * share)) - activations - self.runtime.num_bytes
+            self._allowed(index, int(device.available_bytes * share))
+            - activations
+            - self.runtime.num_bytes
+            - self.graphs.num_bytes
             for index, (device, activations) in enumerate(zip(self.setup.devices, activations_bytes, strict=True))
         ]
 

@@ -35,8 +35,16 @@ def fit(setup: Setup, cache_tokens: int) -> Plan:
     """A language model with a KV pool of at least `cache_tokens` (or the fixed length), or a scorer without one."""
     if setup.spec.head.kind == "score":
         return _scorer(setup)
-    request = setup.request
     estimate = _estimate(setup)
+    plan = _fitted(estimate, cache_tokens)
+    if not estimate.num_graphs or (plan.fits and isinstance(plan.placement.device_map, str)):
+        return plan
+    # Over several places no step is captured; and where there is no room for graphs, one card serves without them.
+    return _fitted(replace(estimate, captures=False), cache_tokens)
+
+
+def _fitted(estimate: TransformersEstimate, cache_tokens: int) -> Plan:
+    setup, request = estimate.setup, estimate.setup.request
     need = request.max_model_len or min(setup.spec.max_position_embeddings, cache_tokens)
     activations = estimate.activations_bytes(request.prompt_len or need, need)
     left = estimate.left_bytes(activations, _CPU_SHARE if setup.on_cpu else _CUDA_SHARE) - estimate.weights_bytes

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qserve.planner.engines.transformers.estimate import TransformersEstimate
 from qserve.planner.engines.transformers.packages import package_notes
 from qserve.planner.notes import length_note
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
+from qserve.units import format_bytes
 
 __all__ = ["notes_on"]
 
@@ -20,6 +22,18 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
             "transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit "
             "(bitsandbytes#1849): most of this model stays as large as it was"
         )
+    yield from _without_graphs(setup, plan)
     # A scorer gets a usual length, not the longest that fits.
     is_usual = setup.spec.head.kind == "score"
     yield from length_note(setup, plan, "--max-model-len asks for more" if is_usual else "no more fits")
+
+
+def _without_graphs(setup: Setup, plan: Plan) -> Iterator[str]:
+    """Of one card that holds the model, but not the graphs of its steps as well."""
+    estimate = TransformersEstimate(setup, plan.workload.max_num_seqs, plan.workload.max_num_batched_tokens)
+    on_one_card = plan.fits and isinstance(plan.placement.device_map, str)
+    if on_one_card and estimate.num_graphs and not any(device.cuda_graphs_bytes for device in plan.devices):
+        yield (
+            f"decoding steps are not captured: {format_bytes(estimate.graphs.num_bytes)} of CUDA graphs do not fit "
+            "beside the rest; fewer sequences (--max-num-seqs) or a shorter length (--max-model-len) need less"
+        )

@@ -16,7 +16,7 @@ from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.relaxations import relaxations
 from qserve.planner.engines.transformers.releases import check_release
 from qserve.planner.engines.transformers.schemes import loads, quantizes
-from qserve.planner.engines.transformers.terms import CPU_TERMS
+from qserve.planner.engines.transformers.terms import CARD_TERMS, CPU_TERMS
 from qserve.planner.options import EngineOptions
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
@@ -31,7 +31,7 @@ class TransformersPlanner(EnginePlanner):
     title: str = "the transformers engine"
     default_version: str = TESTED_RELEASE
     options: type[EngineOptions] | None = TransformersOptions
-    term_names: tuple[str, ...] = tuple(kind.name for kind in CPU_TERMS)
+    term_names: tuple[str, ...] = tuple(dict.fromkeys(kind.name for kind in (*CARD_TERMS, *CPU_TERMS)))
 
     def suits(self, hardware: Hardware) -> bool:
         return True

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qserve.core.kernel_shapes import MAX_KERNELS, num_row_counts
-from qserve.planner.engines.transformers.constants import COMPILED_KERNEL, PROMPT_READER, READER_WORD_BYTES
+from qserve.planner.engines.transformers.constants import (
+    COMPILED_KERNEL,
+    GRAPH_BYTES_FIRST,
+    GRAPH_BYTES_PER_LAYER,
+    PROMPT_READER,
+    READER_WORD_BYTES,
+)
 from qserve.planner.engines.transformers.estimate import NUM_READERS, TransformersEstimate
 from qserve.planner.engines.transformers.memory import num_product_shapes, scoring_logits_bytes
 from qserve.planner.formulas import weights_formula
@@ -137,6 +143,26 @@ class PromptReaders(TermKind[DeviceShare]):
         return num_bytes > 0
 
 
+class CudaGraphs(TermKind[DeviceShare]):
+    """Decoding steps that are captured: on one card, of dense models in 16 bit."""
+
+    name, column = "CUDA graphs", "cuda_graphs"
+
+    def num_bytes(self, sizes: DeviceShare, stage: int) -> int:
+        return sizes.estimate.graphs.num_bytes
+
+    def formula(self, sizes: DeviceShare, stage: int) -> str:
+        first, each = format_bytes(GRAPH_BYTES_FIRST.num_bytes), format_bytes(GRAPH_BYTES_PER_LAYER.num_bytes)
+        layers = sizes.estimate.setup.spec.num_hidden_layers
+        return f"{first} + {sizes.estimate.num_graphs} graphs × {layers} layers × {each}"
+
+    def source(self, sizes: DeviceShare) -> str:
+        return sizes.estimate.graphs.source
+
+    def band(self, sizes: DeviceShare, num_bytes: int) -> tuple[int, int]:
+        return sizes.estimate.graphs.low_bytes, sizes.estimate.graphs.high_bytes
+
+
 class Runtime(TermKind[DeviceShare]):
     name, column = "runtime", "runtime"
 
@@ -157,19 +183,20 @@ class Runtime(TermKind[DeviceShare]):
         return sizes.estimate.runtime.low_bytes, sizes.estimate.runtime.high_bytes
 
 
-CARD_TERMS: tuple[TermKind[DeviceShare], ...] = (Weights(), KvCache(), Activations(), Runtime())
-CPU_TERMS: tuple[TermKind[DeviceShare], ...] = (*CARD_TERMS, CompiledKernels(), PromptReaders())
+_ALWAYS: tuple[TermKind[DeviceShare], ...] = (Weights(), KvCache(), Activations(), Runtime())
+CARD_TERMS: tuple[TermKind[DeviceShare], ...] = (*_ALWAYS, CudaGraphs())
+CPU_TERMS: tuple[TermKind[DeviceShare], ...] = (*_ALWAYS, CompiledKernels(), PromptReaders())
 
 
 def terms_of(share: DeviceShare) -> tuple[Term, ...]:
-    """All of a card, those of nothing too: what the estimate corrected already is not corrected again.
+    """The first four, those of nothing too: what the estimate corrected already is not corrected again.
 
-    Of a CPU those that are shown: a reward worker has no processes that read prompts.
+    Of the others those that are shown: a reward worker has no processes that read prompts, and captures nothing.
     """
     kinds = CPU_TERMS if share.estimate.setup.on_cpu else CARD_TERMS
     found = ((kind, kind.num_bytes(share, 0)) for kind in kinds)
     return tuple(
         kind.term(share, 0, num_bytes)
         for kind, num_bytes in found
-        if kind in CARD_TERMS or kind.is_shown(share, num_bytes)
+        if kind in _ALWAYS or kind.is_shown(share, num_bytes)
     )

@@ -1,0 +1,71 @@
+"""CUDA graphs of the transformers engine in its plans: counted where steps are captured, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qserve.core.decode_sizes import MAX_GRAPHS, num_graphs
+from qserve.core.hardware import Hardware, parse_gpu
+from qserve.hub import resolve
+from qserve.planner import Plan, make_plan, plan_request
+from qserve.planner.term import Term
+from qserve.units import GIB, MIB
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def plan_of(gpu: str, model: str = "Qwen/Qwen3-8B", **fixed: Any) -> Plan:
+    machine = Hardware(parse_gpu(gpu), 512 * GIB, 500 * GIB, 64)
+    return make_plan(resolve(model), machine, plan_request(engine="transformers", **fixed))
+
+
+def graphs_of(plan: Plan) -> list[Term]:
+    return [term for device in plan.devices for term in device.terms if term.name == "CUDA graphs"]
+
+
+def test_sizes_are_those_of_batches_and_tables() -> None:
+    assert num_graphs(1, 256) == 1  # a table of two pages: one, and the one ahead
+    assert num_graphs(16, 8192) == 5 * 6  # 1, 2, 4, 8, 16 rows; 2 to 64 pages
+    assert num_graphs(64, 40_960) == MAX_GRAPHS
+
+
+def test_they_are_a_term_of_their_own() -> None:
+    plan = plan_of("rtx-4090", quant="bf16", max_num_seqs=16, max_model_len=8192)
+    (term,) = graphs_of(plan)
+    assert term.num_bytes == 110 * MIB + 30 * 36 * 200_000 == plan.devices[0].cuda_graphs_bytes
+    assert term.low_bytes < 0.6 * term.num_bytes
+    assert term.high_bytes > 1.5 * term.num_bytes
+    assert "30 graphs × 36 layers" in term.formula
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "fixed"),
+    [
+        ("rtx-4090", "Qwen/Qwen3-8B", {"quant": "4bit"}),  # bitsandbytes asks the card for numbers
+        ("rtx-4090:2", "Qwen/Qwen3-14B", {"quant": "bf16"}),  # hooks between cards
+        ("h100-sxm", "Qwen/Qwen3-30B-A3B", {"quant": "bf16"}),  # experts
+        ("rtx-4090", "Qwen/Qwen3-8B", {"quant": "bf16", "engine_version": "4.51.3", "max_model_len": 4096}),
+        ("rtx-4090", "Qwen/Qwen3-14B", {"quant": "bf16", "offload": "cpu"}),
+    ],
+)
+def test_steps_that_are_not_captured_need_none(gpu: str, model: str, fixed: dict[str, Any]) -> None:
+    plan = plan_of(gpu, model, **fixed)
+    assert plan.fits
+    assert graphs_of(plan) == []
+
+
+def test_a_card_with_no_room_for_them_serves_without() -> None:
+    asked = {"quant": "bf16", "max_num_seqs": 16, "max_model_len": 4096}
+    whole = plan_of("rtx-4090", **asked)
+    device = whole.devices[0]
+    least = device.weights_bytes + device.activations_bytes + device.runtime_bytes + 4096 * 147_456
+    tight = plan_of(f"memory={(least + 100 * MIB) / 0.98 / GIB:.2f}GiB,sm=128", **asked)
+    assert tight.fits
+    assert graphs_of(tight) == []
+    assert any("decoding steps are not captured: 281.7 MiB" in note and "--max-num-seqs" in note for note in tight.notes)
+    assert not any("not captured" in note for note in whole.notes)
