@@ -17,6 +17,7 @@ from qserve.hub.folder import read_config
 from qserve.model.checkpoint_errors import check_files, explain
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
+from qserve.model.layer_stream import stream_offloaded
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
 from qserve.model.packed_linear import compile_quantized, pack_linears
@@ -92,6 +93,7 @@ def load(
         # What is left in the files would keep them mapped.
         files.detach(model)
     fill_rows(model)
+    stream_offloaded(model)
     gc.collect()
     trim_heap()
     notes += left_in_16_bit(model, plan)

@@ -1,7 +1,8 @@
 """The plan's placement as `from_pretrained` takes it: a device map in the model's own names, and an offload folder.
 
 accelerate does the rest underneath: weights go straight to their place, hooks move activations from card to card, and
-what lies in RAM or on disk is brought to the first card piece by piece, or on a machine without one to the CPU.
+what lies in RAM or on disk is brought to the first card piece by piece, or on a machine without one to the CPU. Layers
+of a dense model in RAM beside one card are streamed instead (`layer_stream.py`).
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from qserve.planner.speed.terms.cpu import UNKNOWN_CPU, CpuRates, cpu_card, cpu_
 from qserve.planner.speed.terms.engine_costs import engine_costs, launch_bound_engines
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import rank_network
+from qserve.planner.speed.terms.offload import NOTHING_OFFLOADED, OffloadedWeights
 from qserve.planner.speed.transformers_steps import TransformersSteps
 
 __all__ = [
@@ -183,7 +184,7 @@ def _uncorrected(plan: Plan, spec: ModelSpec, device: Device, measured: Measured
     if plan.on_cpu:
         return _on_cpu(plan, spec, device, limits, measured.cpu or UNKNOWN_CPU)
     if is_launch_bound(plan):
-        steps: Steps = TransformersSteps.of(spec, plan.quant.scheme, card)
+        steps: Steps = TransformersSteps.of(spec, plan.quant.scheme, card, OffloadedWeights.of(plan, card))
         return Replica(steps, limits, card, plan.engine)
     costs = engine_costs(plan.engine, plan.engine_version)
     ranks, stages = plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size
@@ -228,7 +229,9 @@ def _explained(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...
     """A decode step of the fullest moment, and a prompt's step alone, by what takes the time."""
     steps = replica.steps.steps if isinstance(replica.steps, CorrectedSteps) else replica.steps
     if not isinstance(steps, StepTimes):
-        return ("steps take the time of their launches from Python: configs/speed.toml, [transformers]",)
+        launches = "steps take the time of their launches from Python: configs/speed.toml, [transformers]"
+        offloaded = steps.offloaded if isinstance(steps, TransformersSteps) else NOTHING_OFFLOADED
+        return (launches, str(offloaded)) if offloaded.copying_s else (launches,)
     batch, context = max(1, figures.peak_running), load.input_tokens + load.output_tokens / 2
     terms = asdict(steps.decode_terms(batch, context))
     parts = ", ".join(f"{name} {value / 1000:.2f}" for name, value in terms.items() if value >= 5)

@@ -15,6 +15,7 @@ from qserve.planner.speed.terms.card import CardSpeed
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import RankNetwork, rank_network
+from qserve.planner.speed.terms.offload import NOTHING_OFFLOADED, OffloadedWeights
 
 __all__ = ["TransformersSteps"]
 
@@ -34,6 +35,7 @@ class TransformersSteps:
     layer_us: float
     expert_us: float
     scheme: str
+    offloaded: OffloadedWeights = NOTHING_OFFLOADED
 
     @property
     def costs(self) -> EngineCosts:
@@ -44,7 +46,9 @@ class TransformersSteps:
         return self.kernels.network
 
     @classmethod
-    def of(cls, spec: ModelSpec, scheme: str, card: CardSpeed) -> TransformersSteps:
+    def of(
+        cls, spec: ModelSpec, scheme: str, card: CardSpeed, offloaded: OffloadedWeights = NOTHING_OFFLOADED
+    ) -> TransformersSteps:
         """The steps on one card; launches are those of the hosts on which Qwen measured (configs/speed.toml)."""
         table = load("speed")["transformers"]
         rows = table["hosts"].get(card.like or "", {}) if card.name not in table["cards"] else {}
@@ -52,15 +56,17 @@ class TransformersSteps:
         weights = weight_format(scheme, tuple(card.peaks), card.is_hopper)
         costs = EngineCosts("transformers", 0.0, 0.0, 0.0, 0.0, table["intake_ms"], mixes_prefill=True)
         kernels = StepTimes(card, rank_network(spec, weights), costs)
-        return cls(kernels, rows.get(scheme, rows["bf16"]), rows["expert_fp8" if scheme == "fp8" else "expert"], scheme)
+        expert_us = rows["expert_fp8" if scheme == "fp8" else "expert"]
+        return cls(kernels, rows.get(scheme, rows["bf16"]), expert_us, scheme, offloaded)
 
     def decode_s(self, batch: int, context: float) -> float:
         """Seconds of one step."""
-        return max(self._launches_s(), self.kernels.decode_s(batch, context) + self._repeated_s(batch, context))
+        computing = self.kernels.decode_s(batch, context) + self._repeated_s(batch, context)
+        return self.offloaded.beside(max(self._launches_s(), computing))
 
     def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
         """Seconds of a step with prompts."""
-        return max(self._launches_s(), self.kernels.mixed_s(batch, context, chunks))
+        return self.offloaded.beside(max(self._launches_s(), self.kernels.mixed_s(batch, context, chunks)))
 
     def _repeated_s(self, batch: int, context: float) -> float:
         """Keys and values are copied for every query head before they are attended to."""

@@ -333,3 +333,29 @@ def test_a_pool_that_no_card_can_hold_is_made_smaller_rather_than_refused() -> N
     assert plan.kv_cache_tokens >= plan.workload.max_model_len
     assert all(device.free_bytes >= 0 for device in plan.devices)
     assert plan.placement.kv_cache_memory_bytes > 500 * MIB
+
+
+def test_layers_in_ram_beside_one_card_have_two_buffers_there() -> None:
+    """They come one ahead (model/layer_stream.py): two whole layers, for good, in place of one matrix at a time."""
+    plan = plan_of("Qwen/Qwen3-14B", machine(24), offload="cpu")
+    assert set(map_of(plan).values()) == {0, "cpu"}
+    (weights, *_) = plan.devices[0].terms
+    kept, moved = (len(layers_on(plan)[place]) for place in (0, "cpu"))
+    layer = plan.placement.offloaded_bytes["cpu"] // moved
+    rest = weights.num_bytes - 2 * layer - kept * layer
+    assert 0 < rest < 2 * 1.5 * GIB + 8 * MIB, "embedding and head, 1.45 GiB each"
+    assert "for layers in RAM, which come one ahead" in weights.formula
+
+
+@pytest.mark.parametrize(
+    ("model", "cards", "fixed"),
+    [
+        ("Qwen/Qwen3-32B", (24, 24), {"offload": "cpu"}),  # two cards
+        ("Qwen/Qwen3-30B-A3B", (24,), {"offload": "cpu"}),  # experts
+        ("Qwen/Qwen3-32B", (24,), {"offload": "disk", "max_memory": "0=24GiB,cpu=8GiB"}),
+    ],
+)
+def test_elsewhere_weights_come_module_by_module(model: str, cards: tuple[int, ...], fixed: dict[str, Any]) -> None:
+    plan = plan_of(model, machine(*cards), **fixed)
+    assert plan.placement.offloaded_bytes
+    assert "one ahead" not in plan.devices[0].terms[0].formula

@@ -5,7 +5,8 @@ with it. So nothing is placed where the cache or a step would overflow it later,
 
 What is offloaded computes on the first card all the same: accelerate brings one piece of it there at a time, and its
 cache must be there at all times. Both are set aside before anything is placed.
-Source: accelerate 1.15, big_modeling.py: dispatch_model (main_device) and hooks.py: attach_align_device_hook.
+Source: accelerate 1.15, big_modeling.py: dispatch_model (main_device) and hooks.py: attach_align_device_hook. Layers of
+a dense model in RAM beside one card are streamed: two buffers of a whole layer are set aside (core/offload.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from qserve.core.offload import NUM_BUFFERS
 
 __all__ = ["Bin", "Mode", "Module", "Modules", "Place", "Spread", "place_modules"]
 
@@ -60,10 +63,14 @@ class Bin:
 
 @dataclass(frozen=True)
 class Spread:
-    """Which modules lie where. `main` is the device where offloaded ones compute."""
+    """Which modules lie where. `main` is the device where offloaded ones compute.
+
+    `can_stream`: layers in RAM beside one card are copied whole, one ahead, where they would be module by module.
+    """
 
     places: tuple[tuple[Place, tuple[Module, ...]], ...]
     main: Place
+    can_stream: bool = False
 
     @property
     def names(self) -> list[Place]:
@@ -95,16 +102,30 @@ class Spread:
         guests = self.offloaded if name == self.main else ()
         return sum(module.kv_cache_bytes for module in (*held, *guests))
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether offloaded layers have buffers on the card, and the next one comes while one computes."""
+        return self.can_stream and self.main != "cpu" and set(self.names) == {self.main, "cpu"}
+
+    def buffers_on(self, name: Place) -> int:
+        """Bytes that streamed layers take of `name` for good."""
+        held = self.offloaded if self.is_streamed and name == self.main else ()
+        return min(NUM_BUFFERS, len(held)) * max((module.offloaded_bytes for module in held), default=0)
+
     def passing_through(self, name: Place) -> int:
-        """Bytes of offloaded weights that are on `name` at a time."""
-        return max((module.largest_bytes for module in self.offloaded), default=0) if name == self.main else 0
+        """Bytes of offloaded weights that come to `name` and go again."""
+        if name != self.main or self.is_streamed:
+            return 0
+        return max((module.largest_bytes for module in self.offloaded), default=0)
 
     def needs_on(self, name: Place) -> int:
         """Everything of the model that `name` must hold at once."""
-        return self.weights_on(name) + self.cache_on(name) + self.passing_through(name)
+        return self.weights_on(name) + self.cache_on(name) + self.buffers_on(name) + self.passing_through(name)
 
 
-def place_modules(modules: Modules, cards: list[Bin], overflow: list[Bin], mode: Mode = "auto") -> Spread | None:
+def place_modules(
+    modules: Modules, cards: list[Bin], overflow: list[Bin], mode: Mode = "auto", *, can_stream: bool = False
+) -> Spread | None:
     """Modules in order over `cards` (or the CPU, where it computes), the last layers into `overflow`; None: no fit.
 
     `sequential` fills each card before the next. `balanced` fills all to the same share of what they can take.
@@ -114,14 +135,14 @@ def place_modules(modules: Modules, cards: list[Bin], overflow: list[Bin], mode:
     if not usable:
         return None
     for kept in _layers_to_keep(modules, usable, overflow):
-        placed = _place_on_cards(modules, kept, usable, mode)
+        placed = _place_on_cards(modules, kept, usable, mode, can_stream=can_stream and len(usable) == 1)
         rest = _fill(modules.layers[kept:], overflow, offloaded=True) if placed is not None else None
         if placed is not None and rest is not None:
             main = next(name for name, held in placed if held)
             if kept == len(modules.layers) or main == usable[0].name:
-                return Spread((*placed, *rest), main)
+                return Spread((*placed, *rest), main, can_stream)
     # Too small a first card holds nothing; then the next one is where offloaded layers compute.
-    return place_modules(modules, usable[1:], overflow, mode) if overflow else None
+    return place_modules(modules, usable[1:], overflow, mode, can_stream=can_stream) if overflow else None
 
 
 _Filled = tuple[tuple[Place, tuple[Module, ...]], ...]
@@ -143,11 +164,16 @@ def _layers_to_keep(modules: Modules, cards: list[Bin], overflow: list[Bin]) -> 
     yield from range(min(fit, count - 1), -1, -1)
 
 
-def _place_on_cards(modules: Modules, kept: int, cards: list[Bin], mode: Mode) -> _Filled | None:
+def _place_on_cards(
+    modules: Modules, kept: int, cards: list[Bin], mode: Mode, *, can_stream: bool
+) -> _Filled | None:
     moved = modules.layers[kept:]
     inside = (*modules.first, *modules.layers[:kept], *modules.last)
     if moved:
-        set_aside = sum(module.kv_cache_bytes for module in moved) + max(module.largest_bytes for module in moved)
+        passing = max(module.largest_bytes for module in moved)
+        if can_stream:
+            passing = min(NUM_BUFFERS, len(moved)) * max(module.offloaded_bytes for module in moved)
+        set_aside = sum(module.kv_cache_bytes for module in moved) + passing
         cards = [replace(cards[0], capacity_bytes=cards[0].capacity_bytes - set_aside), *cards[1:]]
         return _fill(inside, cards)
     if mode == "sequential":

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from qserve.core.decode_sizes import num_graphs
+from qserve.core.offload import can_stream
+from qserve.core.quantization import SCHEMES
 from qserve.core.release import parse_release
 from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
@@ -272,7 +274,7 @@ class TransformersEstimate:
         if isinstance(asked, ModuleMap):
             spread = self._spread_by_hand(asked, modules, cards)
             return None if overdrawn(spread, [*cards, *overflow]) else spread
-        return place_modules(modules, cards, overflow, asked or "auto")
+        return place_modules(modules, cards, overflow, asked or "auto", can_stream=self.can_stream)
 
     def overdrawn(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> dict[int | str, int]:
         """Bytes that a map of the user's takes too much of each place; empty where it fits or the planner places."""
@@ -281,6 +283,13 @@ class TransformersEstimate:
             return {}
         cards, overflow = self._bins(activations_bytes)
         return overdrawn(self._spread_by_hand(asked, self.modules(pool_bytes), cards), [*cards, *overflow])
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether layers in RAM beside one card are copied to it one ahead (model/layer_stream.py)."""
+        setup = self.setup
+        is_served = self.has_pool and not setup.on_cpu
+        return is_served and can_stream(setup.spec.architecture, SCHEMES[setup.quant.scheme].bits)
 
     @property
     def why_no_offload(self) -> str | None:
@@ -293,7 +302,8 @@ class TransformersEstimate:
         return None
 
     def _spread_by_hand(self, asked: ModuleMap, modules: Modules, cards: list[Bin]) -> Spread:
-        spread = asked.spread(modules, [card.name for card in cards], tied=self.setup.spec.tie_word_embeddings)
+        names = [card.name for card in cards]
+        spread = asked.spread(modules, names, self.setup.spec.tie_word_embeddings, can_stream=self.can_stream)
         if spread.offloaded and self.why_no_offload:
             raise UsageError(f"--device-map {asked}: {self.why_no_offload}; offload none, or take --quant bf16")
         return spread

@@ -165,17 +165,22 @@ def _devices(
     cards = estimate.setup.devices
     count = len(cards)
     names: list[int | str] = ["cpu"] if estimate.setup.on_cpu else list(range(count))
-    held: list[tuple[int, int, int] | None]
+    held: list[tuple[int, int, int, int] | None]
     if spread is None:
-        held = [(estimate.weights_bytes // count, pool // count, peak) for peak in activations]
+        held = [(estimate.weights_bytes // count, pool // count, peak, 0) for peak in activations]
     elif len(spread.names) == 1:  # exact: what is rounded up layer by layer is not
         whole = (estimate.weights_bytes, pool)
         held = [
-            (*whole, peak) if spread.names == [name] else None for name, peak in zip(names, activations, strict=True)
+            (*whole, peak, 0) if spread.names == [name] else None for name, peak in zip(names, activations, strict=True)
         ]
     else:
         held = [
-            (spread.weights_on(name), spread.cache_on(name), peak + spread.passing_through(name))
+            (
+                spread.weights_on(name) + spread.buffers_on(name),
+                spread.cache_on(name),
+                peak + spread.passing_through(name),
+                spread.buffers_on(name),
+            )
             if name in spread.names
             else None
             for name, peak in zip(names, activations, strict=True)

@@ -38,7 +38,7 @@ class ModuleMap:
             source, tuple((str(name), _place(value, f"--device-map {source}: {name}")) for name, value in data.items())
         )
 
-    def spread(self, modules: Modules, computing: list[Place], tied: bool) -> Spread:
+    def spread(self, modules: Modules, computing: list[Place], tied: bool, *, can_stream: bool = False) -> Spread:
         """Every module where the map puts it. `computing` are the places that compute: cards, or the CPU alone.
 
         Raises UsageError that names what is unknown, missing, split, or put where it can't be.
@@ -48,7 +48,7 @@ class ModuleMap:
         self._check_places(modules, places, computing, tied)
         order = [*computing, *(place for place in _OFFLOADED if place not in computing)]
         held = tuple((place, tuple(m for m in modules.all if places[m.name] == place)) for place in order)
-        return Spread(held, next(place for place, inside in held if inside))
+        return Spread(held, next(place for place, inside in held if inside), can_stream)
 
     def _place_of(self, name: str) -> Place:
         """That of the longest key that is the module or holds it."""

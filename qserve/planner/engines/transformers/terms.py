@@ -24,12 +24,16 @@ __all__ = ["CARD_TERMS", "CPU_TERMS", "DeviceShare", "terms_of"]
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """What of the estimate is on one device: its part of weights and cache, and the peak of a step there."""
+    """What of the estimate is on one device: its part of weights and cache, and the peak of a step there.
+
+    `buffers_bytes` of the weights are those through which layers in RAM are streamed.
+    """
 
     estimate: TransformersEstimate
     weights_bytes: int
     cache_bytes: int
     activations_bytes: int
+    buffers_bytes: int = 0
 
 
 class Weights(TermKind[DeviceShare]):
@@ -41,7 +45,9 @@ class Weights(TermKind[DeviceShare]):
     def formula(self, sizes: DeviceShare, stage: int) -> str:
         copied = sizes.estimate.shortlist_bytes
         copy = f" + {format_bytes(copied)} copy of the head in int8 (few sequences read it first)" if copied else ""
-        return weights_formula(sizes.estimate.setup) + copy
+        streamed = sizes.buffers_bytes
+        buffers = f"; of these {format_bytes(streamed)} for layers in RAM, which come one ahead" if streamed else ""
+        return weights_formula(sizes.estimate.setup) + copy + buffers
 
     def source(self, sizes: DeviceShare) -> str:
         return "safetensors headers" if sizes.estimate.setup.checkpoint.tensors else "dimensions of config.json"
