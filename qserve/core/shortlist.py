@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from qserve.units import MIB
 
-__all__ = ["SHORTLIST_FROM_BYTES", "has_shortlist"]
+__all__ = ["SHORTLIST_FROM_BYTES", "SHORTLIST_ROWS", "has_shortlist"]
 
 SHORTLIST_FROM_BYTES = 64 * MIB
 """Of the head in bf16: a smaller one is read in less than a millisecond."""
+
+SHORTLIST_ROWS = 4
+"""Up to so many rows it is read: beyond them products are bound by arithmetic, which int8 saves nothing of."""
 
 _INT8_GROUP = 64  # inputs whose activations share a scale (model/cpu/matrix.h: GROUP)
 

@@ -19,10 +19,5 @@ def keep_to_plan(plan: Plan) -> None:
         return
     for index, device in enumerate(plan.devices):
         if device.used_by_others_bytes and device.weights_bytes:
-            own = (
-                device.total_bytes
-                - device.used_by_others_bytes
-                - device.runtime_bytes
-                - device.cuda_graphs_bytes
-            )
+            own = device.total_bytes - device.used_by_others_bytes - device.runtime_bytes - device.cuda_graphs_bytes
             torch.cuda.set_per_process_memory_fraction(max(0.0, own / device.total_bytes), index)

@@ -19,7 +19,7 @@ from torch import nn
 
 from qserve.core.offload import NUM_BUFFERS, are_streamed
 
-__all__ = ["LayerStream", "Lane", "stream_offloaded"]
+__all__ = ["Lane", "LayerStream", "stream_offloaded"]
 
 _log = logging.getLogger("qserve.worker")
 _ALIGNMENT = 256

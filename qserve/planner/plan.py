@@ -47,6 +47,7 @@ class Placement:
 
     `device_map` is None, "auto", or accelerate's map of modules. `kv_cache_memory_bytes` is per device, and of a
     plan by modules the whole pool; `offloaded_bytes` are weights in "cpu" and on "disk" that compute on a card.
+    `head_copy_bytes` is a CPU's copy of the head in int8, which steps of few sequences read first (core/shortlist.py).
     """
 
     tensor_parallel_size: int = 1
@@ -55,6 +56,7 @@ class Placement:
     gpu_memory_utilization: float | None = None
     kv_cache_memory_bytes: int = 0
     offloaded_bytes: dict[str, int] = field(default_factory=dict)
+    head_copy_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import torch
 
+from qserve.core.shortlist import SHORTLIST_ROWS
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import PANEL, Matrix, int8_matrix
 
@@ -24,8 +25,6 @@ _ROWS_AT_ONCE = 8192
 _SUM_ERROR = 4e-4
 # Two roundings to bf16, of the bound's logit and of the one that is computed: 2^-9 each, and a little.
 _ROUNDING = 2.0**-7
-# Beyond it products are bound by arithmetic, which int8 saves nothing of.
-_MOST_ROWS = 4
 # Of the panels: with more of them the whole product is as fast. A model whose logits lie so close to each other gets
 # whole products for a while.
 _MOST_CHOSEN = 1 / 4
@@ -60,7 +59,7 @@ class ShortlistHead(CompiledLinear):
         """`x` [..., hidden] to logits [..., vocab]."""
         rows = x.reshape(-1, self.in_features).to(torch.bfloat16)
         wanted = self.num_wanted
-        if wanted is None or not 0 < len(rows) <= _MOST_ROWS or wanted > _MOST_CHOSEN * self.matrix.num_panels:
+        if wanted is None or not 0 < len(rows) <= SHORTLIST_ROWS or wanted > _MOST_CHOSEN * self.matrix.num_panels:
             return super().forward(x)
         if self._num_whole:
             self._num_whole -= 1

@@ -7,6 +7,7 @@ from typing import Any
 
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
+from qserve.core.shortlist import SHORTLIST_ROWS
 from qserve.planner.plan import Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
 from qserve.planner.speed.figures import Figures, Summary, figures_of
@@ -19,7 +20,7 @@ from qserve.planner.speed.learned import (
 )  # fmt: skip
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import Limits, Steps, simulate
-from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.step import SHORTLIST_SHARE, StepTimes
 from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.cpu import UNKNOWN_CPU, CpuRates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import engine_costs, launch_bound_engines
@@ -198,7 +199,8 @@ def _on_cpu(plan: Plan, spec: ModelSpec, device: Device, limits: Limits, rates: 
     card = cpu_card(device, rates, costs)
     scheme = "fp32" if plan.dtype == "float32" and plan.quant.scheme in ("bf16", "fp16") else plan.quant.scheme
     network = rank_network(spec, cpu_format(scheme, rates, costs))
-    return Replica(StepTimes(card, network, costs), limits, card, plan.engine)
+    rows = SHORTLIST_ROWS if plan.placement.head_copy_bytes else 0
+    return Replica(StepTimes(card, network, costs, shortlist_rows=rows), limits, card, plan.engine)
 
 
 def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
@@ -241,6 +243,7 @@ def _explained(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...
         f"a step with a prompt of {prompt} tokens alone: {1000 * steps.mixed_s(0, 0, [(prompt, 0)]):.1f} ms; before it "
         f"{steps.costs.intake_ms:.0f} ms of HTTP and tokenizer",
         f"weights: {_weights(steps)}",
+        *_head_copy(steps),
         f"source: {_rows_of(steps.card)}, era {steps.costs.era} of configs/speed.toml; docs/speed.md",
     )
 
@@ -257,6 +260,15 @@ def _weights(steps: StepTimes) -> str:
     network = steps.network
     held = network.expert_format if network.moe_layers else network.gemms[0].weights
     return f"{held.name}, {held.bytes_per_weight:.4g} bytes each, multiplied in {held.math}"
+
+
+def _head_copy(steps: StepTimes) -> tuple[str, ...]:
+    if not steps.shortlist_rows:
+        return ()
+    return (
+        f"head: up to {steps.shortlist_rows} sequences, greedy or drawn by top-k, {100 * SHORTLIST_SHARE:.0f} % of its "
+        "time in bf16: a copy in int8 is read, and in bf16 the tokens that it leaves (docs/results/cpu.md)",
+    )
 
 
 def _with_band(summary: Summary, band: Band) -> dict[str, float]:

@@ -9,8 +9,11 @@ from qserve.planner.speed.terms.card import CardSpeed
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 from qserve.planner.speed.terms.network import RankNetwork
 
-__all__ = ["StepTimes", "Terms"]
+__all__ = ["SHORTLIST_SHARE", "StepTimes", "Terms"]
 
+SHORTLIST_SHARE = 0.64
+"""Of a bf16 head's time, where a copy in int8 is read first: half of the bytes, the panels that it leaves, and finding
+them. Of 9.4 to 10.8 ms of a Qwen3-0.6B's head 6.1 to 6.8 (docs/results/cpu.md)."""
 _POINTWISE_SHARE = 0.75
 """Of the bandwidth, that norms, gates and rotary angles reach over the activations of a prompt."""
 
@@ -38,7 +41,8 @@ class StepTimes:
     """Times of steps of one replica. What depends on the number of tokens alone is computed once for each number.
 
     `cache` is the KV cache's format in the kernel tables (bf16, fp8). `stages` of a pipeline take turns: a step runs
-    through all of them, and each works on its part of the running requests meanwhile.
+    through all of them, and each works on its part of the running requests meanwhile. `shortlist_rows`: up to so many
+    sequences a copy of the head in int8 says which tokens can be the likeliest (greedy, or drawn by top-k).
     """
 
     card: CardSpeed
@@ -46,6 +50,7 @@ class StepTimes:
     costs: EngineCosts
     cache: str = "bf16"
     stages: int = 1
+    shortlist_rows: int = 0
     _by_tokens: dict[int, float] = field(default_factory=dict)
     """By tokens of a step: microseconds of what depends on them alone."""
     _by_batch: dict[int, float] = field(default_factory=dict)
@@ -149,7 +154,8 @@ class StepTimes:
     def _head_us(self, sequences: int) -> float:
         found = self._heads_us.get(sequences)
         if found is None:
-            found = self._heads_us[sequences] = self._head.us(max(1, sequences))
+            share = SHORTLIST_SHARE if sequences <= self.shortlist_rows else 1.0
+            found = self._heads_us[sequences] = share * self._head.us(max(1, sequences))
         return found
 
     def _states_us(self, batch: int) -> float:

@@ -162,6 +162,6 @@ async def test_answers_are_those_of_the_whole_head(monkeypatch: pytest.MonkeyPat
         with_all = await answers(batcher, [0, 1, 2, 3])
         assert not num_short
         assert head.num_wanted is None
-        monkeypatch.setattr(shortlist, "_MOST_ROWS", 0)
+        monkeypatch.setattr(shortlist, "SHORTLIST_ROWS", 0)
         whole = await answers(batcher, [0, 1, 2])
     assert short == whole == with_all[:3]

@@ -51,8 +51,8 @@ PROMPT_READER = Constant(
 READER_WORD_BYTES = 430
 """What it holds for each word of the vocabulary: 61 MiB of 150,744 merges in tokenizers 0.23."""
 
-# Of vLLM's graphs of dense decoders in 16 bit, whose layers are as many launches (docs/memory.md); none of this engine's
-# was measured, hence the band.
+# Of vLLM's graphs of dense decoders in 16 bit, whose layers are as many launches (docs/memory.md). None of this
+# engine's was measured, hence the band.
 GRAPH_BYTES_FIRST = Constant(
     110 * MIB,
     40 * MIB,

@@ -164,9 +164,7 @@ def _layers_to_keep(modules: Modules, cards: list[Bin], overflow: list[Bin]) -> 
     yield from range(min(fit, count - 1), -1, -1)
 
 
-def _place_on_cards(
-    modules: Modules, kept: int, cards: list[Bin], mode: Mode, *, can_stream: bool
-) -> _Filled | None:
+def _place_on_cards(modules: Modules, kept: int, cards: list[Bin], mode: Mode, *, can_stream: bool) -> _Filled | None:
     moved = modules.layers[kept:]
     inside = (*modules.first, *modules.layers[:kept], *modules.last)
     if moved:
