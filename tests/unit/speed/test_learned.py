@@ -175,6 +175,15 @@ def test_products_take_what_was_measured_of_them() -> None:
             assert planned_us == pytest.approx(weights * ps / 1e6, rel=0.1)
 
 
+def test_between_two_measured_numbers_of_rows_products_go_straight() -> None:
+    """Four rows may take no longer than one, which a curve through the ends does not know."""
+    card = cpu_card(Device("a CPU", "cpu", 1 << 34), MEASURED, engine_costs("transformers-cpu"))
+    form = gemm_form(card, BF16, 1000, 1000)
+    assert [form.us(rows) for rows in (1, 4, 10, 256, 512)] == pytest.approx([80.0, 84.0, 102.0, 820.0, 1640.0])
+    fp32 = cpu_format("fp32", MEASURED, engine_costs("transformers-cpu"))
+    assert gemm_form(card, fp32, 1000, 1000).us(1) > 120.0, "twice the bytes, of which nothing was measured"
+
+
 def test_weights_in_int8_and_4_bit_take_what_was_measured_of_them() -> None:
     rates = replace(MEASURED, coded_ps=(("4bit", ((1, 30.0), (256, 900.0))), ("int8", ((1, 50.0), (256, 850.0)))))
     costs = engine_costs("transformers-cpu")

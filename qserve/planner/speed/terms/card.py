@@ -34,6 +34,7 @@ class CardSpeed:
     """`bandwidth` in bytes/s, `peaks` in dense FLOP/s by format (bf16, fp8, int8, fp4).
 
     `kernels` are rows of configs/speed_kernels.toml; `like` is the card they were measured on where it is another.
+    `products` are (rows, picoseconds a weight) of linear layers that were measured on this machine, by the format's name.
     `links` are (t0_us, GB/s) of an all-reduce by number of cards. `power_w` is the board's limit, 0 where unknown.
     """
 
@@ -45,6 +46,7 @@ class CardSpeed:
     links: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     power_w: float = 0.0
     interconnect: str = "pcie4"
+    products: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
     is_hopper: bool = False
     """Compute capability 9.0 and later, where kernels written for Ampere reach less."""
 

@@ -10,7 +10,7 @@ from qserve.core.facts import load
 from qserve.core.hardware import Device, Hardware
 from qserve.planner.speed.terms.card import CardSpeed, Row
 from qserve.planner.speed.terms.engine_costs import EngineCosts
-from qserve.planner.speed.terms.formats import WeightFormat, weight_format
+from qserve.planner.speed.terms.formats import BF16, WeightFormat, weight_format
 
 __all__ = ["UNKNOWN_CPU", "CpuRates", "assumed_rates", "cpu_card", "cpu_format"]
 
@@ -97,10 +97,10 @@ def cpu_card(device: Device, rates: CpuRates, costs: EngineCosts) -> CardSpeed:
     """The cores that the engine computes on; its kernels are rows of configs/speed.toml, its products as measured."""
     left = rates.without(costs.kept_cores)
     kernels = {name: tuple(map(float, row)) for name, row in load("speed")["cpu_kernels"][costs.era].items()}
+    measured = {_CODED[name].name: products for name, products in left.coded_ps}
     if left.linear_ps:
-        kernels["gemm_bf16"] = _gemm_row(left, left.linear_ps, 2.0)
-    for name, products in left.coded_ps:
-        kernels[f"gemm_{name}"] = _gemm_row(left, products, _CODED[name].bytes_per_weight)
+        measured[BF16.name] = left.linear_ps
+        kernels["gemm_bf16"] = _gemm_row(left, left.linear_ps, 2.0)  # of formats that it borrows
     return CardSpeed(
         name=device.name,
         bandwidth=left.read_bytes_per_s,
@@ -109,6 +109,7 @@ def cpu_card(device: Device, rates: CpuRates, costs: EngineCosts) -> CardSpeed:
         like="" if rates.is_measured else "a server CPU",
         links={1: (0.0, 1.0)},
         interconnect="memory",
+        products=measured,
     )
 
 

@@ -6,6 +6,7 @@ FLOP over the peak that it reaches. docs/speed.md derives them, scripts/fit_spee
 
 from __future__ import annotations
 
+import bisect
 from typing import NamedTuple
 
 from qserve.planner.speed.terms.card import CardSpeed
@@ -14,6 +15,7 @@ from qserve.planner.speed.terms.formats import WeightFormat
 __all__ = [
     "DecodeForm",
     "GemmForm",
+    "MeasuredForm",
     "PrefillForm",
     "decode_attention_form",
     "experts_read",
@@ -49,8 +51,33 @@ class GemmForm(NamedTuple):
         return self.floor + _joined(memory, tokens * self.math_token, self.q)
 
 
-def gemm_form(card: CardSpeed, weights: WeightFormat, rows: int, columns: int) -> GemmForm:
-    """Of a weight of `rows` by `columns`; the q-norm of memory and math bound."""
+class MeasuredForm(NamedTuple):
+    """One product on a machine that was measured: (rows, picoseconds a weight), straight between two of them.
+
+    Beyond the most rows it grows with them.
+    """
+
+    num_weights: int
+    products: tuple[tuple[int, float], ...]
+
+    def us(self, tokens: int) -> float:
+        """Of so many rows of activations."""
+        place = bisect.bisect_left(self.products, (tokens, 0.0))
+        if place == len(self.products):
+            most, ps = self.products[-1]
+            ps *= tokens / most
+        else:
+            after, ps = self.products[place]
+            if place and tokens < after:
+                before, start = self.products[place - 1]
+                ps = start + (ps - start) * (tokens - before) / (after - before)
+        return self.num_weights * ps / 1e6
+
+
+def gemm_form(card: CardSpeed, weights: WeightFormat, rows: int, columns: int) -> GemmForm | MeasuredForm:
+    """Of a weight of `rows` by `columns`: as it was measured, else the q-norm of memory and math bound."""
+    if weights.name in card.products:
+        return MeasuredForm(rows * columns, card.products[weights.name])
     floor, bandwidth_share, peak_share, q = card.kernel(f"gemm_{weights.gemm}")[:4]
     per_byte = 1e6 / (card.bandwidth * bandwidth_share * weights.bandwidth_factor)
     math = 2e6 * rows * columns / (card.peak(weights.math) * peak_share * weights.peak_factor)
