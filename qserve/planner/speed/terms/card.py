@@ -34,7 +34,7 @@ class CardSpeed:
     """`bandwidth` in bytes/s, `peaks` in dense FLOP/s by format (bf16, fp8, int8, fp4).
 
     `kernels` are rows of configs/speed_kernels.toml; `like` is the card they were measured on where it is another.
-    `products` are (rows, picoseconds a weight) of linear layers that were measured on this machine, by the format's name.
+    `products` are (rows, picoseconds a weight) of linear layers measured on this machine, by the format's name.
     `links` are (t0_us, GB/s) of an all-reduce by number of cards. `power_w` is the board's limit, 0 where unknown.
     """
 
