@@ -27,6 +27,7 @@ REQUIREMENTS = {
     "datasets": "datasets>=4.7",
     "deepspeed": "deepspeed>=0.19",
     "jsonschema": "jsonschema>=4.20",
+    "kernels": "kernels>=0.17,<0.18",
     "lm-eval": "lm-eval[api]>=0.4.13",
     "math-verify": "math-verify>=0.9",
     "msgspec": "msgspec>=0.19",

@@ -82,7 +82,7 @@ install_cpu() {
 
 install_cuda() {
     say "NVIDIA card: the CUDA builds of torch and vLLM, and all that checks and tests need (about 10 GB)"
-    pip_install --constraint constraints.txt --editable ".[vllm,$EXTRAS]"
+    pip_install --constraint constraints.txt --editable ".[vllm,flash,$EXTRAS]"
     check_toolchain
 }
 

@@ -4,22 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["attention_kernels"]
+from qserve.core.attention_kernels import (
+    FLASH_2,
+    FLASH_3,
+    HUB_FLASH_2,
+    HUB_FLASH_3,
+    HUB_VLLM_FLASH_3,
+    TORCH_VARLEN,
+    kernel_candidates,
+)
+from qserve.packages import install_command
 
-_LEAST = (8, 0)
-_HOPPER = 9
+__all__ = ["attention_kernels", "attention_remedy"]
+
+_GATHERED = "torch's SDPA over gathered keys"
+_TITLES = {
+    FLASH_3: "flash-attn 3",
+    HUB_FLASH_3: "flash-attn 3 of the hub",
+    HUB_VLLM_FLASH_3: "vLLM's flash-attn 3 of the hub",
+    TORCH_VARLEN: "torch's own flash-attention",
+    FLASH_2: "flash-attn 2",
+    HUB_FLASH_2: "flash-attn 2 of the hub",
+}
+_PACKAGES = {
+    FLASH_3: "flash-attn-3", FLASH_2: "flash-attn",
+    HUB_FLASH_3: "kernels", HUB_VLLM_FLASH_3: "kernels", HUB_FLASH_2: "kernels",
+}  # fmt: skip
 
 
 def attention_kernels(capability: tuple[int, int] | None, versions: Mapping[str, str]) -> str:
     """For a card of this compute capability, with these packages installed: a sentence for people."""
-    if capability is None or capability < _LEAST:
-        return "torch's SDPA over gathered keys: kernels that read keys in their pages need compute capability 8.0"
-    kernels = ["torch's own flash-attention"]
-    if capability[0] == _HOPPER and "flash-attn-3" in versions:
-        kernels.insert(0, f"flash-attn 3 ({versions['flash-attn-3']})")
-    if "flash-attn" in versions:
-        kernels.append(f"flash-attn 2 ({versions['flash-attn']})")
-    return (
-        f"{', then '.join(kernels)}, then torch's SDPA over gathered keys: the first that agrees with SDPA when the "
-        "worker starts"
-    )
+    found = kernel_candidates(capability or (0, 0), versions)
+    if not found.names:
+        return f"{_GATHERED}: kernels that read keys in their pages need compute capability 8.0"
+    tried = ", then ".join(_title(name, versions) for name in found.names)
+    return f"{tried}, then {_GATHERED}: the first that agrees with SDPA when the worker starts"
+
+
+def attention_remedy(capability: tuple[int, int] | None, versions: Mapping[str, str]) -> str:
+    """What would bring a faster kernel than those that are there; empty where there is none."""
+    found = kernel_candidates(capability or (0, 0), versions)
+    lacks_flash_3 = FLASH_3 in found.passed_over and HUB_FLASH_3 in found.passed_over
+    return f"flash-attn 3, built for this card and torch: {install_command('kernels')}" if lacks_flash_3 else ""
+
+
+def _title(name: str, versions: Mapping[str, str]) -> str:
+    package = _PACKAGES.get(name)
+    return f"{_TITLES[name]} ({versions[package]})" if package else _TITLES[name]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
-from qserve.detect.attention import attention_kernels
+from qserve.detect.attention import attention_kernels, attention_remedy
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import engine_checks, why_not_scheme
 from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command
@@ -140,7 +140,13 @@ def _attention(hardware: Hardware, packages: Packages) -> list[Check]:
     """Of each kind of card, what the own engine's attention will be."""
     kinds = {device.name: device.compute_capability for device in hardware.devices}
     return [
-        Check("engine", "attention", "ok", f"{name}: {attention_kernels(capability, packages.versions)}")
+        Check(
+            "engine",
+            "attention",
+            "ok",
+            f"{name}: {attention_kernels(capability, packages.versions)}",
+            attention_remedy(capability, packages.versions),
+        )
         for name, capability in kinds.items()
     ]
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from qserve.core.attention_kernels import FLASH_2, FLASH_3, HUB_FLASH_2, HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN
 from qserve.engine.transformers.attention import kernels
-from qserve.engine.transformers.attention.kernels import FLASH_2, FLASH_3, GATHERED, TORCH_VARLEN, Heads, choose_kernel
+from qserve.engine.transformers.attention.kernels import GATHERED, Heads, choose_kernel
 from qserve.engine.transformers.attention.report import attention_report
 from tests.tiny.engine.paged_reference import read_in_place
 
@@ -41,14 +43,19 @@ def test_cards_and_models_that_no_kernel_serves(
 
 
 @pytest.mark.parametrize(
-    ("capability", "tried"), [((9, 0), [FLASH_3, TORCH_VARLEN, FLASH_2]), ((8, 6), [TORCH_VARLEN, FLASH_2])]
+    ("capability", "passed_over"),
+    [
+        ((9, 0), {FLASH_3, HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN, HUB_FLASH_2}),
+        ((8, 6), {TORCH_VARLEN, HUB_FLASH_2}),
+    ],
 )
 def test_the_first_that_is_there_and_right_is_taken(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], tried: list[str]
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], passed_over: set[str]
 ) -> None:
     """Of kernels that are missing, refuse, or are wrong, each is named with its reason."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(kernels, "is_right", lambda kernel, *_: kernel())
+    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"flash-attn"}))
 
     def refuses() -> bool:
         raise RuntimeError("block_table is not for this kernel")
@@ -57,7 +64,7 @@ def test_the_first_that_is_there_and_right_is_taken(
     monkeypatch.setattr(kernels, "_flash_2", lambda: iter([lambda: False, lambda: True]))
     chosen = choose_kernel(CARD, BF16)
     assert (chosen.name, chosen.page_tokens) == (FLASH_2, 256)
-    assert list(chosen.passed_over) == tried[:-1]
+    assert set(chosen.passed_over) == passed_over
     told = attention_report(MODEL, chosen.name, chosen.passed_over)
     assert told.startswith("flash-attn 2, which reads keys in their pages (")
     assert "block_table is not for this kernel" in told
@@ -73,3 +80,27 @@ def test_a_kernel_is_right_or_is_found_out(heads: Heads) -> None:
     assert kernels.is_right(read_in_place, CPU, heads, 256)
     assert not kernels.is_right(lambda *args: read_in_place(*args, shift=1), CPU, heads, 256)
     assert not kernels.is_right(lambda query, keys, *rest: read_in_place(query, keys.flip(0), *rest), CPU, heads, 256)
+
+
+def test_a_kernel_of_the_hub_is_fetched_in_its_version_and_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the package is installed; what the hub says no to is named, and the next is tried."""
+    asked = []
+
+    def get_kernel(repository: str, version: int) -> Any:
+        asked.append((repository, version))
+        if repository == HUB_FLASH_3:
+            raise OSError("we are offline")
+        varlen = lambda query, keys, values, **step: query  # noqa: E731
+        return SimpleNamespace(flash_attn_varlen_func=varlen)
+
+    monkeypatch.setitem(sys.modules, "kernels", SimpleNamespace(get_kernel=get_kernel))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(kernels, "_installed", lambda: frozenset({"kernels"}))
+    step: Any = SimpleNamespace(max_queries=1, query_bounds=0, max_keys=1, num_keys=0, block_table=0)
+    monkeypatch.setattr(kernels, "is_right", lambda kernel, *_: kernel(7, 8, 9, step, 1.0) == 7)
+    chosen = choose_kernel(CARD, BF16)
+    assert chosen.name == HUB_VLLM_FLASH_3
+    assert asked == [(HUB_FLASH_3, 1), (HUB_VLLM_FLASH_3, 1)]
+    told = attention_report(MODEL, chosen.name, chosen.passed_over)
+    assert told.startswith("vLLM's flash-attn 3 of Hugging Face's hub")
+    assert "we are offline" in told

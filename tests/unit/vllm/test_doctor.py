@@ -16,7 +16,7 @@ from qserve.cli.doctor.command import hub_cache
 from qserve.cli.doctor.show import show_doctor
 from qserve.cli.main import COMMANDS, cli
 from qserve.core.quantization import SCHEMES
-from qserve.detect.attention import attention_kernels
+from qserve.detect.attention import attention_kernels, attention_remedy
 from qserve.detect.packages import Packages
 from qserve.units import GIB
 from tests.unit.vllm.builders import hardware
@@ -144,6 +144,8 @@ def test_the_cache_is_the_one_that_models_go_to(monkeypatch, environment, cache)
 @pytest.mark.parametrize(
     ("capability", "versions", "first", "later"),
     [
+        ((9, 0), {"kernels": "0.17.2"}, "flash-attn 3 of the hub (0.17.2), then vLLM's", "then torch's own"),
+        ((8, 9), {"kernels": "0.17.2"}, "torch's own flash-attention, then flash-attn 2 of the hub", "SDPA"),
         ((7, 5), {"flash-attn": "2.8"}, "torch's SDPA over gathered keys", "need compute capability 8.0"),
         ((8, 9), {"flash-attn-3": "3.0"}, "torch's own flash-attention, then torch's SDPA", "agrees with SDPA"),
         ((9, 0), {"flash-attn-3": "3.0", "flash-attn": "2.8"}, "flash-attn 3 (3.0), then torch's own", "flash-attn 2"),
@@ -152,5 +154,13 @@ def test_the_cache_is_the_one_that_models_go_to(monkeypatch, environment, cache)
 )
 def test_the_attention_that_will_run_is_named(capability, versions, first, later):
     told = attention_kernels(capability, versions)
+    is_hopper_without = capability == (9, 0) and not versions
+    assert bool(attention_remedy(capability, versions)) == is_hopper_without
     assert told.startswith(first)
     assert later in told
+
+
+def test_hopper_is_told_what_brings_flash_attn_3():
+    assert attention_remedy((9, 0), {}).endswith('pip install "kernels>=0.17,<0.18"')
+    assert attention_remedy((8, 9), {}) == "", "torch's own is as fast there"
+    assert attention_remedy((9, 0), {"flash-attn-3": "3.0"}) == ""

@@ -16,15 +16,25 @@ from typing import Any
 
 import torch
 
+from qserve.core.attention_kernels import (
+    FLASH_2,
+    FLASH_3,
+    HUB_FLASH_2,
+    HUB_FLASH_3,
+    HUB_VLLM_FLASH_3,
+    TORCH_VARLEN,
+    kernel_candidates,
+)
 from qserve.core.kv_pages import FLASH_PAGE_TOKENS, PAGE_TOKENS
 from qserve.engine.transformers.attention.pages import PagedKernel, PageStep, gathered
 from qserve.model.sdpa import causal_prompt
 
-__all__ = ["FLASH_2", "FLASH_3", "GATHERED", "TORCH_VARLEN", "ChosenKernel", "Heads", "choose_kernel", "is_right"]
+__all__ = ["GATHERED", "ChosenKernel", "Heads", "choose_kernel", "is_right"]
 
-FLASH_3 = "flash_attention_3"
-FLASH_2 = "flash_attention_2"
-TORCH_VARLEN = "torch_varlen"
+# Modules that bring kernels, and the distributions that they come with.
+_MODULES = {"flash_attn_interface": "flash-attn-3", "flash_attn": "flash-attn", "kernels": "kernels"}
+# Source: transformers 5.19, modeling_flash_attention_utils.py: FLASH_ATTN_KERNEL_VERSIONS.
+_HUB_VERSIONS = {HUB_FLASH_3: 1, HUB_VLLM_FLASH_3: 1, HUB_FLASH_2: 3}
 GATHERED = "sdpa"
 # Of values of about one: bf16 rounds to 1/256.
 _TOLERANCE = 0.03
@@ -53,7 +63,7 @@ class ChosenKernel:
     """What reads pages on a device.
 
     Attributes:
-        name: `flash_attention_3`, `torch_varlen`, `flash_attention_2`, or `sdpa`.
+        name: one of `core/attention_kernels.py`, or `sdpa`.
         read: the kernel; `gathered` where none reads pages in place.
         page_tokens: the size of pages that it reads.
         passed_over: why others were not taken, by name.
@@ -83,22 +93,25 @@ def choose_kernel(device: torch.device, heads: Heads) -> ChosenKernel:
 def _candidates(
     device: torch.device, heads: Heads, passed_over: dict[str, str]
 ) -> Iterator[tuple[str, Callable[[], Iterator[PagedKernel]]]]:
-    if device.type != "cuda":
-        passed_over["flash-attn"] = "flash-attn has no kernels for a CPU"
-        return
-    if heads.dtype not in (torch.float16, torch.bfloat16):
-        dtype = str(heads.dtype).removeprefix("torch.")
-        passed_over["flash-attn"] = f"flash-attn computes in 16 bit, and this model in {dtype}"
-        return
-    capability = torch.cuda.get_device_capability(device)
-    if capability < (8, 0):
-        version = ".".join(map(str, capability))
-        passed_over["flash-attn"] = f"flash-attn needs compute capability 8.0, and this card has {version}"
-        return
-    if capability[0] == 9:
-        yield FLASH_3, _flash_3
-    yield TORCH_VARLEN, _torch_varlen
-    yield FLASH_2, _flash_2
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    dtype = str(heads.dtype).removeprefix("torch.")
+    found = kernel_candidates(capability, _installed(), dtype, heads.size)
+    passed_over.update(found.passed_over)
+    sources = {
+        FLASH_3: _flash_3,
+        HUB_FLASH_3: partial(_hub, HUB_FLASH_3, _read_by_flash_3),
+        HUB_VLLM_FLASH_3: partial(_hub, HUB_VLLM_FLASH_3, _read_by_vllm_flash_3),
+        TORCH_VARLEN: _torch_varlen,
+        FLASH_2: _flash_2,
+        HUB_FLASH_2: partial(_hub, HUB_FLASH_2, _read_by_flash_2),
+    }
+    for name in found.names:
+        yield name, sources[name]
+
+
+def _installed() -> frozenset[str]:
+    """Of the packages that bring kernels, those that can be imported, by their distributions' names."""
+    return frozenset(name for module, name in _MODULES.items() if importlib.util.find_spec(module) is not None)
 
 
 def is_right(kernel: PagedKernel, device: torch.device, heads: Heads, page_tokens: int) -> bool:
@@ -170,38 +183,57 @@ def _torch_varlen() -> Iterator[PagedKernel]:
 
 def _flash_3() -> Iterator[PagedKernel]:
     """flash-attn 3, for Hopper."""
-    if importlib.util.find_spec("flash_attn_interface") is None:
-        raise ImportError("flash-attn 3 is not installed")
-    flash_attn_with_kvcache = importlib.import_module("flash_attn_interface").flash_attn_with_kvcache
+    yield _read_by_flash_3(importlib.import_module("flash_attn_interface"))
 
+
+def _flash_2() -> Iterator[PagedKernel]:
+    """flash-attn 2, whose pages are whole multiples of 256 tokens."""
+    yield _read_by_flash_2(importlib.import_module("flash_attn"))
+
+
+def _hub(repository: str, reader: Callable[[Any], PagedKernel]) -> Iterator[PagedKernel]:
+    """A kernel of Hugging Face's hub, built for this torch and card: fetched once, and not where HF_HUB_OFFLINE is set.
+
+    Who installs the package `kernels` wants them; it takes none but those of organisations that it trusts.
+    """
+    yield reader(importlib.import_module("kernels").get_kernel(repository, version=_HUB_VERSIONS[repository]))
+
+
+def _read_by_flash_3(module: Any) -> PagedKernel:
     def read(
         query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
     ) -> torch.Tensor:
-        mixed: torch.Tensor = flash_attn_with_kvcache(
+        mixed: torch.Tensor = module.flash_attn_with_kvcache(
             query, keys, values, cache_seqlens=step.num_keys, page_table=step.block_table,
             cu_seqlens_q=step.query_bounds, max_seqlen_q=step.max_queries, softmax_scale=scaling, causal=True,
         )  # fmt: skip
         return mixed
 
-    yield read
+    return read
 
 
-def _flash_2() -> Iterator[PagedKernel]:
-    """flash-attn 2, whose pages are whole multiples of 256 tokens."""
-    if importlib.util.find_spec("flash_attn") is None:
-        raise ImportError(
-            "flash-attn is not installed; where it is, it is taken. pip builds it for an hour: "
-            "github.com/Dao-AILab/flash-attention/releases has wheels that are built"
-        )
-    flash_attn_varlen_func = importlib.import_module("flash_attn").flash_attn_varlen_func
-
+def _read_by_vllm_flash_3(module: Any) -> PagedKernel:
     def read(
         query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
     ) -> torch.Tensor:
-        mixed: torch.Tensor = flash_attn_varlen_func(
+        mixed: torch.Tensor = module.flash_attn_varlen_func(
+            query, keys, values, max_seqlen_q=step.max_queries, cu_seqlens_q=step.query_bounds,
+            max_seqlen_k=step.max_keys, seqused_k=step.num_keys, softmax_scale=scaling, causal=True,
+            block_table=step.block_table,
+        )  # fmt: skip
+        return mixed
+
+    return read
+
+
+def _read_by_flash_2(module: Any) -> PagedKernel:
+    def read(
+        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: PageStep, scaling: float
+    ) -> torch.Tensor:
+        mixed: torch.Tensor = module.flash_attn_varlen_func(
             query, keys, values, step.query_bounds, step.key_bounds, step.max_queries, step.max_keys,
             softmax_scale=scaling, causal=True, block_table=step.block_table,
         )  # fmt: skip
         return mixed
 
-    yield read
+    return read

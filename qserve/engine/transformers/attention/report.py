@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from qserve.core.attention_kernels import (
+    FLASH_2,
+    FLASH_3,
+    HUB_FLASH_2,
+    HUB_FLASH_3,
+    HUB_VLLM_FLASH_3,
+    TORCH_VARLEN,
+)
 from qserve.engine.transformers.attention.compiled_step import COMPILED, why_not_compiled
-from qserve.engine.transformers.attention.kernels import FLASH_2, FLASH_3, TORCH_VARLEN
 
 __all__ = ["attention_report"]
 
 _IN_PLACE = {
     FLASH_3: "flash-attn 3, which reads keys in their pages",
     FLASH_2: "flash-attn 2, which reads keys in their pages",
+    HUB_FLASH_3: "flash-attn 3 of Hugging Face's hub, which reads keys in their pages",
+    HUB_VLLM_FLASH_3: "vLLM's flash-attn 3 of Hugging Face's hub, which reads keys in their pages",
+    HUB_FLASH_2: "flash-attn 2 of Hugging Face's hub, which reads keys in their pages",
     TORCH_VARLEN: "torch's own flash-attention, which reads keys in their pages",
 }
 

@@ -1,0 +1,56 @@
+"""Which attention kernels are tried: a function of card, packages and shapes, as a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from qserve.core.attention_kernels import (
+    FLASH_2,
+    FLASH_3,
+    HUB_FLASH_2,
+    HUB_FLASH_3,
+    HUB_VLLM_FLASH_3,
+    TORCH_VARLEN,
+    kernel_candidates,
+)
+
+HUB = "kernels"
+
+
+@pytest.mark.parametrize(
+    ("capability", "packages", "tried"),
+    [
+        ((8, 0), [], [TORCH_VARLEN]),
+        ((8, 9), ["flash-attn"], [TORCH_VARLEN, FLASH_2]),
+        ((8, 9), ["flash-attn", HUB], [TORCH_VARLEN, FLASH_2, HUB_FLASH_2]),
+        ((8, 9), ["flash-attn-3"], [TORCH_VARLEN]),  # is for Hopper
+        ((9, 0), [], [TORCH_VARLEN]),
+        ((9, 0), ["flash-attn-3"], [FLASH_3, TORCH_VARLEN]),
+        ((9, 0), [HUB], [HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN, HUB_FLASH_2]),
+        ((9, 0), ["flash-attn-3", "flash-attn", HUB],
+         [FLASH_3, HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN, FLASH_2, HUB_FLASH_2]),
+        ((10, 0), [HUB], [TORCH_VARLEN, HUB_FLASH_2]),
+        ((12, 0), ["flash-attn"], [TORCH_VARLEN, FLASH_2]),
+        ((7, 5), ["flash-attn", "flash-attn-3", HUB], []),
+        (None, ["flash-attn", HUB], []),
+    ],
+)  # fmt: skip
+def test_what_is_tried_on_a_card(capability: tuple[int, int] | None, packages: list[str], tried: list[str]) -> None:
+    found = kernel_candidates(capability, packages)
+    assert list(found.names) == tried
+    assert not set(found.names) & set(found.passed_over)
+    assert all(found.passed_over.values())
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "head_size", "reason"),
+    [
+        (None, "bfloat16", 128, "flash-attn has no kernels for a CPU"),
+        ((9, 0), "float32", 128, "flash-attn computes in 16 bit, and this model in float32"),
+        ((7, 5), "float16", 128, "flash-attn needs compute capability 8.0, and this card has 7.5"),
+        ((9, 0), "bfloat16", 512, "flash-attn takes heads of 256 at most, and this model's are 512"),
+    ],
+)
+def test_what_no_kernel_is_for(capability: tuple[int, int] | None, dtype: str, head_size: int, reason: str) -> None:
+    found = kernel_candidates(capability, ["flash-attn", HUB], dtype, head_size)
+    assert (found.names, found.passed_over) == ((), {"flash-attn": reason})
