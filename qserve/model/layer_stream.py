@@ -38,7 +38,7 @@ class Lane(Protocol):
 class _CardLane:
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._launched = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._arrived = [torch.cuda.Event() for _ in range(NUM_BUFFERS)]  # type: ignore[no-untyped-call]
 
@@ -126,8 +126,8 @@ class LayerStream:
             part.of(whole).copy_(layer.get_parameter(part.name).data)
         if self._buffers[0].device.type == "cuda":
             # Registered where it lies: torch's own pinned memory comes in powers of two.
-            status = torch.cuda.cudart().cudaHostRegister(whole.data_ptr(), whole.nbytes, 0)
-            self._pinned_all = self._pinned_all and int(status) == 0
+            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            self._pinned_all &= int(runtime.cudaHostRegister(whole.data_ptr(), whole.nbytes, 0)) == 0
         return whole
 
     def _before(self, index: int, layer: nn.Module, args: Any) -> None:

@@ -67,10 +67,12 @@ def _measured(plan: Plan, document: Mapping[str, Any]) -> dict[LearnedTerm, int]
 
 def _terms(plan: Plan, document: Mapping[str, Any]) -> Iterator[tuple[LearnedTerm, int]]:
     count = len(plan.devices)
-    for term in ("weights", "runtime"):
+    exact: tuple[LearnedTerm, ...] = ("weights", "runtime")
+    for term in exact:
         if document.get(f"{term}_bytes"):
             yield term, document[f"{term}_bytes"] // count
-    for term in ("activations", "cuda_graphs"):
+    at_least: tuple[LearnedTerm, ...] = ("activations", "cuda_graphs")
+    for term in at_least:
         measured = document.get(f"{term}_bytes")
         if measured and (_profiles_memory(plan) or measured > _planned(plan, term)):
             yield term, measured // count

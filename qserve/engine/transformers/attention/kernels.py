@@ -97,7 +97,7 @@ def _candidates(
     dtype = str(heads.dtype).removeprefix("torch.")
     found = kernel_candidates(capability, _installed(), dtype, heads.size)
     passed_over.update(found.passed_over)
-    sources = {
+    sources: dict[str, Callable[[], Iterator[PagedKernel]]] = {
         FLASH_3: _flash_3,
         HUB_FLASH_3: partial(_hub, HUB_FLASH_3, _read_by_flash_3),
         HUB_VLLM_FLASH_3: partial(_hub, HUB_VLLM_FLASH_3, _read_by_vllm_flash_3),
