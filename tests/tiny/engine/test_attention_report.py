@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.core.attention_kernels import FLASH_2, FLASH_3, HUB_FLASH_2, HUB_FLASH_3, HUB_VLLM_FLASH_3, TORCH_VARLEN
+from qserve.core.cards.attention_kernels import (
+    FLASH_2,
+    FLASH_3,
+    HUB_FLASH_2,
+    HUB_FLASH_3,
+    HUB_VLLM_FLASH_3,
+    TORCH_VARLEN,
+)
 from qserve.engine.transformers.attention import kernels
 from qserve.engine.transformers.attention.kernels import GATHERED, Heads, choose_kernel
 from qserve.engine.transformers.attention.report import attention_report

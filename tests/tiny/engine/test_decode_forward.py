@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from qserve.core.decode_sizes import batch_size_of
+from qserve.core.cards.decode_sizes import batch_size_of
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention.kernels import ChosenKernel
 from qserve.engine.transformers.attention.pages import gathered

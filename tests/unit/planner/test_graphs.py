@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qserve.core.decode_sizes import MAX_GRAPHS, num_graphs
+from qserve.core.cards.decode_sizes import MAX_GRAPHS, num_graphs
 from qserve.core.hardware import Hardware, parse_gpu
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from qserve.core.attention_kernels import (
+from qserve.core.cards.attention_kernels import (
     FLASH_2,
     FLASH_3,
     HUB_FLASH_2,
@@ -63,7 +63,7 @@ class ChosenKernel:
     """What reads pages on a device.
 
     Attributes:
-        name: one of `core/attention_kernels.py`, or `sdpa`.
+        name: one of `core/cards/attention_kernels.py`, or `sdpa`.
         read: the kernel; `gathered` where none reads pages in place.
         page_tokens: the size of pages that it reads.
         passed_over: why others were not taken, by name.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from qserve.core.decode_sizes import DENSE_DECODERS
+from qserve.core.cards.decode_sizes import DENSE_DECODERS
 from qserve.engine.transformers.attention.pages import PageStep
 from qserve.engine.transformers.decoding.operations import add_rms_norm, rotate_and_store, silu_and_multiply
 

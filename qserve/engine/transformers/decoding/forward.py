@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from qserve.core.decode_sizes import MAX_GRAPHS, batch_size_of, table_width_of
+from qserve.core.cards.decode_sizes import MAX_GRAPHS, batch_size_of, table_width_of
 from qserve.engine.transformers.attention.pages import PagedKernel, PageStep
 from qserve.engine.transformers.batching.batcher import GraphMemory
 from qserve.engine.transformers.batching.library_rows import LibraryRows

@@ -6,7 +6,7 @@ with it. So nothing is placed where the cache or a step would overflow it later,
 What is offloaded computes on the first card all the same: accelerate brings one piece of it there at a time, and its
 cache must be there at all times. Both are set aside before anything is placed.
 Source: accelerate 1.15, big_modeling.py: dispatch_model (main_device) and hooks.py: attach_align_device_hook. Layers of
-a dense model in RAM beside one card are streamed: two buffers of a whole layer are set aside (core/offload.py).
+a dense model in RAM beside one card are streamed: two buffers of a whole layer are set aside (core/cards/offload.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from qserve.core.offload import NUM_BUFFERS
+from qserve.core.cards.offload import NUM_BUFFERS
 
 __all__ = ["Bin", "Mode", "Module", "Modules", "Place", "Spread", "place_modules"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from qserve.core.decode_sizes import num_graphs
-from qserve.core.offload import can_stream
+from qserve.core.cards.decode_sizes import num_graphs
+from qserve.core.cards.offload import can_stream
 from qserve.core.quantization import SCHEMES
 from qserve.core.release import parse_release
 from qserve.core.tensors import Tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.core.decode_sizes import DENSE_DECODERS
+from qserve.core.cards.decode_sizes import DENSE_DECODERS
 from qserve.core.hardware import CpuFeatures
 from qserve.core.kernel_shapes import MAX_KERNELS, num_row_counts
 from qserve.core.model_spec import ModelSpec

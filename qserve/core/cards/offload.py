@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from qserve.core.decode_sizes import DENSE_DECODERS
+from qserve.core.cards.decode_sizes import DENSE_DECODERS
 
 __all__ = ["NUM_BUFFERS", "are_streamed", "can_stream"]
 
