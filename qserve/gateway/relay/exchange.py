@@ -21,7 +21,7 @@ from qserve.gateway.relay.events import EventCutter, count_announcements, count_
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.respond import JSON, send_body
-from qserve.gateway.routing.deadly import refusal
+from qserve.gateway.routing.deadly import MOST_DEATHS, refusal
 from qserve.gateway.routing.outstanding import RequestTokens
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
@@ -97,13 +97,13 @@ class Exchange:
         if self._upstream is None:  # it never had a place
             return error, True
         has_died = error.code == "worker_died"
+        self._num_deaths += has_died  # who could not be reached never had it
         if has_died and await self._replicas.died(asked, self._life):
-            return (error if self._record.status else refusal()), True
+            return (error if self._record.status else refusal(max(self._num_deaths, 2))), True
         if self._record.status or error.code not in _ELSEWHERE:
             return error, True
         tried.append(self._life)
-        self._num_deaths += has_died  # who could not be reached never had it
-        return error, self._replicas.is_single or self._num_deaths > 1
+        return error, self._replicas.is_single or self._num_deaths >= MOST_DEATHS
 
     def _num_generated(self) -> int:
         told = self._record.num_generated_tokens

@@ -39,6 +39,8 @@ class ReplicaSet(Replicas):
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         self.router = Router()
         self.deadly = DeadlyRequests()
+        self.alone = asyncio.Lock()
+        """Held by the one request that may have ended two workers and is asked once more."""
         self._num_waiting_for_restart = 0
         super().__init__(upstreams)
 
@@ -127,7 +129,8 @@ class _Place:
     """What one request holds of a replica: places in its admission, and tokens in the router's count."""
 
     __slots__ = (
-        "_asked", "_background", "_granted_s", "_left", "_num_places", "_prompt", "_replicas", "_without", "upstream",
+        "_asked", "_background", "_granted_s", "_is_alone", "_left", "_num_places", "_prompt", "_replicas", "_without",
+        "upstream",
     )  # fmt: skip
 
     def __init__(self, replicas: ReplicaSet, asked: RoutedRequest, without: Collection[Life], background: bool) -> None:
@@ -136,8 +139,22 @@ class _Place:
         self._without = without
         self._background = background
         self._num_places = self._prompt = self._left = 0
+        self._is_alone = False
 
     async def __aenter__(self) -> Self:
+        if self._replicas.deadly.is_asked_alone(self._asked.digest):
+            await self._replicas.alone.acquire()
+            self._is_alone = True
+        try:
+            await self._find()
+        except BaseException:
+            self._is_no_longer_alone()
+            raise
+        self._replicas.deadly.begins(self._asked.digest, self.upstream.life)
+        return self
+
+    async def _find(self) -> None:
+        """Chooses, and waits in the queue of who was chosen, until there is a place."""
         to: Upstream | None = None
         while True:
             self.upstream = to or await self._replicas.choose(self._asked, self._without)
@@ -156,7 +173,7 @@ class _Place:
                 self._end()
                 raise
             else:
-                return self
+                return
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -165,6 +182,7 @@ class _Place:
             self.upstream.admission.leave(self._num_places, None if kind else time.perf_counter() - self._granted_s)
         self.upstream.endpoint.num_requests -= 1
         self._end()
+        self._is_no_longer_alone()
 
     def has_begun(self) -> None:
         self._replicas.router.has_done(self.upstream.name, self._prompt)
@@ -195,6 +213,11 @@ class _Place:
         tokens = router.estimates.of(asked.num_bytes, asked.num_sequences, asked.max_tokens)
         counted = router.begin(self.upstream.name, asked.blocks, tokens)
         self._prompt, self._left = counted.prompt, counted.total
+
+    def _is_no_longer_alone(self) -> None:
+        if self._is_alone:
+            self._is_alone = False
+            self._replicas.alone.release()
 
     def _end(self) -> None:
         self._replicas.router.end(self.upstream.name, self._left)

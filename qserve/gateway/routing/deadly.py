@@ -1,19 +1,37 @@
-"""Requests that were in flight when workers died: the second time the request itself is suspected."""
+"""Requests that were in flight when workers died: which of them ends workers, and which was only there.
+
+All requests of a worker that died are suspects. One that is in flight in a second death is refused, unless other
+suspects were with it: then nobody knows which of them it was, and each is asked once more, one at a time. Who is in
+flight in a third death is refused in any case.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
 from qserve.wire.errors import ApiError
 
-__all__ = ["DeadlyRequests"]
+__all__ = ["MOST_DEATHS", "DeadlyRequests", "refusal"]
 
-_DEATHS = 2
+MOST_DEATHS = 3
 _HOLDS_FOR_S = 600.0
 _MOST_HELD = 4096
-_NONE: frozenset[Hashable] = frozenset()
+_MOST_WORKERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is held against one request."""
+
+    deaths: frozenset[Hashable] = frozenset()
+    last_s: float = 0.0
+    is_refused: bool = False
+
+
+_INNOCENT = _Case()
 
 
 class DeadlyRequests:
@@ -21,37 +39,56 @@ class DeadlyRequests:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._seen: OrderedDict[int, tuple[frozenset[Hashable], float]] = OrderedDict()
+        self._cases: OrderedDict[int, _Case] = OrderedDict()
+        self._suspects_of: OrderedDict[Hashable, set[int]] = OrderedDict()  # by the life of a worker
+
+    def begins(self, digest: int, life: Hashable) -> None:
+        """A worker gets the request."""
+        if self._cases and self._case(digest).deaths:
+            self._suspects_of.setdefault(life, set()).add(digest)
+            _keep_newest(self._suspects_of, _MOST_WORKERS)
 
     def died(self, digest: int, death: Hashable) -> bool:
-        """It was in flight in this death; whether that is one too many. Many equal requests may have been."""
-        deaths = self._deaths(digest) | {death}
-        self._seen[digest] = (deaths, self._now())
-        self._seen.move_to_end(digest)
-        while len(self._seen) > _MOST_HELD:
-            self._seen.popitem(last=False)
-        return len(deaths) >= _DEATHS
+        """It was in flight in this death; whether it is refused from now on. Many equal requests may have been."""
+        deaths = self._case(digest).deaths | {death}
+        was_alone = self._suspects_of.get(death, set()) <= {digest}
+        is_refused = len(deaths) >= MOST_DEATHS or (len(deaths) == MOST_DEATHS - 1 and was_alone)
+        self._cases[digest] = _Case(deaths, self._now(), is_refused)
+        self._cases.move_to_end(digest)
+        _keep_newest(self._cases, _MOST_HELD)
+        return is_refused
 
     def answered(self, digest: int) -> None:
         """It came to its end, so that it is not what ends workers."""
-        if self._seen:
-            self._seen.pop(digest, None)
+        if digest in self._cases:
+            del self._cases[digest]
+            for suspects in self._suspects_of.values():
+                suspects.discard(digest)
 
     def check(self, digest: int) -> None:
-        """Raises ApiError 422 for a request that was in flight in two deaths."""
-        if self._seen and len(self._deaths(digest)) >= _DEATHS:
-            raise refusal()
+        """Raises ApiError 422 for a request that ends workers."""
+        if self._cases and (case := self._case(digest)).is_refused:
+            raise refusal(len(case.deaths))
 
-    def _deaths(self, digest: int) -> frozenset[Hashable]:
-        deaths, last_s = self._seen.get(digest, (_NONE, 0.0))
-        return deaths if self._now() - last_s < _HOLDS_FOR_S else _NONE
+    def is_asked_alone(self, digest: int) -> bool:
+        """Whether no other suspect may be in flight with it, so that one more death tells."""
+        return bool(self._cases) and len(self._case(digest).deaths) == MOST_DEATHS - 1
+
+    def _case(self, digest: int) -> _Case:
+        case = self._cases.get(digest, _INNOCENT)
+        return case if self._now() - case.last_s < _HOLDS_FOR_S else _INNOCENT
 
 
-def refusal() -> ApiError:
+def refusal(num_deaths: int) -> ApiError:
     """What its client is told; no status that clients try again by themselves."""
     minutes = _HOLDS_FOR_S / 60
     message = (
-        f"a worker died {_DEATHS} times while it answered this very request; it is refused for {minutes:.0f} minutes, "
-        "so that it does not end another. Change the request, or look into the workers' logs"
+        f"a worker died {num_deaths} times while it answered this very request; it is refused for {minutes:.0f} "
+        "minutes, so that it does not end another. Change the request, or look into the workers' logs"
     )
     return ApiError(422, message, "request_ended_workers")
+
+
+def _keep_newest(held: OrderedDict[Hashable, set[int]] | OrderedDict[int, _Case], most: int) -> None:
+    while len(held) > most:
+        held.popitem(last=False)

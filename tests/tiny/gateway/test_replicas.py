@@ -55,6 +55,12 @@ class Replicas:
         self.endpoints[name].detail = "the worker was killed by SIGKILL"
         self.endpoints[name].state = WorkerState.RESTARTING
 
+    def bring_back(self, name: str) -> None:
+        """What the supervisor does then."""
+        self.workers[name].start()
+        self.endpoints[name].num_restarts += 1
+        self.endpoints[name].state = WorkerState.READY
+
 
 @pytest.fixture(scope="module")
 def _workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, FakeWorkerProcess]]:
@@ -202,6 +208,36 @@ async def test_a_request_that_ends_two_workers_is_refused(replicas: Start) -> No
         assert status == 422 and json.loads(text)["error"]["code"] == "request_ended_workers"
         assert (await answer(service, deadly))[0] == 422
         assert (await answer(service, question("fine")))[0] == 200
+
+
+async def test_of_two_suspects_each_is_asked_once_more_without_the_other(replicas: Start) -> None:
+    """Both were in flight in the same two deaths: only a third tells which of them ends workers."""
+    async with replicas() as service:
+        asking = [asyncio.create_task(answer(service, question(f"poison {at}", fault="hang"))) for at in range(2)]
+        await service.until_running(2)
+        for name, count in (await service.gauge("requests_running")).items():
+            if count:
+                service.kill(name)
+        (left,) = (name for name in NAMES if service.endpoints[name].state is WorkerState.READY)
+        async with asyncio.timeout(60):
+            while (await service.gauge("requests_running"))[left] != 2:
+                await asyncio.sleep(0.02)
+        one, other = (name for name in NAMES if name != left)
+        service.kill(left)
+        service.bring_back(one)
+        async with asyncio.timeout(60):
+            while (await service.gauge("requests_running"))[one] != 1:
+                await asyncio.sleep(0.02)
+        service.kill(one)
+        service.bring_back(other)
+        async with asyncio.timeout(60):
+            while (await service.gauge("requests_running"))[other] != 1:
+                await asyncio.sleep(0.02)
+        (status, text), *more = [task.result() for task in asking if task.done()]
+        assert not more, "the other is asked now"
+        assert status == 422 and "died 3 times" in json.loads(text)["error"]["message"]
+        for task in asking:
+            task.cancel()
 
 
 async def test_a_draining_replica_hands_its_queue_over(replicas: Start) -> None:

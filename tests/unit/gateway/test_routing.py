@@ -158,9 +158,41 @@ def test_what_was_answered_between_two_deaths_is_innocent() -> None:
     deadly.check(7)
 
 
+def test_who_was_not_the_only_suspect_in_the_second_death_is_asked_once_more_alone() -> None:
+    deadly = DeadlyRequests()
+    for digest in (7, 8, 9):
+        assert not deadly.died(digest, "chat-0")
+    for digest in (7, 8):
+        deadly.begins(digest, "chat-1")
+    deadly.begins(9, "chat-2")
+    deadly.begins(10, "chat-1")  # new, and so no suspect
+    assert not deadly.died(7, "chat-1")
+    assert not deadly.died(8, "chat-1"), "it may have been the other one"
+    assert deadly.died(9, "chat-2"), "it was the only one that had seen a death"
+    assert deadly.is_asked_alone(7) and deadly.is_asked_alone(8)
+    assert not deadly.died(10, "chat-1") and not deadly.is_asked_alone(10)
+    deadly.check(7)
+    assert deadly.died(7, "chat-0 again")
+    with pytest.raises(ApiError, match="died 3 times"):
+        deadly.check(7)
+    deadly.answered(8)
+    assert not deadly.is_asked_alone(8)
+
+
+def test_who_was_answered_is_no_suspect_in_the_next_death() -> None:
+    deadly = DeadlyRequests()
+    for digest in (7, 8):
+        deadly.died(digest, "chat-0")
+        deadly.begins(digest, "chat-1")
+    deadly.answered(8)
+    assert deadly.died(7, "chat-1")
+
+
 def test_the_memory_of_deaths_is_bounded() -> None:
     deadly = DeadlyRequests()
     for digest in range(10_000):
         deadly.died(digest, "chat")
-    assert len(deadly._seen) == 4096
+        deadly.begins(digest, f"chat-{digest}")
+    assert len(deadly._cases) == 4096
+    assert len(deadly._suspects_of) == 256
     assert BLOCK_BYTES == 128
