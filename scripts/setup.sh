@@ -105,6 +105,14 @@ install_browser() {
     esac
 }
 
+# What tests of ZeRO need. It is built where it is installed; where that fails they do not run.
+install_deepspeed() {
+    [ -d tests/tiny ] || return 0
+    "$VENV/bin/python" -m pip install --no-input --disable-pip-version-check --progress-bar off \
+        --constraint constraints.txt deepspeed >>"$LOG" 2>&1 \
+        || say "DeepSpeed could not be built, so tests of ZeRO will not run ($LOG tells more)"
+}
+
 # What the rule `code` of a reward runs in, and its tests; without it the rule is refused, and the tests say so.
 install_sandbox() {
     [ -d tests/unit ] || return 0
@@ -126,6 +134,7 @@ main() {
     "install_$(accelerator)"
     install_browser
     install_sandbox
+    install_deepspeed
     fingerprint >"$STAMP"
     say "done in $SECONDS s"
 }

@@ -87,6 +87,11 @@ class TrainingRun:
         return names.get(self.method, "sft")
 
     @property
+    def shards_on_cpu(self) -> bool:
+        """ZeRO or FSDP over processes on a CPU, which accelerate and DeepSpeed take for granted there are cards for."""
+        return self.device == "cpu" and self.request.sharding_stage > 0
+
+    @property
     def folder(self) -> Path:
         """Where the run's own files lie: configuration, events, log, broken rows."""
         return self.output / "run"

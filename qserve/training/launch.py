@@ -1,6 +1,6 @@
 """Starts the process that trains, follows what it tells, and ends with it: no torch here.
 
-    qserve → guard → accelerate launch → one process a rank        (torchrun for several processes on a CPU)
+    qserve → guard → accelerate launch → one process a rank             (torchrun for DDP over processes on a CPU)
 
 The guard (`engine/guard.py`) ends all of it when qserve ends, by whatever signal.
 """
@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from qserve.detect.host import count_physical_cores
 from qserve.engine import guard
+from qserve.training.configuration.accelerate import cpu_environment
 from qserve.training.job import TrainingRun
 
 __all__ = ["LOG", "Launched", "environment", "launch", "launcher"]
@@ -88,12 +90,24 @@ def launch(run: TrainingRun, job_file: Path, accelerate_file: Path) -> Launched:
 
 def environment(run: TrainingRun) -> dict[str, str]:
     """This process's, on a CPU with the heap's settings that the plan counts on where the user has none."""
-    return {**(_HEAP_ON_CPU if run.device == "cpu" else {}), **os.environ}
+    if run.device != "cpu":
+        return dict(os.environ)
+    return {**_HEAP_ON_CPU, **_threads(run), **os.environ, **cpu_environment(run)}
+
+
+def _threads(run: TrainingRun) -> dict[str, str]:
+    """Of each of several processes: accelerate and torchrun would give each a single one, whatever cores there are."""
+    if run.num_processes == 1:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, count_physical_cores() // run.num_processes))}
 
 
 def launcher(run: TrainingRun, accelerate_file: Path) -> list[str]:
-    """What starts the ranks: accelerate leaves several processes on a CPU to MPI, so that torchrun starts those."""
-    if run.device == "cpu" and run.num_processes > 1:
+    """What starts the ranks.
+
+    accelerate leaves several processes that say `use_cpu` to MPI, so that torchrun starts those.
+    """
+    if run.device == "cpu" and run.num_processes > 1 and not run.shards_on_cpu:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
         return [*torchrun, str(run.num_processes)]
     return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(accelerate_file)]

@@ -42,6 +42,7 @@ _OPTIONS = (
     click.option(
         "--zero", "zero_stage", type=click.IntRange(0, 3), default=0, show_default=True, help="DeepSpeed ZeRO."
     ),
+    click.option("--fsdp", is_flag=True, help="Shard by torch's FSDP2 in place of ZeRO-3."),
     click.option("--offload-optimizer", type=_OFFLOAD, default="none", show_default=True),
     click.option("--offload-param", type=_OFFLOAD, default="none", show_default=True),
     click.option("--lora-rank", type=_POSITIVE, help="Train adapters [8 with lora and qlora]."),

@@ -59,7 +59,8 @@ def _headline(plan: TrainingPlan) -> RenderableType:
     request = plan.request
     share = f"{plan.trainable / 1e9:.2f}B" if plan.trainable >= 1e8 else f"{plan.trainable / 1e6:.2f}M"
     facts = f"{request.method} {plan.model_id} · {plan.parameters / 1e9:.2f}B, {share} trained"
-    facts += f" · {request.sequences} × {request.max_length} tokens a card · ZeRO-{request.zero_stage}"
+    facts += f" · {request.sequences} × {request.max_length} tokens a card"
+    facts += " · FSDP2" if request.fsdp else f" · ZeRO-{request.zero_stage}"
     return headline(plan.fits, facts, (), plan.why_not)
 
 

@@ -58,8 +58,7 @@ def _can_run(way: Way, job: TrainingJob) -> bool:
     """Only on the cards that are here, and by packages that are here."""
     needs_deepspeed = way.job.request.zero_stage > 0 and importlib.util.find_spec("deepspeed") is None
     needs_bnb = way.job.request.optimizer == "adamw-8bit" and importlib.util.find_spec("bitsandbytes") is None
-    is_sharded_cpu = way.job.request.zero_stage > 0 and job.devices[0].kind == "cpu"
-    return way.job.devices == job.devices and not (needs_deepspeed or needs_bnb or is_sharded_cpu)
+    return way.job.devices == job.devices and not (needs_deepspeed or needs_bnb)
 
 
 def _as_run(way: Way, data: str | None) -> str:

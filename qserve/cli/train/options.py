@@ -185,12 +185,9 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
     """
     if emit is not None:
         return replace(request, tiled_loss=emit == "trl" and request.method != "reward")
-    if request.zero_stage and not hardware.devices:
-        raise UsageError(
-            f"--zero {request.zero_stage} shards over cards, and this run has none; leave it out: with --gpus N each "
-            "of N processes on the CPU holds the whole model"
-        )
     _refuse_what_is_not_installed(request)
+    if request.sharding_stage and not hardware.devices:
+        _refuse_on_cpu(request)
     if request.base == "fp16" and request.precision != "fp32" and not hardware.devices:
         raise UsageError(
             f"accelerate mixes fp16 on cards alone, and this run has none; --precision fp32 (not {request.precision}) "
@@ -203,6 +200,17 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
         )
     # TRL 1.16 computes log-probabilities of all its causal losses in tiles and never holds all logits.
     return replace(request, tiled_loss=request.method != "reward")
+
+
+def _refuse_on_cpu(request: TrainingRequest) -> None:
+    """What can't be sharded over processes on a CPU."""
+    if request.precision != "fp32":
+        raise UsageError(
+            f"processes on a CPU shard in fp32 alone, and --precision is {request.precision}; leave it out, or train "
+            "without --zero and --fsdp"
+        )
+    if "nvme" in (request.offload_optimizer, request.offload_param):
+        raise UsageError("offloading to NVMe is for cards; on a CPU take --offload-optimizer cpu, or leave it out")
 
 
 def _refuse_what_is_not_installed(request: TrainingRequest) -> None:

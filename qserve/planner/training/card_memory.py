@@ -22,9 +22,8 @@ _MEMTRACKER = "measured with torch's MemTracker, tests/tiny/training/test_memory
 
 
 def trainer_card(run: Run, device: Device) -> CardMemory:
-    """Memory of a card that trains, in the phase that needs most; or of a CPU's process, where nothing is sharded."""
-    is_plain_cpu = device.kind == "cpu" and run.request.zero_stage == 0
-    phases = cpu_phases(run, device) if is_plain_cpu else _phases(run, device)
+    """Memory of a card that trains, in the phase that needs most; or of a CPU's process."""
+    phases = cpu_phases(run, device) if device.kind == "cpu" else _phases(run, device)
     sums = {name: _sum(terms) for name, terms in phases.items()}
     worst = max(sums, key=lambda name: sums[name])
     terms = phases[worst]

@@ -31,8 +31,10 @@ __all__ = [
     "TILE_COLUMNS",
     "TILE_TOKENS",
     "ZERO_BUCKET_ELEMENTS",
+    "ZERO_BUCKET_ELEMENTS_ON_CPU",
     "ZERO_LIVE_ELEMENTS",
     "ZERO_SUB_GROUP_ELEMENTS",
+    "ZERO_SUB_GROUP_ELEMENTS_ON_CPU",
     "Band",
     "Optimizer",
     "Precision",
@@ -141,6 +143,9 @@ ATTENTION_MATRIX_BYTES = 8  # eager attention: 16-bit scores, fp32 softmax and i
 # https://www.deepspeed.ai/docs/config-json/#zero-optimizations-for-fp16-training
 ZERO_BUCKET_ELEMENTS = 500_000_000
 ZERO_SUB_GROUP_ELEMENTS = 1_000_000_000
+# What qserve sets where the ranks are processes on a CPU: gradients of 200 MB, optimizer steps of 400 MB at a time.
+ZERO_BUCKET_ELEMENTS_ON_CPU = 50_000_000
+ZERO_SUB_GROUP_ELEMENTS_ON_CPU = 100_000_000
 ZERO_LIVE_ELEMENTS = 1_000_000_000
 
 

@@ -38,7 +38,7 @@ def plan_training(
     cards = [by_kind[device] for device in trainers]
     if request.vllm is not None:
         cards += [engine_card(run, request.vllm, spec, device) for device in engines]
-    host = host_bytes(run)
+    host = 0 if trainers[0].kind == "cpu" else host_bytes(run)  # a CPU's processes are in the RAM themselves
     why_not = (
         _engine_trouble(spec, request, engines or trainers)
         or _trainer_trouble(cards)

@@ -61,7 +61,7 @@ def _on_memory(run: Run, cards: tuple[CardMemory, ...]) -> Iterator[str]:
         )
     if request.attention == "eager":
         yield "eager attention holds heads × length² scores; with sdpa or flash attention memory is linear in length"
-    if run.num_ranks > 1 and request.zero_stage == 0:
+    if run.num_ranks > 1 and request.sharding_stage == 0:
         yield f"without ZeRO each of the {run.num_ranks} cards holds everything: more cards only shorten the run"
 
 

@@ -32,6 +32,10 @@ class VllmBeside:
     sleep: bool = False
 
 
+_SHARDED_OPTIMIZERS = ("adamw", "adamw-fused", "sgd")
+"""torch's own, which step over DTensors."""
+
+
 @dataclass(frozen=True)
 class TrainingRequest:
     """One training run, per device.
@@ -42,6 +46,7 @@ class TrainingRequest:
     (None: they are). `freeze_base` trains the head only. `load_in_4bit`: adapters of any method on an nf4 base, as
     qlora has them. `lora_targets`: "all-linear" or "attention". `train_embeddings` is PEFT's modules_to_save of
     embedding and lm_head. `quant` is what the frozen base of adapters is held in (None: as the precision has it).
+    `fsdp`: torch's fully_shard (FSDP2), which divides weights, gradients and states among the ranks as ZeRO-3 does.
     `fused_loss`: Liger's linear cross-entropy, which never holds all logits
     (use_liger_kernel=True); `tiled_loss`: TRL 1.16 and later, whose log-probabilities are computed in tiles.
     `beta` > 0 keeps a reference model (grpo, ppo); dpo always has one.
@@ -60,6 +65,7 @@ class TrainingRequest:
     zero_stage: int = 0
     offload_optimizer: Offload = "none"
     offload_param: Offload = "none"
+    fsdp: bool = False
     lora_rank: int = 0
     lora_targets: Literal["all-linear", "attention", "qkv"] = "all-linear"
     load_in_4bit: bool = False
@@ -93,6 +99,7 @@ class TrainingRequest:
             raise UsageError("--offload-param moves ZeRO-3's shards of the weights; add --zero 3")
         if self.offload_optimizer != "none" and self.zero_stage == 0:
             raise UsageError("--offload-optimizer is DeepSpeed's; add --zero 1, 2 or 3")
+        self._check_fsdp()
         if self.freeze_base and self.method != "reward":
             raise UsageError(f"--freeze-base trains the reward head only; --method {self.method} has none to train")
         if self.freeze_base and self.load_in_4bit:
@@ -109,6 +116,24 @@ class TrainingRequest:
             raise UsageError(
                 f"--gpu-memory-utilization is {self.vllm.gpu_memory_utilization}, but is a share of the card"
             )
+
+    def _check_fsdp(self) -> None:
+        if not self.fsdp:
+            return
+        if self.zero_stage:
+            raise UsageError(f"--fsdp shards without DeepSpeed; take it or --zero {self.zero_stage}, not both")
+        if self.base in ("int8", "4bit"):
+            raise UsageError(f"--fsdp leaves a base in {self.base} whole on every card; take --zero, or --quant bf16")
+        if self.optimizer not in _SHARDED_OPTIMIZERS:
+            raise UsageError(
+                f"--fsdp steps over shards, which --optimizer {self.optimizer} does not know; take "
+                + ", ".join(_SHARDED_OPTIMIZERS)
+            )
+
+    @property
+    def sharding_stage(self) -> int:
+        """What the ranks divide among them, as ZeRO counts it: 1 optimizer states, 2 gradients too, 3 weights too."""
+        return 3 if self.fsdp else self.zero_stage
 
     @property
     def tuning(self) -> Tuning:

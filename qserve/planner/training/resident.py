@@ -18,7 +18,7 @@ from qserve.planner.training.constants import (
 )
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.request import TrainingRequest
-from qserve.planner.training.states import States, precision_of, states_of
+from qserve.planner.training.states import States, master_bytes, precision_of, states_of
 
 __all__ = ["Run", "band_term", "environment_terms", "resident_terms", "term"]
 
@@ -48,7 +48,7 @@ def resident_terms(run: Run) -> tuple[Term, ...]:
 
 def _state_terms(run: Run, model: TrainedModel, states: States) -> Iterable[Term]:
     request, precision, role = run.request, PRECISIONS[run.request.precision], model.role
-    stage, ranks = request.zero_stage, run.num_ranks
+    stage, ranks = request.sharding_stage, run.num_ranks
     by = {limit: f" / {ranks} ranks" if stage >= limit and ranks > 1 else "" for limit in (1, 2, 3)}
     count, trained = _billions(model.parameters), _billions(model.trainable)
     width = precision.weight_bytes if model.tuning == "full" else request.frozen_bytes
@@ -66,14 +66,15 @@ def _state_terms(run: Run, model: TrainedModel, states: States) -> Iterable[Term
     trained_precision = precision_of(model.trained_tensors[0], model, request)
     how = f"{trained} trained × {trained_precision.gradient_bytes} B{by[2]}"
     yield term(f"gradients ({role})", states.gradients_bytes, how, _ZERO)
-    how = _optimizer_formula(request.optimizer, trained_precision, trained) + by[1]
+    master = master_bytes(trained_precision, request)
+    how = _optimizer_formula(request.optimizer, trained_precision, master, trained) + by[1]
     yield term(f"optimizer ({role})", states.optimizer_bytes, how, _ZERO)
-    how = "gradients on their way through NCCL: DDP copies them all, ZeRO has one buffer of 5e8 elements"
+    how = "gradients on their way between ranks: DDP copies them all, ZeRO has a buffer of fixed size, FSDP a group"
     yield term(f"buckets ({role})", states.buckets_bytes, how, "DeepSpeed reduce_bucket_size; DDP's flat buckets")
 
 
-def _optimizer_formula(name: str, precision: Precision, trained: str) -> str:
-    master = f"{precision.master_bytes} B fp32 master + " if precision.master_bytes else ""
+def _optimizer_formula(name: str, precision: Precision, master_bytes: int, trained: str) -> str:
+    master = f"{master_bytes} B fp32 master + " if master_bytes else ""
     states = {
         "adamw": f"2 × {precision.state_bytes} B",
         "adamw-fused": f"2 × {precision.state_bytes} B",

@@ -19,7 +19,7 @@ from qserve.planner.training.constants import (
 from qserve.planner.training.models import TrainedModel
 from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["States", "precision_of", "states_of"]
+__all__ = ["States", "master_bytes", "precision_of", "states_of"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class States:
 def states_of(model: TrainedModel, request: TrainingRequest, num_ranks: int) -> States:
     """The states of `model` over `num_ranks` data-parallel ranks."""
     precision = PRECISIONS[request.precision]
-    shards = num_ranks if request.zero_stage == 3 else 1
+    shards = num_ranks if request.sharding_stage == 3 else 1
     weights = _weights(model, request)
     gathered, gathered_high = _gathered(model, precision, request, weights)
     host = 0
@@ -56,8 +56,8 @@ def states_of(model: TrainedModel, request: TrainingRequest, num_ranks: int) -> 
         tensor.num_elements * precision_of(tensor, model, request).gradient_bytes for tensor in model.trained_tensors
     )
     optimizer = sum(_optimizer_bytes(tensor, model, request) for tensor in model.trained_tensors)
-    optimizer_share = _share(optimizer, num_ranks if request.zero_stage >= 1 else 1)
-    gradients_share = _share(gradients, num_ranks if request.zero_stage >= 2 else 1)
+    optimizer_share = _share(optimizer, num_ranks if request.sharding_stage >= 1 else 1)
+    gradients_share = _share(gradients, num_ranks if request.sharding_stage >= 2 else 1)
     step = _step_bytes(model, request, num_ranks)
     if request.offload_optimizer != "none":
         # DeepSpeed copies each reduced bucket to the host, where CPUAdam also keeps fp32 gradients.
@@ -72,7 +72,8 @@ def states_of(model: TrainedModel, request: TrainingRequest, num_ranks: int) -> 
 def _weights(model: TrainedModel, request: TrainingRequest) -> int:
     precision = PRECISIONS[request.precision]
     if model.tuning == "full":
-        return model.parameters * (precision.weight_bytes + precision.cast_bytes)
+        cast_bytes = 0 if request.fsdp else precision.cast_bytes  # FSDP casts a layer when it gathers it
+        return model.parameters * (precision.weight_bytes + cast_bytes)
     added = [tensor for tensor in model.trained_tensors if model.tuning != "head"]
     return model.base_bytes(request.frozen_bytes) + sum(
         tensor.num_elements * precision_of(tensor, model, request).weight_bytes for tensor in added
@@ -95,7 +96,7 @@ def precision_of(tensor: Tensor, model: TrainedModel, request: TrainingRequest) 
 
 def _optimizer_bytes(tensor: Tensor, model: TrainedModel, request: TrainingRequest) -> int:
     precision, optimizer = precision_of(tensor, model, request), OPTIMIZERS[request.optimizer]
-    master = precision.master_bytes * tensor.num_elements
+    master = master_bytes(precision, request) * tensor.num_elements
     if optimizer.factored and len(tensor.shape) == 2:
         return master + precision.state_bytes * sum(tensor.shape) * tensor.repeat
     # transformers tells bitsandbytes to keep the states of embeddings in 32 bit; those of small tensors it does itself.
@@ -105,12 +106,17 @@ def _optimizer_bytes(tensor: Tensor, model: TrainedModel, request: TrainingReque
     return master + optimizer.states * max(precision.state_bytes, 4 * optimizer.eight_bit) * tensor.num_elements
 
 
+def master_bytes(precision: Precision, request: TrainingRequest) -> int:
+    """ZeRO 1 and 2 keep a copy of a rank's share of the weights even where these are fp32 themselves."""
+    return 4 if request.precision == "fp32" and request.zero_stage in (1, 2) else precision.master_bytes
+
+
 def _step_bytes(model: TrainedModel, request: TrainingRequest, num_ranks: int) -> int:
     """fp32 gradients beside 16-bit ones (in stage 1 and 2 by way of a flat 16-bit copy, in stage 3 a sub-group at a
     time) and the temporaries of a foreach optimizer.
     """
     precision, optimizer = PRECISIONS[request.precision], OPTIMIZERS[request.optimizer]
-    held = _share(model.trainable, num_ranks if request.zero_stage >= 1 else 1)
+    held = _share(model.trainable, num_ranks if request.sharding_stage >= 1 else 1)
     converted = min(held, ZERO_SUB_GROUP_ELEMENTS) if request.zero_stage == 3 else held
     flat_copy = precision.gradient_bytes if request.zero_stage in (1, 2) else 0
     fp32_gradients = (4 + flat_copy) * converted if precision.master_bytes else 0
@@ -119,11 +125,15 @@ def _step_bytes(model: TrainedModel, request: TrainingRequest, num_ranks: int) -
     states = sum(
         tensor.num_elements * precision_of(tensor, model, request).state_bytes for tensor in model.trained_tensors
     )
-    return fp32_gradients + copies * states
+    return fp32_gradients + copies * _share(states, num_ranks if request.fsdp else 1)
 
 
 def _buckets(model: TrainedModel, precision: Precision, request: TrainingRequest, num_ranks: int) -> int:
-    """DDP copies all gradients into its buckets; ZeRO has a flat one of fixed size."""
+    """DDP copies all gradients into its buckets; ZeRO has a flat one of fixed size, FSDP one of its largest group."""
+    if request.fsdp:
+        width = precision.gradient_bytes
+        largest = max(model.layer_bytes(width), width * model.spec.vocab_size * model.spec.hidden_size)
+        return min(largest, width * model.trainable)
     if request.zero_stage > 0:
         return ZERO_BUCKET_ELEMENTS * precision.gradient_bytes
     return model.trainable * precision.gradient_bytes if num_ranks > 1 else 0
@@ -133,12 +143,13 @@ def _gathered(
     model: TrainedModel, precision: Precision, request: TrainingRequest, weights_bytes: int
 ) -> tuple[int, int]:
     """Two layers (one at work, one prefetched) and the larger of embedding and lm_head; (expected, high)."""
-    if request.zero_stage != 3:
+    if request.sharding_stage != 3:
         return 0, 0
     width = precision.weight_bytes if model.tuning == "full" else request.frozen_bytes
+    width = min(width, precision.cast_bytes or width) if request.fsdp else width
     edges = width * model.spec.vocab_size * model.spec.hidden_size
     needed = min(weights_bytes, 2 * model.layer_bytes(width) + edges)
-    return needed, max(needed, min(weights_bytes, width * ZERO_LIVE_ELEMENTS))
+    return needed, needed if request.fsdp else max(needed, min(weights_bytes, width * ZERO_LIVE_ELEMENTS))
 
 
 def _share(num_bytes: int, shards: int) -> int:

@@ -202,7 +202,12 @@ def _separate(job: TrainingJob) -> TrainingJob | None:
 
 
 def _offload(job: TrainingJob) -> TrainingJob | None:
-    return _with(job, offload_optimizer="cpu", zero_stage=max(job.request.zero_stage, 2))
+    return None if _is_in_ram(job) else _with(job, offload_optimizer="cpu", zero_stage=max(job.request.zero_stage, 2))
+
+
+def _is_in_ram(job: TrainingJob) -> bool:
+    """Processes on a CPU have nowhere to offload to."""
+    return job.devices[0].kind == "cpu"
 
 
 def _lora(job: TrainingJob) -> TrainingJob | None:
@@ -221,7 +226,7 @@ def _half_length(job: TrainingJob) -> TrainingJob | None:
 
 
 def _offload_all(job: TrainingJob) -> TrainingJob | None:
-    if job.request.tuning == "qlora" or job.request.offload_param != "none":
+    if job.request.tuning == "qlora" or job.request.offload_param != "none" or _is_in_ram(job):
         return None
     return _with(job, offload_optimizer="cpu", offload_param="cpu", zero_stage=3)
 

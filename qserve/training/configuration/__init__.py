@@ -1,1 +1,1 @@
-"""A run as TRL's and accelerate's own YAML: `trl` and `accelerate` say what stands in it, `files` writes it."""
+"""A run in its libraries' own formats: `trl`, `accelerate` and `deepspeed` say what stands in them, `files` writes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from qserve.training.configuration.accelerate import accelerate_configuration
+from qserve.training.configuration.accelerate import DEEPSPEED_FILE, accelerate_configuration, cpu_environment
+from qserve.training.configuration.deepspeed import deepspeed_configuration
 from qserve.training.configuration.trl import beyond_trl, trl_configuration
 from qserve.training.data.prepare import PreparedData
 from qserve.training.job import TrainingRun
@@ -24,13 +26,20 @@ def write_configuration(run: TrainingRun, data: PreparedData) -> tuple[Path, Pat
     lead = [f"Without qserve: {command_without_qserve(run)}", *beyond_trl(run)]
     _write(trl, trl_configuration(run, data.num_train, data.num_eval), lead)
     _write(accelerate, accelerate_configuration(run), ())
+    if run.shards_on_cpu and run.request.zero_stage:
+        text = json.dumps(deepspeed_configuration(run), indent=2)
+        (run.folder / DEEPSPEED_FILE).write_text(text + "\n")
     return trl, accelerate
 
 
 def command_without_qserve(run: TrainingRun) -> str:
-    """TRL's own command line over the two files."""
-    files = ["--config", str(run.folder / "train.yaml"), "--accelerate_config", str(run.folder / "accelerate.yaml")]
-    return shlex.join(["trl", run.trainer, *files])
+    """TRL's own command line over the two files; accelerate leaves DDP over processes on a CPU to MPI, torchrun not."""
+    config = ["--config", str(run.folder / "train.yaml")]
+    if run.device == "cpu" and run.num_processes > 1 and not run.shards_on_cpu:
+        started = ["torchrun", "--standalone", "--nproc-per-node", str(run.num_processes)]
+        return shlex.join([*started, "-m", f"trl.scripts.{run.trainer}", *config])
+    words = ["trl", run.trainer, *config, "--accelerate_config", str(run.folder / "accelerate.yaml")]
+    return " ".join([*(f"{name}={value}" for name, value in cpu_environment(run).items()), shlex.join(words)])
 
 
 def _write(file: Path, content: Mapping[str, Any], lead: Sequence[str]) -> None:

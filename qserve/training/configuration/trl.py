@@ -41,6 +41,8 @@ def beyond_trl(run: TrainingRun) -> list[str]:
     notes = []
     if run.request.freeze_base:
         notes.append("the base is frozen and only `score` is trained: trl's own script would train all weights")
+    if run.request.fsdp and run.shards_on_cpu:
+        notes.append("accelerate wraps models in FSDP on cards alone: without qserve these processes would run DDP")
     if run.rewards:
         notes.append("rewards are asked of " + ", ".join(one.target for one in run.rewards) + " by qserve's functions")
     return notes
@@ -103,8 +105,15 @@ def _batch(run: TrainingRun) -> dict[str, Any]:
         "gradient_checkpointing": request.gradient_checkpointing,
         "bf16": request.precision != "fp32" and request.base != "fp16",
         **({"fp16": True} if request.precision != "fp32" and request.base == "fp16" else {}),
-        "use_cpu": run.device == "cpu",
+        **_device(run),
     }
+
+
+def _device(run: TrainingRun) -> dict[str, Any]:
+    """accelerate's state looks for DeepSpeed only where no CPU is asked for, and counts ranks of a named backend."""
+    if not run.shards_on_cpu:
+        return {"use_cpu": run.device == "cpu"}
+    return {"use_cpu": run.request.fsdp, "ddp_backend": "gloo", "dataloader_pin_memory": False}
 
 
 def _optimizer(run: TrainingRun) -> dict[str, Any]:

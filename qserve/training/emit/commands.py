@@ -53,6 +53,7 @@ def _unwritten(run: TrainingRun) -> list[str]:
     request, schedule = run.request, run.schedule
     given = {
         "--freeze-base": request.freeze_base,
+        "--fsdp": request.fsdp,
         "--lora-targets": request.tuning in ("lora", "qlora") and request.lora_targets != "all-linear",
         "--train-embeddings": request.train_embeddings,
         "--optimizer": request.optimizer not in ("adamw", "adamw-fused"),

@@ -32,7 +32,7 @@ def _batches(data: Any) -> Iterator[list[dict[str, Any]]]:
         yield [data[index] for index in order[start : start + _PAIRS_AT_ONCE]]
 
 
-@torch.inference_mode()
+@torch.no_grad()  # ZeRO and FSDP gather weights into tensors that they use again, which inference mode forbids
 def _rewarded(trainer: Any, pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     batch = trainer.data_collator(
         [{name: pair[name] for name in ("chosen_ids", "rejected_ids", "row")} for pair in pairs]

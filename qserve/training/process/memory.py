@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from qserve.training.process.sharding import held_part
+
 __all__ = ["PeakMemory", "optimizer_bytes", "storage_bytes"]
 
 _KIB = 1024
@@ -69,20 +71,29 @@ def _status(name: str) -> int:
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor | None]) -> int:
-    """Each storage once: tied weights share theirs."""
+    """Each storage once: tied weights share theirs. Of what is sharded this rank's share."""
+    return sum(_storages(tensors).values())
+
+
+def _storages(tensors: Iterable[torch.Tensor | None]) -> dict[int, int]:
+    """Bytes by address."""
     sizes: dict[int, int] = {}
     for tensor in tensors:
-        if tensor is not None and tensor.numel():
-            storage = tensor.untyped_storage()
+        part = None if tensor is None else held_part(tensor)
+        if part is not None and part.numel():
+            storage = part.untyped_storage()
             sizes[storage.data_ptr()] = storage.nbytes()
-    return sum(sizes.values())
+    return sizes
 
 
 def optimizer_bytes(optimizer: Any) -> int:
-    """Tensors of its states; step counters and their like (a few bytes a tensor) do not count."""
+    """Tensors of its states and, under ZeRO 1 and 2, of its copy of the weights; step counters and their like (a few
+    bytes a tensor) do not count.
+    """
     optimizer = getattr(optimizer, "optimizer", optimizer)
     states = getattr(optimizer, "state", {})
     tensors = [value for state in states.values() for value in _tensors(state)]
+    tensors += getattr(optimizer, "single_partition_of_fp32_groups", [])
     return storage_bytes(tensor for tensor in tensors if tensor.numel() > 1)
 
 

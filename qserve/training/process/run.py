@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from qserve.errors import UsageError
 from qserve.training.job import TrainingRun
 from qserve.training.process.callbacks import Measuring, StopOnRequest, Telling
 from qserve.training.process.events import EventLog
 from qserve.training.process.failures import failure_of
 from qserve.training.process.memory import PeakMemory, storage_bytes
+from qserve.training.process.sharding import elements, prepare_sharding
 
 __all__ = ["main", "train"]
 
@@ -40,6 +42,7 @@ def train(run: TrainingRun, events: EventLog) -> None:
     from qserve.training.process.rollouts import RolloutSamples
     from qserve.training.process.trainers import make_trainer, trainer_class
 
+    prepare_sharding(run)
     trainer_class(run.trainer)  # loads it: what is measured from here on is the run's own
     memory = PeakMemory(run.device)
     events.tell(
@@ -58,12 +61,12 @@ def train(run: TrainingRun, events: EventLog) -> None:
         peak_bytes=memory.peak_bytes(),
         held_bytes=memory.held_bytes(),
         weights_bytes=storage_bytes([*trainer.model.parameters(), *trainer.model.buffers()]),
-        parameters=sum(parameter.numel() for parameter in trainer.model.parameters()),
-        trainable=sum(parameter.numel() for parameter in trainer.model.parameters() if parameter.requires_grad),
+        parameters=sum(elements(parameter) for parameter in trainer.model.parameters()),
+        trainable=sum(elements(parameter) for parameter in trainer.model.parameters() if parameter.requires_grad),
         num_train=len(trainer.train_dataset),
         num_eval=len(trainer.eval_dataset) if trainer.eval_dataset is not None else 0,
     )
-    _train_or_load(trainer, _last_checkpoint(run))
+    _train_or_load(trainer, run, _last_checkpoint(run))
     if stop.was_asked:
         events.tell("stopped", step=trainer.state.global_step)
         return
@@ -80,7 +83,7 @@ def _peak_rate(run: TrainingRun) -> float:
     return peak_flops_per_s(run.device, torch.float32 if run.request.precision == "fp32" else torch.bfloat16)
 
 
-def _train_or_load(trainer: Any, checkpoint: str | None) -> None:
+def _train_or_load(trainer: Any, run: TrainingRun, checkpoint: str | None) -> None:
     """A run with nothing left to do is loaded: transformers would train it one step more."""
     if checkpoint is not None:
         from transformers import TrainerState
@@ -88,6 +91,11 @@ def _train_or_load(trainer: Any, checkpoint: str | None) -> None:
 
         state = TrainerState.load_from_json(str(Path(checkpoint) / TRAINER_STATE_NAME))
         if state.global_step >= _max_steps(trainer):
+            if run.request.sharding_stage:  # whose engine is made by training alone
+                raise UsageError(
+                    f"this run has done all of its {state.global_step} steps; {checkpoint} holds the whole model. To "
+                    "go on, give it more: --max-steps or --epochs"
+                )
             trainer.state = state
             trainer._load_from_checkpoint(checkpoint)
             return

@@ -14,6 +14,7 @@ from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_qu
 from qserve.training.job import TrainingRun
 from qserve.training.process.recorded import Recorded
 from qserve.training.process.rewards import reward_functions
+from qserve.training.process.sharding import shard_on_cpu
 
 __all__ = ["make_trainer", "parse_configuration", "trainer_class"]
 
@@ -38,6 +39,7 @@ def trainer_class(name: str) -> type[Any]:
 def make_trainer(run: TrainingRun, callbacks: list[Any]) -> Any:
     """The trainer, its model loaded and its data mapped from disk."""
     script, args, model = parse_configuration(run.trainer, run.folder / "train.yaml")
+    shard_on_cpu(run)
     args.model_init_kwargs = {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,

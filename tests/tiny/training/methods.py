@@ -8,6 +8,8 @@ Below FOLDER lies each run under its name; what a run ended with, where it faile
 from __future__ import annotations
 
 import errno
+import gc
+import importlib.util
 import json
 import os
 import signal
@@ -18,12 +20,17 @@ from dataclasses import replace
 from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
+os.environ["DS_ACCELERATOR"] = "cpu"
 
 import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from datasets import disable_caching
 
 from qserve.demo import chat_model_path, reward_model_path
 from qserve.demo.preferences import write_held_out
 from qserve.planner.training import TrainingRequest
+from qserve.training.configuration.accelerate import cpu_environment
 from qserve.training.configuration.files import write_configuration
 from qserve.training.data.prepare import prepare
 from qserve.training.job import DataSource, RewardSource, Schedule, TrainingRun
@@ -37,6 +44,7 @@ torch.set_num_threads(1)
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 PAIRS, RULES = FOLDER / "pairs.jsonl", FOLDER / "rules.yaml"
 CHILD_LIMIT_S = 120
+HAS_DEEPSPEED = importlib.util.find_spec("deepspeed") is not None  # built where it is installed, if it can be
 failures: dict[str, dict] = {}
 
 
@@ -56,7 +64,7 @@ def trained(run: TrainingRun) -> None:
     if not run.data_folder.exists():
         write_configuration(run, prepare(run.data, run.trainer, run.data_folder, run.folder))
     run.write()
-    events = EventLog(run.events_file)
+    events = EventLog(run.events_file if os.environ.get("RANK", "0") == "0" else None)
     try:
         process.train(run, events)
     except Exception as error:
@@ -99,15 +107,51 @@ def in_child(run: TrainingRun, environment: dict[str, str]) -> int:
 
 
 def by_two_processes(run: TrainingRun) -> None:
-    """Under DDP over gloo, as torchrun would start them."""
-    write_configuration(run, prepare(run.data, run.trainer, run.data_folder, run.folder))
+    """Over gloo, as torchrun would start them with what accelerate reads in the run's file."""
+    if not run.data_folder.exists():
+        write_configuration(run, prepare(run.data, run.trainer, run.data_folder, run.folder))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    common = {**by_accelerate(run), **cpu_environment(run), **common}
     children = [in_child(run, {**common, "RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1")]
     if any(os.waitpid(child, 0)[1] for child in children):
         raise RuntimeError("a process of two failed")
+
+
+def by_accelerate(run: TrainingRun) -> dict[str, str]:
+    """What `accelerate launch` sets for the ranks from accelerate.yaml, by its own code."""
+    if not run.shards_on_cpu:
+        return {}
+    parser = launch_command_parser()
+    args = parser.parse_args(["--config_file", str(run.folder / "accelerate.yaml"), "script.py"])
+    args, read, _ = _validate_launch_command(args)
+    if args.use_fsdp and not args.cpu:
+        return prepare_multi_gpu_env(args)
+    assert args.use_deepspeed and not args.cpu
+    args.deepspeed_fields_from_accelerate_config = ",".join(read.deepspeed_config)
+    return prepare_deepspeed_cmd_env(args)[1]
+
+
+def stopped_and_resumed(run: TrainingRun) -> None:
+    """By the two processes after their first step, and by two others from its checkpoint on."""
+    run.folder.mkdir(parents=True)
+    run.stop_file.touch()
+    by_two_processes(run)
+    run.stop_file.unlink()
+    by_two_processes(run)
+
+
+def sharded() -> None:
+    """The run `reward` of main, half of each batch in each of two processes."""
+    fields = {"steps": 6, "center_rewards": 0.01, "num_processes": 2}
+    by_two_processes(made("ddp", "reward", **fields))
+    stopped_and_resumed(made("fsdp", "reward", fsdp=True, **fields))
+    if HAS_DEEPSPEED:
+        by_two_processes(made("zero-1", "reward", zero_stage=1, **fields))
+        by_two_processes(made("zero-2", "reward", zero_stage=2, offload_optimizer="cpu", **fields))
+        stopped_and_resumed(made("zero-3", "reward", zero_stage=3, **fields))
 
 
 def killed_after(run: TrainingRun, step: int) -> None:
@@ -129,8 +173,12 @@ def main() -> None:
     spoken = conversations()
     for name in ("reward", "sft", "dpo", "grpo"):  # before any fork
         trainer_class(name)
-    # First: a process that has trained alone can't join others.
-    by_two_processes(made("ddp", "reward", steps=6, center_rewards=0.01, num_processes=2))
+    if HAS_DEEPSPEED:
+        importlib.import_module("deepspeed")
+    gc.collect()
+    gc.freeze()  # every run collects garbage once or twice, and all of these libraries are none: half a second each
+    disable_caching()  # hashing what maps the rows takes as long
+    sharded()  # first: a process that has trained alone can't join others
     killed = made("killed", "reward", steps=6)
     killed_after(killed, 3)
     trained(killed)  # goes on from step 2

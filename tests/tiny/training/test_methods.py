@@ -5,6 +5,7 @@ One file, so that the runs of methods.py are made once.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from qserve.demo import chat_model_path
 from qserve.hub import resolve
@@ -37,6 +39,7 @@ from tests.tiny.serving.served import Service
 
 ROOT = Path(__file__).parents[3]
 METHODS_LIMIT_S, LIMIT_S = 280, 140
+BY_TWO = ("ddp", "fsdp", "zero-1", "zero-2", "zero-3")
 METHODS = ("reward", "reward-lora", "reward-head", "sft", "lora", "qlora", "lora-int8", "lora-fp16", "dpo", "grpo")
 
 
@@ -174,12 +177,41 @@ def test_killed_and_gone_on_with_it_is_the_run_that_it_would_have_been(runs):
     assert dict(runs.losses("killed")) == dict(runs.losses("full-disk"))
 
 
-def test_two_processes_have_the_losses_of_one(runs):
-    """Half of each batch in each, under DDP over gloo, in fp32."""
-    one, two = (dict(runs.losses(name)) for name in ("reward", "ddp"))
+@pytest.fixture
+def by_two(request: pytest.FixtureRequest) -> str:
+    """A run of two processes."""
+    if request.param.startswith("zero") and importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("DeepSpeed could not be built here (make setup says why)")
+    return request.param
+
+
+@pytest.mark.parametrize("by_two", BY_TWO, indirect=True)
+def test_two_processes_have_the_losses_of_one(runs, by_two):
+    """Half of each batch in each, over gloo, in fp32; two of them stopped after a step and gone on with."""
+    one, two = (dict(runs.losses(which)) for which in ("reward", by_two))
     assert sorted(two) == [1, 2, 3, 4, 5, 6]
     assert two == pytest.approx(one, abs=1e-4)
-    assert (runs.folder / "ddp" / "model.safetensors").exists()
+    expected, found = (runs.events(which, "evaluated")[-1] for which in ("ddp", by_two))
+    assert found["eval_loss"] == pytest.approx(expected["eval_loss"], abs=1e-4)
+
+
+@pytest.mark.parametrize("by_two", BY_TWO, indirect=True)
+def test_two_processes_save_the_model_of_one(runs, by_two):
+    """Whole, whatever was sharded: AdamW moves a weight by up to its rate where its gradient is next to nothing."""
+    expected, found = (load_file(runs.folder / which / "model.safetensors") for which in ("reward", by_two))
+    assert found.keys() == expected.keys()
+    for tensor, weights in expected.items():
+        assert found[tensor].shape == weights.shape
+        assert (found[tensor].float() - weights.float()).abs().mean() < 1e-4, tensor
+
+
+@pytest.mark.parametrize("by_two", BY_TWO[1:], indirect=True)
+def test_a_process_holds_its_share_of_the_states(runs, by_two):
+    job = TrainingRun.read(runs.folder / by_two / "run" / "job.json")
+    cast = cast_of(resolve("demo").spec, job.request)
+    (states,) = [states for _, states in Run(replace(job.request, offload_optimizer="none"), cast, 2).states()]
+    measured = runs.events(by_two, "memory")[-1]
+    assert measured["optimizer_bytes"] == pytest.approx(states.optimizer_bytes, rel=0.01)
 
 
 def test_freed_blocks_go_back_before_every_step_of_the_optimizer(monkeypatch):

@@ -48,7 +48,6 @@ def refused(*words: str) -> str:
             ("lora", "--model", "demo", "--data", "x", "--quant", "fp16", "--precision", "amp"),
             "--precision fp32 (not amp)",
         ),
-        (("sft", "--model", "demo", "--data", "x", "--zero", "2"), "--zero 2 shards over cards, and this run has none"),
     ],
 )
 def test_what_contradicts_itself_is_refused(words: tuple[str, ...], told: str) -> None:
@@ -107,7 +106,7 @@ def job(**fields) -> TrainingJob:
     return TrainingJob("demo", resolve("demo").spec, None, (card,), request)
 
 
-def test_processes_on_a_cpu_are_offered_no_zero(capsys, monkeypatch) -> None:
+def test_processes_on_a_cpu_are_offered_zero_and_nothing_to_offload(capsys, monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())  # DeepSpeed is installed
     cpu = Device("large", "cpu", int(90 * GIB))
     request = TrainingRequest("sft", tiled_loss=True, precision="fp32", max_length=512)
@@ -115,7 +114,34 @@ def test_processes_on_a_cpu_are_offered_no_zero(capsys, monkeypatch) -> None:
     with pytest.raises(DoesNotFit):
         fitting_request(large, auto=False, data="d.jsonl")
     shown = capsys.readouterr().out
-    assert "What would fit" in shown and "--zero" not in shown
+    assert "--zero 3" in shown and "--offload" not in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--zero", "2", "--precision", "amp"), "shard in fp32 alone"),
+        (("--zero", "3", "--offload-param", "nvme"), "for cards"),
+        (("--fsdp", "--zero", "2"), "not both"),
+        (("--fsdp", "--optimizer", "adafactor"), "adamw-fused"),
+    ],
+)
+def test_what_a_cpu_does_not_shard_is_refused(flags, told, data: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())  # DeepSpeed is installed
+    words = (
+        "reward",
+        "--model",
+        "demo",
+        "--data",
+        data,
+        "--output",
+        str(tmp_path / "o"),
+        "--gpu",
+        "none",
+        "--gpus",
+        "2",
+    )
+    assert told in refused(*words, *flags)
 
 
 def test_what_does_not_fit_is_refused_with_commands_that_do(capsys) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import yaml
 from qserve.errors import UsageError
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.training.configuration.accelerate import accelerate_configuration
-from qserve.training.configuration.files import write_configuration
+from qserve.training.configuration.files import command_without_qserve, write_configuration
 from qserve.training.configuration.trl import num_steps, trl_configuration
 from qserve.training.data.prepare import PreparedData
 from qserve.training.job import DataSource, RewardSource, Schedule, TrainingRun
@@ -89,6 +90,8 @@ def test_early_stopping_saves_where_it_evaluates():
     [
         ({}, "NO"), ({"num_processes": 2}, "MULTI_CPU"), ({"num_processes": 2, "device": "cuda"}, "MULTI_GPU"),
         ({"num_processes": 4, "device": "cuda", "zero_stage": 3}, "DEEPSPEED"),
+        ({"num_processes": 2, "zero_stage": 1}, "DEEPSPEED"), ({"num_processes": 2, "fsdp": True}, "FSDP"),
+        ({"num_processes": 2, "device": "cuda", "fsdp": True}, "FSDP"),
     ],
 )  # fmt: skip
 def test_accelerate_starts_what_was_planned(fields, kind):
@@ -96,10 +99,40 @@ def test_accelerate_starts_what_was_planned(fields, kind):
     assert made["distributed_type"] == kind
     assert made["num_processes"] == fields.get("num_processes", 1)
     assert ("deepspeed_config" in made) == (kind == "DEEPSPEED")
+    assert ("fsdp_config" in made) == (kind == "FSDP")
+
+
+@pytest.mark.parametrize("fields", [{"zero_stage": 2}, {"fsdp": True}])
+def test_processes_on_a_cpu_shard_over_gloo(fields):
+    """accelerate looks for DeepSpeed only where no CPU is asked for, and starts what asks for one by MPI."""
+    run = run_of("reward", num_processes=2, precision="fp32", **fields)
+    assert accelerate_configuration(run)["use_cpu"] is False
+    made = trl_configuration(run, DATA.num_train, DATA.num_eval)
+    assert (made["ddp_backend"], made["dataloader_pin_memory"]) == ("gloo", False)
+    assert made["use_cpu"] is run.request.fsdp
+
+
+def test_deepspeed_on_a_cpu_has_a_file_of_its_own(tmp_path):
+    run = run_of("reward", tmp_path, num_processes=2, precision="fp32", zero_stage=3, offload_optimizer="cpu")
+    _, accelerate = write_configuration(run, DATA)
+    (file, starts_sharded) = yaml.safe_load(accelerate.read_text())["deepspeed_config"].values()
+    made = json.loads(Path(file).read_text())
+    assert starts_sharded
+    assert made["zero_optimization"]["stage"] == 3
+    assert made["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    assert made["zero_force_ds_cpu_optimizer"] is False  # torch's: DeepSpeed's own would be compiled
+
+
+def test_the_command_without_qserve_runs_on_a_cpu_too():
+    assert command_without_qserve(run_of("sft", num_processes=2)) == (
+        "torchrun --standalone --nproc-per-node 2 -m trl.scripts.sft --config /out/run/train.yaml"
+    )
+    sharded = command_without_qserve(run_of("sft", num_processes=2, zero_stage=1))
+    assert sharded.startswith("CUDA_VISIBLE_DEVICES= DS_ACCELERATOR=cpu trl sft --config /out/run/train.yaml")
 
 
 def test_offload_to_disk_has_a_place():
-    run = run_of("sft", zero_stage=3, offload_optimizer="nvme", offload_param="cpu")
+    run = run_of("sft", device="cuda", zero_stage=3, offload_optimizer="nvme", offload_param="cpu")
     made = accelerate_configuration(run)["deepspeed_config"]
     assert made["offload_optimizer_nvme_path"] == "/out/nvme"
     assert made["offload_param_device"] == "cpu"

@@ -21,14 +21,15 @@ SPEC = ModelSpec.from_config(
 EMBEDDING = 4 * 8000 * 256
 
 
-def planned(method: str, **fields: Any) -> CardMemory:
+def planned(method: str, ranks: int = 1, **fields: Any) -> CardMemory:
     request = TrainingRequest(
         method, precision="fp32", runtime_bytes=0, tiled_loss=method != "reward",
         **{"gradient_checkpointing": False, "max_length": 512, **fields},
     )  # fmt: skip
     cpu = Hardware((), 64 * GIB, 64 * GIB, 2).cpu_device
-    (card,) = plan_training(SPEC, (cpu,), request).cards
-    return card
+    plan = plan_training(SPEC, (cpu,) * ranks, request)
+    assert plan.host_bytes == 0
+    return plan.cards[0]
 
 
 def terms(card: CardMemory) -> dict[str, int]:
@@ -90,3 +91,15 @@ def test_a_step_takes_temporaries_of_the_largest_tensor(optimizer: str, copies: 
         if name.split()[0] in ("weights", "gradients", "optimizer") and name != "optimizer step"
     )
     assert card.phases["step"] - states == copies * EMBEDDING
+
+
+@pytest.mark.parametrize("fields", [{"zero_stage": 1}, {"zero_stage": 2}, {"zero_stage": 3}, {"fsdp": True}])
+def test_processes_that_shard_need_less_than_those_that_do_not(fields: dict[str, Any]) -> None:
+    whole, shard = planned("sft", ranks=4), planned("sft", ranks=4, **fields)
+    assert all_terms(shard)["optimizer (policy)"] < all_terms(whole)["optimizer (policy)"] / 2
+    assert shard.used_bytes < whole.used_bytes
+
+
+def test_what_is_offloaded_to_ram_stays_in_a_process_on_a_cpu() -> None:
+    plain = planned("sft", ranks=2, zero_stage=3)
+    assert planned("sft", ranks=2, zero_stage=3, offload_optimizer="cpu", offload_param="cpu") == plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,9 @@ from qserve.training.job import DataSource, TrainingRun
 from qserve.training.launch import environment, launcher
 
 
-def run_on(device: str, num_processes: int) -> TrainingRun:
+def run_on(device: str, num_processes: int, **fields: Any) -> TrainingRun:
     return TrainingRun(
-        TrainingRequest("sft"), "/model", DataSource("d.jsonl"), Path("/out"), device=device,
+        TrainingRequest("sft", **fields), "/model", DataSource("d.jsonl"), Path("/out"), device=device,
         num_processes=num_processes,
     )  # fmt: skip
 
@@ -25,10 +26,34 @@ def test_torchrun_starts_several_processes_on_a_cpu() -> None:
     assert words == [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
 
 
-@pytest.mark.parametrize(("device", "count"), [("cpu", 1), ("cuda", 1), ("cuda", 4)])
-def test_accelerate_starts_all_others(device: str, count: int) -> None:
-    words = launcher(run_on(device, count), Path("a.yaml"))
+SHARDED = [{"zero_stage": 3}, {"fsdp": True}]
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "fields"),
+    [("cpu", 1, {}), ("cuda", 1, {}), ("cuda", 4, {}), *(("cpu", 2, fields) for fields in SHARDED)],
+)
+def test_accelerate_starts_all_others(device: str, count: int, fields: dict[str, Any]) -> None:
+    words = launcher(run_on(device, count, **fields), Path("a.yaml"))
     assert words[1:] == ["-m", "accelerate.commands.launch", "--config_file", "a.yaml"]
+
+
+@pytest.mark.parametrize("fields", SHARDED)
+def test_processes_on_a_cpu_that_shard_see_no_card(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert environment(run_on("cpu", 2, **fields))["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment(run_on("cpu", 2))["CUDA_VISIBLE_DEVICES"] == "0"
+    assert environment(run_on("cuda", 2, **fields))["CUDA_VISIBLE_DEVICES"] == "0"
+
+
+def test_processes_on_a_cpu_share_the_cores_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qserve.training.launch.count_physical_cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert environment(run_on("cpu", 2))["OMP_NUM_THREADS"] == "4"
+    assert environment(run_on("cpu", 16))["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in environment(run_on("cpu", 1))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert environment(run_on("cpu", 2))["OMP_NUM_THREADS"] == "3"
 
 
 def test_a_run_takes_the_first_cards() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.training import TrainingRequest
 from qserve.planner.training.activations import layer_bytes_per_token, logits_bytes
+from qserve.planner.training.constants import ZERO_BUCKET_ELEMENTS
 from qserve.planner.training.models import cast_of
 from qserve.planner.training.states import States, states_of
 
@@ -158,3 +160,22 @@ def test_a_16_bit_base_is_half_of_one_in_fp32(spec_of: SpecOf) -> None:
     assert (whole.activation_bytes, half.activation_bytes) == (4, 2)
     model = cast_of(spec, half)[0]
     assert 2 * model.base_bytes(half.frozen_bytes) == model.base_bytes(whole.frozen_bytes)
+
+
+def test_fsdp_divides_all_that_zero_3_does_without_its_buffers(spec_of: SpecOf) -> None:
+    fields: dict[str, Any] = {"method": "sft", "precision": "fp32"}
+    zero, fsdp = TrainingRequest(zero_stage=3, **fields), TrainingRequest(fsdp=True, **fields)
+    model = cast_of(spec_of("Qwen/Qwen2-7B"), fsdp)[0]
+    one, other = states_of(model, zero, 4), states_of(model, fsdp, 4)
+    assert (one.weights_bytes, one.gradients_bytes) == (other.weights_bytes, other.gradients_bytes)
+    assert one.weights_bytes == -(-4 * model.parameters // 4)
+    assert other.optimizer_bytes == 8 * model.parameters // 4
+    assert (one.buckets_bytes, other.buckets_bytes) == (4 * ZERO_BUCKET_ELEMENTS, 4 * 152_064 * 3584)
+    assert other.gathered_high_bytes == other.gathered_bytes == one.gathered_bytes
+
+
+@pytest.mark.parametrize(("stage", "each"), [(0, 8), (1, 12), (2, 12), (3, 8)])
+def test_zero_1_and_2_copy_their_share_of_fp32_weights(spec_of: SpecOf, stage: int, each: int) -> None:
+    request = TrainingRequest("sft", precision="fp32", zero_stage=stage)
+    model = cast_of(spec_of("Qwen/Qwen2-7B"), request)[0]
+    assert states_of(model, request, 1).optimizer_bytes == each * model.parameters
