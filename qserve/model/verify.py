@@ -20,9 +20,10 @@ from transformers import AutoModelForCausalLM
 from qserve.core.quantization import SCHEMES
 from qserve.errors import UsageError
 from qserve.model.checkpoint_errors import explain
+from qserve.model.cpu.activations import exact_activations
 from qserve.model.load import LoadedModel
 from qserve.model.mapped import MappedFiles
-from qserve.model.quality import QuantQuality
+from qserve.model.quality import Distance, QuantQuality
 from qserve.planner.plan import Plan
 
 __all__ = ["verify_quant"]
@@ -49,23 +50,37 @@ def verify_quant(folder: Path, plan: Plan, loaded: LoadedModel) -> QuantQuality:
     ids = _text_ids(loaded)
     quantized = torch.cat([rows.cpu() for rows in _log_probabilities(loaded.model, ids)])
     reference = _reference(folder, plan)
-    kls, agreements, done = [], [], 0
+    rounding = _rounding(loaded.model, ids, quantized) if plan.cpu_activations == "int8" else None
     with _one_layer_at_a_time(reference, MappedFiles.of(folder)):
-        for expected in _log_probabilities(reference, ids):
-            got = quantized[done : done + len(expected)].to(expected.device)
-            kls.append((expected.exp() * (expected - got)).sum(-1).clamp(min=0).cpu())
-            agreements.append((expected.argmax(-1) == got.argmax(-1)).cpu())
-            done += len(expected)
-    kl, agreement = torch.cat(kls), torch.cat(agreements).float()
+        found = _distance(_log_probabilities(reference, ids), quantized)
     return QuantQuality(
         scheme=plan.quant.scheme,
         reference=str(reference.dtype).removeprefix("torch."),
-        num_tokens=len(kl),
-        mean_kl=float(kl.mean()),
-        worst_kl=float(kl.max()),
-        top1_agreement=float(agreement.mean()),
+        num_tokens=len(quantized),
+        mean_kl=found.mean_kl,
+        worst_kl=found.worst_kl,
+        top1_agreement=found.top1_agreement,
         seconds=time.monotonic() - began_s,
+        activations=rounding,
     )
+
+
+def _rounding(model: Any, ids: torch.Tensor, rounded: torch.Tensor) -> Distance:
+    """Of what the model says with rounded activations from what it says without."""
+    with exact_activations(model):
+        return _distance(_log_probabilities(model, ids), rounded)
+
+
+def _distance(expected: Iterator[torch.Tensor], got: torch.Tensor) -> Distance:
+    """Log-probabilities, the first a few rows at a time."""
+    kls, agreements, done = [], [], 0
+    for rows in expected:
+        other = got[done : done + len(rows)].to(rows.device)
+        kls.append((rows.exp() * (rows - other)).sum(-1).clamp(min=0).cpu())
+        agreements.append((rows.argmax(-1) == other.argmax(-1)).cpu())
+        done += len(rows)
+    kl, agreement = torch.cat(kls), torch.cat(agreements).float()
+    return Distance(float(kl.mean()), float(kl.max()), float(agreement.mean()))
 
 
 def _text_ids(loaded: LoadedModel) -> torch.Tensor:

@@ -40,6 +40,7 @@ def accepted(
         kv_cache_tokens=kv_cache_tokens,
         max_concurrency=round(max_concurrency, 2),
         fits=True,
+        cpu_activations=setup.cpu_activations,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from qserve.core.hardware import Device, HostProcess
 from qserve.core.workload import Workload
@@ -137,6 +137,8 @@ class Plan:
     """What `planner/speed` says of it, as --json has it; None for a plan that nobody asked it of."""
     corrections: tuple[Correction, ...] = ()
     """Terms that stand where earlier runs measured them; the estimate holds the corrected figures."""
+    cpu_activations: Literal["exact", "int8"] = "exact"
+    """int8: beside weights of 4 and 8 bits they are rounded, on a CPU (--cpu-activations)."""
     host: tuple[HostProcess, ...] = ()
     """What of the service holds RAM beside the models; in a plan on the CPU it is part of what others hold."""
 

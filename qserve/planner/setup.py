@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
@@ -40,6 +41,7 @@ class Setup:
     kv_cache_dtype: str = "auto"
     spread: str = ""
     step_options: tuple[str, ...] = ()
+    cpu_activations: Literal["exact", "int8"] = "exact"
 
     @property
     def num_ranks(self) -> int:

@@ -15,6 +15,7 @@ from qserve.detect.packages import Packages
 from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
+from qserve.planner.engine import changed_request, option_value
 from qserve.planner.fits import check_fits
 from qserve.planner.replicas import ReplicaPlan, plan_both, plan_replicas
 from qserve.planner.share import make_shared_plan
@@ -59,6 +60,7 @@ def what_to_host(
     reward = find_reward(wanted.reward, wanted.settings) if wanted.reward is not None else None
     _check_judges(wanted, reward)
     reward_request = _reward_request(wanted, reward, hardware, reward_quant)
+    reward_request = changed_request(reward_request, cpu_activations=option_value(request, "cpu_activations"))
     if wanted.model is None:
         assert reward is not None, "one of the two was named"
         scored = plan_replicas(reward.planned(), hardware, reward_request, wanted.reward_replicas, _REWARD_REPLICAS)

@@ -213,9 +213,9 @@ def _kinds_agree(layers: Any) -> bool:
     return True
 
 
-def _prepared(matrix: Matrix) -> tuple[int, int, bool, bytes]:
+def _prepared(matrix: Matrix) -> tuple[int, int, bool, int, bytes]:
     order = b"" if matrix.order is None else matrix.order.numpy().tobytes()
-    return matrix.kind, matrix.block, matrix.offsets is not None, order
+    return matrix.kind, matrix.block, matrix.offsets is not None, matrix.activation_bits, order
 
 
 def _layer_of(layer: Any) -> _CLayer:

@@ -1,15 +1,15 @@
-/* Products of a few or many rows with a panel of a stored weight, for processors with AVX512-BF16 and -VNNI.
+/* Products of a few or many rows in bf16 with a panel of a stored weight, for processors with AVX512-BF16 and -VNNI.
+   Those of INT8, and of weights whose activations are rounded to 8 bits: integers.c.
 
    Up to 8 rows the weights are read as they are stored: the time is that of memory.
      BFLOAT16  pairs of inputs by vdpbf16ps.
-     INT8      integers against activations in planes of 8 bits (vpdpbusd), two of them or three (panels.c): the sums are
-               exact, and the rounding of activations is finer than that of bf16 sums.
      CODES     values in bf16 out of a table of 16 (vpermw), pairs by vdpbf16ps, the scale in fp32 once a block;
      BYTES     the same with a table of 256 (vpermi2w).
    For more rows a panel is unpacked once to bf16 and stays in the cache for all of them. For processors without these: portable.c. */
 
 #include "matrix.h"
 #include "panels.h"
+#include "planes.h"
 #include "threads.h"
 
 #include <string.h>
@@ -28,11 +28,17 @@ ALWAYS __m512i four_bytes(const void *at) {
     return _mm512_set1_epi32(both);
 }
 
+static long planes_for(const matrix *w, long rows) {
+    if (w->activation_bits == 8 && rows > RARE_ROWS) return 1;
+    return w->kind == INT8 ? 2 : 0;
+}
+
 int prepare(operand *x, const matrix *w) {
     if (w->order && put_in_order(x, w)) return 1;
-    if (x->rows > FEW_ROWS) return 0;
-    if (w->kind == INT8) return split_in_planes(x, w->in);
-    return has_blocks(w) && w->offsets ? sum_blocks(x, w->in, w->block) : 0;
+    x->planes = planes_for(w, x->rows);
+    if (x->planes && split_in_planes(x, w)) return 1;
+    const int is_unpacked = !x->planes && x->rows > FEW_ROWS;
+    return has_blocks(w) && w->offsets && !is_unpacked ? sum_blocks(x, w->in, w->block) : 0;
 }
 
 /* Two inputs of 16 outputs in fp32 to pairs in bf16. */
@@ -41,22 +47,6 @@ ALWAYS void store_pairs(__m512 even, __m512 odd, bf16 *to) {
                                             0x00160006, 0x00170007, 0x00180008, 0x00190009, 0x001a000a, 0x001b000b,
                                             0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
     _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
-}
-
-static void unpack_integers(const matrix *w, long index, bf16 *to) {
-    const uint8_t *panel = w->codes + index * panel_bytes(w);
-    const __m512i byte = _mm512_set1_epi32(255), zero = _mm512_set1_epi32(128);
-    for (long k = 0; k < w->in; k += 4, panel += 4 * PANEL)
-        for (int v = 0; v < 2; v++) {
-            const __m512i four = _mm512_loadu_si512(panel + v * 4 * LANE);
-            for (int pair = 0; pair < 2; pair++) {
-                const __m512i even = _mm512_and_si512(_mm512_srli_epi32(four, 16 * pair), byte);
-                const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(four, 16 * pair + 8), byte);
-                store_pairs(_mm512_cvtepi32_ps(_mm512_sub_epi32(even, zero)),
-                            _mm512_cvtepi32_ps(_mm512_sub_epi32(odd, zero)),
-                            to + ((k / 2 + pair) * PANEL + v * LANE) * 2);
-            }
-        }
 }
 
 static void unpack_codes(const matrix *w, long index, bf16 *to) {
@@ -126,10 +116,17 @@ static void unpack_bytes(const matrix *w, long index, bf16 *to) {
 
 int has_unpacked(void) { return 1; }
 
+int has_int8_activations(void) {
+#ifdef HAS_ONE_PLANE
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 const bf16 *unpacked(const matrix *w, long index) {
     if (w->kind == BFLOAT16) return (const bf16 *)(w->codes + index * panel_bytes(w));
     bf16 *to = scratch(1, (size_t)w->in * PANEL * sizeof(bf16));
-    if (to && w->kind == INT8) unpack_integers(w, index, to);
     if (to && w->kind == CODES) unpack_codes(w, index, to);
     if (to && w->kind == BYTES) unpack_bytes(w, index, to);
     return to;
@@ -152,64 +149,6 @@ ALWAYS void by_pairs(const bf16 *panel, long in, const bf16 *x, long stride, con
     }
     for (int m = 0; m < rows; m++)
         for (int v = 0; v < 2; v++) _mm512_storeu_ps(result + m * PANEL + v * LANE, sum[m][v]);
-}
-
-/* What the third plane of a group adds. */
-static void add_rest(const uint8_t *panel, const operand *x, long row, long in, long g, __m512 *sum) {
-    const long at = row * (in / GROUP) + g;
-    __m512i rest[2] = {_mm512_set1_epi32(x->rest_sums[at]), _mm512_set1_epi32(x->rest_sums[at])};
-    for (long k = g * GROUP; k < (g + 1) * GROUP; k += 4, panel += 128)
-        for (int v = 0; v < 2; v++)
-            rest[v] = _mm512_dpbusd_epi32(rest[v], _mm512_loadu_si512(panel + 64 * v), four_bytes(x->rest + row * in + k));
-    const __m512 scale = _mm512_set1_ps(x->scales[at] / 254.0f);
-    for (int v = 0; v < 2; v++) sum[v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(rest[v]), scale, sum[v]);
-}
-
-/* Up to 4 rows x 32 of a panel of integers. */
-ALWAYS void by_planes(const uint8_t *panel, long in, const operand *x, long first, const int rows, __m512 (*sum)[2]) {
-    const long groups = in / GROUP;
-    for (int m = 0; m < rows; m++) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
-    for (long g = 0; g < groups; g++) {
-        __m512i high[4][2], low[4][2];
-        for (int m = 0; m < rows; m++) {
-            high[m][0] = high[m][1] = _mm512_set1_epi32(x->high_sums[(first + m) * groups + g]);
-            low[m][0] = low[m][1] = _mm512_set1_epi32(x->low_sums[(first + m) * groups + g]);
-        }
-        for (long k = g * GROUP; k < (g + 1) * GROUP; k += 4, panel += 128) {
-            const __m512i a = _mm512_loadu_si512(panel), b = _mm512_loadu_si512(panel + 64);
-            _mm_prefetch((const char *)panel + AHEAD, _MM_HINT_T0);
-            _mm_prefetch((const char *)panel + AHEAD + 64, _MM_HINT_T0);
-#pragma GCC unroll 4
-            for (int m = 0; m < rows; m++) {
-                const __m512i h = four_bytes(x->high + (first + m) * in + k), l = four_bytes(x->low + (first + m) * in + k);
-                high[m][0] = _mm512_dpbusd_epi32(high[m][0], a, h);
-                high[m][1] = _mm512_dpbusd_epi32(high[m][1], b, h);
-                low[m][0] = _mm512_dpbusd_epi32(low[m][0], a, l);
-                low[m][1] = _mm512_dpbusd_epi32(low[m][1], b, l);
-            }
-        }
-        for (int m = 0; m < rows; m++) {
-            const __m512 scale = _mm512_set1_ps(x->scales[(first + m) * groups + g]);
-            for (int v = 0; v < 2; v++) {
-                const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(high[m][v], 8), low[m][v]);
-                sum[m][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(both), scale, sum[m][v]);
-            }
-            if (x->has_rest[(first + m) * groups + g]) add_rest(panel - 2 * GROUP * LANE, x, first + m, in, g, sum[m]);
-        }
-    }
-}
-
-ALWAYS void integers(const matrix *w, long index, const operand *x, long first, const int rows, float *result) {
-    const uint8_t *panel = w->codes + index * panel_bytes(w);
-    for (int done = 0; done < rows; done += 4) {
-        const int some = rows - done < 4 ? rows - done : 4;
-        __m512 sum[4][2];
-        by_planes(panel, w->in, x, first + done, some, sum);
-        for (int m = 0; m < some; m++)
-            for (int v = 0; v < 2; v++)
-                _mm512_storeu_ps(result + (done + m) * PANEL + v * LANE,
-                                 _mm512_mul_ps(sum[m][v], _mm512_loadu_ps(w->scales + index * PANEL + v * LANE)));
-    }
 }
 
 /* Up to 8 rows x 32 of a panel of codes; one row has two sums an output, or it would wait for each product. */
@@ -272,11 +211,6 @@ ALWAYS void coded(const matrix *w, long index, const operand *x, long first, con
     default: call(8);                                                                                                  \
     }
 
-static void few_integers(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
-#define INTEGERS(n) integers(w, index, x, first, n, result)
-    FOR_ROWS(INTEGERS)
-}
-
 static void few_coded(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
 #define CODED(n) coded(w, index, x, first, n, 4, result)
     FOR_ROWS(CODED)
@@ -298,13 +232,10 @@ static void in_pairs(const bf16 *panel, long in, const bf16 *x, long stride, lon
 }
 
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
-    if (w->kind == INT8 && !panel) return few_integers(w, index, x, first, rows, result);
+    if (x->planes) return planes_product(w, index, x, first, rows, result);
     if (w->kind == CODES && !panel) return few_coded(w, index, x, first, rows, result);
     if (w->kind == BYTES && !panel) return few_bytes(w, index, x, first, rows, result);
     in_pairs(panel ? panel : unpacked(w, index), w->in, x->x + first * x->stride, x->stride, rows, result);
-    if (w->kind != INT8) return;
-    for (long m = 0; m < rows; m++)
-        for (long i = 0; i < PANEL; i++) result[m * PANEL + i] *= w->scales[index * PANEL + i];
 }
 
 #endif

@@ -14,7 +14,10 @@
 
 #include "bf16.h"
 
-enum { PANEL = 32, LANE = 16, BFLOAT16 = 0, INT8 = 1, CODES = 2, BYTES = 3, GROUP = 64, MOST_ROWS = 12, FEW_ROWS = 8 };
+enum { PANEL = 32, LANE = 16, BFLOAT16 = 0, INT8 = 1, CODES = 2, BYTES = 3, GROUP = 64 };
+/* Rows of one `panel_product`: at most; of weights as they are stored; of activations in planes. With so few rows that
+   memory is what a product waits for, nothing is rounded. */
+enum { MOST_ROWS = 12, FEW_ROWS = 8, PLANE_ROWS = 132, RARE_ROWS = 2 };
 
 typedef struct {
     int64_t kind, out, in, block; /* block: inputs that share a scale, of CODES and BYTES */
@@ -24,15 +27,19 @@ typedef struct {
     const float *values;  /* of CODES: 16; of BYTES: 256, each of which bf16 holds */
     const bf16 *bias;     /* [out], NULL: none */
     const int32_t *order; /* [in]: which element of the states input k is multiplied with; NULL: element k */
+    const uint8_t *levels; /* of CODES with 8-bit activations: values in steps of `unit`, + 128, [4][16] times the same */
+    float unit;
+    int32_t activation_bits; /* 16, or 8: rounded to 8 bits in groups of 64 inputs, where rows are more than RARE_ROWS */
 } matrix;
 
-/* What is multiplied: `rows` rows of `x`, `stride` elements apart; the rest is made by `prepare` for few rows.
-   INT8: x = (256 high + low + rest / 254) * scale of its GROUP, `rest` where has_rest; sums = -128 * those of each plane,
-   to take the + 128 of the weights out.
+/* What is multiplied: `rows` rows of `x`, `stride` elements apart; the rest is made by `prepare`.
+   Planes: of each group of inputs x = (high + rest / 254) * scale, or with two (256 high + low + rest / 254) * scale, `rest`
+   where has_rest. Planes are [in / group][rows][GROUP], what belongs to a group [in / group][rows]; sums = -128 * those of
+   a plane, to take the + 128 of the weights out.
    Offsets: sums over each block. An order: x is a copy in that order. */
 typedef struct {
     const bf16 *x;
-    long rows, stride;
+    long rows, stride, planes, group; /* planes: 0, 1 or 2 */
     int8_t *high, *low, *rest;
     uint8_t *has_rest;
     float *scales, *sums;
@@ -47,13 +54,15 @@ static inline long panel_bytes(const matrix *w) { return w->in * PANEL * bits_of
 
 /* Makes what products with `w` read beside x, in memory of the calling thread; 0, or 1 where there is none. */
 int prepare(operand *x, const matrix *w);
-/* result [rows][PANEL] of panel `index`, rows first to first + rows - 1 <= first + MOST_ROWS - 1, without bias. `panel`: what
-   `unpacked` returned, or NULL. */
+/* result [rows][PANEL] of panel `index`, rows first to first + rows - 1, without bias; `rows` at most FEW_ROWS, MOST_ROWS with
+   a `panel` that `unpacked` returned, PLANE_ROWS with planes. */
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result);
 /* Whether products with many rows want a panel unpacked. */
 int has_unpacked(void);
-/* Panel `index` in bf16, [in / 2][PANEL][2], scales of INT8 left to the product; in memory of the calling thread until its
-   next call. NULL: there is none. */
+/* Whether products with 8-bit activations are there. */
+int has_int8_activations(void);
+/* Panel `index` of CODES or BYTES in bf16, [in / 2][PANEL][2], in memory of the calling thread until its next call. NULL: there
+   is none. Of BFLOAT16 it is the weight itself. */
 const bf16 *unpacked(const matrix *w, long index);
 
 #endif

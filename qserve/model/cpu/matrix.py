@@ -18,6 +18,7 @@ __all__ = [
     "bfloat16_matrix",
     "codes_matrix",
     "has_fast_products",
+    "has_int8_activations",
     "int8_matrix",
     "use_own_threads",
 ]
@@ -37,7 +38,9 @@ class CMatrix(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("kind", "out", "in_", "block")),
-        *((name, ctypes.c_void_p) for name in ("codes", "scales", "offsets", "values", "bias", "order")),
+        *((name, ctypes.c_void_p) for name in ("codes", "scales", "offsets", "values", "bias", "order", "levels")),
+        ("unit", ctypes.c_float),
+        ("activation_bits", ctypes.c_int32),
     )
 
 
@@ -59,6 +62,9 @@ class Matrix:
     bias: torch.Tensor | None = None
     order: torch.Tensor | None = None
     block: int = field(default=_GROUP)
+    levels: torch.Tensor | None = None
+    unit: float = 1.0
+    activation_bits: int = 16
 
     @property
     def code_bytes(self) -> int:
@@ -73,9 +79,10 @@ class Matrix:
     @cached_property
     def c(self) -> CMatrix:
         """For C; it holds addresses only, and must not outlive this object."""
-        parts = (self.codes, self.scales, self.offsets, self.values, self.bias, self.order)
+        parts = (self.codes, self.scales, self.offsets, self.values, self.bias, self.order, self.levels)
         addresses = (None if part is None else part.data_ptr() for part in parts)
-        return CMatrix(self.kind, self.out_features, self.in_features, self.block, *addresses)
+        sizes = (self.kind, self.out_features, self.in_features, self.block)
+        return CMatrix(*sizes, *addresses, self.unit, self.activation_bits)
 
     def product(self, states: torch.Tensor) -> torch.Tensor:
         """`states` [rows, in_features] in bf16 to [rows, out_features], sums in fp32, rounded once."""
@@ -210,3 +217,8 @@ def _compiled() -> ctypes.CDLL:
 def has_fast_products() -> bool:
     """Whether products with many rows unpack a panel once for all of them, in bf16."""
     return bool(_compiled().has_unpacked())
+
+
+def has_int8_activations() -> bool:
+    """Whether this processor multiplies activations of 8 bits (`activations.py`)."""
+    return bool(_compiled().has_int8_activations())

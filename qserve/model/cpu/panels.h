@@ -6,14 +6,13 @@
 #include "matrix.h"
 
 #if defined(__AVX512BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BW__)
-#define HAS_FAST_PRODUCTS /* of matrix.c; else those of portable.c */
+#define HAS_FAST_PRODUCTS /* of matrix.c and integers.c; else those of portable.c */
 #endif
 
 /* Panel `index`, inputs from to stop - 1, to [stop - from][PANEL]: value times scale, rounded once, plus an offset,
    rounded once more. This is what the format says, bit by bit. */
 void unpack_floats(const matrix *w, long index, long from, long stop, float *to);
 /* Parts of `prepare`: 0, or 1 where memory ran out. */
-int split_in_planes(operand *x, long in);
 int sum_blocks(operand *x, long in, long block);
 int put_in_order(operand *x, const matrix *w);
 

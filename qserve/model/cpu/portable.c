@@ -15,6 +15,8 @@ int prepare(operand *x, const matrix *w) { return w->order ? put_in_order(x, w) 
 
 int has_unpacked(void) { return 0; }
 
+int has_int8_activations(void) { return 0; }
+
 const bf16 *unpacked(const matrix *w, long index) {
     (void)w, (void)index;
     return NULL;

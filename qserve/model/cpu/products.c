@@ -39,14 +39,17 @@ static void gate_result(float *gate, const float *up) {
     }
 }
 
-static long rows_at_once(const work *all) { return all->x.rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS; }
+static long rows_at_once(const work *all) { return all->x.planes ? PLANE_ROWS : all->x.rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS; }
+
+static int is_unpacked(const work *all, const matrix *w) {
+    return !all->x.planes && all->x.rows > FEW_ROWS && w->kind != BFLOAT16 && has_unpacked();
+}
 
 /* All rows of one panel; `panel` is unpacked for many. */
 static int one_panel(const work *all, const product *one, long index) {
-    const int is_unpacked = all->x.rows > FEW_ROWS && one->w->kind != BFLOAT16 && has_unpacked();
-    const bf16 *panel = is_unpacked ? unpacked(one->w, index) : NULL;
-    if (is_unpacked && !panel) return 1;
-    float result[MOST_ROWS * PANEL];
+    const bf16 *panel = is_unpacked(all, one->w) ? unpacked(one->w, index) : NULL;
+    if (is_unpacked(all, one->w) && !panel) return 1;
+    float result[PLANE_ROWS * PANEL];
     for (long row = 0; row < all->x.rows; row += rows_at_once(all)) {
         const long rows = all->x.rows - row < rows_at_once(all) ? all->x.rows - row : rows_at_once(all);
         panel_product(one->w, index, panel, &all->x, row, rows, result);
@@ -56,17 +59,16 @@ static int one_panel(const work *all, const product *one, long index) {
 }
 
 static int one_gated(const work *all, const product *one, long index) {
-    const int is_unpacked = all->x.rows > FEW_ROWS && one->w->kind != BFLOAT16 && has_unpacked();
     const long rows = all->x.rows;
-    float *gates = scratch(2, (rows + MOST_ROWS) * PANEL * sizeof(float)), ups[MOST_ROWS * PANEL];
+    float *gates = scratch(2, (rows + PLANE_ROWS) * PANEL * sizeof(float)), ups[PLANE_ROWS * PANEL];
     if (!gates) return 1;
-    const bf16 *panel = is_unpacked ? unpacked(one->w, index) : NULL;
-    if (is_unpacked && !panel) return 1;
+    const bf16 *panel = is_unpacked(all, one->w) ? unpacked(one->w, index) : NULL;
+    if (is_unpacked(all, one->w) && !panel) return 1;
     for (long row = 0; row < rows; row += rows_at_once(all)) {
         const long some = rows - row < rows_at_once(all) ? rows - row : rows_at_once(all);
         panel_product(one->w, index, panel, &all->x, row, some, gates + row * PANEL);
     }
-    panel = is_unpacked ? unpacked(all->up, index) : NULL; /* in the same memory */
+    panel = is_unpacked(all, all->up) ? unpacked(all->up, index) : NULL; /* in the same memory */
     for (long row = 0; row < rows; row += rows_at_once(all)) {
         const long some = rows - row < rows_at_once(all) ? rows - row : rows_at_once(all);
         panel_product(all->up, index, panel, &all->x, row, some, ups);

@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 from qserve.core.quantization import SCHEMES
 from qserve.errors import BrokenCheckpoint
 from qserve.model import reference_kernels
+from qserve.model.activations import rounded_activations
 from qserve.model.checkpoint_errors import explain
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
@@ -122,6 +123,7 @@ def load_reward_model(
     files = MappedFiles.of(_folder(checkpoint))
     num_stored = compile_stored(body, DTYPES[plan.dtype], files)
     compile_quantized(body)
+    notes = rounded_activations(body, plan)
     repack_quantized(body, DTYPES[plan.dtype])
     if pack_linears(body, files) or num_stored or plan.quant.in_flight:
         files.detach(body)
@@ -139,7 +141,7 @@ def load_reward_model(
         checkpoint=checkpoint, body=body, head=head, tokenizer=tokenizer, dtype=plan.dtype, quant=_quant(plan),
         weights_bytes=weights_bytes(body) + weights_bytes(head), packs=packs,
         row_pass=row_pass, cost=meter.read(body),
-        notes=(*checkpoint.notes, *left_in_16_bit(body, plan), *([slower] if slower else [])),
+        notes=(*checkpoint.notes, *notes, *left_in_16_bit(body, plan), *([slower] if slower else [])),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from qserve.demo import chat_model_path
 from qserve.errors import UsageError
+from qserve.model.cpu.linear import CompiledLinear
+from qserve.model.load import load
 from qserve.model.verify import _text_ids, verify_quant
 from tests.tiny.engine.loading import folder_of, load_planned, plan_of
 
@@ -40,6 +43,22 @@ def test_the_figures_are_those_of_both_models_at_once() -> None:
     assert quality.mean_kl == pytest.approx(kl.mean().item(), rel=1e-3)
     assert quality.worst_kl == pytest.approx(kl.max().item(), rel=1e-3)
     assert quality.top1_agreement == pytest.approx((expected.argmax(-1) == got.argmax(-1)).float().mean().item())
+
+
+def test_rounding_activations_costs_little_beside_the_weights() -> None:
+    """As docs/results/cpu.md says; what is measured of them is left in place."""
+    plan = replace(plan_of("demo", "bnb-nf4"), cpu_activations="int8")
+    loaded = load(folder_of("demo"), plan)
+    if loaded.notes:
+        pytest.skip(loaded.notes[0])
+    quality = verify_quant(folder_of("demo"), plan, loaded)
+    assert quality.activations is not None
+    assert 0 < quality.activations.mean_kl < 0.003 < quality.mean_kl
+    assert quality.activations.top1_agreement > 0.96
+    assert "activations in int8" in str(quality)
+    assert any(part.matrix.activation_bits == 8 for part in loaded.model.modules() if isinstance(part, CompiledLinear))
+    exact = verify_quant(folder_of("demo"), replace(plan, cpu_activations="exact"), loaded)
+    assert exact.activations is None
 
 
 def test_nothing_to_compare_with() -> None:

@@ -11,6 +11,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import SCHEMES, CheckpointQuantization
 from qserve.errors import UsageError
 from qserve.planner.engines.transformers import schemes
+from qserve.planner.engines.transformers.activations import activations_of
 from qserve.planner.engines.transformers.constants import TESTED_RELEASE
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.packages import lacking
@@ -78,6 +79,8 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
         found = True
         dtype = _dtype(checkpoint.spec, weights, devices[0], request)
         in_flight = weights.in_flight
+        asked = request.of(TransformersOptions).cpu_activations
+        activations = activations_of(asked, weights.quant.scheme, dtype, devices[0], hardware.cpu)
         yield Setup(
             checkpoint=checkpoint,
             hardware=hardware,
@@ -92,6 +95,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             devices=devices,
             spread=f"{len(devices)} devices",
             step_options=("prompt logprobs",) if request.prompt_logprobs else (),
+            cpu_activations=activations,
         )
     if not found:
         raise UsageError(nothing_runs(checkpoint, request, offer))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qserve.planner.engines.transformers.estimate import TransformersEstimate
+from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.packages import package_notes
 from qserve.planner.notes import length_note
 from qserve.planner.plan import Plan
@@ -23,6 +24,11 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
             "(bitsandbytes#1849): most of this model stays as large as it was"
         )
     yield from _without_graphs(setup, plan)
+    if setup.request.of(TransformersOptions).cpu_activations == "int8" and setup.cpu_activations == "exact":
+        yield (
+            "--cpu-activations int8 changes nothing here: it rounds beside weights of 4 or 8 bits (not fp8) in bf16, "
+            f"on a CPU with AVX512-BF16, -VNNI and -VBMI; this is {setup.quant.scheme} on {setup.devices[0].name}"
+        )
     # A scorer gets a usual length, not the longest that fits.
     is_usual = setup.spec.head.kind == "score"
     yield from length_note(setup, plan, "--max-model-len asks for more" if is_usual else "no more fits")

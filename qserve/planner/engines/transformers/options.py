@@ -1,10 +1,11 @@
-"""The options that only the transformers engine reads: where layers may lie."""
+"""The options that only the transformers engine reads: where layers may lie, and what a CPU rounds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from qserve.planner.engines.transformers.activations import CpuActivations
 from qserve.planner.engines.transformers.device_map import Mode, Place
 from qserve.planner.engines.transformers.module_map import ModuleMap, parse_limits
 from qserve.planner.options import EngineOptions, option
@@ -19,6 +20,7 @@ class TransformersOptions(EngineOptions):
     """`offload` allows layers in RAM, or in RAM and on disk. `device_map` says how layers are placed, or where each is.
 
     `max_memory` is what may be taken of each device in all, "0=20GiB,cpu=64GiB": cards it does not name stay free.
+    `cpu_activations`: see `activations.py`.
     """
 
     engine: ClassVar[str] = "transformers"
@@ -35,6 +37,13 @@ class TransformersOptions(EngineOptions):
     max_memory: str | None = option(
         "text", "What the transformers engine may take of each device: 0=20GiB,1=20GiB,cpu=64GiB [all that is free]."
     )
+
+    cpu_activations: CpuActivations = option(
+        "choice",
+        "On a CPU, activations beside weights of 4 and 8 bits: int8 rounds them in groups of 64 (prompts and batches "
+        "are faster), exact leaves them in 16 bit [int8 where the weights lose more].",
+        "auto", choices=("auto", "exact", "int8"),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Raises UsageError for limits that can't be read."""

@@ -1,0 +1,80 @@
+"""Activations rounded to 8 bits, a choice: prompts and batches are multiplied nearly twice as fast, and not exactly.
+
+Of each row, 64 inputs share a scale. Where one of them is so large that the others would suffer, what rounding took
+from that group is multiplied as well (planes.c), so outliers cost time and no precision. Weights stay what their format
+says, but for NF4 and FP4, whose 16 values become multiples of one step, about a hundredth of the largest. Up to two
+rows, where memory is waited for and not arithmetic, nothing is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from qserve.model.cpu.linear import CompiledLinear
+from qserve.model.cpu.matrix import Matrix, has_int8_activations
+
+__all__ = ["exact_activations", "round_activations", "with_int8_activations"]
+
+_GROUP = 64
+_OFFSET = 128
+# A table for vpermb: the same values whatever the two bits above a code are.
+_COPIES = 4
+
+
+def round_activations(model: nn.Module) -> int:
+    """From now on the layers of `model` whose weights allow it round their activations; returns how many."""
+    num_rounded = 0
+    for module in model.modules():
+        made = with_int8_activations(module.matrix) if isinstance(module, CompiledLinear) else None
+        if made is not None:
+            module.matrix = made
+            num_rounded += 1
+    return num_rounded
+
+
+@contextmanager
+def exact_activations(model: nn.Module) -> Iterator[None]:
+    """Within it, nothing is rounded; for layers that Python calls, not for steps that are compiled already."""
+    layers = [module for module in model.modules() if isinstance(module, CompiledLinear)]
+    held = [layer.matrix for layer in layers]
+    for layer, matrix in zip(layers, held, strict=True):
+        layer.matrix = replace(matrix, activation_bits=16)
+    try:
+        yield
+    finally:
+        for layer, matrix in zip(layers, held, strict=True):
+            layer.matrix = matrix
+
+
+def with_int8_activations(matrix: Matrix) -> Matrix | None:
+    """The same weight, multiplied with activations of 8 bits; None for other formats, blocks and processors."""
+    if not has_int8_activations() or matrix.format == "bfloat16":
+        return None
+    if matrix.values is None:
+        return replace(matrix, activation_bits=8)
+    if matrix.block % _GROUP and matrix.block != _GROUP // 2:
+        return None
+    if len(matrix.values) == 16:
+        levels, unit = _levels(matrix.values)
+        return replace(matrix, levels=levels, unit=unit, activation_bits=8)
+    are_integers = torch.equal(matrix.values, torch.arange(256) - float(_OFFSET))
+    return replace(matrix, activation_bits=8) if are_integers else None
+
+
+def _levels(values: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """(16 `values` in steps of the unit, + 128, as uint8 [64]; the unit): exact for integers."""
+    unit = 1.0 if torch.equal(values, values.round()) else _best_unit(values)
+    levels = (values / unit).round() + _OFFSET
+    return levels.to(torch.uint8).repeat(_COPIES), unit
+
+
+def _best_unit(values: torch.Tensor) -> float:
+    units = values.abs().max() / torch.arange(64, 127.01, 1 / 16)
+    steps = values / units[:, None]
+    errors = torch.linalg.vector_norm((steps - steps.round()) * units[:, None], dim=1)
+    return float(units[errors.argmin()])
