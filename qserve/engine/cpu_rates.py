@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qserve.model.cpu.activations import with_int8_activations
 from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import compiled_from
 from qserve.model.cpu.matrix import Matrix, codes_matrix, int8_matrix, use_own_threads
@@ -116,8 +117,9 @@ def _four_bit(size: tuple[int, int]) -> Matrix:
 
 
 def _made(matrix: Matrix | None) -> Matrix:
+    """As the engine multiplies it where nobody says otherwise."""
     assert matrix is not None, "these shapes are taken"
-    return matrix
+    return with_int8_activations(matrix) or matrix
 
 
 def main() -> None:
