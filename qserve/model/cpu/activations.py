@@ -28,13 +28,12 @@ _COPIES = 4
 
 def round_activations(model: nn.Module) -> int:
     """From now on the layers of `model` whose weights allow it round their activations; returns how many."""
-    num_rounded = 0
-    for module in model.modules():
-        made = with_int8_activations(module.matrix) if isinstance(module, CompiledLinear) else None
-        if made is not None:
-            module.matrix = made
-            num_rounded += 1
-    return num_rounded
+    layers = [module for module in model.modules() if isinstance(module, CompiledLinear)]
+    rounded = [(layer, with_int8_activations(layer.matrix)) for layer in layers]
+    taken = [(layer, matrix) for layer, matrix in rounded if matrix is not None]
+    for layer, matrix in taken:
+        layer.matrix = matrix
+    return len(taken)
 
 
 @contextmanager
