@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.folder import read_config
-from qserve.model.activations import rounded_activations
 from qserve.model.checkpoint_errors import check_files, explain
+from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
 from qserve.model.layer_stream import stream_offloaded
@@ -89,7 +89,7 @@ def load(
     files = MappedFiles.of(folder)
     num_stored = compile_stored(model, DTYPES[plan.dtype], files)
     compile_quantized(model)
-    notes += rounded_activations(model, plan)
+    notes += rounded_activations(model, plan.cpu_activations)
     repack_quantized(model, DTYPES[plan.dtype])
     if pack_linears(model, files) or num_stored or plan.quant.in_flight:
         # What is left in the files would keep them mapped.

@@ -11,19 +11,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import nn
 
+from qserve.model.cpu.build import library, why_none
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import Matrix, has_int8_activations
 
-__all__ = ["exact_activations", "round_activations", "with_int8_activations"]
+__all__ = ["exact_activations", "round_activations", "rounded_activations", "with_int8_activations"]
 
 _GROUP = 64
 _OFFSET = 128
 # A table for vpermb: the same values whatever the two bits above a code are.
 _COPIES = 4
+
+
+def rounded_activations(model: nn.Module, wanted: Literal["exact", "int8"]) -> tuple[str, ...]:
+    """Have the layers of `model` do what its plan says; a note where none can."""
+    if wanted == "exact" or (library() is not None and round_activations(model)):
+        return ()
+    why = why_none() or "no layer has weights and this processor instructions that it takes"
+    return (f"activations stay in 16 bit (--cpu-activations int8 rounds them): {why}",)
 
 
 def round_activations(model: nn.Module) -> int:

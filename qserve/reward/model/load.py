@@ -17,8 +17,8 @@ from transformers.utils import logging as transformers_logging
 from qserve.core.quantization import SCHEMES
 from qserve.errors import BrokenCheckpoint
 from qserve.model import reference_kernels
-from qserve.model.activations import rounded_activations
 from qserve.model.checkpoint_errors import explain
+from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
@@ -123,7 +123,7 @@ def load_reward_model(
     files = MappedFiles.of(_folder(checkpoint))
     num_stored = compile_stored(body, DTYPES[plan.dtype], files)
     compile_quantized(body)
-    notes = rounded_activations(body, plan)
+    notes = rounded_activations(body, plan.cpu_activations)
     repack_quantized(body, DTYPES[plan.dtype])
     if pack_linears(body, files) or num_stored or plan.quant.in_flight:
         files.detach(body)
