@@ -146,7 +146,7 @@ def test_a_report_shows_what_a_policy_wrote(run: TrainingRun, tmp_path: Path) ->
 
 
 def test_the_next_plan_learns_what_the_process_takes(store: RunStore, tmp_path: Path) -> None:
-    assert learned_runtime(tmp_path / "state", "reward") == (600 + 37) * MIB
+    assert learned_runtime(tmp_path / "state", "reward") == (600 + 85) * MIB
     assert learned_runtime(tmp_path / "state", "dpo") is None  # another trainer loads other libraries
     assert learned_runtime(tmp_path / "elsewhere", "reward") is None
     assert not (tmp_path / "elsewhere").exists()
