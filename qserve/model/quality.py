@@ -45,4 +45,4 @@ class QuantQuality:
         )
         if self.activations is None:
             return line
-        return f"{line}. Of that, activations in int8 against the same weights with exact ones: {self.activations}"
+        return f"{line}. In it, activations in int8 against exact ones beside the same weights: {self.activations}"

@@ -85,6 +85,7 @@ def _limits(plan: Plan) -> RenderableType:
         ("gpu_memory_utilization", f"{share:g} of the whole card" if share else None),
         ("kv_cache_memory_bytes", f"{cache_bytes} ({format_bytes(cache_bytes)})"),
         ("device_map", _describe_map(plan) if placement.device_map else None),
+        ("cpu_activations", "int8: rounded in groups of 64" if plan.cpu_activations == "int8" else None),
     ]
     grid = Table.grid(padding=(0, 2))
     for name, value in rows:

@@ -94,6 +94,8 @@ def what_to_host(
     plan = hosted[0].plan
     screen.note(f"engine: {plan.engine} {plan.engine_version} ({why})")
     screen.note(f"weights: {plan.quant.scheme} ({plan.quant.reason})")
+    if plan.cpu_activations == "int8":
+        screen.note("activations: rounded to 8 bits in groups of 64 (--cpu-activations exact leaves them in 16)")
     for note in plan.notes:
         if note not in chat.messages:  # told above
             screen.note(f"· {note}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.up.hosting import Wanted, what_to_host
+from qserve.core.hardware import CpuFeatures
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan, plan_request
@@ -33,6 +35,18 @@ def test_each_quantization_is_explained(tmp_path: Path, quant: str, scheme: str)
     plan = make_plan(resolve("demo"), hardware_of("none"), request)
     assert plan.quant.scheme == scheme
     assert f"weights: {scheme} ({plan.quant.reason})" in said(tmp_path, quant=quant)
+
+
+@pytest.mark.parametrize(("asked", "done"), [("auto", "int8"), ("exact", "exact")])
+def test_chat_and_reward_round_activations_as_one_flag_says(tmp_path: Path, asked: str, done: str) -> None:
+    flags = frozenset({"avx512_bf16", "avx512_vnni", "avx512vbmi"})
+    machine = replace(hardware_of("none"), cpu=CpuFeatures("", flags))
+    wanted = Wanted("demo", (), "demo", (), RewardSettings(), "dummy", tmp_path)
+    out = io.StringIO()
+    request = plan_request(engine="transformers", quant="4bit", cpu_activations=asked)
+    hosted = what_to_host(wanted, machine, request, "int8", Screen(Console(file=out, soft_wrap=True, highlight=False)))
+    assert {one.role: one.plan.cpu_activations for one in hosted} == {"chat": done, "reward": done}
+    assert ("activations: rounded to 8 bits" in out.getvalue()) == (done == "int8")
 
 
 def test_what_the_plan_noted_is_said_once(tmp_path: Path) -> None:
