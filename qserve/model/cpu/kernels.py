@@ -39,11 +39,16 @@ def _at(tensor: torch.Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
-def add_rms_norm(states: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Adds `delta` to `states` [tokens, width] in place; returns states / rms · weight as a new tensor."""
+def add_rms_norm(
+    states: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float, *, centred: bool = False
+) -> torch.Tensor:
+    """Adds `delta` to `states` [tokens, width] in place; returns states / rms · weight as a new tensor.
+
+    `centred`: the weight is stored less one.
+    """
     out = torch.empty_like(states)
     tokens, width = states.shape
-    _function("add_rms_norm")(
+    _function("add_centred_norm" if centred else "add_rms_norm")(
         _at(states), _at(delta), _at(weight), _at(out), ctypes.c_long(tokens), ctypes.c_long(width), ctypes.c_float(eps)
     )
     return out

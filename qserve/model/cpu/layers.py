@@ -16,7 +16,7 @@ from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import CMatrix, Matrix
 
-__all__ = ["CompiledLayers", "Reads"]
+__all__ = ["CompiledLayers", "Reads", "kinds_agree", "tell_begin"]
 
 # Tokens of a step that is over before anybody looks for progress.
 _AT_ONCE = 64
@@ -208,9 +208,14 @@ def _kinds_agree(layers: Any) -> bool:
         attention, mlp = layer.self_attn, layer.mlp
         groups = [[attention.q_proj, attention.k_proj, attention.v_proj]]
         groups += [[mlp.gate_proj, mlp.up_proj]] if _is_dense(mlp) else []
-        if any(len({_prepared(one.matrix) for one in group}) > 1 for group in groups):
+        if not all(map(kinds_agree, groups)):
             return False
     return True
+
+
+def kinds_agree(linears: list[Any]) -> bool:
+    """Whether products with the same states can read them prepared once."""
+    return len({_prepared(one.matrix) for one in linears}) <= 1
 
 
 def _prepared(matrix: Matrix) -> tuple[int, int, bool, int, bytes]:

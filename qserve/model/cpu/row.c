@@ -13,7 +13,8 @@ typedef struct {
     bf16 *x, *out;
     const bf16 *delta, *weight, *cos, *sin;
     long tokens, width, heads, size, each;
-    float eps;
+    long stride, turned; /* of heads in `delta`; elements of a head that are turned */
+    float eps, centre;   /* weights of norms are stored less so much */
     void (*one)(const void *, long);
 } tokens;
 
@@ -42,14 +43,22 @@ static void norm_one(const void *shared, long t) {
     for (long i = 0; i < width; i++) sum += wide(row[i]) * wide(row[i]);
     const float factor = 1.0f / sqrtf(sum / (float)width + all->eps);
     const bf16 *weight = all->weight;
+    const float centre = all->centre;
 #pragma omp simd
-    for (long i = 0; i < width; i++) to[i] = narrow(wide(row[i]) * factor * wide(weight[i]));
+    for (long i = 0; i < width; i++) to[i] = narrow(wide(row[i]) * factor * (centre + wide(weight[i])));
 }
 
 /* x [tokens, width] += delta (NULL: nothing is added), rounded; out = x / rms(x) * weight. */
 void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, float eps) {
     tokens all = {.x = x, .out = out, .delta = delta, .weight = weight, .tokens = num, .width = width, .eps = eps,
                   .one = norm_one};
+    each_token(&all, width);
+}
+
+/* The same with weights that are stored less one. */
+void add_centred_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, float eps) {
+    tokens all = {.x = x, .out = out, .delta = delta, .weight = weight, .tokens = num, .width = width, .eps = eps,
+                  .centre = 1.0f, .one = norm_one};
     each_token(&all, width);
 }
 
@@ -87,6 +96,54 @@ void norm_and_rotate(bf16 *x, const bf16 *weight, const bf16 *cos, const bf16 *s
                      float eps) {
     tokens all = {.x = x, .weight = weight, .cos = cos, .sin = sin, .tokens = num, .heads = heads, .size = size,
                   .eps = eps, .one = rotate_one};
+    each_token(&all, heads * size);
+}
+
+static void turn_one(const void *shared, long t) {
+    const tokens *all = shared;
+    const long size = all->size, half = all->turned / 2;
+    const bf16 *c = all->cos + t * all->turned, *s = all->sin + t * all->turned, *weight = all->weight;
+    for (long h = 0; h < all->heads; h++) {
+        const bf16 *from = all->delta + (t * all->heads + h) * all->stride;
+        bf16 *to = all->out + (t * all->heads + h) * size;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (long i = 0; i < size; i++) sum += wide(from[i]) * wide(from[i]);
+        const float factor = 1.0f / sqrtf(sum / (float)size + all->eps);
+#pragma omp simd
+        for (long i = 0; i < half; i++) {
+            const float a = wide(from[i]) * factor * (1.0f + wide(weight[i]));
+            const float b = wide(from[half + i]) * factor * (1.0f + wide(weight[half + i]));
+            to[i] = narrow(a * wide(c[i]) - b * wide(s[i]));
+            to[half + i] = narrow(b * wide(c[i]) + a * wide(s[i]));
+        }
+#pragma omp simd
+        for (long i = all->turned; i < size; i++) to[i] = narrow(wide(from[i]) * factor * (1.0f + wide(weight[i])));
+    }
+}
+
+/* from [tokens, heads, stride] to out [tokens, heads, size]: the first `size` elements of each head, normed by weights that
+   are stored less one, the first `turned` of them turned by cos, sin [tokens, turned]. `out` may be `from`, at stride size. */
+void norm_and_turn(const bf16 *from, long stride, bf16 *out, const bf16 *weight, const bf16 *cos, const bf16 *sin, long num,
+                   long heads, long size, long turned, float eps) {
+    tokens all = {.out = out, .delta = from, .weight = weight, .cos = cos, .sin = sin, .tokens = num, .heads = heads,
+                  .size = size, .stride = stride, .turned = turned, .eps = eps, .one = turn_one};
+    each_token(&all, heads * size);
+}
+
+static void share_one(const void *shared, long t) {
+    const tokens *all = shared;
+    for (long h = 0; h < all->heads; h++) {
+        bf16 *row = all->x + (t * all->heads + h) * all->size;
+        const bf16 *by = all->delta + (t * all->heads + h) * all->stride;
+#pragma omp simd
+        for (long i = 0; i < all->size; i++) row[i] = narrow(wide(row[i]) / (1.0f + exponential(-wide(by[i]))));
+    }
+}
+
+/* x [tokens, heads, size] times the sigmoid of gates [tokens, heads, stride], whose first `size` elements count. */
+void multiply_by_sigmoid(bf16 *x, const bf16 *gates, long stride, long num, long heads, long size) {
+    tokens all = {.x = x, .delta = gates, .stride = stride, .tokens = num, .heads = heads, .size = size, .one = share_one};
     each_token(&all, heads * size);
 }
 

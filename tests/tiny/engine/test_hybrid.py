@@ -28,6 +28,9 @@ from tests.tiny.engine.running import choices_of, generated, idle, prompts, runn
 FAMILIES = (*HYBRIDS, "qwen3-moe", "qwen3")
 """The last one is an ordinary model over rows: what the row batcher costs is measured on such."""
 
+CLOSE = 1e-3
+"""The library's chunks of 64 tokens are off by up to 5e-4 in a layer, token by token (delta.c) it is 9e-5."""
+
 
 @cache
 def plain(family: str) -> Any:
@@ -244,9 +247,9 @@ async def test_prompts_are_scored_as_alone_while_others_generate(family: str) ->
             rows = torch.log_softmax(plain(family)(torch.tensor([prompt])).logits[0], -1)
         meant = rows[:-1].gather(1, torch.tensor(prompt[1:])[:, None])[:, 0].tolist() if len(prompt) > 1 else []
         assert result.logprobs[0] is None
-        assert result.logprobs[1:] == pytest.approx(meant, abs=1e-4)
+        assert result.logprobs[1:] == pytest.approx(meant, abs=CLOSE)
         for row, top in zip(rows, result.top[1:], strict=False):
-            assert [value for _, value in top] == pytest.approx(row.topk(2).values.tolist(), abs=1e-4)
+            assert [value for _, value in top] == pytest.approx(row.topk(2).values.tolist(), abs=CLOSE)
 
 
 def test_only_the_warning_of_the_reference_kernels_is_not_written() -> None:

@@ -12,7 +12,8 @@ from qserve.core.cards.attention_kernels import (
     HUB_VLLM_FLASH_3,
     TORCH_VARLEN,
 )
-from qserve.engine.transformers.attention.compiled_step import COMPILED, why_not_compiled
+from qserve.engine.transformers.attention import compiled_rows, compiled_step
+from qserve.engine.transformers.attention.compiled_step import COMPILED
 
 __all__ = ["attention_report"]
 
@@ -35,5 +36,5 @@ def attention_report(model: Any, kernel: str, passed_over: dict[str, str] | None
         return "kernels compiled for this CPU, which read keys in their pages: flash-attn has none for a CPU"
     sdpa = "torch's SDPA, sequences of different lengths without padding"
     why_not = reasons.removeprefix("flash-attn: ") or "no kernel reads the keys of this model in their pages"
-    slower = why_not_compiled(model)
+    slower = compiled_step.why_not_compiled(model) or compiled_rows.why_not_compiled(model)
     return f"{sdpa}: {why_not}; there would be faster kernels, but {slower}" if slower else f"{sdpa}: {why_not}"

@@ -22,6 +22,8 @@ from transformers import DynamicCache
 
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention import packed as attention
+from qserve.engine.transformers.attention.compiled_rows import CompiledRowStep, compile_rows
+from qserve.engine.transformers.attention.compiled_step import COMPILED
 from qserve.engine.transformers.batching.batcher import (
     BatcherLoad,
     BatchLimits,
@@ -37,7 +39,9 @@ from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.row_cache import RowCache
 from qserve.engine.transformers.batching.row_scheduler import Row, RowScheduler
 from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
+from qserve.engine.transformers.sampling.likeliest import only_likeliest
 from qserve.model import reference_kernels
+from qserve.model.cpu.delta import replace_delta_nets
 from qserve.model.failures import SequenceFailed, WorkerStopping
 from qserve.model.out_of_memory import (
     OutOfMemory,
@@ -88,6 +92,7 @@ class RowBatcher:
         self._isolation = Isolation()
         self._inbox = Inbox()  # the rest belongs to the generating thread
         self._thread: threading.Thread | None = None
+        self._undo: list[Callable[[], None]] = []  # what gives the model its own forwards back
         attention.use(model)
         reference_kernels.expect_on(self._device)
 
@@ -99,6 +104,10 @@ class RowBatcher:
             self._cache = RowCache(self._probe(), self._max_num_seqs, self._scheduler.num_pages, self._device)
         self._scheduler.cache = self._cache
         self.kv_cache_bytes = self._cache.num_bytes
+        self._undo = [replace_delta_nets(self._model)]
+        if (undo := compile_rows(self._model, self._cache)) is not None:
+            self._undo.append(undo)
+            self.attention = COMPILED
         self._thread = threading.Thread(target=self._run, args=(on_death,), name="row-batcher", daemon=True)
         self._thread.start()
 
@@ -107,6 +116,8 @@ class RowBatcher:
         self._inbox.close()
         if self._thread is not None:
             self._thread.join(5)
+        while self._undo:
+            self._undo.pop()()
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence."""
@@ -252,7 +263,8 @@ class RowBatcher:
         lengths = [len(row.tokens) for row in rows]
         for row in rows:
             row.num_cached = len(row.tokens)
-        return self._forward(last, torch.tensor(lengths, device=self._device)[:, None] - 1, self._cache.decode(lengths))
+        positions = torch.tensor(lengths, device=self._device)[:, None] - 1
+        return self._forward(rows, last, positions, self._cache.decode(lengths))
 
     def _prefill(self) -> None:
         """As many tokens of prompts as a step may have, each prompt alone, always cut at the same places."""
@@ -272,7 +284,7 @@ class RowBatcher:
             ids = torch.tensor([chunk], device=self._device)
             positions = torch.arange(start, stop, device=self._device)[None]
             step = self._cache.read_prompt(len(self._scheduler.rows), start, stop)
-            logits = self._forward(ids, positions, step)
+            logits = self._forward([row], ids, positions, step)
             chosen = self._choose([row], logits) if is_last else []
         except Exception as error:
             if not is_out_of_memory(error):
@@ -288,16 +300,19 @@ class RowBatcher:
         self._scheduler.release(row)
         self._deliver([(row.sequence, failure)])
 
-    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, step: attention.RowStep) -> torch.Tensor:
-        """Logits [batch, vocab], float32, after the last token of each."""
-        output: Any = self._model(
-            input_ids=ids,
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-            row_step=step,
-        )
+    def _forward(
+        self, rows: list[Row], ids: torch.Tensor, positions: torch.Tensor, step: attention.RowStep | CompiledRowStep
+    ) -> torch.Tensor:
+        """Logits [batch, vocab], float32, after the last token of each; of unlikely tokens they may be left out."""
+        with only_likeliest(self._model.get_output_embeddings(), (row.sequence.sampler for row in rows)):
+            output: Any = self._model(
+                input_ids=ids,
+                position_ids=positions,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+                row_step=step,
+            )
         return output.logits[:, -1].float()  # type: ignore[no-any-return]
 
     def _choose(self, rows: list[Row], logits: torch.Tensor) -> Deliveries:

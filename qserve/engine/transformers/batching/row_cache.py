@@ -7,7 +7,7 @@ guessed from the config: they are those that one forward of one token leaves in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionLayer
 
 from qserve.core.kv_pages import PAGE_TOKENS
+from qserve.engine.transformers.attention.compiled_rows import CompiledRowStep
 from qserve.engine.transformers.attention.packed import RowStep
 from qserve.model.sdpa import Bucket, length_buckets, padded_width
 
@@ -55,7 +56,12 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
     """Keys of `num_pages` pages and states of `num_rows` rows. Row i of the batch is row i of every state.
 
     Before a forward, `read_prompt` or `decode` says which rows it is about, and returns what its attention needs.
+
+    Attributes:
+        make_step: of compiled steps, from rows, lengths before and after, and places; None: the library computes.
     """
+
+    make_step: Callable[[int, list[int], list[int], torch.Tensor], CompiledRowStep] | None = None
 
     def __init__(self, probe: DynamicCache, num_rows: int, num_pages: int, device: torch.device) -> None:
         """Allocate everything.
@@ -93,6 +99,10 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
         for layer in self.layers:
             yield from layer.tensors()
 
+    def tensors_by_layer(self) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """Keys and values [tokens, kv_heads · size] of each layer, or windows and states of all rows."""
+        return {index: layer.whole() for index, layer in enumerate(self.layers)}
+
     @property
     def step(self) -> RowStep:
         """Of the forward that runs."""
@@ -110,16 +120,21 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
         for layer in self._states:
             layer.move(source, target)
 
-    def read_prompt(self, row: int, start: int, stop: int) -> RowStep:
+    def read_prompt(self, row: int, start: int, stop: int) -> RowStep | CompiledRowStep:
         """The next forward reads tokens `start` to `stop` of one row's prompt."""
+        if self.make_step is not None:
+            return self.make_step(row, [start], [stop], self._all_places(row, 1, stop))
         for layer in self._states:
             layer.show(slice(row, row + 1), has_past=start > 0)
         everything = self._places(torch.arange(stop, device=self._table.device)[None], self._table[row : row + 1])[0]
         self._step = RowStep(everything[start:], everything if start else None)
         return self._step
 
-    def decode(self, lengths: list[int]) -> RowStep:
+    def decode(self, lengths: list[int]) -> RowStep | CompiledRowStep:
         """The next forward takes one token of each of the first rows, whose lengths (the token included) these are."""
+        if self.make_step is not None:
+            places = self._all_places(0, len(lengths), max(lengths))
+            return self.make_step(0, [length - 1 for length in lengths], lengths, places)
         for layer in self._states:
             layer.show(slice(0, len(lengths)), has_past=True)
         device = self._table.device
@@ -136,6 +151,11 @@ class RowCache(Cache):  # type: ignore[misc]  # transformers is untyped
             buckets.append((rows, width, (columns < past_end)[:, None, None, :]))
         self._step = RowStep(writes, torch.cat(reads), tuple(buckets))
         return self._step
+
+    def _all_places(self, row: int, num_rows: int, num_tokens: int) -> torch.Tensor:
+        """Where the first tokens of `num_rows` rows lie, int64 [rows, tokens]; of those that a row lacks, anywhere."""
+        positions = torch.arange(num_tokens, device=self._table.device)[None].expand(num_rows, -1)
+        return self._places(positions, self._table[row : row + num_rows])
 
     @staticmethod
     def _places(positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -158,6 +178,9 @@ class _PagedKeys(CacheLayerMixin):  # type: ignore[misc]  # transformers is unty
     def tensors(self) -> Iterator[torch.Tensor]:
         yield self.keys
         yield self.values
+
+    def whole(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.keys.flatten(1), self.values.flatten(1)
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> tuple[Any, Any]:
         """Store [batch, kv_heads, n, width]; return what the step's attention reads, [1, kv_heads, tokens, width]."""
@@ -203,6 +226,9 @@ class _StateRows(LinearAttentionLayer):  # type: ignore[misc]  # transformers is
     def tensors(self) -> Iterator[torch.Tensor]:
         yield from self._all_conv.values()
         yield from self._all_recurrent.values()
+
+    def whole(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._all_conv[0], self._all_recurrent[0]
 
     def show(self, rows: slice, *, has_past: bool) -> None:
         self.conv_states = {index: states[rows] for index, states in self._all_conv.items()}

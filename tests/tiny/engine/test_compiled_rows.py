@@ -1,0 +1,86 @@
+"""Steps of hybrids through compiled layers: as close to float32 as the library is, alone and in company."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch
+
+from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.model import packed_linear
+from qserve.model.cpu import kernels
+from qserve.model.cpu.build import why_none
+from qserve.model.cpu.linear import takes_bfloat16
+from tests.tiny.engine.families import HYBRIDS, build
+from tests.tiny.engine.running import choices_of, prompts, running, sequence
+
+pytestmark = pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
+
+
+@pytest.fixture(autouse=True)
+def packed_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not takes_bfloat16() or not kernels.can_attend(32):
+        pytest.skip("this processor multiplies by oneDNN's products")
+    monkeypatch.setattr(packed_linear, "_WORTH_PACKING_BYTES", 0)
+
+
+def packed(family: str) -> Any:
+    model = build(family).bfloat16()
+    packed_linear.pack_linears(model)
+    return model
+
+
+def logprobs(model: Any, ids: list[int], start: int) -> torch.Tensor:
+    """Of the tokens from `start` on, by the library alone."""
+    with torch.inference_mode():
+        rows = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+    return rows[torch.arange(start - 1, len(ids) - 1), torch.tensor(ids[start:])]
+
+
+@pytest.mark.parametrize(
+    ("family", "limits"),
+    [*((family, {}) for family in HYBRIDS), ("qwen3.5", {"max_num_batched_tokens": 48, "kv_cache_tokens": 320})],
+    ids=str,
+)
+async def test_every_step_is_as_close_to_float32_as_the_library_is(family: str, limits: dict[str, int]) -> None:
+    """Prompts whole, of one token and in chunks, sequences that decode beside them, and in a tight pool."""
+    exact, rounded, model = build(family), build(family).bfloat16(), packed(family)
+    asked = [*prompts(1, 1), *prompts(6, 30)]
+    async with running(RowBatcher, model, **limits) as batcher:
+        assert batcher.attention == "compiled"
+        jobs = [choices_of(batcher, sequence(f"r{i}", one, 12, num_logprobs=0)) for i, one in enumerate(asked)]
+        answers = await asyncio.gather(*jobs)
+    ours, library = [], []
+    for prompt, choices in zip(asked, answers, strict=True):
+        ids = [*prompt, *(choice.token_id for choice in choices)]
+        true = logprobs(exact, ids, len(prompt))
+        ours.append((torch.tensor([choice.logprob for choice in choices]) - true).abs())
+        library.append((logprobs(rounded, ids, len(prompt)) - true).abs())
+    assert torch.cat(ours).mean() <= 1.3 * torch.cat(library).mean() + 1e-4
+    assert torch.cat(ours).max() <= 2 * torch.cat(library).max() + 1e-3
+
+
+async def test_a_sequence_says_in_company_what_it_says_alone() -> None:
+    asked = prompts(5, 20, step=23)
+
+    def ones(run: str) -> list[Any]:
+        return [sequence(f"{run} {i}", prompt, 10, num_logprobs=0) for i, prompt in enumerate(asked)]
+
+    async with running(RowBatcher, packed("qwen3.5"), max_num_batched_tokens=64) as batcher:
+        alone = [await choices_of(batcher, one) for one in ones("alone")]
+        together = await asyncio.gather(*(choices_of(batcher, one) for one in ones("together")))
+    for a, b in zip(together, alone, strict=True):
+        assert [choice.token_id for choice in a] == [choice.token_id for choice in b]
+        assert [choice.logprob for choice in a] == pytest.approx([choice.logprob for choice in b], abs=0.05)
+    assert [choices[0] for choices in together] == [choices[0] for choices in alone]
+
+
+async def test_the_library_has_its_forward_back_when_the_batcher_stops() -> None:
+    model = packed("qwen3.5")
+    async with running(RowBatcher, model):
+        assert "forward" in vars(model.get_decoder())
+        assert "forward" in vars(model.get_decoder().layers[0].linear_attn)
+    assert "forward" not in vars(model.get_decoder())
+    assert "forward" not in vars(model.get_decoder().layers[0].linear_attn)
