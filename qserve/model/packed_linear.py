@@ -16,6 +16,7 @@ from torch import nn
 
 from qserve.core.shortlist import has_shortlist
 from qserve.model.cpu.build import library
+from qserve.model.cpu.experts import CompiledExperts, compiled_experts_from
 from qserve.model.cpu.few_shapes import in_few_shapes
 from qserve.model.cpu.linear import CompiledLinear, compiled_from, takes_bfloat16
 from qserve.model.cpu.matrix import use_own_threads
@@ -93,7 +94,7 @@ def compile_quantized(model: Any) -> int:
 
 
 def pack_linears(model: Any, files: MappedFiles = _NO_FILES) -> int:
-    """Replace, in place, the 16-bit linear layers for which it pays; returns how many.
+    """Replace, in place, the 16-bit linear layers and experts for which it pays; returns how many.
 
     Each is packed and let go before the next, its pages in `files` too. Nothing is packed on other devices than a CPU,
     in other dtypes than bf16, under accelerate's offloading hooks, where the CPU lacks the kernels, or in a small
@@ -110,6 +111,8 @@ def pack_linears(model: Any, files: MappedFiles = _NO_FILES) -> int:
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
 
     def packed(child: nn.Module) -> nn.Module | None:
+        if (experts := compiled_experts_from(child)) is not None:
+            return experts
         if type(child) is not nn.Linear or child.weight.dtype != torch.bfloat16 or child.weight is embedding:
             return None
         made = _packed_head(child) if child is head else _packed(child)
@@ -135,7 +138,8 @@ def _packed_head(linear: nn.Linear) -> nn.Module:
 
 def _held_bytes(model: nn.Module) -> int:
     compiled = (module.matrix.code_bytes for module in model.modules() if isinstance(module, CompiledLinear))
-    return sum(parameter.nbytes for parameter in model.parameters()) + sum(compiled)
+    experts = (one.code_bytes for m in model.modules() if isinstance(m, CompiledExperts) for one in m.matrices)
+    return sum(parameter.nbytes for parameter in model.parameters()) + sum(compiled) + sum(experts)
 
 
 def _replace(model: nn.Module, replacement: Callable[[nn.Module], nn.Module | None]) -> int:

@@ -18,6 +18,7 @@ from torch import nn
 
 from qserve.core.quantization import SCHEMES
 from qserve.errors import MissingExtra, UsageError
+from qserve.model.cpu.experts import CompiledExperts
 from qserve.planner.plan import Plan
 from qserve.units import format_bytes
 
@@ -118,11 +119,13 @@ def left_in_16_bit(model: nn.Module, plan: Plan) -> tuple[str, ...]:
     if plan.quant.scheme not in BNB_SCHEMES:
         return ()
     experts = [p for name, p in model.named_parameters() if ".experts." in name and p.is_floating_point()]
-    if not experts:
+    compiled = [one for module in model.modules() if isinstance(module, CompiledExperts) for one in module.matrices]
+    if not experts and not compiled:
         return ()
-    total = format_bytes(sum(math.prod(p.shape) * p.element_size() for p in experts))
+    num_bytes = sum(math.prod(p.shape) * p.element_size() for p in experts) + sum(one.code_bytes for one in compiled)
+    dtype = str(experts[0].dtype).removeprefix("torch.") if experts else compiled[0].format
     return (
-        f"{total} of experts stay in {str(experts[0].dtype).removeprefix('torch.')}: transformers 5 joins a layer's "
+        f"{format_bytes(num_bytes)} of experts stay in {dtype}: transformers 5 joins a layer's "
         "experts in one parameter, which bitsandbytes leaves alone (bitsandbytes#1849)",
     )
 

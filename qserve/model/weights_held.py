@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from qserve.core.tensors import role_of
+from qserve.model.cpu.experts import CompiledExperts
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import Matrix
 from qserve.model.cpu.shortlist import ShortlistHead
@@ -50,6 +51,9 @@ def held_tensors(model: nn.Module) -> Iterator[HeldTensor]:
             yield HeldTensor(_kind(f"{name}.weight"), "bfloat16", "cpu", module.weight_bytes)
         if isinstance(module, CompiledLinear):
             yield from _held_by(module.matrix, _kind(f"{name}.weight"))
+        if isinstance(module, CompiledExperts):
+            for matrix in module.matrices:
+                yield from _held_by(matrix, _kind(f"{name}.gate_up_proj"))
         if isinstance(module, ShortlistHead):
             yield from _held_by(module.bounds, _kind(f"{name}.weight"))
 
