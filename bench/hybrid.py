@@ -1,7 +1,7 @@
 """What rows cost against pages: both batchers of the transformers engine over one model, and a hybrid over rows.
 
-    python bench/hybrid.py                     # Qwen3-0.6B shape, random weights, bf16, 8 streams
-    python bench/hybrid.py --streams 1 16 --rounds 5
+    python bench/hybrid.py                     # Qwen3-0.6B shape, random weights, bf16, 1 and 8 streams
+    python bench/hybrid.py --rows --streams 1 16 --rounds 5
 
 A hybrid can only be served by rows (`engine/transformers/batching/row_batcher.py`), an ordinary model by both, so
 the price of rows is measured on an ordinary one: the same model object, prompts and tokens, in turns round by round.
@@ -32,6 +32,7 @@ from qserve.engine.transformers.batching.row_batcher import RowBatcher
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed
+from qserve.model.mapped import MappedFiles
 from qserve.model.packed_linear import pack_linears
 
 PROMPT_TOKENS = 128
@@ -41,29 +42,32 @@ LINEAR = {
 }  # fmt: skip
 
 
-def ordinary(shape: str, folder: Path) -> Any:
-    """A Qwen3 of `shape`, loaded as the worker loads it."""
+def loaded(folder: Path) -> Any:
+    """The checkpoint as the worker loads it: linear layers packed, an embedding that the head shares in its file."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(write_checkpoint(folder, shape), dtype=torch.bfloat16).eval()
-    pack_linears(model)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    pack_linears(model, MappedFiles.of(folder))
     return model
 
 
-def hybrid(shape: str) -> Any:
-    """A Qwen3.5 of the same width and depth."""
+def write_hybrid(folder: Path, shape: str) -> Path:
+    """A Qwen3.5 of the width and depth of `shape`, with random weights; one that is there is kept."""
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
+    if (folder / "model.safetensors").exists():
+        return folder
     torch.manual_seed(0)
     dims = SHAPES[shape]
     interval = min(4, dims["num_hidden_layers"])
     torch.set_default_dtype(torch.bfloat16)
     try:
-        model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**dims, **LINEAR, full_attention_interval=interval)).eval()
+        Qwen3_5ForCausalLM(Qwen3_5TextConfig(**dims, **LINEAR, full_attention_interval=interval)).save_pretrained(
+            folder
+        )
     finally:
         torch.set_default_dtype(torch.float32)
-    pack_linears(model)
-    return model
+    return folder
 
 
 async def one_round(batcher: Batcher, streams: int, new_tokens: int, seed: int) -> tuple[float, float]:
@@ -94,11 +98,13 @@ async def measure(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     folder = args.checkpoint or Path(tempfile.gettempdir()) / f"qserve-bench-{args.shape}"
     loop = asyncio.get_running_loop()
     limits = BatchLimits(kv_cache_tokens=64 * 256, max_num_seqs=64, max_num_batched_tokens=1024)
-    shared = ordinary(args.shape, folder)
+    shared = loaded(write_checkpoint(folder, args.shape))
     batchers: dict[str, Batcher] = {
         "ordinary, pages": PagedBatcher(shared, loop, limits),
-        "ordinary, rows": RowBatcher(shared, loop, limits),
-        "hybrid, rows": RowBatcher(hybrid(args.shape), loop, limits),
+        **({"ordinary, rows": RowBatcher(shared, loop, limits)} if args.rows else {}),
+        "hybrid, rows": RowBatcher(
+            loaded(write_hybrid(folder.with_name(f"{folder.name}-hybrid"), args.shape)), loop, limits
+        ),
     }
     for batcher in batchers.values():
         batcher.start(on_death=lambda error: sys.exit(f"a batcher died: {error}"))
@@ -136,6 +142,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", action="store_true", help="the ordinary model over rows too")
     parser.add_argument(
         "--checkpoint", type=Path, help="where the random checkpoint is kept [a folder in the temp dir]"
     )
