@@ -1,6 +1,5 @@
-"""What a checkpoint is, in the numbers that memory depends on. All guessing at foreign config keys is in this file.
-
-Those of quantized checkpoints are in core/quantization_config.py.
+"""What a checkpoint is, in the numbers that memory depends on. All guessing at foreign config keys is in this file,
+in core/config_parts.py for what only some families have, and in core/quantization_config.py for quantized checkpoints.
 """
 
 from __future__ import annotations
@@ -9,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from qserve.core.config_parts import Sizes, read_experts, read_linear_attention, read_vision
 from qserve.core.model_parts import Head, LinearAttention, MixtureOfExperts, VisionEncoder
 from qserve.core.quantization import CheckpointQuantization
 from qserve.core.quantization_config import read_quantization
-from qserve.core.tensors import DTYPE_BYTES
 from qserve.errors import BrokenCheckpoint, UnknownArchitecture
 
 __all__ = [
@@ -39,10 +38,6 @@ _DEFAULT_HEAD_DIM = {"qwen3": 128, "qwen3_vl": 128, "qwen3_next": 256, "qwen3_5"
 LayerType = Literal["full_attention", "sliding_attention", "linear_attention"]
 _LAYER_TYPES: tuple[LayerType, ...] = ("full_attention", "sliding_attention", "linear_attention")
 
-
-# Above what any model has, and below what costs time: these are counted one by one. Llama 405B has 126 layers.
-_MOST = {"num_hidden_layers": 1000, "depth": 1000, "mtp_num_hidden_layers": 1000}
-_MOST_OF_ANY = (1 << 31) - 1
 
 _LANGUAGE_MODEL = Head("lm")
 
@@ -114,11 +109,6 @@ class ModelSpec:
             ) from error
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"
-
-
 class _Reader:
     """Reads one config.json: `text` is the language model's part of it, `where` names it in messages."""
 
@@ -127,6 +117,7 @@ class _Reader:
         nested = config.get("text_config")
         self.text: Mapping[str, Any] = nested if isinstance(nested, Mapping) else config
         self.model_id = model_id
+        self._size = Sizes(self.text, self.where)
 
     def spec(self) -> ModelSpec:
         family = self._family()
@@ -157,25 +148,12 @@ class _Reader:
             layer_types=layer_types,
             sliding_window=self._size("sliding_window") if self.text.get("sliding_window") else None,
             moe=self._moe(family, len(layer_types)),
-            linear_attention=self._linear_attention() if "linear_attention" in layer_types else None,
+            linear_attention=read_linear_attention(self._size) if "linear_attention" in layer_types else None,
             vision=self._vision(family),
             mtp_layers=self._mtp_layers(family),
             head=self._head(),
             quantization=read_quantization(self._quantization_config(), self.where),
         )
-
-    def _size(self, key: str, default: int | None = None, least: int = 1) -> int:
-        value = self.text.get(key)
-        if value is None:
-            value = default
-        most = _MOST.get(key, _MOST_OF_ANY)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            bound = f"from {least} to {most}" if isinstance(value, int) and value > most else f"from {least} on"
-            raise BrokenCheckpoint(
-                f"{self.where}: {key} is {_shown(self.text.get(key))}, but must be a whole number {bound}; "
-                "config.json is damaged or of a model that is not a decoder. Download it again"
-            )
-        return value
 
     def _architecture(self) -> str:
         names = self.config.get("architectures") or self.text.get("architectures") or []
@@ -230,14 +208,8 @@ class _Reader:
         for holder in (self.text, self.config):
             name = holder.get("dtype") or holder.get("torch_dtype")
             if name:
-                return self._known_dtype("dtype", name) or "bfloat16"
+                return self._size.known_dtype("dtype", name) or "bfloat16"
         return "bfloat16"
-
-    def _known_dtype(self, key: str, value: Any) -> str | None:
-        name = None if value is None else str(value).removeprefix("torch.")
-        if name is not None and name not in DTYPE_BYTES:
-            raise BrokenCheckpoint(f"{self.where}: {key} is {value!r}; known are {', '.join(DTYPE_BYTES)}")
-        return name
 
     def _layer_types(self, family: str) -> tuple[LayerType, ...]:
         count = self._size("num_hidden_layers")
@@ -266,68 +238,14 @@ class _Reader:
         return tuple(sliding if i >= first else full for i in range(count))
 
     def _moe(self, family: str, num_layers: int) -> MixtureOfExperts | None:
-        if not (family.endswith("_moe") or family == "qwen3_next"):
-            return None
-        # transformers 5 writes Qwen3-MoE's count under Mixtral's name.
-        key = "num_local_experts" if self.text.get("num_local_experts") else "num_experts"
-        step = self._size("decoder_sparse_step", 1)
-        dense = set(self.text.get("mlp_only_layers") or ())
-        return MixtureOfExperts(
-            num_experts=self._size(key),
-            num_experts_per_tok=self._size("num_experts_per_tok"),
-            moe_intermediate_size=self._size("moe_intermediate_size"),
-            shared_expert_intermediate_size=self._size("shared_expert_intermediate_size", 0, least=0),
-            sparse_layers=sum((i + 1) % step == 0 and i not in dense for i in range(num_layers)),
-        )
-
-    def _linear_attention(self) -> LinearAttention:
-        return LinearAttention(
-            num_key_heads=self._size("linear_num_key_heads", 16),
-            num_value_heads=self._size("linear_num_value_heads", 32),
-            key_head_dim=self._size("linear_key_head_dim", 128),
-            value_head_dim=self._size("linear_value_head_dim", 128),
-            conv_kernel_dim=self._size("linear_conv_kernel_dim", 4),
-            state_dtype=self._known_dtype("mamba_ssm_dtype", self.text.get("mamba_ssm_dtype")),
-        )
+        has_experts = family.endswith("_moe") or family == "qwen3_next"
+        return read_experts(self._size, num_layers) if has_experts else None
 
     def _vision(self, family: str) -> VisionEncoder | None:
         vision = self.config.get("vision_config")
         if not isinstance(vision, Mapping) or not self._architecture().endswith("ForConditionalGeneration"):
             return None
-        sizes = _Reader(vision, f"{self.where}, vision_config")
-        if family in ("qwen2_vl", "qwen2_5_vl"):
-            kind: Literal["qwen2_vl", "qwen2_5_vl"] = "qwen2_vl" if family == "qwen2_vl" else "qwen2_5_vl"
-            return sizes._early_vision(kind, self._size("hidden_size"))
-        # Only Qwen3-VL feeds features of inner layers to the language model; later configs still name the key.
-        deepstack = vision.get("deepstack_visual_indexes", [8, 16, 24]) if family.startswith("qwen3_vl") else ()
-        return VisionEncoder(
-            depth=sizes._size("depth", 27),
-            hidden_size=sizes._size("hidden_size", 1152),
-            intermediate_size=sizes._size("intermediate_size", 4304),
-            out_hidden_size=sizes._size("out_hidden_size", self._size("hidden_size")),
-            patch_size=sizes._size("patch_size", 16),
-            temporal_patch_size=sizes._size("temporal_patch_size", 2),
-            spatial_merge_size=sizes._size("spatial_merge_size", 2),
-            num_position_embeddings=sizes._size("num_position_embeddings", 2304),
-            deepstack_layers=len(deepstack),
-        )
-
-    def _early_vision(self, kind: Literal["qwen2_vl", "qwen2_5_vl"], text_hidden_size: int) -> VisionEncoder:
-        """Qwen2-VL's and Qwen2.5-VL's, without a table of positions; the first calls its width embed_dim."""
-        is_first = kind == "qwen2_vl"
-        width = self._size("embed_dim", 1280) if is_first else self._size("hidden_size", 3584)
-        return VisionEncoder(
-            depth=self._size("depth", 32),
-            hidden_size=width,
-            intermediate_size=width * self._size("mlp_ratio", 4) if is_first else self._size("intermediate_size", 3420),
-            out_hidden_size=self._size("hidden_size" if is_first else "out_hidden_size", text_hidden_size),
-            patch_size=self._size("patch_size", 14),
-            temporal_patch_size=self._size("temporal_patch_size", 2),
-            spatial_merge_size=self._size("spatial_merge_size", 2),
-            num_position_embeddings=0,
-            deepstack_layers=0,
-            kind=kind,
-        )
+        return read_vision(Sizes(vision, f"{self.where}, vision_config"), family, self._size("hidden_size"))
 
     def _mtp_layers(self, family: str) -> int:
         # Qwen3-Next's config does not name its one MTP layer; the checkpoint carries it all the same.

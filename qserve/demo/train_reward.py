@@ -19,10 +19,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 
 import torch
 from safetensors.torch import save_file
@@ -31,13 +29,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassifi
 from transformers.utils import logging as transformers_logging
 
 from qserve.demo import chat_model_path
-from qserve.demo.preferences import Preference, conversation_text, held_out_preferences, sample_preference
+from qserve.demo.preferences import Preference, held_out_preferences
+from qserve.demo.reward_batches import Batch, batches, encode, stack
 from qserve.demo.tasks import TASKS
 
 __all__ = ["RewardRecipe", "main", "pairwise_accuracy", "train"]
 
-# Few lengths, so few shapes: oneDNN compiles its bf16 kernels once per shape.
-_LENGTHS = (64, 96, 128, 192, 288)
 _NEW_LAYERS = 2
 _COPIED = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _NOT_WRITTEN = {
@@ -66,22 +63,6 @@ class RewardRecipe:
     init: Path | None = None
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """A row is a question and then its answers, the good one first; no answer sees another.
-
-    `input_ids` and `position_ids` [rows, length]; `mask` [rows, 1, length, length], 0 where a token is seen; `last`
-    [rows, answers], the index of each answer's last token; `labels` [rows, length]: at an answer's tokens 1 while it is
-    as good as the good one and 0 from the first difference on, elsewhere -1.
-    """
-
-    input_ids: torch.Tensor
-    position_ids: torch.Tensor
-    mask: torch.Tensor
-    last: torch.Tensor
-    labels: torch.Tensor
-
-
 def train(recipe: RewardRecipe, out: Path) -> None:
     """Train for `recipe.minutes` and leave the checkpoint in `out`."""
     torch.manual_seed(recipe.seed)
@@ -89,7 +70,9 @@ def train(recipe: RewardRecipe, out: Path) -> None:
     model = _model(recipe)
     optimizers = _optimizers(model, recipe)
     started_s = reported_s = time.monotonic()
-    for num_steps, batch in enumerate(_batches(tokenizer, recipe), start=1):
+    for num_steps, batch in enumerate(
+        batches(tokenizer, recipe.seed, recipe.num_rejected, recipe.questions_per_batch), start=1
+    ):
         progress = (time.monotonic() - started_s) / (60 * recipe.minutes)
         if progress >= 1:
             break
@@ -164,81 +147,7 @@ def _optimizers(model: Qwen3ForSequenceClassification, recipe: RewardRecipe) -> 
     return [muon, adamw]
 
 
-def _batches(tokenizer: Tokenizer, recipe: RewardRecipe) -> Iterator[_Batch]:
-    """Batches without end, the same for the same seed, of questions that take about the same length."""
-    rng = Random(f"{recipe.seed}:reward")  # noqa: S311 (data, not secrets)
-    waiting: dict[int, list[_Encoded]] = {length: [] for length in _LENGTHS}
-    while True:
-        encoded = _encode(tokenizer, sample_preference(rng, recipe.num_rejected))
-        length = next((length for length in _LENGTHS if encoded.num_tokens <= length), None)
-        if length is None:
-            continue
-        rows = waiting[length]
-        rows.append(encoded)
-        if len(rows) == max(8, recipe.questions_per_batch * _LENGTHS[1] // length):
-            yield _stack(rows, length)
-            rows.clear()
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """Token ids of the question, and of each answer."""
-
-    question: list[int]
-    answers: list[list[int]]
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.question) + sum(map(len, self.answers))
-
-
-def _encode(tokenizer: Tokenizer, preference: Preference) -> _Encoded:
-    texts = [
-        conversation_text(preference.question, answer, preference.system)
-        for answer in (preference.chosen, *preference.rejected)
-    ]
-    # A special token stands before every answer, so that no token spans the border.
-    question = texts[0][: texts[0].rindex("assistant\n") + len("assistant\n")]
-    ids = tokenizer.encode(question, add_special_tokens=False).ids
-    whole = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    shared = min(_parted(row, ids) for row in whole)
-    return _Encoded(whole[0][:shared], [row[shared:] for row in whole])
-
-
-def _stack(rows: list[_Encoded], length: int) -> _Batch:
-    # Padding stands to the right; no answer sees it, and it is never read.
-    input_ids = torch.zeros(len(rows), length, dtype=torch.long)
-    position_ids = torch.zeros_like(input_ids)
-    sees = torch.eye(length, dtype=torch.bool).repeat(len(rows), 1, 1)
-    labels = torch.full((len(rows), length), -1.0)
-    last = torch.zeros(len(rows), len(rows[0].answers), dtype=torch.long)
-    for index, row in enumerate(rows):
-        shared = len(row.question)
-        input_ids[index, :shared] = torch.tensor(row.question)
-        position_ids[index, :shared] = torch.arange(shared)
-        sees[index, :shared, :shared] = torch.ones(shared, shared).tril() > 0
-        start = shared
-        for place, answer in enumerate(row.answers):
-            stop, size = start + len(answer), len(answer)
-            input_ids[index, start:stop] = torch.tensor(answer)
-            position_ids[index, start:stop] = torch.arange(shared, shared + size)
-            sees[index, start:stop, :shared] = True
-            sees[index, start:stop, start:stop] = torch.ones(size, size).tril() > 0
-            labels[index, start:stop] = 1
-            labels[index, start + _parted(answer, row.answers[0]) : stop] = 0
-            last[index, place] = stop - 1
-            start = stop
-    mask = torch.zeros(sees.shape).masked_fill(~sees, torch.finfo(torch.float32).min)[:, None]
-    return _Batch(input_ids, position_ids, mask, last, labels)
-
-
-def _parted(row: list[int], other: list[int]) -> int:
-    """Index of the first token that differs; the length of the shorter where there is none."""
-    pairs = enumerate(zip(row, other, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(row), len(other)))
-
-
-def _values(model: Qwen3ForSequenceClassification, batch: _Batch) -> torch.Tensor:
+def _values(model: Qwen3ForSequenceClassification, batch: Batch) -> torch.Tensor:
     """[rows, length], fp32: the head at each token."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = model.model(
@@ -250,7 +159,7 @@ def _values(model: Qwen3ForSequenceClassification, batch: _Batch) -> torch.Tenso
     return torch.nn.functional.linear(hidden.float(), model.score.weight)[..., 0]
 
 
-def _loss(values: torch.Tensor, batch: _Batch, recipe: RewardRecipe) -> torch.Tensor:
+def _loss(values: torch.Tensor, batch: Batch, recipe: RewardRecipe) -> torch.Tensor:
     """Bradley and Terry over all pairs of a question, and at each token whether the answer is good so far."""
     rewards = values.gather(1, batch.last)
     pairs = -torch.nn.functional.logsigmoid(rewards[:, :1] - rewards[:, 1:]).mean()
@@ -271,8 +180,8 @@ def pairwise_accuracy(model: Qwen3ForSequenceClassification, tokenizer: Tokenize
     """Share of pairs whose good answer has the higher reward."""
     right = 0
     for start in range(0, len(pairs), 32):
-        rows = [_encode(tokenizer, pair) for pair in pairs[start : start + 32]]
-        batch = _stack(rows, max(row.num_tokens for row in rows))
+        rows = [encode(tokenizer, pair) for pair in pairs[start : start + 32]]
+        batch = stack(rows, max(row.num_tokens for row in rows))
         rewards = _values(model, batch).gather(1, batch.last)
         right += int((rewards[:, 0] > rewards[:, 1]).sum())
     return right / max(1, len(pairs))

@@ -1,4 +1,4 @@
-"""What each route does: read, check, and hand on or answer."""
+"""What the gateway answers itself, and who answers the rest (`relay/relayed.py`)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,24 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from qserve.engine.base import Api, WorkerEndpoint
+from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.administration import Administration
-from qserve.gateway.bodies import Bodies, Body
+from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Endpoint
 from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
-from qserve.gateway.limits import require_json, safe_name, safe_query
 from qserve.gateway.processes.shared import Shared, exposition_of
-from qserve.gateway.relay.exchange import Call, Exchange
+from qserve.gateway.relay.relayed import RelayedEndpoints
 from qserve.gateway.relay.replicas import Replicas
-from qserve.gateway.relay.serving import named, serving
+from qserve.gateway.relay.serving import named
 from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.report_pages import HTML, POLICY, ReportPages
 from qserve.gateway.respond import send_body, send_json
 from qserve.gateway.routes import RelayedRoute, Route
-from qserve.gateway.services import CheckedRequest, Service
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry import exposition
 from qserve.gateway.telemetry.record import record_of
 from qserve.version import __version__
-from qserve.wire import vllm
 from qserve.wire.errors import ApiError
-from qserve.wire.reward import BULK_PLACES
 
 __all__ = ["Endpoints", "HostTeller"]
 
@@ -54,7 +49,6 @@ class Endpoints:
         bodies: Bodies, administration: Administration, host: HostTeller | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings
-        self._bodies = bodies
         self._administration = administration
         self._host = host
         self._roles = roles
@@ -62,7 +56,7 @@ class Endpoints:
         self._exposition = shared.exposition
         self._runs = runs
         self._reports = ReportPages(runs)
-        self._large_bodies = LargeBodies()
+        self._relayed = RelayedEndpoints(settings, roles, shared.metrics, bodies)
         self._started_unix_s = shared.started_unix_s
 
     @property
@@ -72,12 +66,12 @@ class Endpoints:
 
     async def close(self) -> None:
         """Ends what was started for requests."""
-        await self._large_bodies.close()
+        await self._relayed.close()
 
     def of(self, route: Route) -> Endpoint:
         """What answers requests to this route of `ROUTES`."""
         if isinstance(route, RelayedRoute):
-            return self._relayed(route)
+            return self._relayed.of(route)
         return {
             "/health": self.health,
             "/ready": self.ready,
@@ -95,67 +89,6 @@ class Endpoints:
             "/report/{run}": self.report_page,
             "/v1/qserve/tokenizer/{model}": self.tokenizer,
         }[route.path]
-
-    def _relayed(self, route: RelayedRoute) -> Endpoint:
-        if route.services[0].reader is None:
-            return self._relayed_by_name(route)
-
-        async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-            require_json(scope)
-            async with self._bodies.read(scope, receive) as body:
-                replicas, checked = await self._checked(route, body.data)
-                if route.names_model and checked.model is not None and checked.model not in replicas.endpoint.names:
-                    named(self._roles, checked.model)
-                is_bulk = replicas.role == "reward" and checked.num_sequences >= BULK_PLACES
-                call = Call(route.method, route.path, checked.num_sequences, route.dialect, is_bulk, checked.max_tokens)
-                await self._exchange(replicas, call, body, checked.model, scope).run(receive, send)
-
-        return endpoint
-
-    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Replicas, CheckedRequest]:
-        """Who is to answer, and what was asked. Large bodies are looked at in another process, in their turn."""
-        if len(body) <= LARGE_BYTES:
-            model = vllm.read_body(body).get("model") if self._is_told_by_model(route) else None
-            replicas, service = self._addressed(route, model)
-            assert service.reader is not None, "routes without a body are relayed by name"
-            return replicas, service.reader.read(body, route.path, replicas.endpoint)
-        async with self._large_bodies.turn_of(body) as large:
-            return await self._checked_elsewhere(route, large)
-
-    async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[Replicas, CheckedRequest]:
-        model = await large.model() if self._is_told_by_model(route) else None
-        replicas, service = self._addressed(route, model)
-        return replicas, await large.read(route, service, replicas.endpoint)
-
-    def _is_told_by_model(self, route: RelayedRoute) -> bool:
-        """Only where there are several workers a body is looked into to find out whose it is."""
-        return route.names_model and len(self._roles) > 1
-
-    def _addressed(self, route: RelayedRoute, model: Any) -> tuple[Replicas, Service]:
-        replicas, service = serving(self._roles, route, model if isinstance(model, str) else None)
-        if service.api is not Api.OWN:
-            replicas.check_ready()
-        return replicas, service
-
-    def _relayed_by_name(self, route: RelayedRoute) -> Endpoint:
-        """A route without a body: what it is about stands in its path."""
-        begin, _, rest = route.path.partition("{")
-        end = rest.partition("}")[2]
-
-        async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-            replicas, _ = serving(self._roles, route, None)
-            path = begin + safe_name(*scope["path_params"].values()) + end + safe_query(scope["query_string"])
-            call = Call(route.method, path, 0, route.dialect)
-            await self._exchange(replicas, call, Body(b""), None, scope).run(receive, send)
-
-        return endpoint
-
-    def _exchange(self, replicas: Replicas, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
-        record = record_of(scope)
-        endpoint = replicas.endpoint
-        record.model = model if model in endpoint.adapters and model is not None else endpoint.models[0]
-        record.worker = endpoint.name
-        return Exchange(replicas, call, body, record, self._metrics, self._settings.client_stall_timeout_s)
 
     async def health(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, {"status": "ok"})

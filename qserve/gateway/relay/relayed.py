@@ -1,0 +1,105 @@
+"""Routes that a worker serves: the body is read and checked once, and handed on as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from qserve.engine.base import Api
+from qserve.gateway.bodies import Bodies, Body
+from qserve.gateway.dispatch import Endpoint
+from qserve.gateway.large_bodies import LARGE_BYTES, LargeBodies, LargeBody
+from qserve.gateway.limits import require_json, safe_name, safe_query
+from qserve.gateway.relay.exchange import Call, Exchange
+from qserve.gateway.relay.replicas import Replicas
+from qserve.gateway.relay.serving import named, serving
+from qserve.gateway.routes import RelayedRoute
+from qserve.gateway.services import CheckedRequest, Service
+from qserve.gateway.settings import GatewaySettings
+from qserve.gateway.telemetry.metrics import GatewayMetrics
+from qserve.gateway.telemetry.record import record_of
+from qserve.wire import vllm
+from qserve.wire.reward import BULK_PLACES
+
+__all__ = ["RelayedEndpoints"]
+
+
+class RelayedEndpoints:
+    """The work of all `RelayedRoute`s."""
+
+    def __init__(
+        self, settings: GatewaySettings, roles: Sequence[Replicas], metrics: GatewayMetrics, bodies: Bodies
+    ) -> None:
+        self._settings = settings
+        self._roles = roles
+        self._metrics = metrics
+        self._bodies = bodies
+        self._large_bodies = LargeBodies()
+
+    async def close(self) -> None:
+        """Ends what was started for requests."""
+        await self._large_bodies.close()
+
+    def of(self, route: RelayedRoute) -> Endpoint:
+        """What answers requests to this route."""
+        if route.services[0].reader is None:
+            return self._relayed_by_name(route)
+
+        async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+            require_json(scope)
+            async with self._bodies.read(scope, receive) as body:
+                replicas, checked = await self._checked(route, body.data)
+                if route.names_model and checked.model is not None and checked.model not in replicas.endpoint.names:
+                    named(self._roles, checked.model)
+                is_bulk = replicas.role == "reward" and checked.num_sequences >= BULK_PLACES
+                call = Call(route.method, route.path, checked.num_sequences, route.dialect, is_bulk, checked.max_tokens)
+                await self._exchange(replicas, call, body, checked.model, scope).run(receive, send)
+
+        return endpoint
+
+    async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Replicas, CheckedRequest]:
+        """Who is to answer, and what was asked. Large bodies are looked at in another process, in their turn."""
+        if len(body) <= LARGE_BYTES:
+            model = vllm.read_body(body).get("model") if self._is_told_by_model(route) else None
+            replicas, service = self._addressed(route, model)
+            assert service.reader is not None, "routes without a body are relayed by name"
+            return replicas, service.reader.read(body, route.path, replicas.endpoint)
+        async with self._large_bodies.turn_of(body) as large:
+            return await self._checked_elsewhere(route, large)
+
+    async def _checked_elsewhere(self, route: RelayedRoute, large: LargeBody) -> tuple[Replicas, CheckedRequest]:
+        model = await large.model() if self._is_told_by_model(route) else None
+        replicas, service = self._addressed(route, model)
+        return replicas, await large.read(route, service, replicas.endpoint)
+
+    def _is_told_by_model(self, route: RelayedRoute) -> bool:
+        """Only where there are several workers a body is looked into to find out whose it is."""
+        return route.names_model and len(self._roles) > 1
+
+    def _addressed(self, route: RelayedRoute, model: Any) -> tuple[Replicas, Service]:
+        replicas, service = serving(self._roles, route, model if isinstance(model, str) else None)
+        if service.api is not Api.OWN:
+            replicas.check_ready()
+        return replicas, service
+
+    def _relayed_by_name(self, route: RelayedRoute) -> Endpoint:
+        """A route without a body: what it is about stands in its path."""
+        begin, _, rest = route.path.partition("{")
+        end = rest.partition("}")[2]
+
+        async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+            replicas, _ = serving(self._roles, route, None)
+            path = begin + safe_name(*scope["path_params"].values()) + end + safe_query(scope["query_string"])
+            call = Call(route.method, path, 0, route.dialect)
+            await self._exchange(replicas, call, Body(b""), None, scope).run(receive, send)
+
+        return endpoint
+
+    def _exchange(self, replicas: Replicas, call: Call, body: Body, model: str | None, scope: Scope) -> Exchange:
+        record = record_of(scope)
+        endpoint = replicas.endpoint
+        record.model = model if model in endpoint.adapters and model is not None else endpoint.models[0]
+        record.worker = endpoint.name
+        return Exchange(replicas, call, body, record, self._metrics, self._settings.client_stall_timeout_s)
