@@ -28,6 +28,7 @@ from qserve.planner.memory.host import with_host
 from qserve.planner.replicas import NumReplicas, as_one, plan_both, plan_replicas
 from qserve.planner.share import SharedPlan, make_shared_plan
 from qserve.planner.speed.plan import cheapest_cards, plan_for_load, with_one_stream
+from qserve.planner.speed.quantization import weighed_by_speed
 from qserve.planner.speed.request import SpeedRequest
 
 __all__ = ["command"]
@@ -106,6 +107,8 @@ def command(
     if gpu == "any":
         _print_cheapest(model, reward, hardware, request, wanted, as_json, values["monthly"])
         return
+    request, why = weighed_by_speed(checkpoint, hardware, request, known)
+    checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *([why] if why else ())))
     if reward is None:
         if reward_replicas > 1:
             raise click.UsageError("--reward-replicas is for a reward model, and none is named; add --reward")

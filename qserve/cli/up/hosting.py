@@ -22,6 +22,7 @@ from qserve.planner.share import make_shared_plan
 from qserve.planner.speed.estimate import device_of, replica_of
 from qserve.planner.speed.learned import NOTHING_MEASURED, Measured
 from qserve.planner.speed.plan import with_one_stream
+from qserve.planner.speed.quantization import weighed_by_speed
 from qserve.planner.speed.request import NO_LOAD, SpeedRequest
 from qserve.planner.speed.served_replicas import plan_served
 from qserve.planner.speed.terms.engine_costs import has_speed
@@ -70,8 +71,12 @@ def what_to_host(
     for message in chat.messages:
         screen.note(message)
     request, why = choose_engine(chat, hardware, request, Packages.installed())
+    known = measured(chat)
+    request, for_speed = weighed_by_speed(chat, hardware, request, known)
+    if for_speed:
+        screen.note(for_speed)
     if reward is None:
-        answering = plan_served(chat, hardware, request, wanted.replicas, replace(speed, measured=measured(chat)))
+        answering = plan_served(chat, hardware, request, wanted.replicas, replace(speed, measured=known))
         hosted = _replicas(_chat(wanted, chat, answering[0].plan, screen), answering)
     elif wanted.replicas in (None, 1) and wanted.reward_replicas == 1:
         shared = make_shared_plan(chat, reward.planned(), hardware, request, reward_request)
@@ -90,7 +95,7 @@ def what_to_host(
             *_replicas(_chat(wanted, chat, both.chat[0].plan, screen), both.chat),
             *_replicas(_reward(wanted, reward, both.reward[0].plan), both.reward),
         ]
-    hosted = [_with_speed(one, chat, hardware, measured(chat)) if one.role == "chat" else one for one in hosted]
+    hosted = [_with_speed(one, chat, hardware, known) if one.role == "chat" else one for one in hosted]
     plan = hosted[0].plan
     screen.note(f"engine: {plan.engine} {plan.engine_version} ({why})")
     screen.note(f"weights: {plan.quant.scheme} ({plan.quant.reason})")

@@ -1,0 +1,72 @@
+"""`--quant auto` on a CPU: int8 in the place of 16 bit where tokens come so much sooner that people want it.
+
+A step of few streams takes the time of its bytes, so a model above a billion parameters is slow to read in 16 bit. Of a
+smaller one nothing is given up, and of no model without a measurement: whether a CPU has products in int8, and how fast
+they are, says `qserve doctor --measure`. 4 bit is never taken for speed: it costs too much of the model's precision.
+"""
+
+from __future__ import annotations
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.core.quantization import SCHEMES
+from qserve.errors import QserveError
+from qserve.planner.engine import changed_request
+from qserve.planner.make import make_plan
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
+from qserve.planner.speed.estimate import estimate_speed
+from qserve.planner.speed.learned import Measured
+
+__all__ = ["LEAST_GAIN", "MOST_PARAMETERS_IN_16_BIT", "weighed_by_speed"]
+
+LEAST_GAIN = 1.3
+"""Times that a token must come sooner."""
+MOST_PARAMETERS_IN_16_BIT = 1_000_000_000
+_INT8 = "bnb-int8"
+
+
+def weighed_by_speed(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, measured: Measured
+) -> tuple[PlanRequest, str]:
+    """The request, for int8 where that is worth it, and a sentence about it; unchanged and "" anywhere else."""
+    if not _may_be_int8(checkpoint, hardware, request, measured):
+        return request, ""
+    wanted = changed_request(request, quant=_INT8)
+    try:
+        plans = make_plan(checkpoint, hardware, request), make_plan(checkpoint, hardware, wanted)
+    except QserveError:  # the plan that follows says what is wrong
+        return request, ""
+    if not all(plan.fits and plan.on_cpu for plan in plans) or SCHEMES[plans[0].quant.scheme].bits < 16:
+        return request, ""
+    before_ms, after_ms = (_token_ms(plan, checkpoint, hardware, measured) for plan in plans)
+    if before_ms < LEAST_GAIN * after_ms:
+        return request, ""
+    scheme = plans[0].quant.scheme
+    return wanted, (
+        f"{_INT8} in place of {scheme}, which fits too: a token takes {after_ms:.0f} ms and not {before_ms:.0f}, by "
+        f"what qserve doctor --measure found of this CPU (--quant {scheme} keeps 16 bit)"
+    )
+
+
+def _may_be_int8(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, measured: Measured) -> bool:
+    """A large dense language model in 16 bit on a CPU that has products in int8, with nothing fixed by the user."""
+    spec, packages = checkpoint.spec, hardware.packages
+    is_open = request.quant == "auto" and request.dtype in (None, "auto") and request.engine in (None, "transformers")
+    is_dense = spec.quantization is None and spec.moe is None and spec.linear_attention is None
+    has_products = measured.cpu is not None and "int8" in dict(measured.cpu.coded_ps)
+    return (
+        is_open
+        and is_dense
+        and has_products
+        and not hardware.devices
+        and spec.head.kind != "score"
+        and checkpoint.parameters > MOST_PARAMETERS_IN_16_BIT
+        and (packages is None or "bitsandbytes" in packages)
+    )
+
+
+def _token_ms(plan: Plan, checkpoint: Checkpoint, hardware: Hardware, measured: Measured) -> float:
+    """TPOT of one stream by the CPU's rates alone: what one of two quantizations has learned is not the other's."""
+    rates = Measured(cpu=measured.cpu)
+    return estimate_speed(plan, checkpoint.spec, hardware.cpu_device, None, measured=rates).figures.tpot_ms.mean
