@@ -12,9 +12,16 @@ from accelerate import hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
+from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.demo import chat_model_path
 from qserve.detect import detect
+from qserve.engine.transformers.attention.kernels import ChosenKernel
+from qserve.engine.transformers.attention.pages import gathered
+from qserve.engine.transformers.batching import paged
 from qserve.engine.transformers.batching.paged import PagedBatcher
+from qserve.engine.transformers.decoding import stages
+from qserve.engine.transformers.decoding.body import DenseSteps
+from qserve.engine.transformers.decoding.choose import Layers
 from qserve.hub import resolve
 from qserve.model.layer_stream import LayerStream, stream_offloaded
 from qserve.model.load import load
@@ -59,6 +66,20 @@ async def test_answers_are_those_of_generate(first: int) -> None:
             said = await tokens_of(batcher, sequence(f"r{number}", prompt, 8))
             assert said == generated(reference, prompt, 8)
     assert stream.num_copies > 0
+
+
+async def test_runs_of_decoding_steps_find_their_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the path that cards take, whose body calls a layer's hooks and not the layer."""
+    monkeypatch.setattr(paged, "choose_kernel", lambda *_: ChosenKernel("gathered", gathered, PAGE_TOKENS, {}))
+    monkeypatch.setattr(paged, "decodes_in_runs", lambda *_: True)
+    monkeypatch.setattr(stages, "choose_layers", lambda model: Layers(DenseSteps.of(model), None))
+    lane = Late()
+    model, stream = streamed(1, lane)
+    assert DenseSteps.of(model) is not None
+    prompt = prompts(1, 20)[0]
+    async with running(PagedBatcher, model, captures=False) as batcher:
+        assert await tokens_of(batcher, sequence("one", prompt, 8)) == generated(build("qwen3"), prompt, 8)
+    assert lane.order.count("wait") >= 8 * len(stream._layers)
 
 
 def test_each_layer_is_copied_once_a_forward_and_one_ahead() -> None:

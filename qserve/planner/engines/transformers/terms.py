@@ -46,8 +46,8 @@ class Weights(TermKind[DeviceShare]):
         copied = sizes.estimate.shortlist_bytes
         copy = f" + {format_bytes(copied)} copy of the head in int8 (few sequences read it first)" if copied else ""
         streamed = sizes.buffers_bytes
-        buffers = f"; of these {format_bytes(streamed)} for layers in RAM, which come one ahead" if streamed else ""
-        return weights_formula(sizes.estimate.setup) + copy + buffers
+        ahead = f"; with {format_bytes(streamed)} of buffers for layers in RAM, which come one ahead"
+        return weights_formula(sizes.estimate.setup) + copy + (ahead if streamed else "")
 
     def source(self, sizes: DeviceShare) -> str:
         return "safetensors headers" if sizes.estimate.setup.checkpoint.tensors else "dimensions of config.json"
