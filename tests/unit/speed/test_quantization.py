@@ -1,4 +1,4 @@
-"""`--quant auto` on a CPU: int8 where a token comes 1.3 times sooner, of a model above a billion parameters."""
+"""`--quant auto` on a CPU: int8 where answers come 1.3 times sooner, of a model above a billion parameters."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def measured(int8_ps: float) -> Measured:
-    coded = (("int8", ((1, int8_ps), (4, int8_ps), (256, 900.0))),)
+def measured(int8_ps: float, prompts_ps: float = 900.0) -> Measured:
+    coded = (("int8", ((1, int8_ps), (4, int8_ps), (256, prompts_ps))),)
     return Measured(cpu=CpuRates(30e9, 400e9, 4, linear_ps=BF16_PS, coded_ps=coded))
 
 
@@ -41,7 +41,7 @@ def taken(
 def test_a_large_model_is_served_in_int8() -> None:
     quant, why = taken()
     assert quant == "bnb-int8"
-    assert why.startswith("bnb-int8 in place of bf16, which fits too: a token takes ")
+    assert why.startswith("bnb-int8 in place of bf16, which fits too: answers take ")
     assert "--quant bf16 keeps 16 bit" in why
     plan = make_plan(resolve("Qwen/Qwen3-4B"), LAPTOP, plan_request(quant=quant))
     assert (plan.fits, plan.quant.scheme, plan.quant.in_flight) == (True, "bnb-int8", True)
@@ -53,6 +53,7 @@ def test_a_large_model_is_served_in_int8() -> None:
         {"model": "Qwen/Qwen3-0.6B"},  # nothing is given up of a small one
         {"known": measured(66.0)},  # 1.2 times is not worth it
         {"known": measured(200.0)},  # slower than 16 bit
+        {"known": measured(40.0, prompts_ps=9000.0)},  # its prompts are
         {"known": NOTHING_MEASURED},
         {"known": Measured(cpu=CpuRates(30e9, 400e9, 4, linear_ps=BF16_PS))},  # has no products in int8
         {"quant": "bf16"},
