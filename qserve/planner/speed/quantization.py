@@ -1,9 +1,9 @@
 """`--quant auto` on a CPU: int8 in the place of 16 bit where answers come so much sooner that people want it.
 
-A step of few streams takes the time of its bytes, so a model above a billion parameters is slow to read in 16 bit; its
-prompts may be slower in int8, so whole answers are compared. Of a smaller model nothing is given up, and of none where
-nothing was measured: whether a CPU has products in int8, and how fast they are, says `qserve doctor --measure`. 4 bit is
-never taken for speed: it costs too much of the model's precision.
+A step of few streams takes the time of its bytes, so a model above a billion parameters is slow to read in 16 bit. Its
+prompts may be slower in int8, so whole answers are compared. Nothing is given up of a smaller model, nor on a CPU that
+nobody measured: whether it has products in int8, and how fast they are, says `qserve doctor --measure`. 4 bit is never
+taken for speed: it costs too much of the model's precision.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def weighed_by_speed(
         return request, ""
     scheme, share = plans[0].quant.scheme, after.e2e_ms.mean / before.e2e_ms.mean
     return wanted, (
-        f"{_INT8} in place of {scheme}, which fits too: answers take {100 * share:.0f} % of the time, a token {after.tpot_ms.mean:.0f} ms and not {before.tpot_ms.mean:.0f}, by what qserve doctor --measure "
+        f"{_INT8} in place of {scheme}, which fits too: answers take {100 * share:.0f} % of the time, "
+        f"a token {after.tpot_ms.mean:.0f} ms and not {before.tpot_ms.mean:.0f}, by what qserve doctor --measure "
         f"found of this CPU (--quant {scheme} keeps 16 bit)"
     )
 
