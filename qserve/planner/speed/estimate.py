@@ -10,6 +10,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.shortlist import SHORTLIST_ROWS
 from qserve.planner.plan import Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
+from qserve.planner.speed.explained import explained
 from qserve.planner.speed.figures import Figures, Summary, figures_of
 from qserve.planner.speed.learned import (
     NOTHING_MEASURED,
@@ -20,14 +21,14 @@ from qserve.planner.speed.learned import (
 )  # fmt: skip
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import Limits, Steps, simulate
-from qserve.planner.speed.step import SHORTLIST_SHARE, StepTimes
+from qserve.planner.speed.step import StepTimes
 from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.cpu import UNKNOWN_CPU, CpuRates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import engine_costs, launch_bound_engines
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import rank_network
-from qserve.planner.speed.terms.offload import NOTHING_OFFLOADED, OffloadedWeights
-from qserve.planner.speed.transformers_steps import TransformersSteps
+from qserve.planner.speed.terms.offload import OffloadedWeights
+from qserve.planner.speed.transformers_steps import TransformersSteps, own_launches
 
 __all__ = [
     "ONE_STREAM",
@@ -135,7 +136,7 @@ def estimate_speed(
         throughput=rate,
         is_named=named,
         notes=_notes(replica, figures, load),
-        explained=_explained(replica, figures, load),
+        explained=explained(replica.steps, replica.limits.max_num_batched_tokens, figures, load),
         saturated=saturated,
     )
 
@@ -185,7 +186,9 @@ def _uncorrected(plan: Plan, spec: ModelSpec, device: Device, measured: Measured
     if plan.on_cpu:
         return _on_cpu(plan, spec, device, limits, measured.cpu or UNKNOWN_CPU)
     if is_launch_bound(plan):
-        steps: Steps = TransformersSteps.of(spec, plan.quant.scheme, card, OffloadedWeights.of(plan, card))
+        launches = own_launches(plan, spec.num_hidden_layers)
+        offloaded = OffloadedWeights.of(plan, card)
+        steps: Steps = TransformersSteps.of(spec, plan.quant.scheme, card, offloaded, launches)
         return Replica(steps, limits, card, plan.engine)
     costs = engine_costs(plan.engine, plan.engine_version)
     ranks, stages = plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size
@@ -225,50 +228,6 @@ def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
             f"{replica.limits.kv_cache_tokens} tokens of KV cache"
         )
     return tuple(notes)
-
-
-def _explained(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
-    """A decode step of the fullest moment, and a prompt's step alone, by what takes the time."""
-    steps = replica.steps.steps if isinstance(replica.steps, CorrectedSteps) else replica.steps
-    if not isinstance(steps, StepTimes):
-        launches = "steps take the time of their launches from Python: configs/speed.toml, [transformers]"
-        offloaded = steps.offloaded if isinstance(steps, TransformersSteps) else NOTHING_OFFLOADED
-        return (launches, str(offloaded)) if offloaded.copying_s else (launches,)
-    batch, context = max(1, figures.peak_running), load.input_tokens + load.output_tokens / 2
-    terms = asdict(steps.decode_terms(batch, context))
-    parts = ", ".join(f"{name} {value / 1000:.2f}" for name, value in terms.items() if value >= 5)
-    prompt = min(load.input_tokens, replica.limits.max_num_batched_tokens)
-    return (
-        f"a decode step of {batch} sequences of {context:.0f} tokens, ms: {parts}",
-        f"a step with a prompt of {prompt} tokens alone: {1000 * steps.mixed_s(0, 0, [(prompt, 0)]):.1f} ms; before it "
-        f"{steps.costs.intake_ms:.0f} ms of HTTP and tokenizer",
-        f"weights: {_weights(steps)}",
-        *_head_copy(steps),
-        f"source: {_rows_of(steps.card)}, era {steps.costs.era} of configs/speed.toml; docs/speed.md",
-    )
-
-
-def _rows_of(card: CardSpeed) -> str:
-    if card.interconnect == "memory":
-        rates = "a server's assumed rates" if card.like else "rates and products as qserve doctor --measure found them"
-        return f"[cpu_kernels] of configs/speed.toml, {rates}"
-    return f"{card.like or card.name}'s rows in configs/speed_kernels.toml"
-
-
-def _weights(steps: StepTimes) -> str:
-    """How products run: cards without a format's arithmetic read its bytes and multiply in 16 bit."""
-    network = steps.network
-    held = network.expert_format if network.moe_layers else network.gemms[0].weights
-    return f"{held.name}, {held.bytes_per_weight:.4g} bytes each, multiplied in {held.math}"
-
-
-def _head_copy(steps: StepTimes) -> tuple[str, ...]:
-    if not steps.shortlist_rows:
-        return ()
-    return (
-        f"head: up to {steps.shortlist_rows} sequences, greedy or drawn by top-k, {100 * SHORTLIST_SHARE:.0f} % of its "
-        "time in bf16: a copy in int8 is read, and in bf16 the tokens that it leaves (docs/results/cpu.md)",
-    )
 
 
 def _with_band(summary: Summary, band: Band) -> dict[str, float]:

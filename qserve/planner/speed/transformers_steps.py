@@ -1,15 +1,20 @@
-"""Steps of the transformers library: one launch after another from Python, so that layers cost more than bytes.
+"""Steps of the transformers engine on a card: launches from Python, and the kernels beside them.
 
-Experts are a loop over all of them. At one stream every model below 32B takes the time of its launches;
-the weights matter where reading them takes longer.
+The library launches one operation after another, so that layers cost more than bytes: at one stream every model below
+32B takes the time of its launches, and experts are a loop over all of them. Decoding steps of our own launch a fifth of
+that in a dense layer, and nothing of what is captured.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from qserve.core.cards.offload import are_streamed
 from qserve.core.facts import load
 from qserve.core.model_spec import ModelSpec
+from qserve.core.quantization import SCHEMES
+from qserve.planner.plan import Plan
 from qserve.planner.speed.step import StepTimes
 from qserve.planner.speed.terms.card import CardSpeed
 from qserve.planner.speed.terms.engine_costs import EngineCosts
@@ -17,7 +22,7 @@ from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import RankNetwork, rank_network
 from qserve.planner.speed.terms.offload import NOTHING_OFFLOADED, OffloadedWeights
 
-__all__ = ["TransformersSteps"]
+__all__ = ["TransformersSteps", "own_launches"]
 
 _COPY_BYTES_PER_S = 300e9
 """Fitted to Qwen's tables of long prompts on A100 and H20: torch's repeat and copy of the cache."""
@@ -29,13 +34,17 @@ _NO_COPIES = ("awq",)
 
 @dataclass
 class TransformersSteps:
-    """As `StepTimes`, for transformers: `layer_us` a layer, never faster than the kernels."""
+    """As `StepTimes`, for transformers: `layer_us` a layer of the library's, never faster than the kernels.
+
+    `decode_launches`: of a decoding step of our own; None where it is the library's.
+    """
 
     kernels: StepTimes
     layer_us: float
     expert_us: float
     scheme: str
     offloaded: OffloadedWeights = NOTHING_OFFLOADED
+    decode_launches: int | None = None
 
     @property
     def costs(self) -> EngineCosts:
@@ -47,7 +56,12 @@ class TransformersSteps:
 
     @classmethod
     def of(
-        cls, spec: ModelSpec, scheme: str, card: CardSpeed, offloaded: OffloadedWeights = NOTHING_OFFLOADED
+        cls,
+        spec: ModelSpec,
+        scheme: str,
+        card: CardSpeed,
+        offloaded: OffloadedWeights = NOTHING_OFFLOADED,
+        decode_launches: int | None = None,
     ) -> TransformersSteps:
         """The steps on one card; launches are those of the hosts on which Qwen measured (configs/speed.toml)."""
         table = load("speed")["transformers"]
@@ -57,12 +71,20 @@ class TransformersSteps:
         costs = EngineCosts("transformers", 0.0, 0.0, 0.0, 0.0, table["intake_ms"], mixes_prefill=True)
         kernels = StepTimes(card, rank_network(spec, weights), costs)
         expert_us = rows["expert_fp8" if scheme == "fp8" else "expert"]
-        return cls(kernels, rows.get(scheme, rows["bf16"]), expert_us, scheme, offloaded)
+        return cls(kernels, rows.get(scheme, rows["bf16"]), expert_us, scheme, offloaded, decode_launches)
 
     def decode_s(self, batch: int, context: float) -> float:
-        """Seconds of one step."""
+        """Seconds of one step. One of our own reads keys in their pages, and is launched while the last one runs."""
+        if self.decode_launches is not None:
+            launching = self.decode_launches * self.launch_us / 1e6
+            return self.offloaded.beside(max(launching, self.kernels.decode_s(batch, context)))
         computing = self.kernels.decode_s(batch, context) + self._repeated_s(batch, context)
         return self.offloaded.beside(max(self._launches_s(), computing))
+
+    @property
+    def launch_us(self) -> float:
+        """Of one operation from Python."""
+        return float(self.layer_us / load("speed")["transformers"]["launches"]["library_layer"])
 
     def mixed_s(self, batch: int, context: float, chunks: list[tuple[int, int]]) -> float:
         """Seconds of a step with prompts."""
@@ -80,3 +102,18 @@ class TransformersSteps:
         experts = network.moe_layers * network.experts * self.expert_us
         dequantized = network.linear_weights / _FP8_BYTES_PER_S if self.scheme == "fp8" else 0.0
         return (network.num_layers * self.layer_us + experts) / 1e6 + dequantized
+
+
+def own_launches(plan: Plan, num_layers: int) -> int | None:
+    """Of a decoding step of our own, for a dense model in 16 bit that computes on one card; None of any other."""
+    counted = load("speed")["transformers"]["launches"]
+    if any(device.cuda_graphs_bytes for device in plan.devices):
+        return int(counted["beside"]) + 1
+    if are_streamed(plan.model.architecture, SCHEMES[plan.quant.scheme].bits, _places(plan)):
+        return int(counted["beside"] + num_layers * counted["dense_layer"])
+    return None
+
+
+def _places(plan: Plan) -> Iterable[int | str]:
+    placed = plan.placement.device_map
+    return placed.values() if isinstance(placed, dict) else ()

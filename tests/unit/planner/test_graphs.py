@@ -51,6 +51,7 @@ def test_they_are_a_term_of_their_own() -> None:
         ("h100-sxm", "Qwen/Qwen3-30B-A3B", {"quant": "bf16"}),  # experts
         ("rtx-4090", "Qwen/Qwen3-8B", {"quant": "bf16", "engine_version": "4.51.3", "max_model_len": 4096}),
         ("rtx-4090", "Qwen/Qwen3-14B", {"quant": "bf16", "offload": "cpu"}),
+        ("rtx-4090", "Qwen/Qwen3-8B", {"quant": "bf16", "engine_version": "5.18.0"}),  # the batcher of rows
     ],
 )
 def test_steps_that_are_not_captured_need_none(gpu: str, model: str, fixed: dict[str, Any]) -> None:

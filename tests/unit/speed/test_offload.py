@@ -15,6 +15,7 @@ from qserve.planner.speed.learned import NOTHING_MEASURED
 from qserve.planner.speed.plan import with_one_stream
 from qserve.planner.speed.terms.card import card_of
 from qserve.planner.speed.terms.offload import NOTHING_OFFLOADED, OffloadedWeights
+from qserve.planner.speed.transformers_steps import TransformersSteps
 from qserve.units import GIB
 
 CARD = parse_gpu("rtx-4090")
@@ -37,6 +38,24 @@ def test_the_bus_decides_where_most_of_a_model_is_in_ram() -> None:
     assert offloaded.copying_s == pytest.approx(plan.placement.offloaded_bytes["cpu"] / 24e9)
     step = replica_of(plan, resolve("Qwen/Qwen3-32B").spec, CARD[0]).steps.decode_s(1, 1000)
     assert step == pytest.approx(offloaded.copying_s)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "launches"),
+    [
+        ({}, 59),  # captured
+        ({"engine_version": "5.18.0"}, None),  # the library's steps
+        ({"offload": "cpu", "max_memory": "0=14GiB,cpu=64GiB"}, 58 + 36 * 12),  # streamed, so not captured
+    ],
+)
+def test_decoding_steps_of_our_own_launch_less(fixed: dict[str, Any], launches: int | None) -> None:
+    spec = resolve("Qwen/Qwen3-8B").spec
+    steps = replica_of(plan_of("Qwen/Qwen3-8B", **fixed), spec, CARD[0]).steps
+    assert isinstance(steps, TransformersSteps)
+    assert steps.decode_launches == launches
+    if not fixed:
+        assert steps.decode_s(1, 1000) == steps.kernels.decode_s(1, 1000) < steps.mixed_s(0, 0, [(16, 0)])
+    assert steps.decode_s(1, 1000) >= 15.2e9 / 1008e9, "no faster than its bytes"
 
 
 def test_what_is_not_streamed_adds_to_the_step() -> None:

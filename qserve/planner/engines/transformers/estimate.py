@@ -33,7 +33,7 @@ from qserve.planner.engines.transformers.memory import (
 from qserve.planner.engines.transformers.module_map import ModuleMap, overdrawn
 from qserve.planner.engines.transformers.modules import modules_of
 from qserve.planner.engines.transformers.options import TransformersOptions
-from qserve.planner.engines.transformers.releases import POOL_SINCE
+from qserve.planner.engines.transformers.releases import CAPTURES_SINCE, POOL_SINCE
 from qserve.planner.learned import LearnedTerm
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
@@ -206,7 +206,9 @@ class TransformersEstimate:
     def num_graphs(self) -> int:
         """Captured decoding steps on the one card that holds the model, at the longest that a request may be."""
         setup = self.setup
-        if setup.on_cpu or not self.captures or not self.has_pool or not captures_steps(setup.spec, setup.quant.scheme):
+        if setup.on_cpu or not self.captures or self.release < CAPTURES_SINCE:
+            return 0
+        if not captures_steps(setup.spec, setup.quant.scheme):
             return 0
         return num_graphs(self.max_num_seqs, setup.request.max_model_len or setup.spec.max_position_embeddings)
 

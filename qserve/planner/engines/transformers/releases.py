@@ -5,10 +5,12 @@ from __future__ import annotations
 from qserve.core.release import parse_release
 from qserve.errors import UsageError
 
-__all__ = ["POOL_SINCE", "check_release"]
+__all__ = ["CAPTURES_SINCE", "POOL_SINCE", "check_release"]
 
 # From release 5 on the worker is qserve's own, with continuous batching over a pool; before, it is one `generate` call.
 POOL_SINCE = (5, 0)
+CAPTURES_SINCE = (5, 19)
+"""Before, a worker's batcher is that of rows, whose steps are the library's (engine/transformers/batching/make.py)."""
 
 
 def check_release(text: str) -> None:

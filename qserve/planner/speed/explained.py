@@ -1,0 +1,73 @@
+"""What the steps of a plan take, in sentences: --explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from qserve.planner.speed.figures import Figures
+from qserve.planner.speed.learned import CorrectedSteps
+from qserve.planner.speed.load import Load
+from qserve.planner.speed.simulate import Steps
+from qserve.planner.speed.step import SHORTLIST_SHARE, StepTimes
+from qserve.planner.speed.terms.card import CardSpeed
+from qserve.planner.speed.transformers_steps import TransformersSteps
+
+__all__ = ["explained"]
+
+
+def explained(steps: Steps, max_num_batched_tokens: int, figures: Figures, load: Load) -> tuple[str, ...]:
+    """A decode step of the fullest moment, and a prompt's step alone, by what takes the time."""
+    steps = steps.steps if isinstance(steps, CorrectedSteps) else steps
+    if isinstance(steps, TransformersSteps):
+        return tuple(_explained_launches(steps))
+    if not isinstance(steps, StepTimes):
+        return ()
+    batch, context = max(1, figures.peak_running), load.input_tokens + load.output_tokens / 2
+    terms = asdict(steps.decode_terms(batch, context))
+    parts = ", ".join(f"{name} {value / 1000:.2f}" for name, value in terms.items() if value >= 5)
+    prompt = min(load.input_tokens, max_num_batched_tokens)
+    return (
+        f"a decode step of {batch} sequences of {context:.0f} tokens, ms: {parts}",
+        f"a step with a prompt of {prompt} tokens alone: {1000 * steps.mixed_s(0, 0, [(prompt, 0)]):.1f} ms; before it "
+        f"{steps.costs.intake_ms:.0f} ms of HTTP and tokenizer",
+        f"weights: {_weights(steps)}",
+        *_head_copy(steps),
+        f"source: {_rows_of(steps.card)}, era {steps.costs.era} of configs/speed.toml; docs/speed.md",
+    )
+
+
+def _explained_launches(steps: TransformersSteps) -> Iterator[str]:
+    if steps.decode_launches is None:
+        yield "steps take the time of their launches from Python: configs/speed.toml, [transformers]"
+    else:
+        yield (
+            f"a decoding step launches {steps.decode_launches} operations of {steps.launch_us:.0f} us, and takes the "
+            "longer of that and its kernels; a step with prompts takes the time of its launches: configs/speed.toml, "
+            "[transformers]. Counted, and measured on no card"
+        )
+    if steps.offloaded.copying_s:
+        yield str(steps.offloaded)
+
+
+def _rows_of(card: CardSpeed) -> str:
+    if card.interconnect == "memory":
+        rates = "a server's assumed rates" if card.like else "rates and products as qserve doctor --measure found them"
+        return f"[cpu_kernels] of configs/speed.toml, {rates}"
+    return f"{card.like or card.name}'s rows in configs/speed_kernels.toml"
+
+
+def _weights(steps: StepTimes) -> str:
+    """How products run: cards without a format's arithmetic read its bytes and multiply in 16 bit."""
+    network = steps.network
+    held = network.expert_format if network.moe_layers else network.gemms[0].weights
+    return f"{held.name}, {held.bytes_per_weight:.4g} bytes each, multiplied in {held.math}"
+
+
+def _head_copy(steps: StepTimes) -> tuple[str, ...]:
+    if not steps.shortlist_rows:
+        return ()
+    return (
+        f"head: up to {steps.shortlist_rows} sequences, greedy or drawn by top-k, {100 * SHORTLIST_SHARE:.0f} % of its "
+        "time in bf16: a copy in int8 is read, and in bf16 the tokens that it leaves (docs/results/cpu.md)",
+    )
