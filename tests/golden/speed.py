@@ -16,12 +16,12 @@ from qserve.hub.bundled import bundled_config
 from qserve.planner.speed.figures import Figures, figures_of
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import Limits, simulate
-from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.steps.times import StepTimes
+from qserve.planner.speed.steps.transformers import TransformersSteps
 from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs, era_of
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import RankNetwork, rank_network
-from qserve.planner.speed.transformers_steps import TransformersSteps
 
 __all__ = ["ROWS", "Case", "Comparison", "cases", "compare"]
 

@@ -10,7 +10,6 @@ from qserve.core.model_spec import ModelSpec
 from qserve.core.shortlist import SHORTLIST_ROWS
 from qserve.planner.plan import Plan
 from qserve.planner.speed.bands import EXACT, Band, Metric, band_of
-from qserve.planner.speed.explained import explained
 from qserve.planner.speed.figures import Figures, Summary, figures_of
 from qserve.planner.speed.learned import (
     NOTHING_MEASURED,
@@ -21,14 +20,15 @@ from qserve.planner.speed.learned import (
 )  # fmt: skip
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import Limits, Steps, simulate
-from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.steps.explained import explained
+from qserve.planner.speed.steps.times import StepTimes
+from qserve.planner.speed.steps.transformers import TransformersSteps, own_launches
 from qserve.planner.speed.terms.card import CardSpeed, card_of
 from qserve.planner.speed.terms.cpu import UNKNOWN_CPU, CpuRates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import engine_costs, launch_bound_engines
 from qserve.planner.speed.terms.formats import weight_format
 from qserve.planner.speed.terms.network import rank_network
 from qserve.planner.speed.terms.offload import OffloadedWeights
-from qserve.planner.speed.transformers_steps import TransformersSteps, own_launches
 
 __all__ = [
     "ONE_STREAM",

@@ -10,7 +10,7 @@ from qserve.core.hardware import CpuFeatures, Hardware
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
 from qserve.planner.speed.estimate import estimate_speed, replica_of
-from qserve.planner.speed.step import SHORTLIST_SHARE, StepTimes
+from qserve.planner.speed.steps.times import SHORTLIST_SHARE, StepTimes
 from qserve.units import GIB
 
 MODEL = "Qwen/Qwen3-0.6B"

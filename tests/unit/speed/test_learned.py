@@ -22,7 +22,7 @@ from qserve.planner.speed.load import Load
 from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, replayed, served_of
 from qserve.planner.speed.simulate import Limits, simulate
-from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs
 from qserve.planner.speed.terms.formats import BF16, weight_format

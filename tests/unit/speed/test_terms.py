@@ -8,7 +8,7 @@ from qserve.core.facts import load
 from qserve.core.hardware import known_gpus
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
-from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.terms import kernels
 from qserve.planner.speed.terms.card import card_of
 from qserve.planner.speed.terms.engine_costs import engine_costs, era_of

@@ -15,7 +15,7 @@ from qserve.core.facts import load
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import SCHEMES
 from qserve.planner.plan import Plan
-from qserve.planner.speed.step import StepTimes
+from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.terms.card import CardSpeed
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 from qserve.planner.speed.terms.formats import weight_format

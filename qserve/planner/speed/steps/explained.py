@@ -9,9 +9,9 @@ from qserve.planner.speed.figures import Figures
 from qserve.planner.speed.learned import CorrectedSteps
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.simulate import Steps
-from qserve.planner.speed.step import SHORTLIST_SHARE, StepTimes
+from qserve.planner.speed.steps.times import SHORTLIST_SHARE, StepTimes
+from qserve.planner.speed.steps.transformers import TransformersSteps
 from qserve.planner.speed.terms.card import CardSpeed
-from qserve.planner.speed.transformers_steps import TransformersSteps
 
 __all__ = ["explained"]
 

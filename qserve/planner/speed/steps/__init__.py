@@ -1,0 +1,1 @@
+"""How long a step takes: by its kernels, by its launches, and in sentences."""
