@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from qserve.core.cards.decode_sizes import num_graphs
 from qserve.core.cards.offload import can_stream
 from qserve.core.quantization import SCHEMES
 from qserve.core.release import parse_release
@@ -16,12 +15,11 @@ from qserve.planner.constants import CUBLAS_WORKSPACE_AMPERE, CUBLAS_WORKSPACE_H
 from qserve.planner.corrections import Corrections, corrections_for
 from qserve.planner.engines.transformers.constants import COMPILED_KERNEL, PYTHON_CPU, TORCH_WITH_CUDA
 from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, place_modules
+from qserve.planner.engines.transformers.graphs import graphs_held, num_captured
 from qserve.planner.engines.transformers.memory import (
     activation_bytes,
-    captures_steps,
     exllama_scratch_bytes,
     generate_extra_bytes,
-    graphs_held,
     int8_scratch_bytes,
     num_kernels,
     prefill_bytes,
@@ -33,7 +31,7 @@ from qserve.planner.engines.transformers.memory import (
 from qserve.planner.engines.transformers.module_map import ModuleMap, overdrawn
 from qserve.planner.engines.transformers.modules import modules_of
 from qserve.planner.engines.transformers.options import TransformersOptions
-from qserve.planner.engines.transformers.releases import CAPTURES_SINCE, POOL_SINCE
+from qserve.planner.engines.transformers.releases import POOL_SINCE
 from qserve.planner.learned import LearnedTerm
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
@@ -204,23 +202,12 @@ class TransformersEstimate:
 
     @cached_property
     def num_graphs(self) -> int:
-        """Captured decoding steps on the one card that holds the model, at the longest that a request may be."""
-        setup = self.setup
-        if setup.on_cpu or not self.captures or self.release < CAPTURES_SINCE:
-            return 0
-        if not captures_steps(setup.spec, setup.quant.scheme):
-            return 0
-        return num_graphs(self.max_num_seqs, setup.request.max_model_len or setup.spec.max_position_embeddings)
+        return num_captured(self.setup, self.max_num_seqs) if self.captures else 0
 
     @cached_property
     def graphs(self) -> Constant:
-        """What they hold; a measurement that was higher leaves nothing of the band."""
-        base = graphs_held(self.num_graphs, self.setup.spec.num_hidden_layers)
-        correction = self.corrections.get("cuda_graphs") if self.num_graphs else None
-        if correction is None:
-            return base
-        num_bytes = correction.moved(base.num_bytes)
-        return Constant(num_bytes, num_bytes, num_bytes, correction.source)
+        """What CUDA graphs hold of the one card that holds the model."""
+        return graphs_held(self.num_graphs, self.setup.spec.num_hidden_layers, self.corrections.get("cuda_graphs"))
 
     def left_bytes(self, activations_bytes: tuple[int, ...], share: float) -> int:
         """Bytes for weights and cache on all devices together, at `share` of what each has available."""

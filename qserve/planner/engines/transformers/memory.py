@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from qserve.core.cards.decode_sizes import DENSE_DECODERS
 from qserve.core.hardware import CpuFeatures
 from qserve.core.kernel_shapes import MAX_KERNELS, num_row_counts
 from qserve.core.model_spec import ModelSpec
 from qserve.core.shortlist import has_shortlist
 from qserve.core.tensors import dtype_bytes
-from qserve.planner.constants import Constant
-from qserve.planner.engines.transformers.constants import (
-    GRAPH_BYTES_FIRST,
-    GRAPH_BYTES_PER_LAYER,
-    PROMPT_READER,
-    READER_WORD_BYTES,
-)
+from qserve.planner.engines.transformers.constants import PROMPT_READER, READER_WORD_BYTES
 from qserve.units import MIB
 
 __all__ = [
     "activation_bytes",
-    "captures_steps",
     "exllama_scratch_bytes",
     "generate_extra_bytes",
-    "graphs_held",
     "int8_scratch_bytes",
     "num_kernels",
     "num_product_shapes",
@@ -65,28 +56,6 @@ def scoring_logits_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:
     """
     rows = min(num_tokens, max(1, SCORING_PIECE_BYTES // (4 * spec.vocab_size)))
     return rows * spec.vocab_size * (dtype_bytes(dtype) + 8)
-
-
-def captures_steps(spec: ModelSpec, scheme: str) -> bool:
-    """Whether decoding steps of the model on one card become CUDA graphs (engine/transformers/decoding/choose.py).
-
-    bitsandbytes' products and fp8's ask the card for numbers, which can't be captured.
-    """
-    is_dense = spec.architecture in {f"{name}ForCausalLM" for name in DENSE_DECODERS}
-    is_plain = spec.head.kind != "score" and not spec.num_sliding_layers
-    return is_dense and is_plain and not scheme.startswith(("bnb", "fp8"))
-
-
-def graphs_held(num: int, num_layers: int) -> Constant:
-    """What `num` graphs hold: the first what all share, each the launches of its layers."""
-    if not num:
-        return Constant(0, 0, 0, "none are captured")
-    first, each = GRAPH_BYTES_FIRST, GRAPH_BYTES_PER_LAYER
-    low, typical, high = (
-        getattr(first, name) + num * num_layers * getattr(each, name)
-        for name in ("low_bytes", "num_bytes", "high_bytes")
-    )
-    return Constant(typical, low, high, each.source)
 
 
 def shortlist_bytes(spec: ModelSpec, dtype: str, cpu: CpuFeatures) -> int:
