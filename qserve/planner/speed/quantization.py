@@ -37,7 +37,7 @@ def weighed_by_speed(
     wanted = changed_request(request, quant=_INT8)
     try:
         plans = make_plan(checkpoint, hardware, request), make_plan(checkpoint, hardware, wanted)
-    except QserveError:  # the plan that follows says what is wrong
+    except QserveError:  # the engine makes no int8; what else is wrong the plan that follows says
         return request, ""
     if not all(plan.fits and plan.on_cpu for plan in plans) or SCHEMES[plans[0].quant.scheme].bits < 16:
         return request, ""
@@ -55,7 +55,7 @@ def weighed_by_speed(
 def _may_be_int8(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, measured: Measured) -> bool:
     """A large dense language model in 16 bit on a CPU that has products in int8, with nothing fixed by the user."""
     spec, packages = checkpoint.spec, hardware.packages
-    is_open = request.quant == "auto" and request.dtype in (None, "auto") and request.engine in (None, "transformers")
+    is_open = request.quant == "auto" and request.dtype in (None, "auto")
     is_dense = spec.quantization is None and spec.moe is None and spec.linear_attention is None
     has_products = measured.cpu is not None and "int8" in dict(measured.cpu.coded_ps)
     return (
