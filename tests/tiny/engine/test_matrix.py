@@ -129,7 +129,8 @@ def test_products_are_within_bf16_rounding(shape: tuple[int, int], name: str) ->
         sizes = states.double().abs() @ weight.abs().T
         error = matrix.product(states).double() - exact
         assert (error.abs() <= 2**-8 * (exact.abs() + sizes)).all(), rows
-        assert error.norm() <= 3e-3 * exact.norm(), rows
+        # A weight's value times its scale is rounded to bf16, and so is the sum: where one term is the sum, both count.
+        assert error.norm() <= 2**-8 * exact.norm(), rows
 
 
 @pytest.mark.parametrize("name", FORMATS)
