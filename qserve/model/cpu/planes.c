@@ -136,12 +136,12 @@ static void split_row(void *shared, long m) {
 int split_in_planes(operand *x, const matrix *w) {
     x->group = group_of(w);
     const long groups = x->rows * (w->in / x->group), size = groups * GROUP;
-    char *memory = scratch(0, size * 3 + groups * (4 * sizeof(float) + 1));
+    char *memory = scratch(0, size * (x->planes + 1) + groups * (4 * sizeof(float) + 1));
     if (!memory) return 1;
     x->high = (int8_t *)memory; /* first: where a group begins, a line of the cache does */
-    x->low = x->high + size;
-    x->rest = x->low + size;
-    x->scales = (float *)(x->rest + size);
+    x->rest = x->high + size;
+    x->low = x->planes == 2 ? x->rest + size : x->rest; /* of one plane it is not touched */
+    x->scales = (float *)(memory + size * (x->planes + 1));
     x->high_sums = (int32_t *)(x->scales + groups);
     x->low_sums = x->high_sums + groups;
     x->rest_sums = x->low_sums + groups;
