@@ -29,7 +29,9 @@ _POLL_S = 0.2
 _GRACE_S = 120.0
 """So long a process that was asked to stop may take for the step at hand and its checkpoint."""
 
-_TRIM_BYTES = 16 << 20
+# glibc 2.36 finds no place for an aligned block between freed ones of its size: layer by layer the heap grows. Blocks
+# of a MiB and more go back to the system instead. (A card's allocator is set in process/__main__.py.)
+_HEAP_ON_CPU = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 Event = dict[str, Any]
 
 
@@ -90,17 +92,7 @@ def environment(run: TrainingRun) -> dict[str, str]:
     """This process's, on a CPU with the heap's settings that the plan counts on where the user has none."""
     if run.device != "cpu":
         return dict(os.environ)
-    return {**_heap(run), **_threads(run), **os.environ, **cpu_environment(run)}
-
-
-def _heap(run: TrainingRun) -> dict[str, str]:
-    """Blocks from this size on go back to the system when they are freed. (A card's allocator: process/__main__.py.)
-
-    glibc 2.36 finds no place for an aligned block between freed ones of its size, so that the heap grows with every
-    layer that is computed again. Where none is, it does not, and fresh pages would cost a tenth of the time.
-    """
-    smallest_bytes = 1 << 20 if run.request.gradient_checkpointing else 8 << 20
-    return {"MALLOC_MMAP_THRESHOLD_": str(smallest_bytes), "MALLOC_TRIM_THRESHOLD_": str(_TRIM_BYTES)}
+    return {**_HEAP_ON_CPU, **_threads(run), **os.environ, **cpu_environment(run)}
 
 
 def _threads(run: TrainingRun) -> dict[str, str]:

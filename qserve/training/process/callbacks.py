@@ -56,6 +56,9 @@ class Measuring(TrainerCallback):  # type: ignore[misc]
         self._gradients_bytes = 0
         self._now = False
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trim()  # what loading left
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step = state.global_step
         self._now = step < _FIRST_STEPS or step % _EVERY_STEPS == 0
@@ -66,10 +69,14 @@ class Measuring(TrainerCallback):  # type: ignore[misc]
         if self._now:
             self._backward_bytes = self._memory.peak_bytes()
             self._gradients_bytes = storage_bytes(parameter.grad for parameter in model.parameters())
-        if not self._memory.on_card:  # glibc keeps freed blocks below the threshold of training/launch.py
-            trim_heap()
+        self._trim()
         if self._now:
             self._memory.reset()
+
+    def _trim(self) -> None:
+        """glibc keeps freed blocks below the threshold of training/launch.py."""
+        if not self._memory.on_card:
+            trim_heap()
 
     def on_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any

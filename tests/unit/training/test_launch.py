@@ -64,7 +64,6 @@ def test_a_run_takes_the_first_cards() -> None:
 def test_the_heap_is_set_on_a_cpu_where_the_user_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     assert environment(run_on("cpu", 1))["MALLOC_MMAP_THRESHOLD_"] == str(2**20)
-    assert environment(run_on("cpu", 1, gradient_checkpointing=False))["MALLOC_MMAP_THRESHOLD_"] == str(2**23)
     assert "MALLOC_MMAP_THRESHOLD_" not in environment(run_on("cuda", 1))
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "5")
     assert environment(run_on("cpu", 1))["MALLOC_MMAP_THRESHOLD_"] == "5"
