@@ -85,6 +85,7 @@ class Endpoints:
             "/v1/qserve/restart": self._administration.restart,
             "/v1/qserve/runs": self.runs,
             "/v1/qserve/runs/{run}": self.run,
+            "/v1/qserve/trainings": self.trainings,
             "/report": self.report_page,
             "/report/{run}": self.report_page,
             "/v1/qserve/tokenizer/{model}": self.tokenizer,
@@ -161,6 +162,9 @@ class Endpoints:
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, await self._runs.document(scope["path_params"]["run"]))
+
+    async def trainings(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_json(send, 200, await self._runs.trainings())
 
     async def tokenizer(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model"]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from qserve.errors import UsageError
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.runs import RunStore, StoredRun, StoreUnusable
-from qserve.runs.document import run_document, runs_document
+from qserve.runs.document import run_document, runs_document, trainings_document
 from qserve.wire.errors import ApiError
 
 __all__ = ["KeptRuns"]
@@ -42,6 +42,12 @@ class KeptRuns:
         if self.store is None:
             return {"object": "list", "data": []}
         return await _asked(runs_document, self.store, _MOST_RUNS)
+
+    async def trainings(self) -> dict[str, Any]:
+        """The newest training runs. Raises ApiError where the store can't be read."""
+        if self.store is None:
+            return {"object": "list", "state_dir": None, "data": []}
+        return await _asked(trainings_document, self.store)
 
     async def document(self, name: str) -> dict[str, Any]:
         """One run by its id or the beginning of one. Raises ApiError where there is none."""

@@ -217,7 +217,7 @@ def _errors(route: Route, with_keys: bool) -> dict[str, Any]:
         meanings |= BATCH_ERRORS
     elif "{model}" in route.path:
         meanings["404"] = _ERRORS_OF_RELAYED["404"]
-    elif "/v1/qserve/runs" in route.path or route.path.startswith("/report"):
+    elif route.path.startswith(("/v1/qserve/runs", "/v1/qserve/trainings", "/report")):
         meanings["503"] = "the store can't be read"
         if "{run}" in route.path or route.path == "/report":
             meanings["404"] = "no run's id begins so, or none is kept"

@@ -7,7 +7,7 @@ from typing import Any
 from qserve.runs.records import StoredRun
 from qserve.runs.store import RunStore
 
-__all__ = ["run_document", "runs_document"]
+__all__ = ["run_document", "runs_document", "trainings_document"]
 
 _MOST_EVENTS = 1000
 
@@ -15,6 +15,12 @@ _MOST_EVENTS = 1000
 def runs_document(store: RunStore, limit: int | None = None) -> dict[str, Any]:
     """`{"object": "list", "data": […]}`, newest first. Plans are left out; the run's own document has them."""
     return {"object": "list", "data": [_brief(run) for run in store.runs(limit)]}
+
+
+def trainings_document(store: RunStore) -> dict[str, Any]:
+    """The same shape for training runs; `state_dir` is the --state-dir by which another comes into this list."""
+    data = [one.to_json() for one in store.training_list()]
+    return {"object": "list", "state_dir": str(store.path.parent.parent), "data": data}
 
 
 def run_document(store: RunStore, run: StoredRun) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 __all__ = [
     "Histogram", "MemorySample", "Percentiles", "RequestGroup", "RequestSummary", "RunState", "SeriesPoint",
-    "StoredDocument", "StoredEvent", "StoredRequest", "StoredRun", "StoredWorker", "Traffic", "WorkerTraffic",
+    "StoredDocument", "StoredEvent", "StoredRequest", "StoredRun", "StoredTraining", "StoredWorker", "Traffic",
+    "WorkerTraffic",
 ]  # fmt: skip
 
 RunState = Literal["running", "ended", "died"]
@@ -89,6 +90,21 @@ class StoredRun(_Json):
     def duration_s(self) -> float:
         """From its start to its end, or to when it was last seen."""
         return max(0.0, (self.ended_unix_s or self.last_seen_unix_s) - self.started_unix_s)
+
+
+@dataclass(frozen=True)
+class StoredTraining(_Json):
+    """One `qserve train` of the list: `name` is its method and model, `updated_unix_s` changes with what is kept of it.
+
+    The whole of it is among the run's own `trainings`.
+    """
+
+    id: str
+    name: str
+    state: RunState
+    exit_status: int | None
+    started_unix_s: float
+    updated_unix_s: float
 
 
 @dataclass(frozen=True)

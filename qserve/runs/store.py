@@ -22,6 +22,7 @@ from qserve.runs.records import (
     StoredEvent,
     StoredRequest,
     StoredRun,
+    StoredTraining,
     StoredWorker,
     Traffic,
 )
@@ -29,6 +30,7 @@ from qserve.runs.request_queries import RequestFilter, requests_of
 from qserve.runs.residuals import residuals_in
 from qserve.runs.retention import forget
 from qserve.runs.traffic import traffic_of
+from qserve.runs.trainings import REPLACE_TRAINING, listed
 
 __all__ = ["RunStore"]
 
@@ -133,11 +135,20 @@ class RunStore:
         """What training runs came to, likewise."""
         return self._results("train", run)
 
-    def add_training(
-        self, document: Mapping[str, Any], *, name: str = "", run: StoredRun | str | None = None
-    ) -> StoredDocument:
-        """Keep what a training run came to."""
-        return self._add("train", document, name, run)
+    def training_list(self) -> tuple[StoredTraining, ...]:
+        """The newest training runs, without what they came to: cheap enough to be asked for every two seconds."""
+        with self.connection() as connection:
+            rows: list[Any] = listed(connection)
+        return tuple(
+            StoredTraining(name, told or "", _state(ended, seen, host, pid, start), exit_status, began, at or began)
+            for name, began, seen, ended, exit_status, host, pid, start, told, at in rows
+        )
+
+    def keep_training(self, document: Mapping[str, Any], *, name: str, run: StoredRun | str) -> None:
+        """Keep what a training run came to, in place of what was kept of it while it went on."""
+        text = json.dumps(document, ensure_ascii=False)
+        with self.connection() as connection:
+            connection.execute(REPLACE_TRAINING, [1, _id(run), time.time(), name, text])
 
     def add_eval(
         self, document: Mapping[str, Any], *, name: str = "", run: StoredRun | str | None = None
@@ -174,7 +185,7 @@ class RunStore:
 
     def _add(
         self,
-        kind: Literal["eval", "bench", "comparison", "train"],
+        kind: Literal["eval", "bench", "comparison"],
         document: Mapping[str, Any],
         name: str,
         run: StoredRun | str | None,

@@ -24,6 +24,7 @@ from qserve.planner.learned import Residual
 from qserve.runs.database import FILE_NAME, StoreUnusable, connect, unusable
 from qserve.runs.process import here, start_of
 from qserve.runs.retention import Retention, trim
+from qserve.runs.trainings import REPLACE_TRAINING
 
 __all__ = ["NewRun", "RequestLabel", "RequestRow", "RunWriter"]
 
@@ -151,6 +152,10 @@ class RunWriter:
     def event(self, worker: str, event: str, details: Mapping[str, Any]) -> None:
         """Keep something that happened."""
         self._facts.append((_INSERT_EVENT, (time.time(), worker, event, _text(details))))
+
+    def training(self, name: str, document: Mapping[str, Any]) -> None:
+        """Keep how far a training run is, in place of what was kept of it before."""
+        self._facts.append((REPLACE_TRAINING, (self.run.id, time.time(), name, _text(document))))
 
     def learn(self, worker: str, residuals: Iterable[Residual]) -> None:
         """Keep what the next plan may learn; a term that was measured before is replaced."""

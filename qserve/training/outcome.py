@@ -11,14 +11,14 @@ from typing import Any
 from qserve.engine.process import death_of
 from qserve.planner.training import TrainingJob, cheaper
 
-__all__ = ["Outcome", "outcome_of", "read_events"]
+__all__ = ["Outcome", "outcome_of", "read_events", "so_far"]
 
 _KILLED = -9
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`state`: ended, stopped (on request, to be resumed) or failed; `reason` of a failure, with what to do.
+    """`state`: running, ended, stopped (on request, to be resumed) or failed; `reason` of a failure, with what to do.
 
     `events` are those of this start; `measured` is the highest of each figure that was measured.
     """
@@ -43,6 +43,11 @@ class Outcome:
 
     def last(self, event: str) -> Mapping[str, Any] | None:
         return next((one for one in reversed(self.events) if one["event"] == event), None)
+
+
+def so_far(events: Sequence[Mapping[str, Any]]) -> Outcome:
+    """Of a run that goes on."""
+    return Outcome("running", events, None, _measured(events))
 
 
 def outcome_of(events: Sequence[Mapping[str, Any]], status: int, log: Path, job: TrainingJob) -> Outcome:
@@ -88,7 +93,9 @@ def _measured(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
                 if name.endswith("_bytes") and isinstance(value, int | float):
                     most[name] = max(value, most.get(name, 0))
     loaded = next((one for one in reversed(events) if one["event"] == "loaded"), None)
-    return most | ({"load_bytes": loaded["peak_bytes"]} if loaded else {})
+    if loaded is None:
+        return most
+    return most | {"load_bytes": loaded["peak_bytes"], "reference_bytes": loaded.get("reference_bytes", 0)}
 
 
 def _end_of(log: Path) -> str:

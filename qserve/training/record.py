@@ -1,4 +1,4 @@
-"""A training run in the run store: a run of its own while it goes, and at its end what was planned and measured."""
+"""A training run in the run store: a run of its own, with what was planned and measured so far, and at its end."""
 
 from __future__ import annotations
 
@@ -19,18 +19,33 @@ from qserve.runs import RunStore, StoreUnusable
 from qserve.runs.retention import Retention
 from qserve.runs.writer import NewRun, RunWriter
 from qserve.training.job import TrainingRun
-from qserve.training.outcome import Outcome
+from qserve.training.outcome import Outcome, so_far
 from qserve.training.quality import quality_in
 from qserve.version import __version__
 
 __all__ = ["TrainingRecord", "document_of"]
 
 _MOST_POINTS = 400
+# How often a run that goes on is kept: by how long it has gone on, and for at most a hundredth of the time.
+_LEAST_S, _MOST_S, _OF_ITS_AGE, _TIMES_ITS_COST = 2.0, 15.0, 0.01, 100
 _PACKAGES = ("torch", "transformers", "trl", "accelerate", "peft", "datasets", "deepspeed", "bitsandbytes")
 
 
+_KEPT = (
+    "unix_s", "step", "loss", "learning_rate", "grad_norm", "accuracy", "margin", "step_s", "num_tokens", "reward",
+    "reward_std", "kl", "mae",
+)  # fmt: skip
+# TRL's trainers call the same by several names.
+_NAMES = {
+    "rewards/accuracies": "accuracy", "rewards/margins": "margin", "mean_token_accuracy": "accuracy",
+}  # fmt: skip
+
+
 class TrainingRecord:
-    """Begun before the process is started; `close` keeps the result. A store that can't be written costs the record."""
+    """Begun before the process is started; `progress` keeps what is known so far, `close` the result.
+
+    A store that can't be written costs the record.
+    """
 
     def __init__(self, run: TrainingRun, state_folder: Path, command: Sequence[str], hardware: Hardware) -> None:
         self._run, self._state = run, state_folder
@@ -41,21 +56,32 @@ class TrainingRecord:
         new = NewRun(name, tuple(command), _versions(), about, run.folder, "train")
         state_folder.mkdir(parents=True, exist_ok=True)
         self._writer = RunWriter(state_folder, new, Retention())
+        self._began_s, self._next_s = time.monotonic(), 0.0
         self.id = name
+        self.progress(())
+
+    def progress(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """For whoever follows the run; `events` are all since this start. Now and then: most calls return at once."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._writer.training(_name(self._run), document_of(self._run, so_far(events), None))
+        every_s = min(_MOST_S, max(_LEAST_S, _OF_ITS_AGE * (now_s - self._began_s)))
+        self._next_s = now_s + max(every_s, _TIMES_ITS_COST * (time.monotonic() - now_s))
 
     def close(self, outcome: Outcome, check: Mapping[str, Any] | None, exit_status: int) -> str | None:
         """The run's id where its result was kept; else None."""
         self._writer.close(exit_status)
         try:
             store = RunStore.open(self._state)
-            store.add_training(document_of(self._run, outcome, check), name=_name(self._run), run=self.id)
+            store.keep_training(document_of(self._run, outcome, check), name=_name(self._run), run=self.id)
         except StoreUnusable:
             return None
         return self.id
 
 
 def _name(run: TrainingRun) -> str:
-    return f"{run.method} {Path(run.model).name}"
+    return f"{run.method} {Path(run.plan['model']['id']).name}"
 
 
 def document_of(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -70,10 +96,11 @@ def document_of(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | N
         "state": outcome.state,
         "reason": outcome.reason,
         "job": run.to_json(),
+        **_steps(outcome),
         "planned": _planned(run),
         "measured": dict(outcome.measured),
         "memory_source": next((one["source"] for one in outcome.events if one["event"] == "memory"), ""),
-        "curve": _thinned([_point(one) for one in logged]),
+        "curve": [_point(one) for one in _thinned(logged)],
         "evaluations": [_evaluation(one) for one in outcome.evaluations][-_MOST_POINTS:],
         "tokens_per_s": trained.tokens / trained.seconds if trained else None,
         "step_s": _median([one["step_s"] for one in logged[1:] if one.get("step_s")]),
@@ -83,41 +110,45 @@ def document_of(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | N
             {"step": one["step"], "samples": one["samples"]} for one in outcome.events if one["event"] == "rollouts"
         ],
         "held_out": dict(outcome.last("held out") or {}),
-        "quality": quality_in(run.folder / "held_out.jsonl") if run.trainer == "reward" else None,
+        "quality": quality_in(run.folder / "held_out.jsonl", run.data.labels) if run.trainer == "reward" else None,
         "check": dict(check) if check else None,
         "configuration": _text(run.folder / "train.yaml"),
+        "accelerate": _text(run.folder / "accelerate.yaml"),
     }
 
 
+def _steps(outcome: Outcome) -> dict[str, Any]:
+    """The last optimizer step, and of how many; None before the first."""
+    logged, begun = outcome.last("logged"), outcome.last("train")
+    return {"step": logged and logged["step"], "num_steps": begun and begun["to_step"]}
+
+
 def _planned(run: TrainingRun) -> dict[str, Any]:
-    """Bytes of the first card by term, and by phase without what other processes held."""
+    """Bytes of the first card by term, and by phase without what other processes held; its name, size and the phase
+    whose `peak_terms` they are.
+    """
     card = run.plan["devices"][0]
     terms = {term["name"]: term["num_bytes"] for term in (*card["terms"], *card["other_terms"])}
     others = terms.pop("others", 0)
-    return {"terms": terms, "phases": {name: size - others for name, size in card["phases"].items()}}
+    return {
+        "terms": terms,
+        "phases": {name: size - others for name, size in card["phases"].items()},
+        "peak_terms": {term["name"]: term["num_bytes"] for term in card["terms"]},
+        **{name: card[name] for name in ("name", "phase", "total_bytes")},
+    }
 
 
 def _point(event: Mapping[str, Any]) -> dict[str, Any]:
-    kept = (
-        "unix_s",
-        "step",
-        "loss",
-        "learning_rate",
-        "grad_norm",
-        "accuracy",
-        "margin",
-        "step_s",
-        "num_tokens",
-        "reward",
-    )
-    return {name: event[name] for name in kept if isinstance(event.get(name), int | float)}
+    named = {_NAMES.get(name, name): value for name, value in event.items()}
+    return {name: named[name] for name in _KEPT if isinstance(named.get(name), int | float)}
 
 
 def _evaluation(event: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix("eval_"): value for name, value in event.items() if isinstance(value, int | float)}
+    found = {name.removeprefix("eval_"): value for name, value in event.items() if isinstance(value, int | float)}
+    return {_NAMES.get(name, name): value for name, value in found.items()}
 
 
-def _thinned(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _thinned(points: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Evenly, first and last kept."""
     if len(points) <= _MOST_POINTS:
         return points

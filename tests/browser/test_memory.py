@@ -43,7 +43,7 @@ def test_planned_and_measured_stand_beside_each_other(page: Page, stack) -> None
     assert row.nth(4).inner_text() == chat["memory"]["sources"]["kv_cache_bytes"]
 
 
-def test_latencies_are_drawn_with_their_percentiles(page: Page) -> None:
+def test_latencies_are_drawn_with_their_percentiles_and_live_figures_follow(page: Page) -> None:
     first = page.locator("#qs-latency .qs-histogram").first
     expect(first.locator("figcaption")).to_have_text("Time to first token · demo")
     expect(first.locator("rect").first).to_be_attached()
@@ -51,9 +51,6 @@ def test_latencies_are_drawn_with_their_percentiles(page: Page) -> None:
     row = measured.locator("tbody tr").filter(has_text="Time to first token").locator("td")
     assert int(row.nth(1).inner_text().replace(",", "")) >= 1
     assert all(re.fullmatch(r"([<>] )?[\d.]+ m?s", row.nth(column).inner_text()) for column in range(2, 6))
-
-
-def test_the_live_figures_follow(page: Page) -> None:
     expect(page.locator("#qs-live")).to_contain_text("KV cache in use (chat)")
     with page.expect_request(lambda request: "queue/join" in request.url):
         pass  # nobody clicked: the timer asked
@@ -62,12 +59,9 @@ def test_the_live_figures_follow(page: Page) -> None:
     expect(page.locator("#qs-plan-button")).to_be_visible()
 
 
-def test_the_report_is_a_click_away(page: Page) -> None:
+def test_runs_are_listed_and_the_report_is_a_click_away(page: Page, stack) -> None:
+    page.locator("#qs-runs-part > button").click()
+    expect(page.locator("#qs-runs tbody tr").first).to_contain_text(stack.run_folder.name)
     with page.context.expect_page() as opened:
         page.locator("#qs-report").click()
     expect(opened.value.get_by_role("heading", level=1)).to_have_text("demo and demo-reward")
-
-
-def test_runs_are_listed(page: Page, stack) -> None:
-    page.locator("#qs-runs-part > button").click()
-    expect(page.locator("#qs-runs tbody tr").first).to_contain_text(stack.run_folder.name)

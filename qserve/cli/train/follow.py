@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,8 +21,11 @@ __all__ = ["follow", "say_end"]
 Event = dict[str, Any]
 
 
-def follow(launched: Launched) -> tuple[list[Event], int]:
-    """(all events, exit status). On a terminal a bar; elsewhere a line for each evaluation and save."""
+def follow(launched: Launched, keep: Callable[[list[Event]], None]) -> tuple[list[Event], int]:
+    """(all events, exit status). On a terminal a bar; elsewhere a line for each evaluation and save.
+
+    `keep` is told all events so far, after each.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     events: list[Event] = []
@@ -32,6 +35,7 @@ def follow(launched: Launched) -> tuple[list[Event], int]:
 
         def tell(event: Event) -> None:
             events.append(event)
+            keep(events)
             if event["event"] == "train":
                 bar.update(task, description="training", total=event["to_step"], completed=event["from_step"])
             elif event["event"] == "logged" and event.get("loss") is not None:
@@ -81,7 +85,9 @@ def _told(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -
     if losses:
         lines.append(f"loss {losses[0][1]:.4f} at step {losses[0][0]}, {losses[-1][1]:.4f} at step {losses[-1][0]}")
     held_out = outcome.last("held out")
-    if held_out:
+    if run.data.labels:
+        lines += _told_labels(quality_in(run.folder / "held_out.jsonl", run.data.labels))
+    elif held_out:
         share = held_out["right"] / held_out["pairs"]
         lines.append(f"held-out pairs right: {held_out['right']} of {held_out['pairs']} ({share:.1%})")
         lines += _told_quality(quality_in(run.folder / "held_out.jsonl"))
@@ -90,8 +96,8 @@ def _told(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -
     elif check:
         lines.append(
             f"reward check: the saved checkpoint scores {check['num_texts']} held-out texts within "
-            f"{check['largest_difference']:.1e} of the trainer, {check['num_flipped']} of {check['num_pairs']} pairs "
-            "turned around"
+            f"{check['largest_difference']:.1e} of the trainer"
+            + (f", {check['num_flipped']} of {check['num_pairs']} pairs turned around" if check["num_pairs"] else "")
         )
     measured = outcome.measured
     if "backward_bytes" in measured:
@@ -101,6 +107,15 @@ def _told(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -
     serve = "--reward" if run.trainer == "reward" else "--model"
     lines.append(f"the model is in {run.output}: qserve up {serve} {run.output}")
     return lines
+
+
+def _told_labels(quality: Mapping[str, Any] | None) -> list[str]:
+    """Of each label how far the model's scores are off, beside how far their mean would be."""
+    return [
+        f"held-out {one['name']}: mean squared error {one['mse']:.3g} (of the mean score {one['mean_mse']:.3g})"
+        + (f", rank correlation {one['rank_correlation']:.2f}" if one["rank_correlation"] is not None else "")
+        for one in (quality or {}).get("by_label", ())
+    ]
 
 
 def _told_quality(quality: Mapping[str, Any] | None) -> list[str]:

@@ -31,6 +31,10 @@ _CALIBRATION = (
     Column("between", "how sure"), Column("count", "pairs", "count"), Column("confidence", "confidence", "share"),
     Column("accuracy", "accuracy", "share"),
 )  # fmt: skip
+_BY_LABEL = (
+    Column("name", "label"), Column("count", "texts", "count"), Column("mse", "mean squared error", "number"),
+    Column("mean_mse", "the mean's", "number"), Column("rank_correlation", "rank correlation", "number"),
+)  # fmt: skip
 _MOST_CHARACTERS = 300
 _STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
 
@@ -65,7 +69,7 @@ def _tiles(document: Mapping[str, Any]) -> list[Tile]:
         else []
     )
     held_out = document["held_out"]
-    if held_out:
+    if "pairs" in held_out:
         tiles.append(
             Tile("held-out pairs right", held_out["right"] / held_out["pairs"], "share", f"of {held_out['pairs']:,}")
         )
@@ -93,7 +97,9 @@ def _memory(document: Mapping[str, Any]) -> Table:
     rows = []
     for name, key in _STATES.items():
         terms = [size for term, size in planned["terms"].items() if term.startswith(f"{name} (")]
-        rows.append(_compared(name, sum(terms), measured.get(key)))
+        beside = measured.get("reference_bytes", 0) if name == "weights" else 0
+        held = measured.get(key)
+        rows.append(_compared(name, sum(terms), None if held is None else held + beside))
     for phase, key in (("backward", "backward_bytes"), ("step", "step_bytes")):
         rows.append(_compared(f"peak of the {phase} phase", planned["phases"].get(phase), measured.get(key)))
     rows.append(_compared("before the model", planned["terms"].get("runtime"), measured.get("baseline_bytes")))
@@ -128,6 +134,11 @@ def _quality(quality: Mapping[str, Any] | None) -> list[Block]:
     """Of held-out pairs. Documents of earlier releases have none."""
     if not quality:
         return []
+    if "by_label" in quality:
+        rows = tuple(tuple(one[column.key] for column in _BY_LABEL) for one in quality["by_label"])
+        return [
+            Table("labels", "Scores by label", _BY_LABEL, rows, "of held-out texts; the mean's: of one score for all")
+        ]
     rows = tuple(
         (f"{one['shortest']:,} to {one['longest']:,}", one["count"], one["accuracy"], one["low"], one["high"])
         for one in quality["by_length"]
@@ -188,7 +199,7 @@ def _checked(document: Mapping[str, Any]) -> list[Block]:
     return [
         Text(
             f"The saved checkpoint, scored as the reward host scores it, is within {check['largest_difference']:.1e} "
-            f"of the trainer's own rewards of {check['num_texts']} held-out texts (spread {check['spread']:.3g}); "
-            f"{check['num_flipped']} of {check['num_pairs']} pairs turn around."
+            f"of the trainer's own rewards of {check['num_texts']} held-out texts (spread {check['spread']:.3g})"
+            + (f"; {check['num_flipped']} of {check['num_pairs']} pairs turn around." if check["num_pairs"] else ".")
         )
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -14,6 +15,7 @@ from qserve.ui.pages.memory import MemoryPage
 from qserve.ui.pages.plan import PlanPage
 from qserve.ui.pages.score import ScorePage
 from qserve.ui.pages.shared import PRIVATE, Shared
+from qserve.ui.pages.train import TrainPage
 from qserve.ui.settings import UISettings
 from qserve.ui.strings import LANGUAGES, marked, say
 
@@ -61,11 +63,15 @@ def build_blocks(settings: UISettings) -> Any:
                 score = ScorePage(shared)
             with gr.Tab(marked("tab.memory"), id="memory", visible=False) as memory_tab:
                 memory = MemoryPage(shared, memory_tab)
+            with gr.Tab(marked("tab.train"), id="train", visible=False) as train_tab:
+                train = TrainPage(shared, train_tab)
             with gr.Tab(marked("tab.plan"), id="plan") as plan_tab:
                 PlanPage(shared)
-        for other in (chat_tab, score_tab, plan_tab):
-            other.select(lambda: gr.Timer(active=False), None, memory.timer, **PRIVATE)
-        outputs = [status, language, score_tab, memory_tab, *chat.outputs, *score.outputs]
+        following = {memory_tab: memory.timer, train_tab: train.timer}
+        for tab in (chat_tab, score_tab, memory_tab, train_tab, plan_tab):
+            others = [timer for own, timer in following.items() if own is not tab]
+            tab.select(partial(_stopped, len(others)), None, others, **PRIVATE)
+        outputs = [status, language, score_tab, memory_tab, train_tab, *chat.outputs, *score.outputs]
 
         async def opened(wanted: str) -> dict[Any, Any]:
             served = await served_models(api)
@@ -74,6 +80,7 @@ def build_blocks(settings: UISettings) -> Any:
                 language: wanted,
                 score_tab: gr.update(visible=bool(served.reward)),
                 memory_tab: gr.update(visible=served.is_qserve),
+                train_tab: gr.update(visible=served.is_qserve),
                 **chat.show(served),
                 **score.show(served),
             }
@@ -86,6 +93,12 @@ def build_blocks(settings: UISettings) -> Any:
     # One listener answers many readers at once; Gradio's own default is one at a time.
     blocks.queue(default_concurrency_limit=None, max_size=_MOST_WAITING, api_open=False)
     return blocks
+
+
+def _stopped(count: int) -> Any:
+    """So many timers that ask no more."""
+    timers = [gr.Timer(active=False) for _ in range(count)]
+    return timers if count > 1 else timers[0]
 
 
 def _status(served: ServedModels, language: str) -> str:

@@ -32,6 +32,8 @@ async def test_no_such_run_no_store_and_a_store_that_can_not_be_read_are_errors_
             await one.document("1999")
         assert (refused.value.status, refused.value.code) == (404, "run_not_found")
     assert await KeptRuns().documents() == {"object": "list", "data": []}
+    assert await KeptRuns().trainings() == {"object": "list", "state_dir": None, "data": []}
+    assert await kept.trainings() == {"object": "list", "state_dir": str(tmp_path.parent), "data": []}
     (tmp_path / FILE_NAME).unlink()
     (tmp_path / FILE_NAME).mkdir()
     with pytest.raises(ApiError) as refused:

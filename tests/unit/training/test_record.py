@@ -13,10 +13,11 @@ from qserve.hub import resolve
 from qserve.planner.training import TrainingJob, TrainingRequest
 from qserve.report import read_report, to_html, to_json, to_markdown
 from qserve.runs import RunStore
+from qserve.training import record as record_module
 from qserve.training.job import DataSource, TrainingRun
 from qserve.training.learned import learned_runtime
-from qserve.training.outcome import Outcome, outcome_of
-from qserve.training.record import TrainingRecord
+from qserve.training.outcome import Outcome, outcome_of, so_far
+from qserve.training.record import TrainingRecord, document_of
 from qserve.units import GIB, MIB
 
 HARDWARE = Hardware((), 8 * GIB, 6 * GIB, 2)
@@ -69,6 +70,40 @@ def kept(run: TrainingRun, outcome: Outcome, state: Path) -> RunStore:
 def store(run: TrainingRun, tmp_path: Path) -> RunStore:
     job = TrainingJob("demo", resolve("demo").spec, "none", (HARDWARE.cpu_device,), run.request)
     return kept(run, outcome_of(events(run), 0, tmp_path / "log", job), tmp_path / "state")
+
+
+def test_a_run_that_goes_on_is_kept_now_and_then(run: TrainingRun, tmp_path: Path, monkeypatch) -> None:
+    """Whoever follows it asks the list, which says when there is something new; the end takes the place of all that."""
+    record = TrainingRecord(run, tmp_path / "state", ("qserve", "train"), HARDWARE)
+    documents: list[dict] = []
+    monkeypatch.setattr(record._writer, "training", lambda name, document: documents.append(document))
+    monkeypatch.setattr(record_module, "_TIMES_ITS_COST", 0)
+    begun = {"event": "train", "unix_s": 999.0, "from_step": 0, "to_step": 1000}
+    told = [begun, *events(run)[:9]]
+    record.progress(told)
+    assert not documents, "it was kept when it began, less than two seconds ago"
+    record._next_s = 0.0
+    record.progress(told)
+    record.progress(told)
+    assert [(one["step"], one["num_steps"], one["state"]) for one in documents] == [(7, 1000, "running")]
+    monkeypatch.undo()
+    record._writer.training("reward demo", documents[0])
+    job = TrainingJob("demo", resolve("demo").spec, "none", (HARDWARE.cpu_device,), run.request)
+    assert record.close(outcome_of(events(run), 0, tmp_path / "log", job), CHECK, 0) == record.id
+    store = RunStore.open(tmp_path / "state")
+    (training,) = store.trainings()
+    assert training.document["state"] == "ended" and training.document["held_out"]["right"] == 36
+    (listed,) = store.training_list()
+    assert (listed.id, listed.name, listed.state, listed.exit_status) == (record.id, "reward demo", "ended", 0)
+    assert listed.updated_unix_s == pytest.approx(training.unix_s)
+
+
+def test_names_of_other_trainers_are_the_same_figures(run: TrainingRun) -> None:
+    logged = {"event": "logged", "step": 1, "loss": 0.5, "rewards/accuracies": 0.75, "rewards/margins": 0.1}
+    told = {"event": "evaluated", "step": 1, "eval_loss": 0.4, "eval_rewards/accuracies": 0.5}
+    document = document_of(run, so_far([logged, told]), None)
+    assert document["curve"] == [{"step": 1, "loss": 0.5, "accuracy": 0.75, "margin": 0.1}]
+    assert document["evaluations"][0]["accuracy"] == 0.5
 
 
 def test_a_long_run_is_kept_short(store: RunStore) -> None:

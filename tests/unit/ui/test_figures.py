@@ -81,7 +81,8 @@ def test_the_scale_ends_at_a_round_count(count: int, top: str) -> None:
 def test_terms_have_the_colours_of_the_report() -> None:
     report = files("qserve.report").joinpath("page.css").read_text()
     style = files("qserve.ui").joinpath("static/style.css").read_text()
-    for term, number in (("weights", 1), ("kv-cache", 2), ("activations", 3), ("cuda-graphs", 4), ("runtime", 5)):
+    terms = ("weights", "kv-cache", "activations", "cuda-graphs", "runtime", "optimizer", "gradients", "gathered")
+    for number, term in enumerate(terms, 1):
         assert re.findall(rf"--qs-{term}: (#\w+)", style) == re.findall(rf"--c{number}: (#\w+)", report), term
 
 

@@ -1,0 +1,115 @@
+"""Lines over steps as inline SVG: the drawing is stretched to the page's width, text and strokes keep their size."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Series", "line_chart", "scale_of"]
+
+_NUM_INTERVALS = 3
+_MOST_TOLD = 60
+"""Values that a pointer can ask for."""
+Say = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: `kind` names its colour in the stylesheet, `points` are (x, y) with x rising."""
+
+    kind: str
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+def line_chart(title: str, x_name: str, series: Sequence[Series], say_value: Say) -> str:
+    """All series on one scale, axes with their names, values where a pointer rests; "" where there is no point."""
+    drawn = [one for one in series if one.points]
+    if not drawn:
+        return ""
+    marks = scale_of([y for one in drawn for _, y in one.points])
+    low, high = min(one.points[0][0] for one in drawn), max(one.points[-1][0] for one in drawn)
+    place = _Place(low, high, marks[0], marks[-1])
+    told = "; ".join(_told(one, x_name, say_value) for one in drawn)
+    grid = "".join(
+        f'<line x1="0" x2="100" y1="{place.y(y):.2f}" y2="{place.y(y):.2f}" class="qs-grid-line"/>' for y in marks
+    )
+    lines = "".join(_line(one, place) for one in drawn)
+    return (
+        f'<figure class="qs-histogram qs-chart"><figcaption>{html.escape(title)}</figcaption><div class="qs-plot">'
+        f'<div class="qs-counts" aria-hidden="true">{"".join(_mark(y, say_value) for y in reversed(marks))}</div>'
+        f'<svg width="100%" height="150" viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
+        f'aria-label="{html.escape(f"{title} by {x_name}: {told}")}">'
+        f"{grid}{lines}{_pointed(drawn, place, x_name, say_value)}</svg>"
+        f'<div class="qs-ticks"><span class="qs-first" style="left:0">{low:,.0f}</span>'
+        f'<span class="qs-axis-name" style="left:50%">{html.escape(x_name)}</span>'
+        f'<span class="qs-last" style="left:100%">{high:,.0f}</span></div></div>{_legend(drawn)}</figure>'
+    )
+
+
+def scale_of(values: Sequence[float]) -> list[float]:
+    """Four marks at round distances, between whose ends all values lie."""
+    low, high = min(values), max(values)
+    span = (high - low) or abs(high) or 1.0
+    power: float = 10.0 ** math.floor(math.log10(span / _NUM_INTERVALS))
+    for step in (power * factor for factor in (1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10, 15, 20)):
+        first = math.floor(low / step + 1e-9) * step
+        if first + _NUM_INTERVALS * step >= high - 1e-9 * step:
+            break
+    return [first + index * step for index in range(_NUM_INTERVALS + 1)]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a value is drawn, in hundredths of the width and the height."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    def x(self, value: float) -> float:
+        return 100 * (value - self.left) / ((self.right - self.left) or 1.0)
+
+    def y(self, value: float) -> float:
+        return 100 * (self.top - value) / (self.top - self.bottom)
+
+
+def _line(one: Series, place: _Place) -> str:
+    """A single point is drawn as a short stroke: a line of no length would not be seen."""
+    points = [(place.x(x), place.y(y)) for x, y in one.points]
+    if len(points) == 1:
+        points = [(points[0][0] - 1, points[0][1]), (points[0][0] + 1, points[0][1])]
+    path = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
+    return f'<polyline points="{path}" class="qs-line qs-stroke-{one.kind}" vector-effect="non-scaling-stroke"/>'
+
+
+def _pointed(series: Sequence[Series], place: _Place, x_name: str, say_value: Say) -> str:
+    """Columns over the drawing, each of which says the values there."""
+    points = max((one.points for one in series), key=len)
+    every = math.ceil(len(points) / _MOST_TOLD)
+    chosen = points[::every]
+    width = 100 / len(chosen)
+    return "".join(
+        f'<rect x="{min(100 - width, max(0.0, place.x(x) - width / 2)):.2f}" width="{width:.2f}" height="100" '
+        f'fill="transparent"><title>{html.escape(f"{x_name} {x:,.0f}: {say_value(y)}")}</title></rect>'
+        for x, y in chosen
+    )
+
+
+def _mark(value: float, say_value: Say) -> str:
+    return f"<span>{html.escape(say_value(value))}</span>"
+
+
+def _told(one: Series, x_name: str, say_value: Say) -> str:
+    (first_x, first), (last_x, last) = one.points[0], one.points[-1]
+    return f"{one.name} {say_value(first)} at {x_name} {first_x:,.0f}, {say_value(last)} at {x_name} {last_x:,.0f}"
+
+
+def _legend(series: Sequence[Series]) -> str:
+    if len(series) < 2:
+        return ""
+    keys = "".join(f'<li><i class="qs-fill-{one.kind}"></i>{html.escape(one.name)}</li>' for one in series)
+    return f'<ul class="qs-legend">{keys}</ul>'

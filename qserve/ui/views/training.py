@@ -1,0 +1,278 @@
+"""A training run as pictures and tables: how far it is, its curves, what fills the card, rollouts, how to run it again.
+
+Pure: of the run's document, as GET /v1/qserve/runs/{run} answers it, HTML. What a model wrote is text here, never HTML.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qserve.ui.strings import say
+from qserve.ui.views.charts import Bar, Part, stacked_bars, table, tiles
+from qserve.ui.views.lines import Series, line_chart
+from qserve.units import format_bytes
+
+__all__ = [
+    "configuration_view",
+    "curves_view",
+    "first_run_view",
+    "head_view",
+    "held_view",
+    "rollouts_view",
+    "told_state",
+]
+
+_MOST_CHARACTERS = 600
+_OF_STEPS = 6
+_LEAST_PLAIN = 1e-3
+# Where less of the card is used, a bar over all of it would show nothing.
+_LEAST_SHARE = 0.25
+# By the first word of a term of the plan; what is not here counts as the runtime.
+_PARTS = {
+    "weights": "weights", "gathered": "gathered", "buckets": "gathered", "gradients": "gradients",
+    "optimizer": "optimizer", "activations": "activations", "recomputed": "activations", "layer": "activations",
+    "logits": "activations", "embedding": "activations", "fragmentation": "activations", "vllm": "kv_cache",
+    "others": "used_by_others",
+}  # fmt: skip
+_ORDER = ("weights", "gradients", "optimizer", "gathered", "activations", "kv_cache", "runtime", "used_by_others")
+_SAID = {
+    "running": "train.running", "ended": "train.ended", "stopped": "train.stopped", "failed": "train.failed",
+    "died": "train.died",
+}  # fmt: skip
+_STATES = {"weights": "weights_bytes", "gradients": "gradients_bytes", "optimizer": "optimizer_bytes"}
+
+
+def head_view(document: Mapping[str, Any], state: str, language: str) -> str:
+    """How far, how good and how fast; why it failed, where it did."""
+    curve = document["curve"]
+    last = curve[-1] if curve else {}
+    figures = [(say(language, "train.state"), told_state(state, language))]
+    if document.get("step") is not None:
+        figures.append((say(language, "train.step"), f"{document['step']:,} / {document['num_steps'] or 0:,}"))
+    named = (("loss", _number), ("reward", _number), ("accuracy", _percent), ("learning_rate", _number))
+    figures += [(say(language, f"train.{name}"), show(last[name])) for name, show in named if name in last]
+    if document["held_out"].get("pairs"):
+        share = document["held_out"]["right"] / document["held_out"]["pairs"]
+        figures.append((say(language, "train.held_out"), _percent(share)))
+    if document["tokens_per_s"]:
+        figures.append((say(language, "train.tokens_per_s"), f"{document['tokens_per_s']:,.0f}"))
+    if document["step_s"]:
+        figures.append((say(language, "train.step_s"), _duration(document["step_s"])))
+        left = (document["num_steps"] or 0) - (document["step"] or 0)
+        if state == "running" and left > 0:
+            figures.append((say(language, "train.left"), _duration(left * document["step_s"])))
+    if document["mfu"]:
+        figures.append(("MFU", _percent(document["mfu"])))
+    why = f'<div class="qs-error">{html.escape(str(document["reason"]))}</div>' if document["reason"] else ""
+    return why + tiles(figures)
+
+
+def curves_view(document: Mapping[str, Any], language: str) -> str:
+    """Loss, reward or accuracy, learning rate and tokens a second, each by step."""
+    points, evaluations = document["curve"], document["evaluations"]
+    if not points:
+        return f'<p class="qs-small">{say(language, "train.no_steps")}</p>'
+    step = say(language, "train.step")
+    charts = []
+    for name, show in (("loss", _number), ("reward", _number), ("accuracy", _percent), ("learning_rate", _number)):
+        drawn = [
+            Series("train", say(language, "train.training"), _series(points, name)),
+            Series("eval", say(language, "train.evaluation"), _series(evaluations, name)),
+        ]
+        charts.append(line_chart(say(language, f"train.{name}"), step, drawn, show))
+    rates = Series("train", say(language, "train.training"), _rates(points))
+    charts.append(line_chart(say(language, "train.tokens_per_s"), step, [rates], _number))
+    return f'<div class="qs-grid">{"".join(charts)}</div>'
+
+
+def held_view(document: Mapping[str, Any], language: str) -> str:
+    """The device at its fullest as it was planned above what was measured, and a row a part."""
+    planned, measured = document["planned"], document["measured"]
+    terms = _by_part(planned["peak_terms"])
+    total = planned["total_bytes"]
+    is_small = sum(terms.values()) < _LEAST_SHARE * total
+    if is_small:
+        terms.pop("used_by_others", None)
+    drawn = [_bar(f"{planned['name']} · {say(language, 'memory.planned')}", terms, total, language)]
+    if peak := _peak(measured):
+        drawn.append(_bar(say(language, "memory.measured"), _measured_parts(measured, peak), total, language))
+    bars = [replace(bar, total=None) for bar in drawn] if is_small else drawn
+    phase = say(language, "train.phase", phase=planned["phase"])
+    source = document["memory_source"]
+    told = f'<p class="qs-small">{html.escape(" · ".join(one for one in (phase, source) if one))}</p>'
+    return f"<h3>{say(language, 'train.memory')}</h3>{stacked_bars(bars, _size)}{_rows(document, language)}{told}"
+
+
+def rollouts_view(document: Mapping[str, Any], language: str) -> str:
+    """What the policy wrote at the newest of the steps that were kept, with every reward; "" without rollouts."""
+    told = list(document.get("rollouts") or ())[-_OF_STEPS:]
+    if not told:
+        return ""
+    names = tuple(told[0]["samples"][0]["rewards"])
+    each = names if len(names) > 1 else ()
+    rows = [
+        (
+            f"{step['step']:,}", _shortened(one["prompt"]), _shortened(one["completion"]), _number(one["reward"]),
+            *(_optional(one["rewards"].get(name)) for name in each), _optional(one.get("advantage")),
+        )
+        for step in reversed(told)
+        for one in step["samples"]
+    ]  # fmt: skip
+    head = [say(language, f"train.{key}") for key in ("step", "prompt", "answer", "reward")]
+    head = [*head, *each, say(language, "train.advantage")]
+    drawn = table(head, rows, numbers=(0, *range(3, len(head))))
+    return f'<h3>{say(language, "train.rollouts")}</h3><div class="qs-rollouts">{drawn}</div>'
+
+
+def configuration_view(run: Mapping[str, Any], document: Mapping[str, Any], language: str) -> str:
+    """The command that was typed, and the two files by which it runs without qserve, each to copy."""
+    parts = [f"<h3>{say(language, 'train.again')}</h3>", _command(shlex.join(run["command"]), language)]
+    parts += [
+        f'<details class="qs-file"><summary>{name}</summary><div class="qs-code">'
+        f'<button type="button" class="qs-copy-code">{say(language, "chat.copy")}</button>'
+        f"<pre><code>{html.escape(document[key])}</code></pre></div></details>"
+        for name, key in (("train.yaml", "configuration"), ("accelerate.yaml", "accelerate"))
+        if document.get(key)
+    ]
+    return "".join(parts)
+
+
+def first_run_view(state_dir: str | None, language: str) -> str:
+    """How to start one whose curves come up here."""
+    if state_dir is None:
+        return f'<p class="qs-small">{say(language, "train.not_kept")}</p>'
+    words = ["qserve", "train", "reward", "--model", "demo", "--data", "pairs.jsonl", "--state-dir", state_dir]
+    return f"<p>{say(language, 'train.none')}</p>{_command(shlex.join(words), language)}"
+
+
+def _command(line: str, language: str) -> str:
+    """A line to copy."""
+    told, copy = html.escape(line), say(language, "chat.copy")
+    return (
+        f'<div class="qs-command"><code>{told}</code>'
+        f'<button type="button" class="qs-copy-text" data-text="{told}">{copy}</button></div>'
+    )
+
+
+def told_state(state: str, language: str) -> str:
+    """The word for what a run is doing or how it ended."""
+    return say(language, _SAID[state]) if state in _SAID else state
+
+
+def _series(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float, float], ...]:
+    """The last value of each step: a run ends with an evaluation of what it saves."""
+    found = {float(one["step"]): float(one[name]) for one in points if one.get(name) is not None}
+    return tuple(found.items())
+
+
+def _rates(points: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, float], ...]:
+    """Tokens a second between one kept step and the next; the first step, which compiles and allocates, has none."""
+    known = [one for one in points if one.get("num_tokens") and one.get("step_s")]
+    pairs = [(before, one) for before, one in itertools.pairwise(known) if one["step"] > before["step"]]
+    tokens = [one["num_tokens"] - before["num_tokens"] for before, one in pairs]
+    seconds = [one["step_s"] * (one["step"] - before["step"]) for before, one in pairs]
+    return tuple((float(one["step"]), num / s) for (_, one), num, s in zip(pairs, tokens, seconds, strict=True))
+
+
+def _by_part(terms: Mapping[str, int]) -> dict[str, int]:
+    parts: dict[str, int] = {}
+    for name, num_bytes in terms.items():
+        part = _PARTS.get(name.split()[0], "runtime")
+        parts[part] = parts.get(part, 0) + num_bytes
+    return parts
+
+
+def _peak(measured: Mapping[str, Any]) -> int:
+    return int(max(measured.get("backward_bytes") or 0, measured.get("step_bytes") or 0))
+
+
+def _weights(measured: Mapping[str, Any]) -> int | None:
+    """With those of the reference model, where there is one; None before they were measured."""
+    held = measured.get("weights_bytes")
+    return None if held is None else int(held + measured.get("reference_bytes", 0))
+
+
+def _measured_parts(measured: Mapping[str, Any], peak: int) -> dict[str, int]:
+    """The states by the sizes of their tensors; what of the peak is left is activations and temporaries.
+
+    On a CPU gradients are not all there when activations are at their most: they count as far as there is room.
+    """
+    parts = {"weights": _weights(measured) or 0, "optimizer": measured.get("optimizer_bytes") or 0}
+    parts["runtime"] = measured.get("baseline_bytes") or 0
+    left = max(0, peak - sum(parts.values()))
+    parts["gradients"] = min(measured.get("gradients_bytes") or 0, left)
+    parts["activations"] = left - parts["gradients"]
+    return parts
+
+
+def _bar(label: str, parts: Mapping[str, int], total: int, language: str) -> Bar:
+    drawn = tuple(
+        Part(part.replace("_", "-"), _part_name(part, language), float(parts[part])) for part in _ORDER if part in parts
+    )
+    used = format_bytes(sum(size for part, size in parts.items() if part != "used_by_others"))
+    return Bar(label, drawn, float(total), say(language, "memory.of", used=used, total=format_bytes(total)))
+
+
+def _part_name(part: str, language: str) -> str:
+    own = {"kv_cache": "engine", "gradients": "gradients", "optimizer": "optimizer", "gathered": "gathered"}
+    if part == "activations":
+        return say(language, "train.activations")
+    return say(language, f"train.{own[part]}") if part in own else say(language, f"term.{part}")
+
+
+def _rows(document: Mapping[str, Any], language: str) -> str:
+    planned, measured = document["planned"], document["measured"]
+    rows = [
+        (
+            say(language, f"train.{name}") if name != "weights" else say(language, "term.weights"),
+            sum(size for term, size in planned["terms"].items() if term.startswith(f"{name} (")),
+            _weights(measured) if name == "weights" else measured.get(key),
+        )
+        for name, key in _STATES.items()
+    ]
+    rows += [
+        (say(language, "train.peak", phase=phase), planned["phases"].get(phase) or 0, measured.get(f"{phase}_bytes"))
+        for phase in ("backward", "step")
+    ]
+    rows.append((say(language, "train.before"), planned["terms"].get("runtime") or 0, measured.get("baseline_bytes")))
+    keys = ("term", "planned", "measured", "difference")
+    return table([say(language, f"memory.{key}") for key in keys], [_compared(*row) for row in rows], (1, 2, 3))
+
+
+def _compared(name: str, planned: int, measured: float | None) -> tuple[str, str, str, str]:
+    if measured is None:
+        return (name, _size(planned), "—", "")
+    return (name, _size(planned), _size(measured), f"{100 * (measured / planned - 1):+.1f} %" if planned else "")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} …"
+
+
+def _number(value: float) -> str:
+    if 0 < abs(value) < _LEAST_PLAIN:
+        return f"{value:.2e}".replace("e-0", "e-")
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _optional(value: float | None) -> str:
+    return "—" if value is None else _number(value)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
+def _size(num_bytes: float) -> str:
+    return format_bytes(int(num_bytes))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
