@@ -51,7 +51,7 @@ def _sum(terms: Iterable[Term]) -> int:
 
 def engine_card(run: Run, vllm: VllmBeside, spec: ModelSpec, device: Device) -> CardMemory:
     """Memory of a card that only generates: what vLLM claims, spent or not."""
-    claim = round(vllm.gpu_memory_utilization * device.total_bytes)
+    claim = round(vllm.fraction * device.total_bytes)
     terms = (_claim(vllm, device), term("others", device.used_by_others_bytes, "held by other processes", "driver"))
     return CardMemory(
         device.name, "engine", device.total_bytes, "rollout", {"rollout": claim}, tuple(t for t in terms if t.num_bytes)
@@ -183,6 +183,6 @@ def _beside(run: Run, device: Device, *, asleep: bool) -> tuple[Term, ...]:
 
 
 def _claim(vllm: VllmBeside, device: Device) -> Term:
-    claim = round(vllm.gpu_memory_utilization * device.total_bytes)
+    claim = round(vllm.fraction * device.total_bytes)
     how = f"gpu_memory_utilization {vllm.gpu_memory_utilization} × the card's total, free or not"
     return term("vllm", claim, how, "vLLM: requested memory = total × gpu_memory_utilization")

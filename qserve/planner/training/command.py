@@ -35,7 +35,9 @@ def _vllm_words(request: TrainingRequest) -> list[str]:
     vllm = request.vllm
     if vllm is None:
         return []
-    words = ["--vllm", vllm.mode, "--gpu-memory-utilization", str(vllm.gpu_memory_utilization)]
+    words = ["--vllm", vllm.mode]
+    if vllm.gpu_memory_utilization is not None:
+        words += ["--gpu-memory-utilization", str(vllm.gpu_memory_utilization)]
     if vllm.tensor_parallel_size > 1:
         words += ["--vllm-tensor-parallel-size", str(vllm.tensor_parallel_size)]
     if vllm.mode == "separate" and vllm.num_gpus > 1:

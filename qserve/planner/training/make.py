@@ -13,6 +13,7 @@ from qserve.planner.training.notes import PER_TOKEN, notes_on, traps_of
 from qserve.planner.training.operations import training_operations
 from qserve.planner.training.plan import CardMemory, TrainingPlan
 from qserve.planner.training.request import TrainingRequest
+from qserve.planner.training.rollouts import with_engine_share
 from qserve.units import format_bytes
 
 __all__ = ["plan_training"]
@@ -33,7 +34,9 @@ def plan_training(
     """
     _refuse_packed_weights(spec, request)
     trainers, engines = _divide(devices, request)
-    run = Run(request, cast_of(spec, request, reward), len(trainers))
+    cast = cast_of(spec, request, reward)
+    request, share_told = with_engine_share(request, cast, trainers)
+    run = Run(request, cast, len(trainers))
     by_kind = {device: trainer_card(run, device) for device in set(trainers)}
     cards = [by_kind[device] for device in trainers]
     if request.vllm is not None:
@@ -56,7 +59,7 @@ def plan_training(
         fits=why_not is None,
         why_not=why_not,
         dominant=max(worst.terms, key=lambda term: term.num_bytes).name,
-        notes=notes_on(run, tuple(cards)),
+        notes=(*((share_told,) if share_told else ()), *notes_on(run, tuple(cards))),
         traps=traps_of(run, worst),
         operations=training_operations(run.models, request),
     )
@@ -102,7 +105,7 @@ def _engine_trouble(spec: ModelSpec, request: TrainingRequest, devices: Sequence
     if vllm is None:
         return None
     need = engine_need_bytes(spec, vllm, request.max_length)
-    claim = min(round(vllm.gpu_memory_utilization * device.total_bytes) for device in devices)
+    claim = min(round(vllm.fraction * device.total_bytes) for device in devices)
     if claim >= need:
         return None
     return (

@@ -70,7 +70,7 @@ def _on_engine(run: Run, cards: tuple[CardMemory, ...]) -> Iterator[str]:
     if vllm is None:
         return
     total = cards[-1].total_bytes
-    claim = round(vllm.gpu_memory_utilization * total)
+    claim = round(vllm.fraction * total)
     if vllm.mode == "colocated":
         yield (
             f"gpu_memory_utilization is a share of the whole card, not of what is free: the engine claims "

@@ -162,9 +162,9 @@ def _sleep(job: TrainingJob) -> TrainingJob | None:
 
 
 def _fraction(job: TrainingJob) -> TrainingJob | None:
-    """The largest lower fraction that fits, in steps of 0.05."""
+    """The largest lower fraction that fits, in steps of 0.05; None where the plan computes it anyway."""
     vllm = job.request.vllm
-    if vllm is None or vllm.mode == "separate":
+    if vllm is None or vllm.mode == "separate" or vllm.gpu_memory_utilization is None:
         return None
     for step in range(int(vllm.gpu_memory_utilization * 20 - 1e-9), 0, -1):
         tried = _with(job, vllm=replace(vllm, gpu_memory_utilization=step / 20))
