@@ -41,8 +41,11 @@ def check_saved(run: TrainingRun) -> dict[str, Any] | None:
 
 
 def pairs_to_score(test: Path, rewards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The pairs of `rewards`, in their order, as `qserve score` reads them."""
+    """The pairs of `rewards`, or its texts, in their order, as `qserve score` reads them."""
     rows = {row["row"]: row for row in map(json.loads, test.read_text().splitlines())}
+    if rewards and "given" in rewards[0]:
+        chosen = [rows[one["row"]] for one in rewards]
+        return [{"prompt": row["prompt"], "response": row["response"][0]["content"]} for row in chosen]
     return [
         {name: rows[one["row"]][name] for name in ("prompt", "chosen", "rejected") if name in rows[one["row"]]}
         for one in rewards
@@ -51,10 +54,19 @@ def pairs_to_score(test: Path, rewards: list[dict[str, Any]]) -> list[dict[str, 
 
 def _compared(scored: Path, rewards: list[dict[str, Any]]) -> dict[str, Any]:
     lines = [json.loads(line) for line in scored.read_text().splitlines()]
+    if "given" in rewards[0]:
+        given = [value for one in rewards for value in one["given"]]
+        hosted = [value for line in lines for value in _values(line)]
+        return asdict(agreement(hosted, given, ())) | {"num_texts": len(lines)}
     true = [value for one in rewards for value in (one["chosen"], one["rejected"])]
     ours = [value for line in lines for value in _both(line)]
     pairs = [(index, index + 1) for index in range(0, len(true), 2)]
     return asdict(agreement(ours, true, pairs))
+
+
+def _values(line: dict[str, Any]) -> list[float]:
+    """Of each label, or of each step."""
+    return line.get("steps") or list((line.get("attributes") or {"": line["reward"]}).values())
 
 
 def _both(line: dict[str, Any]) -> list[float]:

@@ -19,12 +19,16 @@ SaveAs = Literal["sequence-classification", "reward-head"]
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where rows come from: files or hub ids. Without `eval_path` a share of the prompts is held out."""
+    """Where rows come from: files or hub ids. Without `eval_path` a share of the prompts is held out.
+
+    `labels` name the scores that a row of a reward model's data has, in order; empty: rows are pairs.
+    """
 
     path: str
     eval_path: str | None = None
     eval_share: float = 0.05
     max_broken_share: float = 0.01
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ class RewardSource:
 class TrainingRun:
     """One run. `request` is what was planned and fits; `model` a checkpoint's folder; `device` where it runs.
 
-    `center_rewards` is TRL's center_rewards_coefficient. `num_generations` are rollouts a prompt (grpo).
+    `center_rewards` is TRL's center_rewards_coefficient. `label_weights` are what each label counts in the one reward
+    that the host gives (empty: their mean). `num_generations` are rollouts a prompt (grpo).
     """
 
     request: TrainingRequest
@@ -68,6 +73,7 @@ class TrainingRun:
     device: Literal["cpu", "cuda"] = "cpu"
     num_processes: int = 1
     center_rewards: float | None = None
+    label_weights: Mapping[str, float] = field(default_factory=dict)
     label_smoothing: float = 0.0
     save_as: SaveAs = "sequence-classification"
     rewards: tuple[RewardSource, ...] = ()
@@ -119,7 +125,8 @@ class TrainingRun:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {**asdict(self), "output": str(self.output), "plan": dict(self.plan)}
+        plain = {"output": str(self.output), "plan": dict(self.plan), "label_weights": dict(self.label_weights)}
+        return {**asdict(self), **plain}
 
     @classmethod
     def read(cls, file: Path) -> TrainingRun:
@@ -138,7 +145,7 @@ class TrainingRun:
             **{
                 **data,
                 "request": TrainingRequest(**request, vllm=VllmBeside(**vllm) if vllm else None),
-                "data": DataSource(**data["data"]),
+                "data": DataSource(**{**data["data"], "labels": tuple(data["data"].get("labels", ()))}),
                 "schedule": Schedule(**data["schedule"]),
                 "output": Path(data["output"]),
                 "rewards": tuple(RewardSource(**one) for one in data["rewards"]),
@@ -149,8 +156,10 @@ class TrainingRun:
         """Fields in which a run that goes on differs from the one that it goes on from; its length may."""
         ours, theirs = self.to_json(), earlier.to_json()
         may_differ = ("plan", "schedule", "output", "num_workers")
-        for one in (ours, theirs):  # what the next plan learned is none of the run's flags
-            one["request"] = {**one["request"], "runtime_bytes": None}
+        for one in (ours, theirs):  # what the next plan learned or computed is none of the run's flags
+            share = {"gpu_memory_utilization": None, "sleep": False}
+            vllm = one["request"]["vllm"] and {**one["request"]["vllm"], **share}
+            one["request"] = {**one["request"], "runtime_bytes": None, "vllm": vllm}
         changed = [name for name in ours if name not in may_differ and ours[name] != theirs[name]]
         lasting = ("learning_rate", "warmup_steps")
         return changed + [name for name in lasting if ours["schedule"][name] != theirs["schedule"][name]]

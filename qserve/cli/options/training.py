@@ -38,6 +38,8 @@ _OPTIONS = (
     click.option("--gradient-accumulation-steps", type=_POSITIVE, default=1, show_default=True),
     click.option("--gradient-checkpointing/--no-gradient-checkpointing", default=True, show_default=True),
     click.option("--freeze-base", is_flag=True, help="reward: train the head alone."),
+    click.option("--num-labels", type=_POSITIVE, help="reward: so many scores of single texts [one reward, by pairs]."),
+    click.option("--step-labels", is_flag=True, help="reward, with --num-labels 2: each step is good or bad."),
     click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default="adamw", show_default=True),
     click.option(
         "--zero", "zero_stage", type=click.IntRange(0, 3), default=0, show_default=True, help="DeepSpeed ZeRO."
@@ -58,18 +60,22 @@ _OPTIONS = (
     click.option(
         "--beta", type=_WEIGHT, default=0.04, show_default=True, help="KL weight; grpo: 0 needs no reference model."
     ),
-    click.option("--vllm", type=click.Choice(["colocated", "separate"]), help="Where the engine for rollouts lives."),
+    click.option(
+        "--vllm",
+        type=click.Choice(["colocated", "separate", "none"]),
+        help="Where the engine for rollouts lives [train grpo with a card and vLLM: colocated; else none].",
+    ),
     click.option("--vllm-gpus", type=_POSITIVE, default=1, show_default=True, help="Cards of a separate engine."),
     click.option("--vllm-tensor-parallel-size", type=_POSITIVE, default=1, show_default=True),
     click.option(
-        "--vllm-sleep", is_flag=True, help="A colocated engine gives its memory back while the trainer works."
+        "--vllm-sleep",
+        is_flag=True,
+        help="A colocated engine gives its memory back while the trainer works [as it fits, without a fraction].",
     ),
     click.option(
         "--gpu-memory-utilization",
         type=_SHARE,
-        default=0.9,
-        show_default=True,
-        help="The engine's share.",
+        help="The engine's share [computed: for the rollouts of a step, as far as the trainer leaves it].",
     ),
 )
 _PRECISION = click.Choice(list(PRECISIONS))
@@ -95,7 +101,7 @@ def training_request(values: Mapping[str, Any]) -> TrainingRequest:
     known = {field.name: given[field.name] for field in fields(TrainingRequest) if field.name in given}
     mode = known.pop("vllm", None)
     vllm = None
-    if mode is not None:
+    if mode not in (None, "none"):
         vllm = VllmBeside(
             mode,
             values["gpu_memory_utilization"],

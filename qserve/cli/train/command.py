@@ -15,7 +15,7 @@ from qserve.cli.options.training import training_options, training_request
 from qserve.cli.state import state_folder
 from qserve.cli.train.fitting import default_precision, fitting_request, need_trl
 from qserve.cli.train.follow import follow, say_end
-from qserve.cli.train.options import METHODS, TrainFlags, completed, devices_of, run_options, source_at
+from qserve.cli.train.options import METHODS, TrainFlags, completed, devices_of, run_options, source_at, with_engine
 from qserve.cli.up.recording import without_secrets
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
@@ -44,7 +44,7 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
     \b
     qserve train reward --model Qwen/Qwen2.5-3B --data pairs.jsonl --max-length 4096 --output my-reward-model
     qserve train lora --model Qwen/Qwen3-8B --data conversations.jsonl
-    qserve train grpo --model Qwen/Qwen2-7B --lora-rank 16 --data prompts.parquet --reward http://127.0.0.1:8000
+    qserve train grpo --model Qwen/Qwen2-7B --lora-rank 16 --micro-batch 8 --data prompts.parquet --reward ./rewards
     qserve up --reward my-reward-model
     """
     hardware, emit = hardware_of(gpu), values["emit"]
@@ -57,18 +57,22 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
     flags, devices = TrainFlags(values), devices_of(hardware, values["gpus"])
     flags.check(request)
     output = _output(values, method)
+    labels: tuple[str, ...] = ()
     if emit is None:
-        check_source(source_at(values["data"]), method)
+        request = with_engine(request, values["vllm"], hardware)
+        labels = check_source(source_at(values["data"]), method, flags.labels)
+        request = flags.labelled(request, labels)
         if devices[0].kind == "cpu":
             request = replace(request, runtime_bytes=_learned(state_folder(values["state_dir"]), method))
     ram_bytes = hardware.ram_available_bytes if emit is None else None
     job = TrainingJob(model, checkpoint.spec, gpu, devices, request, ram_bytes=ram_bytes)
     job, plan = fitting_request(job, values["auto"], values["data"], checkpoint.messages, elsewhere=emit is not None)
-    made = flags.run(job.request, str(checkpoint.folder or model), output, devices)
+    made = flags.run(plan.request, str(checkpoint.folder or model), output, devices, labels)
     run = replace(made, plan=plan.to_json())
     if emit is not None:
         click.echo(emitted(run, emit))
         return
+    flags.check_rollouts(run)
     if checkpoint.folder is None:
         run = replace(run, model=_downloaded(checkpoint))
     _refuse_used_output(run, values["resume"])
@@ -137,7 +141,7 @@ def _train(run: TrainingRun, job: TrainingJob, state: Path, hardware: Hardware) 
         click.echo("no pairs are held out, so nothing will say how good it is; --eval-share or --eval-data", err=True)
     _, accelerate_file = write_configuration(run, data)
     record = TrainingRecord(run, state, without_secrets(["qserve", *sys.argv[1:]]), hardware)
-    events, status = follow(launch(run, run.write(), accelerate_file))
+    events, status = follow(launch(run, run.write(), accelerate_file), record.progress)
     outcome = outcome_of(events, status, run.folder / LOG, job)
     check = _checked(run) if outcome.state == "ended" and run.trainer == "reward" and data.num_eval else None
     exit_status = int(outcome.state == "failed")

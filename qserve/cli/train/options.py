@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +14,12 @@ import click
 from qserve.cli.options.numbers import Count, FiniteRange
 from qserve.core.hardware import Device, Hardware
 from qserve.errors import MissingExtra, UsageError
-from qserve.planner.training import TrainingRequest
+from qserve.planner.training import TrainingRequest, VllmBeside
+from qserve.training.data.scores import STEPS
 from qserve.training.emit import FRAMEWORKS
 from qserve.training.job import DataSource, RewardSource, SaveAs, Schedule, TrainingRun
 
-__all__ = ["METHODS", "TrainFlags", "completed", "devices_of", "run_options", "source_at"]
+__all__ = ["METHODS", "TrainFlags", "completed", "devices_of", "run_options", "source_at", "with_engine"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -42,6 +44,8 @@ _OPTIONS = (
     click.option("--save-total-limit", type=_STEPS, default=2, show_default=True, help="Checkpoints that are kept."),
     click.option("--patience", type=_STEPS, help="reward: end after so many evaluations without a better one [never]."),
     click.option("--center-rewards", type=FiniteRange(0), help="reward: pull the mean to 0 (0.01 is usual) [off]."),
+    click.option("--labels", help="reward: names of the scores in each row, with commas between [as the data says]."),
+    click.option("--label-weights", help="reward: NAME=WEIGHT,…: what each label counts in the reward [their mean]."),
     click.option("--label-smoothing", type=FiniteRange(0, 0.5), default=0.0, show_default=True, help="dpo."),
     click.option(
         "--save-as", type=click.Choice(["sequence-classification", "reward-head"]), default="sequence-classification",
@@ -78,20 +82,60 @@ class TrainFlags:
 
     values: dict[str, Any]
 
-    def run(self, request: TrainingRequest, model: str, output: Path, devices: Sequence[Device]) -> TrainingRun:
-        """The run that they describe, on `devices` as they were planned."""
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """As they were typed; empty: as the data says."""
+        return tuple(name.strip() for name in (self.values["labels"] or "").split(",") if name.strip())
+
+    def labelled(self, request: TrainingRequest, labels: tuple[str, ...]) -> TrainingRequest:
+        """The request for data whose scores are called so (empty: pairs). Raises UsageError for flags against that."""
+        if request.num_labels not in (None, len(labels)):
+            what = f"{len(labels)} scores a row: {', '.join(labels)}" if labels else "pairs, which have no scores"
+            raise UsageError(f"--num-labels is {request.num_labels}, but the data has {what}; leave it out")
+        if request.step_labels and labels != STEPS:
+            raise UsageError("--step-labels: the data labels no steps (completions with labels); leave it out")
+        if labels == STEPS and request.tuning in ("lora", "qlora"):
+            raise UsageError(
+                "this data labels steps, and adapters have no place for the token that ends them; train all weights, "
+                "or the head alone: --freeze-base in place of --lora-rank"
+            )
+        if labels and self.values["center_rewards"] is not None:
+            raise UsageError("--center-rewards pulls rewards of pairs to 0, and this data has scores; leave it out")
+        weights = self._weights()
+        unknown = [name for name in weights if name not in labels]
+        if unknown:
+            known = f"its scores are {', '.join(labels)}" if labels else "its rows are pairs"
+            raise UsageError(f"--label-weights weighs {unknown[0]!r}, which the data does not have: {known}")
+        return replace(request, num_labels=len(labels), step_labels=labels == STEPS) if labels else request
+
+    def _weights(self) -> dict[str, float]:
+        from qserve.reward.checkpoints.labels import parse_weights
+
+        text = self.values["label_weights"]
+        return parse_weights(text, "--label-weights") if text else {}
+
+    def run(
+        self,
+        request: TrainingRequest,
+        model: str,
+        output: Path,
+        devices: Sequence[Device],
+        labels: tuple[str, ...] = (),
+    ) -> TrainingRun:
+        """The run that they describe, on `devices` as they were planned, with data whose scores are called `labels`."""
         values = self.values
         return TrainingRun(
             request=request,
             model=source_at(model),
             data=DataSource(source_at(values["data"]), values["eval_data"] and source_at(values["eval_data"]),
-                            values["eval_share"], values["max_broken"]),
+                            values["eval_share"], values["max_broken"], labels),
             output=output,
             schedule=Schedule(**{name: values[name] for name in Schedule.__dataclass_fields__}),
             seed=values["seed"],
             device="cpu" if devices[0].kind == "cpu" else "cuda",
             num_processes=max(1, _trainers(request, len(devices))),
             center_rewards=values["center_rewards"],
+            label_weights=self._weights(),
             label_smoothing=values["label_smoothing"],
             save_as=cast("SaveAs", values["save_as"]),
             rewards=tuple(_reward(text) for text in values["rewards"]),
@@ -99,6 +143,18 @@ class TrainFlags:
             num_workers=values["num_workers"],
             packing=values["packing"],
         )  # fmt: skip
+
+    @staticmethod
+    def check_rollouts(run: TrainingRun) -> None:
+        """Raises UsageError where a step does not hold whole groups of rollouts, which TRL would refuse."""
+        together = run.request.micro_batch * run.num_processes
+        batch = together * run.request.gradient_accumulation_steps
+        if run.trainer == "grpo" and batch % run.num_generations:
+            steps = math.lcm(together, run.num_generations) // together
+            raise UsageError(
+                f"grpo compares {run.num_generations} rollouts of each prompt (--num-generations), and a step has "
+                f"{batch}; take --gradient-accumulation-steps {steps}, or another --micro-batch or --num-generations"
+            )
 
     def check(self, request: TrainingRequest) -> None:
         """Raises UsageError for flags that contradict each other, and for data that can't be read."""
@@ -108,6 +164,8 @@ class TrainFlags:
         only: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
             ("--patience", values["patience"] is not None, ("reward",)),
             ("--center-rewards", values["center_rewards"] is not None, ("reward",)),
+            ("--labels", values["labels"] is not None, ("reward",)),
+            ("--label-weights", values["label_weights"] is not None, ("reward",)),
             ("--save-as", values["save_as"] != "sequence-classification", ("reward",)),
             ("--label-smoothing", bool(values["label_smoothing"]), ("dpo",)),
             ("--packing", values["packing"], ("sft", "lora", "qlora")),
@@ -211,6 +269,29 @@ def _refuse_on_cpu(request: TrainingRequest) -> None:
         )
     if "nvme" in (request.offload_optimizer, request.offload_param):
         raise UsageError("offloading to NVMe is for cards; on a CPU take --offload-optimizer cpu, or leave it out")
+
+
+def with_engine(request: TrainingRequest, asked: str | None, hardware: Hardware) -> TrainingRequest:
+    """Rollouts by vLLM where there are a card and vLLM, by transformers elsewhere. `asked` is --vllm.
+
+    Raises UsageError for an engine that can't run here.
+    """
+    if request.method != "grpo":
+        return request
+    if request.vllm is None:
+        fits = asked is None and bool(hardware.devices) and _has_vllm() and request.base != "int8"
+        return replace(request, vllm=VllmBeside("colocated")) if fits else request
+    if not hardware.devices:
+        raise UsageError(
+            f"--vllm {asked} generates on a card, and this run has none; leave it out: transformers writes the rollouts"
+        )
+    if request.base == "int8":
+        raise UsageError("vLLM takes no base in int8 from a trainer; take --quant 4bit or bf16, or --vllm none")
+    return request
+
+
+def _has_vllm() -> bool:
+    return importlib.util.find_spec("vllm") is not None
 
 
 def _refuse_what_is_not_installed(request: TrainingRequest) -> None:

@@ -115,7 +115,7 @@ def cast_of(spec: ModelSpec, request: TrainingRequest, reward: ModelSpec | None 
     """
     policy = TrainedModel(
         "reward" if request.method == "reward" else "policy",
-        _with_head(spec) if request.method == "reward" else spec,
+        _with_head(spec, request.num_labels, int(request.step_labels)) if request.method == "reward" else spec,
         request.tuning,
         request.rank,
         request.lora_targets,
@@ -133,9 +133,11 @@ def cast_of(spec: ModelSpec, request: TrainingRequest, reward: ModelSpec | None 
     return tuple(cast)
 
 
-def _with_head(spec: ModelSpec) -> ModelSpec:
-    """The same body with a scalar head in place of the language-model head."""
-    return spec if spec.head.kind == "score" else replace(spec, head=Head("score", num_labels=1))
+def _with_head(spec: ModelSpec, num_labels: int | None = None, hidden_layers: int = 0) -> ModelSpec:
+    """The same body with a scalar head in place of the language-model head, or a new one of so many labels."""
+    if spec.head.kind == "score" and num_labels is None:
+        return spec
+    return replace(spec, head=Head("score", num_labels=num_labels or 1, hidden_layers=hidden_layers))
 
 
 @cache

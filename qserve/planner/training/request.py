@@ -23,13 +23,20 @@ class VllmBeside:
 
     colocated: one engine a trainer card (or one over `tensor_parallel_size` of them) in the same memory; `sleep`:
     it gives back weights and KV while the trainer works. separate: `num_gpus` cards of its own, the last ones.
+    Without a fraction the plan computes it, and whether the engine sleeps (rollouts.py).
     """
 
     mode: Literal["colocated", "separate"]
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float | None = None
     tensor_parallel_size: int = 1
     num_gpus: int = 1
     sleep: bool = False
+
+    @property
+    def fraction(self) -> float:
+        """Of a card, in a request that was planned."""
+        assert self.gpu_memory_utilization is not None
+        return self.gpu_memory_utilization
 
 
 _SHARDED_OPTIMIZERS = ("adamw", "adamw-fused", "sgd")
@@ -40,12 +47,15 @@ _SHARDED_OPTIMIZERS = ("adamw", "adamw-fused", "sgd")
 class TrainingRequest:
     """One training run, per device.
 
-    `micro_batch` is per_device_train_batch_size; for `reward` and `dpo` it counts pairs, each two sequences.
+    `micro_batch` is per_device_train_batch_size; for `reward` and `dpo` it counts pairs, each two sequences (with
+    `num_labels` texts).
     `max_length` is in tokens, prompt and completion together; `completion_length` the part whose log-probabilities a
     policy loss needs (None: all). `mean_length`: the data's mean length where batches are not padded to one length
     (None: they are). `freeze_base` trains the head only. `load_in_4bit`: adapters of any method on an nf4 base, as
     qlora has them. `lora_targets`: "all-linear" or "attention". `train_embeddings` is PEFT's modules_to_save of
-    embedding and lm_head. `quant` is what the frozen base of adapters is held in (None: as the precision has it).
+    embedding and lm_head. `num_labels`: a reward model learns so many scores of single texts (None: one reward, from
+    pairs); `step_labels`: each of its steps is good or bad. `quant` is what the frozen base of adapters is held in
+    (None: as the precision has it).
     `fsdp`: torch's fully_shard (FSDP2), which divides weights, gradients and states among the ranks as ZeRO-3 does.
     `fused_loss`: Liger's linear cross-entropy, which never holds all logits
     (use_liger_kernel=True); `tiled_loss`: TRL 1.16 and later, whose log-probabilities are computed in tiles.
@@ -70,6 +80,8 @@ class TrainingRequest:
     lora_targets: Literal["all-linear", "attention", "qkv"] = "all-linear"
     load_in_4bit: bool = False
     quant: Base | None = None
+    num_labels: int | None = None
+    step_labels: bool = False
     train_embeddings: bool = False
     attention: Attention = "sdpa"
     fused_loss: bool = False
@@ -82,6 +94,7 @@ class TrainingRequest:
     """Overrides the memory of context and libraries (old CUDA releases, or 0 where only torch's own is asked for)."""
 
     def __post_init__(self) -> None:
+        self._check_labels()
         _one_of("--method", self.method, get_args(Method))
         _one_of("--optimizer", self.optimizer, tuple(OPTIMIZERS))
         _one_of("--precision", self.precision, tuple(PRECISIONS))
@@ -112,10 +125,21 @@ class TrainingRequest:
             )
         if self.vllm is not None and self.method not in ("ppo", "grpo"):
             raise UsageError(f"--vllm serves rollouts, which --method {self.method} has none of; use ppo or grpo")
-        if self.vllm is not None and not 0 < self.vllm.gpu_memory_utilization <= 1:
+        share = self.vllm.gpu_memory_utilization if self.vllm is not None else None
+        if share is not None and not 0 < share <= 1:
+            raise UsageError(f"--gpu-memory-utilization is {share}, but is a share of the card")
+
+    def _check_labels(self) -> None:
+        if self.step_labels and (self.num_labels != 2 or self.tuning in ("lora", "qlora")):
             raise UsageError(
-                f"--gpu-memory-utilization is {self.vllm.gpu_memory_utilization}, but is a share of the card"
+                "--step-labels trains a head of two labels (--num-labels 2), with all weights or with --freeze-base; "
+                "adapters have no place for the step token: leave --lora-rank out"
             )
+        if self.num_labels is None:
+            return
+        _at_least_one("--num-labels", self.num_labels)
+        if self.method != "reward":
+            raise UsageError(f"--num-labels are a reward model's; leave it out with {self.method}")
 
     def _check_fsdp(self) -> None:
         if not self.fsdp:
@@ -169,7 +193,8 @@ class TrainingRequest:
     @property
     def sequences(self) -> int:
         """Sequences in one forward pass of one device: a pair is two."""
-        return self.micro_batch * (2 if self.method in ("reward", "dpo") else 1)
+        is_paired = self.method == "dpo" or (self.method == "reward" and self.num_labels is None)
+        return self.micro_batch * (2 if is_paired else 1)
 
     @property
     def tokens(self) -> int:

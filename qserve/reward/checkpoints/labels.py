@@ -18,7 +18,7 @@ def label_names(config: Mapping[str, Any], num_labels: int) -> tuple[str, ...]:
     return tuple(str(named.get(str(index), f"LABEL_{index}")) for index in range(num_labels))
 
 
-def parse_weights(text: str) -> dict[str, float]:
+def parse_weights(text: str, flag: str = "--weights") -> dict[str, float]:
     """`helpfulness=0.7,verbosity=-0.3`. Raises UsageError for what is no such list."""
     weights: dict[str, float] = {}
     for part in text.split(","):
@@ -28,7 +28,7 @@ def parse_weights(text: str) -> dict[str, float]:
         except ValueError:
             weights[""] = math.nan
         if not name.strip() or not all(map(math.isfinite, weights.values())):
-            raise UsageError(f"--weights {text!r}: {part!r} is no NAME=NUMBER; write for example helpful=0.7,long=-0.3")
+            raise UsageError(f"{flag} {text!r}: {part!r} is no NAME=NUMBER; write for example helpful=0.7,long=-0.3")
     return weights
 
 

@@ -131,7 +131,8 @@ def _adapter(path: Path, settings: RewardSettings, model_id: str) -> _Place:
     adapter = read_adapter_config(path)
     base = base_of(path, adapter, settings.base)
     own, body = stored_in_folder(path, adapter=True), stored_in_folder(base)
-    return _Place(model_id, path, base, adapter, own, body, read_config(base), {})
+    labels = read_config(path) if (path / "config.json").is_file() else {}
+    return _Place(model_id, path, base, adapter, own, body, read_config(base), labels)
 
 
 def _folder(base: Path | None) -> Path:
@@ -219,12 +220,12 @@ def _format(place: _Place, head: RewardHead) -> Format:
     name = head.prefix.rpartition(".")[2]
     if head.prefix.endswith(("v_head.summary", "v_head")):
         return "value-head"
-    if place.adapter is not None:
-        return "lora"
     if head.num_labels == 2 and len(head.layers) == 2:
-        return "process-reward-model"
+        return "process-reward-model" if place.adapter is None else "lora"
     if head.num_labels > 1:
         return "multi-attribute"
+    if place.adapter is not None:
+        return "lora"
     if len(head.layers) == 2:
         return "reward-model"
     if _is_openrlhf(place.own_config):

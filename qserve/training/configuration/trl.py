@@ -6,12 +6,13 @@ transformers 5.19 (TrainingArguments); tests/tiny/training parses what stands he
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from qserve.planner.training.constants import OPTIMIZERS
 from qserve.training.job import TrainingRun
 
-__all__ = ["LEARNING_RATES", "beyond_trl", "num_steps", "trl_configuration"]
+__all__ = ["LEARNING_RATES", "beyond_trl", "engine_command", "num_steps", "trl_configuration"]
 
 # Usual rates of full training and of adapters; a head alone learns like adapters.
 LEARNING_RATES = {"sft": (1e-5, 2e-4), "reward": (1e-5, 1e-4), "dpo": (1e-6, 1e-5), "grpo": (1e-6, 1e-5)}
@@ -43,9 +44,25 @@ def beyond_trl(run: TrainingRun) -> list[str]:
         notes.append("the base is frozen and only `score` is trained: trl's own script would train all weights")
     if run.request.fsdp and run.shards_on_cpu:
         notes.append("accelerate wraps models in FSDP on cards alone: without qserve these processes would run DDP")
+    if run.data.labels:
+        how = "cross-entropy" if run.request.step_labels else "mean squared error"
+        notes.append(f"scores of {', '.join(run.data.labels)} are learned by {how}: trl's own takes pairs")
+    if run.request.vllm is not None and run.request.vllm.mode == "separate":
+        notes.append(f"start the engine first, on cards of its own: {engine_command(run)}")
     if run.rewards:
         notes.append("rewards are asked of " + ", ".join(one.target for one in run.rewards) + " by qserve's functions")
     return notes
+
+
+def engine_command(run: TrainingRun) -> str:
+    """TRL's own server for rollouts, on the cards that the plan leaves to it: the last ones."""
+    vllm = run.request.vllm
+    assert vllm is not None
+    cards = ",".join(str(run.num_processes + index) for index in range(vllm.num_gpus))
+    size = f"--tensor-parallel-size {vllm.tensor_parallel_size}"
+    size += f" --data-parallel-size {vllm.num_gpus // vllm.tensor_parallel_size}"
+    limits = f"--gpu-memory-utilization {vllm.fraction} --max-model-len {run.request.max_length}"
+    return f"CUDA_VISIBLE_DEVICES={cards} trl vllm-serve --model {shlex.quote(run.model)} {size} {limits}"
 
 
 def _model(run: TrainingRun) -> dict[str, Any]:
@@ -151,7 +168,9 @@ def _schedule(run: TrainingRun, num_train: int, num_eval: int) -> dict[str, Any]
     if num_eval and run.trainer == "reward" and schedule.patience is not None:
         # transformers asks that saves fall on evaluations
         made["save_steps"] = eval_steps
-        made |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_accuracy", "greater_is_better": True}
+        best = "eval_loss" if run.data.labels else "eval_accuracy"
+        made |= {"load_best_model_at_end": True, "metric_for_best_model": best}
+        made["greater_is_better"] = best == "eval_accuracy"
     return made
 
 
@@ -189,10 +208,10 @@ def _grpo(run: TrainingRun) -> dict[str, Any]:
         "log_completions": False,
     }
     if request.vllm is not None:
+        made |= {"use_vllm": True, "vllm_mode": "colocate" if request.vllm.mode == "colocated" else "server"}
+    if request.vllm is not None and request.vllm.mode == "colocated":
         made |= {
-            "use_vllm": True,
-            "vllm_mode": "colocate" if request.vllm.mode == "colocated" else "server",
-            "vllm_gpu_memory_utilization": request.vllm.gpu_memory_utilization,
+            "vllm_gpu_memory_utilization": request.vllm.fraction,
             "vllm_tensor_parallel_size": request.vllm.tensor_parallel_size,
             "vllm_enable_sleep_mode": request.vllm.sleep,
             "vllm_max_model_length": request.max_length,

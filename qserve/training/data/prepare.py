@@ -19,6 +19,7 @@ from typing import Any
 from qserve.errors import UsageError
 from qserve.training.data.read import rows_in
 from qserve.training.data.rows import RowError, answers_of, preference_of, prompt_of
+from qserve.training.data.scores import labels_of, scored_of
 from qserve.training.job import DataSource
 
 __all__ = ["PreparedData", "check_source", "prepare", "prepared", "source_of"]
@@ -72,22 +73,23 @@ def prepare(source: DataSource, trainer: str, folder: Path, run_folder: Path) ->
     return about
 
 
-def check_source(path: str, method: str) -> None:
-    """The first rows of what is to be read, before anything is planned.
+def check_source(path: str, method: str, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The first rows of what is to be read, before anything is planned; what their scores are called, where they have
+    some that a reward model is trained on (`asked`: --labels), else nothing.
 
     Raises UsageError where nothing is there, or none of them can be trained on by `method`.
     """
-    convert = _CONVERTERS["sft" if method in ("lora", "qlora") else method]
     broken: list[str] = []
     for raw in islice(rows_in(path), _CHECKED):
         try:
             if raw.error is not None:
                 raise RowError(raw.error)
-            convert(raw.data)
+            labels = labels_of(raw.data, asked) if method == "reward" else ()
+            _converter("sft" if method in ("lora", "qlora") else method, labels)(raw.data)
         except RowError as error:
             broken.append(f"{raw.place}: {error}")
         else:
-            return
+            return labels
     if not broken:
         raise UsageError(f"{path} holds no row")
     told = "".join(f"\n  {line}" for line in broken[:_SHOWN])
@@ -118,7 +120,7 @@ class _Pass:
 
     def __init__(self, source: DataSource, trainer: str, folder: Path) -> None:
         self.source, self.folder = source, folder
-        self._convert = _CONVERTERS[trainer]
+        self._convert = _converter(trainer, source.labels)
         self.num_rows = self.num_broken = 0
         self.num = {"train": 0, "test": 0}
         self.columns: tuple[str, ...] | None = None
@@ -203,6 +205,11 @@ def _is_held_out(row: Mapping[str, Any], share: float) -> bool:
 
 def _one(convert: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Callable[[Mapping[str, Any]], list[dict[str, Any]]]:
     return lambda row: [convert(row)]
+
+
+def _converter(trainer: str, labels: tuple[str, ...]) -> Callable[[Mapping[str, Any]], list[dict[str, Any]]]:
+    """`labels`: of the scores that rows have in place of pairs."""
+    return _one(lambda row: scored_of(row, labels)) if labels else _CONVERTERS[trainer]
 
 
 _CONVERTERS: dict[str, Callable[[Mapping[str, Any]], list[dict[str, Any]]]] = {

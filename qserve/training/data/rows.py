@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Message", "RowError", "answers_of", "preference_of", "prompt_of"]
+__all__ = ["Message", "Row", "RowError", "answers_of", "conversation_of", "preference_of", "prompt_of", "seen"]
 
 Message = dict[str, str]
 Row = dict[str, Any]
@@ -57,13 +57,13 @@ def preference_of(row: Mapping[str, Any]) -> Row:
 
 def answers_of(row: Mapping[str, Any]) -> list[Row]:
     """`{"prompt", "completion"}` of messages, one for each of the assistant's turns; or one `{"text"}`."""
-    turns = _conversation(row)
+    turns = conversation_of(row)
     if turns is None:
         if isinstance(row.get("text"), str):
             if not row["text"].strip():
                 raise RowError("text is empty")
             return [{"text": row["text"]}]
-        raise RowError(_seen(row, "messages, conversations, prompt with completion, or instruction with output"))
+        raise RowError(seen(row, "messages, conversations, prompt with completion, or instruction with output"))
     places = [index for index, turn in enumerate(turns) if turn["role"] == "assistant" and index]
     if not places:
         raise RowError("no answer of the assistant after a user's turn")
@@ -89,11 +89,11 @@ def _sides(row: Mapping[str, Any]) -> tuple[Any, Any]:
         return row["chosen"], row["rejected"]
     for name in ("rejected_response", "rejected_messages"):
         if name in row:  # ms-swift: the conversation's last answer is the chosen one
-            turns = _conversation(row)
+            turns = conversation_of(row)
             if turns is None or turns[-1]["role"] != "assistant":
                 raise RowError(f"{name} without a conversation that ends with the chosen answer")
             return turns[-1]["content"], row[name]
-    raise RowError(_seen(row, "chosen and rejected"))
+    raise RowError(seen(row, "chosen and rejected"))
 
 
 def _lead(row: Mapping[str, Any], *, required: bool) -> list[Message] | None:
@@ -113,7 +113,7 @@ def _lead(row: Mapping[str, Any], *, required: bool) -> list[Message] | None:
             raise RowError("the prompt is empty")
         return [*_before(row), {"role": "user", "content": text}]
     if required:
-        raise RowError(_seen(row, "prompt, question, instruction, query or messages"))
+        raise RowError(seen(row, "prompt, question, instruction, query or messages"))
     return None
 
 
@@ -129,8 +129,8 @@ def _before(row: Mapping[str, Any]) -> list[Message]:
     return turns
 
 
-def _conversation(row: Mapping[str, Any]) -> list[Message] | None:
-    """All turns, the answer last; None where the row holds none."""
+def conversation_of(row: Mapping[str, Any]) -> list[Message] | None:
+    """All turns, the answer last; None where the row holds none. Raises RowError for turns that are none."""
     for name in ("messages", "conversations", "conversation"):
         turns = _messages(row.get(name))
         if turns is not None:
@@ -196,5 +196,6 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _seen(row: Mapping[str, Any], needed: str) -> str:
+def seen(row: Mapping[str, Any], needed: str) -> str:
+    """What a row has and what it would need, in words."""
     return f"has {', '.join(map(str, row)) or 'no fields'}; needs {needed}"

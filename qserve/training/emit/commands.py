@@ -26,6 +26,10 @@ _BASES = {"ms-swift": ("fp16", "int8", "4bit"), "openrlhf": ("4bit",), "verl": (
 
 def emitted(run: TrainingRun, framework: str) -> str:
     """The command, to be pasted into a shell. Raises UsageError for a method that the trainer does not have."""
+    if run.request.num_labels is not None:
+        raise UsageError(
+            "a reward model of several labels is trained by qserve alone; leave --emit or --num-labels out"
+        )
     if framework == "trl":
         if run.method == "ppo":
             raise UsageError("PPO left TRL with release 1.16; --emit openrlhf or --emit verl has it")

@@ -1,35 +1,56 @@
-"""Rewards of the held-out pairs by the model as it was trained: what a saved checkpoint is held against."""
+"""Rewards of the held-out rows by the model as it was trained: what a saved checkpoint is held against."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["FILE", "write_held_out_rewards"]
+from qserve.training.job import TrainingRun
+
+__all__ = ["FILE", "told_held_out"]
 
 FILE = "held_out.jsonl"
-_PAIRS_AT_ONCE = 8
-_MOST_PAIRS = 2000
+_ROWS_AT_ONCE = 8
+_MOST_ROWS = 2000
 
 
-def write_held_out_rewards(trainer: Any, folder: Path) -> list[dict[str, Any]]:
-    """Rewards and tokens of both sides of up to 2,000 pairs, with the pair's `row`; also to `folder`/FILE."""
+def told_held_out(trainer: Any, run: TrainingRun) -> dict[str, int]:
+    """Writes the rewards of up to 2,000 held-out rows to FILE in the run's folder; how many there are, and are right.
+
+    Of a pair rewards and tokens of both sides, of scores those of the row and what the model gives; each with `row`.
+    """
     trainer.model.eval()
-    made = [one for pairs in _batches(trainer.eval_dataset) for one in _rewarded(trainer, pairs)]
+    if run.data.labels:
+        made = [one for rows in _batches(trainer.eval_dataset, "input_ids") for one in _scored(trainer, rows)]
+    else:
+        made = [one for pairs in _batches(trainer.eval_dataset, "chosen_ids") for one in _rewarded(trainer, pairs)]
     if trainer.is_world_process_zero():
-        (folder / FILE).write_text("".join(json.dumps(one) + "\n" for one in made))
-    return made
+        (run.folder / FILE).write_text("".join(json.dumps(one) + "\n" for one in made))
+    if run.data.labels:
+        return {"texts": len(made)}
+    return {"pairs": len(made), "right": sum(one["chosen"] > one["rejected"] for one in made)}
 
 
-def _batches(data: Any) -> Iterator[list[dict[str, Any]]]:
+def _batches(data: Any, ids: str) -> Iterator[list[dict[str, Any]]]:
     """Of similar length: padding costs."""
-    order = sorted(range(min(len(data), _MOST_PAIRS)), key=lambda index: len(data[index]["chosen_ids"]))
-    for start in range(0, len(order), _PAIRS_AT_ONCE):
-        yield [data[index] for index in order[start : start + _PAIRS_AT_ONCE]]
+    order = sorted(range(min(len(data), _MOST_ROWS)), key=lambda index: len(data[index][ids]))
+    for start in range(0, len(order), _ROWS_AT_ONCE):
+        yield [data[index] for index in order[start : start + _ROWS_AT_ONCE]]
+
+
+@torch.no_grad()
+def _scored(trainer: Any, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    batch = trainer.data_collator([{"input_ids": row["input_ids"]} for row in rows])
+    batch = trainer._prepare_inputs(dict(batch))
+    with trainer.compute_loss_context_manager():
+        values = trainer.given(trainer.model, batch)
+    return [
+        {"row": row["row"], "scores": row["scores"], "given": given, "tokens": len(row["input_ids"])}
+        for row, given in zip(rows, values, strict=True)
+    ]
 
 
 @torch.no_grad()  # ZeRO and FSDP gather weights into tensors that they use again, which inference mode forbids

@@ -43,7 +43,8 @@ def train(run: TrainingRun, events: EventLog) -> None:
     from qserve.training.process.trainers import make_trainer, trainer_class
 
     prepare_sharding(run)
-    trainer_class(run.trainer)  # loads it: what is measured from here on is the run's own
+    # Loads it: what is measured from here on is the run's own.
+    trainer_class("steps" if run.request.step_labels else "scores" if run.data.labels else run.trainer)
     memory = PeakMemory(run.device)
     events.tell(
         "imported",
@@ -54,6 +55,7 @@ def train(run: TrainingRun, events: EventLog) -> None:
     stop = StopOnRequest(run.stop_file)
     memory.reset()
     trainer = make_trainer(run, [Telling(events), Measuring(events, memory), stop])
+    reference = getattr(trainer, "ref_model", None)
     if run.trainer == "grpo":
         trainer.add_callback(RolloutSamples(events, trainer))
     events.tell(
@@ -61,6 +63,7 @@ def train(run: TrainingRun, events: EventLog) -> None:
         peak_bytes=memory.peak_bytes(),
         held_bytes=memory.held_bytes(),
         weights_bytes=storage_bytes([*trainer.model.parameters(), *trainer.model.buffers()]),
+        reference_bytes=storage_bytes([*reference.parameters(), *reference.buffers()]) if reference is not None else 0,
         parameters=sum(elements(parameter) for parameter in trainer.model.parameters()),
         trainable=sum(elements(parameter) for parameter in trainer.model.parameters() if parameter.requires_grad),
         num_train=len(trainer.train_dataset),
@@ -117,10 +120,9 @@ def _finish(trainer: Any, run: TrainingRun, events: EventLog) -> None:
     if trainer.eval_dataset is not None:
         trainer.evaluate()  # of the weights that are saved: the best ones where early stopping went back to them
         if run.trainer == "reward":
-            from qserve.training.process.held_out import write_held_out_rewards
+            from qserve.training.process.held_out import told_held_out
 
-            rewards = write_held_out_rewards(trainer, run.folder)
-            events.tell("held out", pairs=len(rewards), right=sum(one["chosen"] > one["rejected"] for one in rewards))
+            events.tell("held out", **told_held_out(trainer, run))
     save_model(trainer, run)
     events.tell("model saved", folder=str(run.output))
 

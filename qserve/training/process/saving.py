@@ -27,6 +27,8 @@ def save_model(trainer: Any, run: TrainingRun) -> None:
         return
     (fresh / "training_args.bin").unlink(missing_ok=True)
     (fresh / "README.md").unlink(missing_ok=True)
+    if run.data.labels and run.request.tuning in ("lora", "qlora"):
+        trainer.label_config.save_pretrained(fresh)  # an adapter has no place for the labels' names
     if run.trainer == "reward" and run.save_as == "reward-head":
         to_reward_head(fresh)
     for stale in run.output.glob("*.safetensors"):

@@ -8,9 +8,10 @@ from typing import Any
 
 import trl
 from datasets import load_dataset
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, EarlyStoppingCallback, PreTrainedModel
+from transformers import AutoTokenizer, EarlyStoppingCallback
 from trl import ModelConfig, ScriptArguments, TrlParser, get_peft_config, get_quantization_config
 
+from qserve.reward.checkpoints.tokens import STEP_TOKEN
 from qserve.training.job import TrainingRun
 from qserve.training.process.recorded import Recorded
 from qserve.training.process.rewards import reward_functions
@@ -31,7 +32,15 @@ def parse_configuration(trainer: str, file: Path) -> tuple[Any, Any, Any]:
 
 
 def trainer_class(name: str) -> type[Any]:
-    """TRL's trainer behind the mixin. Only it is imported: GRPO's alone brings vLLM and openai, 2 s and 100 MiB."""
+    """TRL's trainer behind the mixin, or ours of scores. Only it is imported: GRPO's alone brings vLLM and openai, 2 s
+    and 100 MiB.
+    """
+    if name in ("scores", "steps"):
+        from qserve.training.process.scores import ScoreTrainer
+        from qserve.training.process.steps import StepTrainer
+
+        ours = ScoreTrainer if name == "scores" else StepTrainer
+        return type(ours.__name__, (Recorded, ours), {"__doc__": ours.__doc__})
     theirs = getattr(trl, f"{_NAMES[name]}Trainer")
     return type(theirs.__name__, (Recorded, theirs), {"__doc__": "TRL's."})
 
@@ -73,24 +82,38 @@ def _adapters(model: ModelConfig) -> dict[str, Any]:
 
 
 def _reward(run: TrainingRun, args: Any, model: ModelConfig, common: dict[str, Any]) -> Any:
-    if not run.request.freeze_base:
-        return trainer_class("reward")(model=model.model_name_or_path, **_adapters(model), **common)
-    frozen = _frozen(model.model_name_or_path, args)
+    if run.request.step_labels:
+        return _steps(run, args, model, common)
+    labels, adapters = run.data.labels, _adapters(model)
+    if not labels and not run.request.freeze_base:
+        return trainer_class("reward")(model=model.model_name_or_path, **adapters, **common)
+    from qserve.training.process.scores import load_classifier
+
+    loaded = load_classifier(model.model_name_or_path, args, len(labels) or 1, adapters["quantization_config"])
+    _freeze(run, loaded)
     args.model_init_kwargs = None
-    return trainer_class("reward")(model=frozen, **common)
+    common = {**common, "model": loaded, "peft_config": adapters["peft_config"]}
+    if not labels:
+        return trainer_class("reward")(**common)
+    return trainer_class("scores")(labels=labels, weights=run.label_weights, **common)
 
 
-def _frozen(folder: str, args: Any) -> PreTrainedModel:
-    """The base without gradients; its new head drawn by the run's seed."""
-    from transformers import set_seed
-    from trl.trainer.reward_trainer import suppress_seqcls_warning
+def _steps(run: TrainingRun, args: Any, model: ModelConfig, common: dict[str, Any]) -> Any:
+    from qserve.training.process.steps import load_step_classifier, with_step_token
 
-    set_seed(args.seed)
-    with suppress_seqcls_warning():
-        model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, **args.model_init_kwargs)
-    model.requires_grad_(False)
-    model.score.requires_grad_(True)
-    return model
+    tokenizer = with_step_token(common["processing_class"], STEP_TOKEN)
+    loaded = load_step_classifier(model.model_name_or_path, args, len(tokenizer))
+    _freeze(run, loaded)
+    args.model_init_kwargs = None
+    token_id = tokenizer.convert_tokens_to_ids(STEP_TOKEN)
+    labels = {"labels": run.data.labels, "weights": {}}
+    return trainer_class("steps")(model=loaded, step_token_id=token_id, **labels, **common)
+
+
+def _freeze(run: TrainingRun, model: Any) -> None:
+    if run.request.freeze_base:
+        model.requires_grad_(False)
+        model.score.requires_grad_(True)
 
 
 def _train_head_in_fp32(run: TrainingRun, model: Any) -> None:

@@ -18,6 +18,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -25,14 +26,18 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from click.testing import CliRunner
 from datasets import disable_caching
 
+from qserve.cli.main import cli as main_command
 from qserve.demo import chat_model_path, reward_model_path
 from qserve.demo.preferences import write_held_out
-from qserve.planner.training import TrainingRequest
+from qserve.planner.training import TrainingRequest, VllmBeside
+from qserve.training import check
 from qserve.training.configuration.accelerate import cpu_environment
 from qserve.training.configuration.files import write_configuration
-from qserve.training.data.prepare import prepare
+from qserve.training.data.prepare import PreparedData, prepare
+from qserve.training.data.scores import STEPS
 from qserve.training.job import DataSource, RewardSource, Schedule, TrainingRun
 from qserve.training.outcome import read_events
 from qserve.training.process import recorded
@@ -46,16 +51,22 @@ PAIRS, RULES = FOLDER / "pairs.jsonl", FOLDER / "rules.yaml"
 CHILD_LIMIT_S = 120
 HAS_DEEPSPEED = importlib.util.find_spec("deepspeed") is not None  # built where it is installed, if it can be
 failures: dict[str, dict] = {}
+checks: dict[str, dict | None] = {}
 
 
-def made(name: str, method: str, data: Path = PAIRS, steps: int = 2, **fields) -> TrainingRun:
+def made(
+    name: str, method: str, data: Path = PAIRS, steps: int = 2, labels: tuple[str, ...] = (), **fields
+) -> TrainingRun:
     """A run of a few steps; `fields` are the run's, or the request's."""
     of_run = {key: fields.pop(key) for key in tuple(fields) if key in TrainingRun.__dataclass_fields__}
     request = TrainingRequest(
-        method, precision="fp32", max_length=128, micro_batch=2, **{"gradient_checkpointing": False, **fields}
-    )
-    schedule = Schedule(max_steps=steps, eval_steps=steps, save_steps=2, learning_rate=1e-3)
-    of_run = {"data": DataSource(str(data), eval_share=0.2), "schedule": schedule, **of_run}
+        method, precision="fp32", max_length=128, micro_batch=2, num_labels=len(labels) or None,
+        **{"gradient_checkpointing": False, **fields},
+    )  # fmt: skip
+    # Every run ends with an evaluation of its own: the short ones need no other.
+    evaluated = steps if steps > 2 else 10 * steps
+    schedule = Schedule(max_steps=steps, eval_steps=evaluated, save_steps=2, learning_rate=1e-3)
+    of_run = {"data": DataSource(str(data), eval_share=0.2, labels=labels), "schedule": schedule, **of_run}
     return TrainingRun(request, str(chat_model_path()), output=FOLDER / name, **of_run)
 
 
@@ -79,6 +90,58 @@ def conversations() -> Path:
     rows = [json.loads(line) for line in PAIRS.read_text().splitlines()]
     file.write_text("".join(json.dumps({"prompt": one["prompt"], "completion": one["chosen"]}) + "\n" for one in rows))
     return file
+
+
+def scored() -> Path:
+    """Both sides of each pair as single answers with two scores."""
+    file = FOLDER / "scores.jsonl"
+    pairs = [json.loads(line) for line in PAIRS.read_text().splitlines()]
+    rows = [
+        {"prompt": pair["prompt"], "response": pair[side], "scores": {"right": right, "length": 0.5}}
+        for pair in pairs
+        for side, right in (("chosen", 1), ("rejected", 0))
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def stepped() -> Path:
+    """Two steps an answer: the question repeated, and the answer."""
+    file = FOLDER / "steps.jsonl"
+    pairs = [json.loads(line) for line in PAIRS.read_text().splitlines()]
+    rows = [
+        {"prompt": pair["prompt"], "completions": ["Let me see.", pair[side]], "labels": [True, side == "chosen"]}
+        for pair in pairs
+        for side in ("chosen", "rejected")
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def checked(run: TrainingRun) -> None:
+    """Trained, and its saved model held against the trainer's rewards: by `qserve score`, in this process."""
+    trained(run)
+
+    def here(command: list[str], **_: object) -> SimpleNamespace:
+        told = CliRunner().invoke(main_command, command[3:])
+        return SimpleNamespace(stdout=told.output, stderr="")
+
+    check.subprocess.run, theirs = here, check.subprocess.run
+    checks[run.output.name] = check.check_saved(run)
+    check.subprocess.run = theirs
+
+
+def parsed_for_a_card() -> None:
+    """What is written for rollouts by vLLM, read by TRL's own parser: FOLDER/vllm.json. No card is asked for."""
+    asked = made("card", "grpo", num_generations=2)
+    request = replace(asked.request, vllm=VllmBeside("colocated", 0.31, sleep=True))
+    run = replace(asked, request=request, device="cuda")
+    file, _ = write_configuration(run, PreparedData(8, 8, 0, 0, ("prompt",), ""))
+    from qserve.training.process.trainers import parse_configuration  # not in the rules' process
+
+    _, args, _ = parse_configuration("grpo", file)
+    told = {name: value for name, value in vars(args).items() if "vllm" in name}
+    (FOLDER / "vllm.json").write_text(json.dumps(told, default=str))
 
 
 def broken_save(after: int):
@@ -171,7 +234,7 @@ def main() -> None:
     write_held_out(PAIRS, 6)
     RULES.write_text("parts:\n  - {name: digits, rule: regex, pattern: '[0-9]'}\n")
     spoken = conversations()
-    for name in ("reward", "sft", "dpo", "grpo"):  # before any fork
+    for name in ("reward", "scores", "steps", "sft", "dpo", "grpo"):  # before any fork
         trainer_class(name)
     if HAS_DEEPSPEED:
         importlib.import_module("deepspeed")
@@ -185,6 +248,10 @@ def main() -> None:
     trained(made("reward", "reward", steps=6, gradient_accumulation_steps=2, center_rewards=0.01))
     trained(made("reward-lora", "reward", lora_rank=4))
     trained(made("reward-head", "reward", freeze_base=True, save_as="reward-head"))
+    labels = ("right", "length")
+    checked(made("labels", "reward", scored(), labels=labels, label_weights={"right": 1.0, "length": -2.0}))
+    checked(made("labels-lora", "reward", scored(), labels=labels, lora_rank=4))
+    checked(made("steps", "reward", stepped(), labels=STEPS, step_labels=True))
     trained(made("sft", "sft", spoken, gradient_checkpointing=True))
     trained(made("lora", "lora", spoken, optimizer="adamw-8bit"))
     trained(made("qlora", "qlora", spoken))
@@ -202,3 +269,5 @@ def main() -> None:
     trained(replace(full))  # goes on from step 2
     trained(replace(full))  # has nothing left to do
     (FOLDER / "failures.json").write_text(json.dumps(failures))
+    parsed_for_a_card()
+    (FOLDER / "checks.json").write_text(json.dumps(checks))

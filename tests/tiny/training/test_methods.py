@@ -40,7 +40,10 @@ from tests.tiny.serving.served import Service
 ROOT = Path(__file__).parents[3]
 METHODS_LIMIT_S, LIMIT_S = 280, 140
 BY_TWO = ("ddp", "fsdp", "zero-1", "zero-2", "zero-3")
-METHODS = ("reward", "reward-lora", "reward-head", "sft", "lora", "qlora", "lora-int8", "lora-fp16", "dpo", "grpo")
+METHODS = (
+    "reward", "reward-lora", "reward-head", "labels", "labels-lora", "steps", "sft", "lora", "qlora", "lora-int8",
+    "lora-fp16", "dpo", "grpo",
+)  # fmt: skip
 
 
 class Runs:
@@ -99,10 +102,38 @@ def test_weights_gradients_and_states_are_what_was_planned(runs, name):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("reward", "sequence-classification"), ("reward-head", "reward-head"), ("reward-lora", "lora")],
+    [
+        ("reward", "sequence-classification"),
+        ("reward-head", "reward-head"),
+        ("reward-lora", "lora"),
+        ("labels", "multi-attribute"),
+        ("labels-lora", "multi-attribute"),
+        ("steps", "process-reward-model"),
+    ],
 )
 def test_a_reward_model_is_saved_as_one(runs, name, kind):
     assert recognise(runs.folder / name, RewardSettings()).format == kind
+
+
+@pytest.mark.parametrize("name", ["labels", "labels-lora"])
+def test_several_labels_are_hosted_by_name_with_the_trainers_values(runs, name):
+    check = json.loads((runs.folder / "checks.json").read_text())[name]
+    assert check["num_texts"] > 3 and check["largest_difference"] < 1e-4, check
+    scored = (runs.folder / name / "run" / "check_scored.jsonl").read_text().splitlines()
+    weights = {"right": 1.0, "length": -2.0} if name == "labels" else {"right": 0.5, "length": 0.5}
+    for line in map(json.loads, scored):
+        assert list(line["attributes"]) == ["right", "length"]
+        weighed = sum(weight * line["attributes"][label] for label, weight in weights.items())
+        assert line["reward"] == pytest.approx(weighed, abs=1e-5)
+    logged = [one for one in runs.events(name, "logged") if "mse/right" in one]
+    assert logged[0]["loss"] == pytest.approx((logged[0]["mse/right"] + logged[0]["mse/length"]) / 2, rel=1e-3)
+
+
+def test_labelled_steps_are_hosted_as_a_process_reward_model_with_the_trainers_values(runs):
+    check = json.loads((runs.folder / "checks.json").read_text())["steps"]
+    assert check["num_texts"] > 3 and check["largest_difference"] < 1e-4, check
+    scored = (runs.folder / "steps" / "run" / "check_scored.jsonl").read_text().splitlines()
+    assert all(len(json.loads(line)["steps"]) == 2 for line in scored)
 
 
 def test_only_the_head_of_a_frozen_base_is_trained(runs):
@@ -120,6 +151,12 @@ def test_a_trainer_tells_its_held_out_rewards(runs):
     (told,) = runs.events("reward", "held out")
     assert told["pairs"] == len(rows) > 0
     assert told["right"] == sum(row["chosen"] > row["rejected"] for row in rows)
+
+
+def test_trl_reads_what_is_planned_for_an_engine_on_a_card(runs):
+    told = json.loads((runs.folder / "vllm.json").read_text())
+    assert (told["use_vllm"], told["vllm_mode"], told["vllm_gpu_memory_utilization"]) == (True, "colocate", 0.31)
+    assert (told["vllm_enable_sleep_mode"], told["vllm_max_model_length"]) == (True, 128)
 
 
 def test_rollouts_are_rewarded_by_a_checkpoint_and_by_rules(runs):
