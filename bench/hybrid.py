@@ -1,12 +1,13 @@
-"""What rows cost against pages: both batchers of the transformers engine over one model, and a hybrid over rows.
+"""Hybrids beside an ordinary model: its pages, their rows, and where asked for its rows and a model of experts.
 
     python bench/hybrid.py                     # Qwen3-0.6B shape, random weights, bf16, 1 and 8 streams
     python bench/hybrid.py --rows --streams 1 16 --rounds 5
+    python bench/hybrid.py --experts --shape qwen3-85m
 
 A hybrid can only be served by rows (`engine/transformers/batching/row_batcher.py`), an ordinary model by both, so
 the price of rows is measured on an ordinary one: the same model object, prompts and tokens, in turns round by round.
-The hybrid is of the same width and depth, three layers of linear attention before each of full attention. Prefill is
-the time to the first token of the last stream, decode what follows it.
+The hybrid is of the same width and depth, three layers of linear attention before each of full attention; so is the
+model of experts. Prefill is the time to the first token of the last stream, decode what follows it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ PROMPT_TOKENS = 128
 LINEAR = {
     "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 16,
 }  # fmt: skip
+EXPERTS = {"num_experts": 32, "num_experts_per_tok": 4}
 
 
 def loaded(folder: Path) -> Any:
@@ -52,19 +54,34 @@ def loaded(folder: Path) -> Any:
 
 
 def write_hybrid(folder: Path, shape: str) -> Path:
-    """A Qwen3.5 of the width and depth of `shape`, with random weights; one that is there is kept."""
+    """A Qwen3.5 of the width and depth of `shape`."""
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-    if (folder / "model.safetensors").exists():
-        return folder
-    torch.manual_seed(0)
     dims = SHAPES[shape]
     interval = min(4, dims["num_hidden_layers"])
+    return write(folder, Qwen3_5ForCausalLM, Qwen3_5TextConfig(**dims, **LINEAR, full_attention_interval=interval))
+
+
+def write_experts(folder: Path, shape: str) -> Path:
+    """A Qwen3-MoE of the width and depth of `shape`, whose tokens have twice as many weights as the ordinary one's."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    dims = SHAPES[shape]
+    return write(
+        folder,
+        Qwen3MoeForCausalLM,
+        Qwen3MoeConfig(**dims, **EXPERTS, moe_intermediate_size=dims["intermediate_size"] // 2),
+    )
+
+
+def write(folder: Path, kind: Any, config: Any) -> Path:
+    """A checkpoint with random weights in bf16; one that is there is kept."""
+    if (folder / "config.json").exists():
+        return folder
+    torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        Qwen3_5ForCausalLM(Qwen3_5TextConfig(**dims, **LINEAR, full_attention_interval=interval)).save_pretrained(
-            folder
-        )
+        kind(config).save_pretrained(folder)
     finally:
         torch.set_default_dtype(torch.float32)
     return folder
@@ -98,14 +115,20 @@ async def measure(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     folder = args.checkpoint or Path(tempfile.gettempdir()) / f"qserve-bench-{args.shape}"
     loop = asyncio.get_running_loop()
     limits = BatchLimits(kv_cache_tokens=64 * 256, max_num_seqs=64, max_num_batched_tokens=1024)
-    shared = loaded(write_checkpoint(folder, args.shape))
-    batchers: dict[str, Batcher] = {
-        "ordinary, pages": PagedBatcher(shared, loop, limits),
-        **({"ordinary, rows": RowBatcher(shared, loop, limits)} if args.rows else {}),
-        "hybrid, rows": RowBatcher(
-            loaded(write_hybrid(folder.with_name(f"{folder.name}-hybrid"), args.shape)), loop, limits
-        ),
+    models = {
+        "ordinary": loaded(write_checkpoint(folder, args.shape)),
+        "hybrid": loaded(write_hybrid(folder.with_name(f"{folder.name}-hybrid"), args.shape)),
     }
+    if args.experts:
+        models["experts"] = loaded(write_experts(folder.with_name(f"{folder.name}-experts"), args.shape))
+    batchers: dict[str, Batcher] = {
+        "ordinary, pages": PagedBatcher(models["ordinary"], loop, limits),
+        "hybrid, rows": RowBatcher(models["hybrid"], loop, limits),
+    }
+    if args.rows:
+        batchers["ordinary, rows"] = RowBatcher(models["ordinary"], loop, limits)
+    if args.experts:
+        batchers["experts, pages"] = PagedBatcher(models["experts"], loop, limits)
     for batcher in batchers.values():
         batcher.start(on_death=lambda error: sys.exit(f"a batcher died: {error}"))
     taken: dict[str, list[tuple[float, float]]] = {}
@@ -143,6 +166,7 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", action="store_true", help="the ordinary model over rows too")
+    parser.add_argument("--experts", action="store_true", help="a model of experts over pages too")
     parser.add_argument(
         "--checkpoint", type=Path, help="where the random checkpoint is kept [a folder in the temp dir]"
     )

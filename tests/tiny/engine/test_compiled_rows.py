@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import pytest
 import torch
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from qserve.engine.transformers.batching.row_batcher import RowBatcher
 from qserve.model import packed_linear
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import why_none
-from qserve.model.cpu.linear import takes_bfloat16
-from tests.tiny.engine.families import HYBRIDS, build
+from qserve.model.cpu.linear import CompiledLinear, takes_bfloat16
+from qserve.model.cpu.matrix import Matrix, codes_matrix
+from tests.tiny.engine.families import DENSE_HYBRID, HYBRIDS, build
 from tests.tiny.engine.running import choices_of, prompts, running, sequence
 
 pytestmark = pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
@@ -75,6 +78,43 @@ async def test_a_sequence_says_in_company_what_it_says_alone() -> None:
         assert [choice.token_id for choice in a] == [choice.token_id for choice in b]
         assert [choice.logprob for choice in a] == pytest.approx([choice.logprob for choice in b], abs=0.05)
     assert [choices[0] for choices in together] == [choices[0] for choices in alone]
+
+
+async def test_stored_weights_beside_small_products_in_16_bit() -> None:
+    """As bitsandbytes leaves a hybrid: in_proj_a and in_proj_b are not quantized."""
+    torch.manual_seed(5)
+    sizes = {"linear_value_head_dim": 32, "intermediate_size": 128, "initializer_range": 0.1}
+    exact = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**{**DENSE_HYBRID, **sizes})).eval()
+    rounded, model = (copy.deepcopy(exact) for _ in range(2))
+    model = model.bfloat16()
+    for name, linear in exact.named_modules():
+        if type(linear) is torch.nn.Linear and not name.endswith(("lm_head", "in_proj_a", "in_proj_b")):
+            matrix = in_4_bit(linear.weight.data)
+            linear.weight.data = rounded.get_submodule(name).weight.data = matrix.dense()
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, CompiledLinear(matrix))
+    packed_linear.pack_linears(model)
+    asked = prompts(5, 20)
+    async with running(RowBatcher, model, max_num_batched_tokens=64) as batcher:
+        assert batcher.attention == "compiled"
+        jobs = [choices_of(batcher, sequence(f"r{i}", one, 8, num_logprobs=0)) for i, one in enumerate(asked)]
+        answers = await asyncio.gather(*jobs)
+    ours, library = [], []
+    for prompt, choices in zip(asked, answers, strict=True):
+        ids = [*prompt, *(choice.token_id for choice in choices)]
+        true = logprobs(exact, ids, len(prompt))
+        ours.append((torch.tensor([choice.logprob for choice in choices]) - true).abs())
+        library.append((logprobs(rounded.bfloat16(), ids, len(prompt)) - true).abs())
+    assert torch.cat(ours).mean() <= 1.3 * torch.cat(library).mean() + 1e-4
+
+
+def in_4_bit(weight: torch.Tensor) -> Matrix:
+    blocks = weight.view(len(weight), -1, 64)
+    largest = blocks.abs().amax(2)
+    codes = (blocks / largest[..., None] * 7.5 + 7.5).round().to(torch.uint8).view_as(weight)
+    made = codes_matrix("nf4", codes, torch.arange(16) / 7.5 - 1, largest)
+    assert made is not None
+    return made
 
 
 async def test_the_library_has_its_forward_back_when_the_batcher_stops() -> None:
