@@ -1,65 +1,100 @@
-/* Experts of a layer: of each token the few that its router has chosen. Tokens of one expert are multiplied together, so
-   that its weights are read once. */
+/* Experts of a layer: of each token the few that its router has chosen. Rows of one expert lie together, so that its weights
+   are read once; gates and ups of all experts are one phase of work, and downs another. */
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "bf16.h"
-#include "products.h"
+#include "matrix.h"
 #include "threads.h"
 
-/* A call; pairs of a token and one of its experts are in the order of the experts. */
+/* More tokens are computed one piece after the other: their rows are kept once for each of their experts. */
+enum { MOST_TOKENS = 256 };
+
+/* Rows [first, first + num) are of this expert. */
+typedef struct { long expert, first, num; } group;
+
+/* A call: a row is a pair of a token and one of its experts; places: of each pair, -1 where nobody has the expert. */
 typedef struct {
+    const matrix *gate, *up, *down;
     const bf16 *x;
     const float *shares;
-    const int64_t *pairs; /* token * top + place among the token's experts */
-    bf16 *rows, *out;
-    float *results, *sums;
-    long hidden, top;
+    const group *groups;
+    int64_t *places;
+    bf16 *rows, *inner, *out;
+    float *results;
+    long num_rows, hidden, wide, top;
 } call;
 
-/* Expert `index` of `num` whose outputs lie one after the other, whole panels each; bf16 has no scales to be found too. */
-static matrix expert_of(const matrix *all, long num, long index) {
-    matrix one = *all;
-    one.out = all->out / num;
-    one.codes += index * panels_of(&one) * panel_bytes(all);
-    return one;
+static void gate_panel(const call *all, const group *one, long panel) {
+    const operand x = {.x = all->rows, .rows = all->num_rows, .stride = all->hidden};
+    const long index = one->expert * (all->wide / PANEL) + panel;
+    float gates[MOST_ROWS * PANEL], ups[MOST_ROWS * PANEL];
+    for (long at = 0; at < one->num; at += MOST_ROWS) {
+        const long first = one->first + at, some = one->num - at < MOST_ROWS ? one->num - at : MOST_ROWS;
+        panel_product(all->gate, index, NULL, &x, first, some, gates);
+        panel_product(all->up, index, NULL, &x, first, some, ups);
+        for (long m = 0; m < some; m++)
+            for (long i = 0; i < PANEL; i++) {
+                const float g = wide(narrow(gates[m * PANEL + i])), u = wide(narrow(ups[m * PANEL + i]));
+                all->inner[(first + m) * all->wide + panel * PANEL + i] = narrow(g / (1.0f + exponential(-g)) * u);
+            }
+    }
 }
 
-static void gather(void *shared, long i) {
+static void some_gates(void *shared, long index) {
     const call *all = shared;
-    memcpy(all->rows + i * all->hidden, all->x + all->pairs[i] / all->top * all->hidden, all->hidden * sizeof(bf16));
+    const long panels = all->wide / PANEL;
+    gate_panel(all, all->groups + index / panels, index % panels);
 }
 
-static void add_up(void *shared, long i) {
+static void some_downs(void *shared, long index) {
     const call *all = shared;
-    float *to = all->sums + all->pairs[i] / all->top * all->hidden;
-    const float *from = all->results + i * all->hidden, share = all->shares[all->pairs[i]];
-    for (long k = 0; k < all->hidden; k++) to[k] += share * from[k];
+    const operand x = {.x = all->inner, .rows = all->num_rows, .stride = all->wide};
+    const long panels = all->hidden / PANEL, panel = index % panels;
+    const group *one = all->groups + index / panels;
+    float result[MOST_ROWS * PANEL];
+    for (long at = 0; at < one->num; at += MOST_ROWS) {
+        const long first = one->first + at, some = one->num - at < MOST_ROWS ? one->num - at : MOST_ROWS;
+        panel_product(all->down, one->expert * panels + panel, NULL, &x, first, some, result);
+        for (long m = 0; m < some; m++)
+            memcpy(all->results + (first + m) * all->hidden + panel * PANEL, result + m * PANEL, PANEL * sizeof(float));
+    }
 }
 
-static void round_row(void *shared, long t) {
-    const call *all = shared;
-    for (long k = 0; k < all->hidden; k++) all->out[t * all->hidden + k] = narrow(all->sums[t * all->hidden + k]);
+/* A token's experts in the order of its router. */
+static void sum_token(const call *all, long t) {
+    bf16 *out = all->out + t * all->hidden;
+    for (long from = 0; from < all->hidden; from += PANEL) {
+        float sums[PANEL] = {0};
+        for (long k = 0; k < all->top; k++) {
+            const long place = all->places[t * all->top + k];
+            if (place < 0) continue;
+            const float *result = all->results + place * all->hidden + from;
+            const float share = all->shares[t * all->top + k];
+            for (long i = 0; i < PANEL; i++) sums[i] += share * wide(narrow(result[i]));
+        }
+        for (long i = 0; i < PANEL; i++) out[from + i] = narrow(sums[i]);
+    }
 }
 
-/* Pairs in the order of their experts; ends[e]: behind the last of expert e. Experts from `num` on are nobody's. */
-static void sort_pairs(const int64_t *chosen, long count, long num, int64_t *pairs, int64_t *ends) {
+/* Pairs in the order of their experts, and their states; returns how many groups there are. Experts from `num` on are
+   nobody's. ends: room for num + 1. */
+static long gather(call *all, const int64_t *chosen, long tokens, long num, int64_t *ends, group *groups) {
+    long count = 0;
     memset(ends, 0, (num + 1) * sizeof(int64_t));
-    for (long i = 0; i < count; i++)
+    for (long i = 0; i < tokens * all->top; i++)
         if (chosen[i] < num) ends[chosen[i] + 1]++;
-    for (long e = 0; e < num; e++) ends[e + 1] += ends[e];
-    for (long i = 0; i < count; i++)
-        if (chosen[i] < num) pairs[ends[chosen[i]]++] = i;
-}
-
-static int mix_one(call *all, const matrix *gate, const matrix *up, const matrix *down, long count, bf16 *inner) {
-    for_each(count, gather, all);
-    if (multiply_gated(gate, up, all->rows, count, inner)) return 1;
-    const product last = {.w = down, .y32 = all->results, .stride = all->hidden};
-    if (multiply(&last, 1, inner, count)) return 1;
-    for_each(count, add_up, all); /* a token has an expert once */
-    return 0;
+    for (long e = 0; e < num; e++) {
+        if (ends[e + 1]) groups[count++] = (group){e, ends[e], ends[e + 1]};
+        ends[e + 1] += ends[e];
+    }
+    all->num_rows = ends[num];
+    for (long i = 0; i < tokens * all->top; i++) {
+        all->places[i] = chosen[i] < num ? ends[chosen[i]]++ : -1;
+        if (all->places[i] >= 0)
+            memcpy(all->rows + all->places[i] * all->hidden, all->x + i / all->top * all->hidden, all->hidden * sizeof(bf16));
+    }
+    return count;
 }
 
 /* out [tokens][hidden] = the sum of shares [tokens][top] times what experts chosen [tokens][top] of `num` make of
@@ -67,23 +102,26 @@ static int mix_one(call *all, const matrix *gate, const matrix *up, const matrix
    0, or 1 where memory ran out. */
 int mix_experts(const matrix *gate, const matrix *up, const matrix *down, long num, const bf16 *x, long tokens,
                 const int64_t *chosen, const float *shares, long top, bf16 *out) {
-    const long hidden = gate->in, wide = down->in;
-    int64_t *pairs = malloc((tokens * top + num + 1) * sizeof(int64_t)), *ends = pairs + tokens * top;
-    float *sums = calloc(tokens * hidden, sizeof(float)), *results = malloc(tokens * hidden * sizeof(float));
-    bf16 *rows = malloc(tokens * hidden * sizeof(bf16)), *inner = malloc(tokens * wide * sizeof(bf16));
-    int failed = !pairs || !sums || !results || !rows || !inner;
-    if (!failed) {
-        sort_pairs(chosen, tokens * top, num, pairs, ends);
-        call all = {.x = x, .shares = shares, .rows = rows, .out = out, .results = results, .sums = sums, .hidden = hidden,
-                    .top = top};
-        for (long e = 0, from = 0; e < num && !failed; from = ends[e++]) {
-            if (ends[e] == from) continue;
-            const matrix one = expert_of(gate, num, e), two = expert_of(up, num, e), three = expert_of(down, num, e);
-            all.pairs = pairs + from;
-            failed = mix_one(&all, &one, &two, &three, ends[e] - from, inner);
-        }
-        if (!failed) for_each(tokens, round_row, &all);
+    const long at_once = tokens < MOST_TOKENS ? tokens : MOST_TOKENS, pairs = at_once * top;
+    call all = {.gate = gate, .up = up, .down = down, .hidden = gate->in, .wide = down->in, .top = top};
+    int64_t *ends = malloc((num + 1) * sizeof(int64_t));
+    group *groups = malloc(num * sizeof(group));
+    all.places = malloc(pairs * sizeof(int64_t));
+    all.rows = malloc(pairs * all.hidden * sizeof(bf16));
+    all.inner = malloc(pairs * all.wide * sizeof(bf16));
+    all.results = malloc(pairs * all.hidden * sizeof(float));
+    const int failed = !ends || !groups || !all.places || !all.rows || !all.inner || !all.results;
+    for (long first = 0; first < tokens && !failed; first += at_once) {
+        const long some = tokens - first < at_once ? tokens - first : at_once;
+        all.x = x + first * all.hidden;
+        all.out = out + first * all.hidden;
+        all.shares = shares + first * top;
+        all.groups = groups;
+        const long count = gather(&all, chosen + first * top, some, num, ends, groups);
+        for_each(count * (all.wide / PANEL), some_gates, &all);
+        for_each(count * (all.hidden / PANEL), some_downs, &all);
+        for (long t = 0; t < some; t++) sum_token(&all, t);
     }
-    free(pairs), free(sums), free(results), free(rows), free(inner);
+    free(ends), free(groups), free(all.places), free(all.rows), free(all.inner), free(all.results);
     return failed;
 }
