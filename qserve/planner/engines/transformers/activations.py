@@ -12,8 +12,8 @@ CpuActivations = Literal["auto", "exact", "int8"]
 """What may be asked for."""
 Activations = Literal["exact", "int8"]
 
-# LLM.int8 and W8A8 are defined with activations in 8 bits, and coarser ones; beside what 4 bits lose of the weights it
-# is about a hundredth (docs/results/cpu.md).
+# LLM.int8 and W8A8 are defined with activations in 8 bits, and coarser ones (W8A16 is called w8a8 too: nothing tells
+# them apart here); beside what 4 bits lose of the weights it is about a hundredth (docs/results/cpu.md).
 _BY_DEFAULT = frozenset({"bnb-int8", "w8a8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4", "awq", "gptq-int4", "w4a16"})
 _ALLOWED = _BY_DEFAULT | {"gptq-int8"}
 _INSTRUCTIONS = frozenset({"avx512_bf16", "avx512_vnni", "avx512vbmi"})
