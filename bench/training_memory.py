@@ -29,6 +29,7 @@ from random_checkpoint import SHAPES, write_checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.training import TrainingRequest, plan_training
+from qserve.training.launch import TIGHT_HEAP
 from qserve.units import GIB
 
 ROOT = Path(__file__).parents[1]
@@ -138,7 +139,7 @@ def measure(row: Row, shape: str, model: Path, threads: int) -> dict[str, Any]:
             "--state-dir", str(folder / "state"), *row.flags,
         ]  # fmt: skip
         began_s = time.monotonic()
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+        environment = {**os.environ, **TIGHT_HEAP, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment)
         if done.returncode:
             raise RuntimeError(f"{row.name}: {(done.stderr or done.stdout)[-1500:]}")

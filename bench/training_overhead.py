@@ -2,6 +2,7 @@
 
     python bench/training_overhead.py                    # 3 turns of 30 steps of the demo, 4 minutes
     python bench/training_overhead.py --turns 5 --steps 60
+    python bench/training_overhead.py --tight-heap       # as where the plan leaves the heap no space to grow
 
 Both run the same train.yaml, which qserve wrote. Compared are the seconds of the trainer's own loop (train_runtime),
 which hold all that qserve adds to a step: measuring, telling, the rows' numbers. Prints every turn and the ratio of the
@@ -18,17 +19,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 
 from qserve.demo.preferences import write_held_out
+from qserve.training.launch import TIGHT_HEAP
 
 LIMIT_S = 600
 RUNTIME = re.compile(r"'train_runtime': '?([0-9.]+)")
 
 
-def by_qserve(folder: Path, number: int, steps: int) -> tuple[float, Path]:
+def by_qserve(folder: Path, number: int, steps: int, heap: Mapping[str, str]) -> tuple[float, Path]:
     """(seconds of the loop, output folder)."""
     output = folder / f"qserve-{number}"
     command = [
@@ -36,7 +39,7 @@ def by_qserve(folder: Path, number: int, steps: int) -> tuple[float, Path]:
         "--gpu", "none", "--eval-share", "0", "--max-steps", str(steps), "--save-steps", str(10 * steps),
         "--micro-batch", "32", "--max-length", "256", "--output", str(output), "--state-dir", str(folder / "state"),
     ]  # fmt: skip
-    subprocess.run(command, check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, timeout=LIMIT_S, stdout=subprocess.DEVNULL, env={**os.environ, **heap})
     return _runtime((output / "run/train.log").read_text()), output
 
 
@@ -63,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--tight-heap", action="store_true", help="of the run by qserve")
     args = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     seconds: dict[str, list[float]] = {"qserve": [], "by hand": []}
@@ -73,7 +77,7 @@ def main() -> None:
         rows = ({"prompt": one["prompt"], "completion": one["chosen"]} for one in pairs)
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         for number in range(args.turns):
-            ours, written = by_qserve(folder, number, args.steps)
+            ours, written = by_qserve(folder, number, args.steps, TIGHT_HEAP if args.tight_heap else {})
             theirs = by_hand(folder, number, written)
             seconds["qserve"].append(ours)
             seconds["by hand"].append(theirs)

@@ -22,7 +22,7 @@ from qserve.engine import guard
 from qserve.training.configuration.accelerate import cpu_environment
 from qserve.training.job import TrainingRun
 
-__all__ = ["LOG", "Launched", "environment", "launch", "launcher"]
+__all__ = ["LOG", "TIGHT_HEAP", "Launched", "environment", "launch", "launcher"]
 
 LOG = "train.log"
 _POLL_S = 0.2
@@ -30,8 +30,11 @@ _GRACE_S = 120.0
 """So long a process that was asked to stop may take for the step at hand and its checkpoint."""
 
 # glibc 2.36 finds no place for an aligned block between freed ones of its size: layer by layer the heap grows. Blocks
-# of a MiB and more go back to the system instead. (A card's allocator is set in process/__main__.py.)
-_HEAP_ON_CPU = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
+# of a MiB and more can go back to the system instead, which their page faults make slow: 1.8 times the seconds of the
+# demo's steps (bench/training_overhead.py --tight-heap). (A card's allocator is set in process/__main__.py.)
+TIGHT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
+# What a heap that grows may add to a peak (docs/results/LOG.md: up to 8 % was seen).
+_GROWTH = 1.25
 Event = dict[str, Any]
 
 
@@ -89,10 +92,16 @@ def launch(run: TrainingRun, job_file: Path, accelerate_file: Path) -> Launched:
 
 
 def environment(run: TrainingRun) -> dict[str, str]:
-    """This process's, on a CPU with the heap's settings that the plan counts on where the user has none."""
+    """This process's, on a CPU with the heap's settings where the plan needs them and the user has none."""
     if run.device != "cpu":
         return dict(os.environ)
-    return {**_HEAP_ON_CPU, **_threads(run), **os.environ, **cpu_environment(run)}
+    return {**_heap(run), **_threads(run), **os.environ, **cpu_environment(run)}
+
+
+def _heap(run: TrainingRun) -> dict[str, str]:
+    """Slow and tight where a heap that grows might not fit beside the planned peak."""
+    is_tight = any(_GROWTH * one["used_bytes"] > one["total_bytes"] for one in run.plan.get("devices", ()))
+    return TIGHT_HEAP if is_tight else {}
 
 
 def _threads(run: TrainingRun) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,12 @@ def test_a_run_takes_the_first_cards() -> None:
     assert "gpu_ids" not in accelerate_configuration(run_on("cpu", 1))
 
 
-def test_the_heap_is_set_on_a_cpu_where_the_user_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
-    assert environment(run_on("cpu", 1))["MALLOC_MMAP_THRESHOLD_"] == str(2**20)
-    assert "MALLOC_MMAP_THRESHOLD_" not in environment(run_on("cuda", 1))
-    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "5")
-    assert environment(run_on("cpu", 1))["MALLOC_MMAP_THRESHOLD_"] == "5"
+def test_the_heap_is_tight_on_a_cpu_whose_plan_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "MALLOC_MMAP_THRESHOLD_"
+    monkeypatch.delenv(name, raising=False)
+    wide, tight = ({"devices": [{"used_bytes": used, "total_bytes": 100}]} for used in (79, 81))
+    assert environment(replace(run_on("cpu", 1), plan=tight))[name] == str(2**20)
+    assert name not in environment(replace(run_on("cpu", 1), plan=wide)), "it costs time"
+    assert name not in environment(replace(run_on("cuda", 1), plan=tight))
+    monkeypatch.setenv(name, "5")
+    assert environment(replace(run_on("cpu", 1), plan=tight))[name] == "5"
