@@ -10,16 +10,12 @@
 
 #include <immintrin.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "bf16.h"
+#include "layers.h"
 #include "threads.h"
 
 enum { QUERIES = 8, LANES = 16 };
 
-/* Queries [start, stop) of the row, keys [from, to) of the list; `shared`: the stretch whose keys they all see, by its
-   number (-1: none). */
-typedef struct { int64_t start, stop, from, to, shared; } stretch;
 typedef struct { long first, groups, keys; } span; /* an even number of groups, of whose keys so many are seen */
 
 static inline __m512bh pairs(const void *at) { return (__m512bh)_mm512_loadu_si512(at); }
@@ -39,7 +35,7 @@ static inline __m512 exp2_of(__m512 x) {
     return _mm512_scalef_ps(p, n);
 }
 
-static long keys_of(const stretch *one) { return one->to - one->from; }
+static long keys_of(const packed_text *one) { return one->to - one->from; }
 static long even_groups(long keys) { return (keys + 2 * LANES - 1) / (2 * LANES) * 2; }
 
 /* Scores of 8 queries against two groups of keys; q [8][size], keys [2][size / 2][16 pairs]. */
@@ -125,7 +121,7 @@ static void pack_group(const bf16 *k, const bf16 *v, const int64_t *places, bf16
 typedef struct {
     const bf16 *q, *keys, *values;
     bf16 *out;
-    const stretch *texts;
+    const packed_text *texts;
     const long *begin;
     long groups, heads, kv_heads, size, stride;
     float scale;
@@ -135,7 +131,7 @@ typedef struct { long text, head, first; } block;
 typedef struct { float *scores; bf16 *weights, *queries; } buffers;
 
 static void attend_block(const row *r, const block *one, const buffers *own) {
-    const stretch *text = r->texts + one->text;
+    const packed_text *text = r->texts + one->text;
     const long size = r->size, kv = one->head / (r->heads / r->kv_heads), left = text->stop - one->first;
     const long count = left < QUERIES ? left : QUERIES, shared = text->shared;
     const long before = keys_of(text) - (text->stop - one->first), shared_keys = shared < 0 ? 0 : keys_of(r->texts + shared);
@@ -217,7 +213,7 @@ static void pack_text(void *shared, long index) {
    places: the row of each key that the texts count from 0 on (NULL: key i is row i). Of `out`, the texts' queries are
    written. Returns 0, or 1 where memory ran out. */
 int attend(const bf16 *q, const bf16 *k, const bf16 *v, const int64_t *places, bf16 *out, long heads, long kv_heads,
-           long size, float scale, const stretch *texts, long num_texts) {
+           long size, float scale, const packed_text *texts, long num_texts) {
     long *begin = malloc(num_texts * sizeof(long)), groups = 0, num_blocks = 0, most = 0;
     if (!begin) return 1;
     for (long i = 0; i < num_texts; i++) {

@@ -14,7 +14,7 @@ import torch
 from qserve.core.kernel_shapes import filled_length
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import library, why_none
-from qserve.model.cpu.layers import CompiledLayers, Reads, tell_begin
+from qserve.model.cpu.layers import CompiledLayers, Reads, are_computed, tell_begin
 
 __all__ = ["Attend", "DenseBody"]
 
@@ -46,12 +46,12 @@ class DenseBody:
     @classmethod
     def of(cls, body: Any) -> DenseBody | None:
         """For a body that is made of such layers and lies in bf16 on a CPU, where there is a compiled library."""
-        return cls(body, CompiledLayers.of(body)) if _suits(body) and library() is not None else None
+        return cls(body, CompiledLayers.of(body)) if are_computed(body, _LAYERS) and library() is not None else None
 
     @staticmethod
     def why_not(body: Any) -> str | None:
         """What keeps a body that it would suit from it: half a sentence, or None."""
-        return why_none() if _suits(body) else None
+        return why_none() if are_computed(body, _LAYERS) else None
 
     def __call__(
         self,
@@ -86,16 +86,6 @@ class DenseBody:
             delta = _mlp(layer.mlp, _normed(layer.post_attention_layernorm, states, delta))
         last = _normed(self.body.norm, states, delta)
         return last if wanted is not None else last[:num_tokens]
-
-
-def _suits(body: Any) -> bool:
-    layers = getattr(body, "layers", ())
-    if not layers or any(type(layer).__name__ not in _LAYERS for layer in layers):
-        return False
-    if getattr(body.config, "hidden_act", "silu") != "silu" or any(hasattr(m, "_hf_hook") for m in body.modules()):
-        return False
-    on_cpu = all(state.device.type == "cpu" for state in (*body.parameters(), *body.buffers()))
-    return on_cpu and all(layer.input_layernorm.weight.dtype == torch.bfloat16 for layer in layers)
 
 
 def _attention(

@@ -1,23 +1,9 @@
 /* Layers of a hybrid from one product to the next: linear attention (delta.c), or full attention whose queries come with a
    gate each and are turned in part. As layers.c does for dense models; weights of norms are stored less one. */
 
-#include <string.h>
-
-#include "bf16.h"
 #include "delta.h"
+#include "layers.h"
 #include "products.h"
-
-void add_centred_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, float eps);
-void norm_and_turn(const bf16 *from, long stride, bf16 *out, const bf16 *weight, const bf16 *cos, const bf16 *sin, long num,
-                   long heads, long size, long turned, float eps);
-void multiply_by_sigmoid(bf16 *x, const bf16 *gates, long stride, long num, long heads, long size);
-int attend_pages(const bf16 *q, const bf16 *keys, const bf16 *values, bf16 *out, const int64_t *rows,
-                 const int64_t (*borders)[2], const int64_t *places, long num, long heads, long kv_heads, long size,
-                 float scale);
-#ifdef __AVX512BF16__
-int attend(const bf16 *q, const bf16 *k, const bf16 *v, const int64_t *places, bf16 *out, long heads, long kv_heads,
-           long size, float scale, const void *texts, long num_texts);
-#endif
 
 enum { MOST_IN = 4 };
 
@@ -59,14 +45,6 @@ static int mix_linear(const hybrid_layer *one, const hybrid_step *s) {
     return delta_rule(one->linear, s->projected, one->windows, one->memory, s->delta_texts, s->num_delta_texts, s->mixed);
 }
 
-static void write_cache(const hybrid_layer *one, const hybrid_step *s) {
-    const long width = s->kv_heads * s->size;
-    for (long t = 0; t < s->tokens; t++) {
-        memcpy(one->keys + s->written[t] * width, s->key + t * width, width * sizeof(bf16));
-        memcpy(one->values + s->written[t] * width, s->value + t * width, width * sizeof(bf16));
-    }
-}
-
 static int mix_full(const hybrid_layer *one, const hybrid_step *s) {
     const long wide = s->heads * s->size, narrow = s->kv_heads * s->size;
     const product all[] = {{.w = one->first[0], .y = s->projected, .stride = 2 * wide},
@@ -76,7 +54,7 @@ static int mix_full(const hybrid_layer *one, const hybrid_step *s) {
     norm_and_turn(s->projected, 2 * s->size, s->query, one->query_norm, s->cos, s->sin, s->tokens, s->heads, s->size,
                   s->turned, s->eps);
     norm_and_turn(s->key, s->size, s->key, one->key_norm, s->cos, s->sin, s->tokens, s->kv_heads, s->size, s->turned, s->eps);
-    write_cache(one, s);
+    write_cache(one->keys, one->values, s->key, s->value, s->written, s->tokens, s->kv_heads * s->size);
     int failed = 0;
     if (s->num_rows)
         failed |= attend_pages(s->query, one->keys, one->values, s->mixed, s->rows, (const int64_t(*)[2])s->spans, s->places,
@@ -84,7 +62,7 @@ static int mix_full(const hybrid_layer *one, const hybrid_step *s) {
 #ifdef __AVX512BF16__
     if (s->num_texts)
         failed |= attend(s->query, one->keys, one->values, s->places, s->mixed, s->heads, s->kv_heads, s->size, s->scaling,
-                         s->texts, s->num_texts);
+                         (const packed_text *)s->texts, s->num_texts);
 #endif
     multiply_by_sigmoid(s->mixed, s->projected + s->size, 2 * s->size, s->tokens, s->heads, s->size);
     return failed;

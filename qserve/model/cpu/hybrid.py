@@ -15,7 +15,7 @@ import torch
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import library, why_none
 from qserve.model.cpu.delta import CDeltaLayer, DeltaNet, first_products
-from qserve.model.cpu.layers import kinds_agree, tell_begin
+from qserve.model.cpu.layers import are_computed, kinds_agree, tell_begin
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import CMatrix
 
@@ -112,7 +112,7 @@ class HybridLayers:
     @classmethod
     def of(cls, body: Any, caches: Caches) -> HybridLayers | None:
         """None for bodies of other layers, where a linear layer is none of ours, and for heads that attention lacks."""
-        if not _suits(body) or library() is None:
+        if not are_computed(body, _LAYERS) or library() is None:
             return None
         for layer in body.layers:
             first, rest = _first(layer), _rest(layer)
@@ -129,7 +129,7 @@ class HybridLayers:
     @staticmethod
     def why_not(body: Any) -> str | None:
         """What keeps a body that they would suit from them: half a sentence, or None."""
-        return why_none() if _suits(body) else None
+        return why_none() if are_computed(body, _LAYERS) else None
 
     def __call__(self, ids: torch.Tensor, positions: torch.Tensor, reads: HybridReads) -> torch.Tensor:
         """Last hidden states [tokens, hidden size] of `ids` [tokens]; the caches hold them then."""
@@ -211,16 +211,6 @@ class HybridLayers:
             kv_heads=kv // size if size else 0,
             size=size,
         )
-
-
-def _suits(body: Any) -> bool:
-    layers = getattr(body, "layers", ())
-    if not layers or any(type(layer).__name__ not in _LAYERS for layer in layers):
-        return False
-    if getattr(body.config, "hidden_act", "silu") != "silu" or any(hasattr(m, "_hf_hook") for m in body.modules()):
-        return False
-    on_cpu = all(state.device.type == "cpu" for state in (*body.parameters(), *body.buffers()))
-    return on_cpu and all(layer.input_layernorm.weight.dtype == torch.bfloat16 for layer in layers)
 
 
 def _mixer(layer: Any) -> Any:

@@ -3,21 +3,8 @@
    A layer's time with few tokens is that of reading its weights; what lies between two products takes some microseconds,
    if nobody has to be woken for it. */
 
-#include <string.h>
-
-#include "bf16.h"
+#include "layers.h"
 #include "products.h"
-
-void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long tokens, long width, float eps);
-void norm_and_rotate(bf16 *x, const bf16 *weight, const bf16 *cos, const bf16 *sin, long tokens, long heads, long size,
-                     float eps);
-int attend_pages(const bf16 *q, const bf16 *keys, const bf16 *values, bf16 *out, const int64_t *rows,
-                 const int64_t (*borders)[2], const int64_t *places, long num, long heads, long kv_heads, long size,
-                 float scale);
-#ifdef __AVX512BF16__
-int attend(const bf16 *q, const bf16 *k, const bf16 *v, const int64_t *places, bf16 *out, long heads, long kv_heads,
-           long size, float scale, const void *texts, long num_texts);
-#endif
 
 /* A layer's weights; keys and values: its cache [rows][kv_heads * size], NULL: none. Norms of heads may be NULL; so may
    gate, up and down, of which somebody else takes care. */
@@ -38,14 +25,6 @@ typedef struct {
     const int64_t *written, *places, *rows, *spans, *texts;
 } step;
 
-static void write_cache(const layer *one, const step *s) {
-    const long width = s->kv_heads * s->size;
-    for (long t = 0; t < s->tokens; t++) {
-        memcpy(one->keys + s->written[t] * width, s->key + t * width, width * sizeof(bf16));
-        memcpy(one->values + s->written[t] * width, s->value + t * width, width * sizeof(bf16));
-    }
-}
-
 static int mix(const layer *one, const step *s) {
     const bf16 *keys = s->places ? one->keys : s->key, *values = s->places ? one->values : s->value;
     int failed = 0;
@@ -54,7 +33,7 @@ static int mix(const layer *one, const step *s) {
                                s->num_rows, s->heads, s->kv_heads, s->size, s->scaling);
 #ifdef __AVX512BF16__
     if (s->num_texts)
-        failed |= attend(s->query, keys, values, s->places, s->mixed, s->heads, s->kv_heads, s->size, s->scaling, s->texts,
+        failed |= attend(s->query, keys, values, s->places, s->mixed, s->heads, s->kv_heads, s->size, s->scaling, (const packed_text *)s->texts,
                          s->num_texts);
 #endif
     return failed;
@@ -69,7 +48,7 @@ int attend_layer(const layer *one, const step *s) {
     if (multiply(all, 3, s->normed, s->tokens)) return 1;
     norm_and_rotate(s->query, one->query_norm, s->cos, s->sin, s->tokens, s->heads, s->size, s->head_eps);
     norm_and_rotate(s->key, one->key_norm, s->cos, s->sin, s->tokens, s->kv_heads, s->size, s->head_eps);
-    if (one->keys) write_cache(one, s);
+    if (one->keys) write_cache(one->keys, one->values, s->key, s->value, s->written, s->tokens, s->kv_heads * s->size);
     return mix(one, s);
 }
 

@@ -16,7 +16,7 @@ from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import CMatrix, Matrix
 
-__all__ = ["CompiledLayers", "Reads", "kinds_agree", "tell_begin"]
+__all__ = ["CompiledLayers", "Reads", "are_computed", "kinds_agree", "tell_begin"]
 
 # Tokens of a step that is over before anybody looks for progress.
 _AT_ONCE = 64
@@ -211,6 +211,17 @@ def _kinds_agree(layers: Any) -> bool:
         if not all(map(kinds_agree, groups)):
             return False
     return True
+
+
+def are_computed(body: Any, layers: frozenset[str]) -> bool:
+    """Whether a body is made of these layers, gated by SiLU, and lies in bf16 on a CPU without hooks."""
+    found = getattr(body, "layers", ())
+    if not found or any(type(layer).__name__ not in layers for layer in found):
+        return False
+    if getattr(body.config, "hidden_act", "silu") != "silu" or any(hasattr(m, "_hf_hook") for m in body.modules()):
+        return False
+    on_cpu = all(state.device.type == "cpu" for state in (*body.parameters(), *body.buffers()))
+    return on_cpu and all(layer.input_layernorm.weight.dtype == torch.bfloat16 for layer in found)
 
 
 def kinds_agree(linears: list[Any]) -> bool:

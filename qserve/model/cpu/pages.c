@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "bf16.h"
+#include "layers.h"
 #include "threads.h"
 
 enum { LONGEST = 256, SHORTEST = 32, AT_ONCE = 4, PIECES_A_CORE = 4 };

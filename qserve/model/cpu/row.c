@@ -3,7 +3,7 @@
    In torch each of these is five to ten passes over memory in fp32; here it is one, rounded once at the end.
    Matrices are row-major, a stride counts elements from one row to the next. bf16 is the upper half of an fp32. */
 
-#include "bf16.h"
+#include "layers.h"
 #include "threads.h"
 
 /* Elements for which it pays to share the work: few tokens are done before another core is there. */

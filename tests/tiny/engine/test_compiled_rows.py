@@ -42,6 +42,17 @@ def logprobs(model: Any, ids: list[int], start: int) -> torch.Tensor:
     return rows[torch.arange(start - 1, len(ids) - 1), torch.tensor(ids[start:])]
 
 
+def errors(exact: Any, rounded: Any, asked: list[Any], answers: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the log-probabilities of `answers`, and of the library's in bf16 for the same tokens, both from float32's."""
+    ours, library = [], []
+    for prompt, choices in zip(asked, answers, strict=True):
+        ids = [*prompt, *(choice.token_id for choice in choices)]
+        true = logprobs(exact, ids, len(prompt))
+        ours.append((torch.tensor([choice.logprob for choice in choices]) - true).abs())
+        library.append((logprobs(rounded, ids, len(prompt)) - true).abs())
+    return torch.cat(ours), torch.cat(library)
+
+
 @pytest.mark.parametrize(
     ("family", "limits"),
     [*((family, {}) for family in HYBRIDS), ("qwen3.5", {"max_num_batched_tokens": 48, "kv_cache_tokens": 320})],
@@ -55,14 +66,9 @@ async def test_every_step_is_as_close_to_float32_as_the_library_is(family: str, 
         assert batcher.attention == "compiled"
         jobs = [choices_of(batcher, sequence(f"r{i}", one, 12, num_logprobs=0)) for i, one in enumerate(asked)]
         answers = await asyncio.gather(*jobs)
-    ours, library = [], []
-    for prompt, choices in zip(asked, answers, strict=True):
-        ids = [*prompt, *(choice.token_id for choice in choices)]
-        true = logprobs(exact, ids, len(prompt))
-        ours.append((torch.tensor([choice.logprob for choice in choices]) - true).abs())
-        library.append((logprobs(rounded, ids, len(prompt)) - true).abs())
-    assert torch.cat(ours).mean() <= 1.3 * torch.cat(library).mean() + 1e-4
-    assert torch.cat(ours).max() <= 2 * torch.cat(library).max() + 1e-3
+    ours, library = errors(exact, rounded, asked, answers)
+    assert ours.mean() <= 1.3 * library.mean() + 1e-4
+    assert ours.max() <= 2 * library.max() + 1e-3
 
 
 async def test_a_sequence_says_in_company_what_it_says_alone() -> None:
@@ -99,13 +105,8 @@ async def test_stored_weights_beside_small_products_in_16_bit() -> None:
         assert batcher.attention == "compiled"
         jobs = [choices_of(batcher, sequence(f"r{i}", one, 8, num_logprobs=0)) for i, one in enumerate(asked)]
         answers = await asyncio.gather(*jobs)
-    ours, library = [], []
-    for prompt, choices in zip(asked, answers, strict=True):
-        ids = [*prompt, *(choice.token_id for choice in choices)]
-        true = logprobs(exact, ids, len(prompt))
-        ours.append((torch.tensor([choice.logprob for choice in choices]) - true).abs())
-        library.append((logprobs(rounded.bfloat16(), ids, len(prompt)) - true).abs())
-    assert torch.cat(ours).mean() <= 1.3 * torch.cat(library).mean() + 1e-4
+    ours, library = errors(exact, rounded.bfloat16(), asked, answers)
+    assert ours.mean() <= 1.3 * library.mean() + 1e-4
 
 
 def in_4_bit(weight: torch.Tensor) -> Matrix:

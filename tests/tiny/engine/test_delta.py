@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +13,10 @@ from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDel
 
 from qserve.model.cpu import build
 from qserve.model.cpu.delta import DeltaNet, replace_delta_nets
+from tests.tiny.engine.compilers import compiled_by
 
 pytestmark = pytest.mark.skipif(build.why_none() is not None, reason=str(build.why_none()))
 
-COMPILERS = {"best": None, "without AVX512": "gcc -mno-avx512f"}
 # Key heads, value heads, sizes of both, taps: as published, shared key heads, and sizes that are no whole vectors.
 SHAPES = [(2, 2, 128, 128, 4), (2, 4, 16, 24, 4), (1, 3, 20, 7, 4), (3, 6, 64, 160, 2), (2, 2, 32, 48, 5)]
 HIDDEN = 48
@@ -25,22 +24,11 @@ HIDDEN = 48
 CLOSE = {"atol": 2e-3, "rtol": 2e-3}
 
 
-@pytest.fixture(scope="module", params=COMPILERS, autouse=True)
+@pytest.fixture(scope="module", params=("best", "without AVX512"), autouse=True)
 def compiler(request: pytest.FixtureRequest) -> Iterator[None]:
     """The library as this processor gets it, and as poorer ones do."""
-    kept, command = os.environ.get("CC"), COMPILERS[request.param]
-    if command is not None:
-        if os.uname().machine != "x86_64":
-            pytest.skip("these compiler flags are of x86-64")
-        os.environ["CC"] = command
-    build._built.cache_clear()
-    if build.why_none() is not None:
-        pytest.skip(str(build.why_none()))
-    yield
-    os.environ.pop("CC", None)
-    if kept is not None:
-        os.environ["CC"] = kept
-    build._built.cache_clear()
+    with compiled_by(request.param):
+        yield
 
 
 def config_of(kind: type[Any], shape: tuple[int, ...]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Iterator
 
@@ -15,10 +14,10 @@ from torch import nn
 from qserve.model.cpu import build
 from qserve.model.cpu.linear import CompiledLinear, compiled_from
 from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, int8_matrix, use_own_threads
+from tests.tiny.engine.compilers import COMPILERS, compiled_by
 
 pytestmark = pytest.mark.skipif(build.why_none() is not None, reason=str(build.why_none()))
 
-COMPILERS = {"best": None, "without AVX512": "gcc -mno-avx512f", "plain": "gcc -mno-avx512f -mno-avx2 -mno-avx"}
 SHAPES = [(100, 256), (64, 1024)]
 FORMATS = ["bfloat16", "int8", "int4", "nf4", "fp8", "int8 in groups"]
 FP8_VALUES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().nan_to_num()
@@ -28,19 +27,8 @@ ROWS = [1, 2, 3, 5, 8, 9, 12, 25, 40]
 @pytest.fixture(scope="module", params=COMPILERS, autouse=True)
 def compiler(request: pytest.FixtureRequest) -> Iterator[str]:
     """The library as this processor gets it, and as poorer ones do."""
-    kept, command = os.environ.get("CC"), COMPILERS[request.param]
-    if command is not None:
-        if os.uname().machine != "x86_64":
-            pytest.skip("these compiler flags are of x86-64")
-        os.environ["CC"] = command
-    build._built.cache_clear()
-    if build.why_none() is not None:
-        pytest.skip(str(build.why_none()))
-    yield request.param
-    os.environ.pop("CC", None)
-    if kept is not None:
-        os.environ["CC"] = kept
-    build._built.cache_clear()
+    with compiled_by(request.param):
+        yield request.param
 
 
 def weight_of(shape: tuple[int, int]) -> torch.Tensor:

@@ -1,0 +1,33 @@
+"""The compiled library of a CPU as other processors get it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from qserve.model.cpu import build
+
+__all__ = ["COMPILERS", "compiled_by"]
+
+COMPILERS = {"best": None, "without AVX512": "gcc -mno-avx512f", "plain": "gcc -mno-avx512f -mno-avx2 -mno-avx"}
+
+
+@contextmanager
+def compiled_by(name: str) -> Iterator[None]:
+    """The library as this processor gets it, and as poorer ones do; skips where there is none."""
+    kept, command = os.environ.get("CC"), COMPILERS[name]
+    if command is not None:
+        if os.uname().machine != "x86_64":
+            pytest.skip("these compiler flags are of x86-64")
+        os.environ["CC"] = command
+    build._built.cache_clear()
+    if build.why_none() is not None:
+        pytest.skip(str(build.why_none()))
+    yield
+    os.environ.pop("CC", None)
+    if kept is not None:
+        os.environ["CC"] = kept
+    build._built.cache_clear()
