@@ -24,6 +24,15 @@ from qserve.planner.learned import Residual
 from qserve.runs.database import FILE_NAME, StoreUnusable, connect, unusable
 from qserve.runs.process import here, start_of
 from qserve.runs.retention import Retention, trim
+from qserve.runs.statements import (
+    COUNT,
+    INSERT_EVENT,
+    INSERT_MEMORY,
+    INSERT_PLAN,
+    INSERT_REQUESTS,
+    INSERT_RUN,
+    REPLACE_RESIDUAL,
+)
 from qserve.runs.trainings import REPLACE_TRAINING
 
 __all__ = ["NewRun", "RequestLabel", "RequestRow", "RunWriter"]
@@ -41,26 +50,6 @@ _CLOSE_S = 5.0
 # Pages of the file that the writer's connection keeps; it only adds at the end. SQLite's own 2 MiB would be full after
 # 30,000 requests, in which time the gateway would seem to leak (bench/gateway_memory.py).
 _CACHE_KIB = 256
-
-_INSERT_RUN = """INSERT INTO run (id, started_unix_s, last_seen_unix_s, host, pid, process_start, command, versions,
-                                  hardware, folder, started_by) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_INSERT_PLAN = "INSERT INTO plan (run, worker, unix_s, models, document) VALUES (?, ?, ?, ?, ?)"
-_INSERT_MEMORY = "INSERT INTO memory (run, worker, unix_s, moment, document) VALUES (?, ?, ?, ?, ?)"
-_INSERT_EVENT = "INSERT INTO event (run, unix_s, worker, event, details) VALUES (?, ?, ?, ?, ?)"
-# A fact's first value is the run's number; this one has no use for it.
-_REPLACE_RESIDUAL = """INSERT OR REPLACE INTO residual
-    (run_id, worker, term, unix_s, engine, engine_version, device, on_cpu, shape, step, planned, measured)
-    SELECT ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13 WHERE ?1"""
-# One step for a whole batch: Python's lock is free while SQLite works, and is not fought for at every row.
-_INSERT_REQUESTS = """
-INSERT INTO request (run, number, label, began_unix_ms, e2e_us, queued_us, ttft_us, prompt_tokens, completion_tokens,
-                     num_events, request_id)
-SELECT ?1, ?2 + key, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-       json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
-       json_extract(value, '$[6]'), json_extract(value, '$[7]'), json_extract(value, '$[8]')
-FROM json_each(?3)"""
-_COUNT = """UPDATE run SET num_requests = num_requests + ?2, num_errors = num_errors + ?3, num_lost = ?4,
-                           last_seen_unix_s = ?5 WHERE number = ?1"""
 
 
 @dataclass(frozen=True)
@@ -139,7 +128,7 @@ class RunWriter:
 
     def plan(self, worker: str, models: tuple[str, ...], plan: Mapping[str, Any]) -> None:
         """Keep the plan that a worker is about to be started from."""
-        fact = (_INSERT_PLAN, (worker, time.time(), _text(models), _text(plan)))
+        fact = (INSERT_PLAN, (worker, time.time(), _text(models), _text(plan)))
         self._plans.append(fact)
         self._facts.append(fact)
 
@@ -147,11 +136,11 @@ class RunWriter:
         """Keep what a worker holds: at `ready` and `end` the whole document, between them its numbers."""
         if moment == "serving":
             document = {name: value for name, value in document.items() if isinstance(value, int | float)}
-        self._facts.append((_INSERT_MEMORY, (worker, time.time(), moment, _text(document))))
+        self._facts.append((INSERT_MEMORY, (worker, time.time(), moment, _text(document))))
 
     def event(self, worker: str, event: str, details: Mapping[str, Any]) -> None:
         """Keep something that happened."""
-        self._facts.append((_INSERT_EVENT, (time.time(), worker, event, _text(details))))
+        self._facts.append((INSERT_EVENT, (time.time(), worker, event, _text(details))))
 
     def training(self, name: str, document: Mapping[str, Any]) -> None:
         """Keep how far a training run is, in place of what was kept of it before."""
@@ -162,7 +151,7 @@ class RunWriter:
         for one in residuals:
             about = (one.engine, one.engine_version, one.device, one.on_cpu, one.shape, one.step)
             values = (self.run.id, worker, one.term, time.time(), *about, one.planned, one.measured)
-            self._facts.append((_REPLACE_RESIDUAL, values))
+            self._facts.append((REPLACE_RESIDUAL, values))
 
     def listens_at(self, url: str) -> None:
         """Keep where the service answers."""
@@ -241,16 +230,16 @@ class RunWriter:
             connection.execute(statement, (number, *values))
         if rows:
             listed = json.dumps([[self._label(connection, row.label), *row[1:]] for row in rows])
-            connection.execute(_INSERT_REQUESTS, (number, self._next_number, listed))
+            connection.execute(INSERT_REQUESTS, (number, self._next_number, listed))
         num_errors = sum(row.label.error_code != "" for row in rows)
-        connection.execute(_COUNT, (number, len(rows), num_errors, self._num_lost, time.time()))
+        connection.execute(COUNT, (number, len(rows), num_errors, self._num_lost, time.time()))
         self._num_lost_told = self._num_lost
 
     def _insert_run(self, connection: sqlite3.Connection, facts: list[tuple[str, tuple[Any, ...]]]) -> int:
         """Into a new store, with the plans that are known: the old one may have been set aside."""
         run, pid = self.run, os.getpid()
         added = connection.execute(
-            _INSERT_RUN,
+            INSERT_RUN,
             (
                 run.id, self._started_unix_s, time.time(), here(), pid, start_of(pid), _text(run.command),
                 _text(run.versions), _text(run.hardware), str(run.folder), run.started_by,

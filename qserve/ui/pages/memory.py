@@ -12,16 +12,9 @@ from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.exposition import Sample, read
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, say
-from qserve.ui.views.memory import (
-    comparisons_view,
-    evals_view,
-    host_view,
-    latency_view,
-    live_view,
-    memory_view,
-    planned_latency_view,
-    runs_view,
-)
+from qserve.ui.views.latency import latency_view, live_view, planned_latency_view
+from qserve.ui.views.memory import host_view, memory_view
+from qserve.ui.views.results import comparisons_view, evals_view, runs_view
 
 __all__ = ["MemoryPage"]
 

@@ -10,15 +10,9 @@ import pytest
 
 from qserve.ui.client.exposition import histograms, read, total
 from qserve.ui.views.charts import Bar, Part, histogram, probability_of, score_bars, stacked_bars, table
-from qserve.ui.views.memory import (
-    comparisons_view,
-    evals_view,
-    host_view,
-    latency_view,
-    live_view,
-    memory_view,
-    runs_view,
-)
+from qserve.ui.views.latency import latency_view, live_view
+from qserve.ui.views.memory import host_view, memory_view
+from qserve.ui.views.results import comparisons_view, evals_view, runs_view
 
 METRICS = """# TYPE a_seconds histogram
 qserve_gateway_time_to_first_token_seconds_bucket{le="0.1",model="m"} 2.0
