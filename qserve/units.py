@@ -30,7 +30,7 @@ def parse_bytes(text: str) -> int:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].upper() not in _FACTORS:
-        raise UsageError(f"{text!r} is no size in memory; write for example 23.6GiB, 24GB, 512MiB or plain bytes")
+        raise UsageError(f"{text!r} is not a size in memory; write for example 23.6GiB, 24GB, 512MiB or plain bytes")
     num_bytes = float(match[1]) * _FACTORS[match[2].upper()]
     if num_bytes > _MOST_BYTES:
         raise UsageError(f"{text[:40]!r} is more memory than any machine has; write for example 23.6GiB")

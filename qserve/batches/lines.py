@@ -65,9 +65,9 @@ class LineCheck:
         try:
             value = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError) as error:
-            return LineError("invalid_json_line", f"this line is no JSON: {error}", number)
+            return LineError("invalid_json_line", f"this line is not valid JSON: {error}", number)
         if not isinstance(value, dict):
-            return LineError("invalid_json_line", "this line is no JSON object", number)
+            return LineError("invalid_json_line", "this line is not a JSON object", number)
         return self._of_envelope(number, value) or self._of_body(number, value["body"])
 
     def _of_envelope(self, number: int, value: dict[str, Any]) -> LineError | None:
@@ -81,7 +81,7 @@ class LineCheck:
         self._seen.add(custom_id)
         if unknown := value.keys() - _NAMES:
             name = sorted(unknown)[0][:100]
-            return LineError("unknown_parameter", f"'{name}' is no field of a line", number, name)
+            return LineError("unknown_parameter", f"'{name}' is not a field of a line", number, name)
         if value.get("method") != "POST":
             return LineError("invalid_method", "'method' must be POST", number, "method")
         if value.get("url") != self.endpoint:

@@ -105,7 +105,7 @@ class StreamAnswer(WholeAnswer):
 
 
 def _payload(event: bytes) -> dict[str, Any] | None:
-    """The JSON object of an event; None for comments, [DONE] and what is no JSON."""
+    """The JSON object of an event; None for comments, [DONE] and what is not valid JSON."""
     lines = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]
     try:
         payload = json.loads(b"".join(lines))

@@ -50,7 +50,7 @@ class Address:
         except ValueError:
             port = 0
         if parts.scheme not in ("http", "https") or not parts.hostname or not port:
-            raise UsageError(f"--url {url} is no address of a server; write it as http://127.0.0.1:8000")
+            raise UsageError(f"--url {url} is not the address of a server; write it as http://127.0.0.1:8000")
         return cls(parts.hostname, port, parts.scheme == "https", parts.path.rstrip("/"))
 
     @property
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._broke = f"what came back is no HTTP ({error})"
+            self._broke = f"what came back is not HTTP ({error})"
             self.close()
 
     # httptools

@@ -40,7 +40,7 @@ def read_dataset(file: Path) -> list[Entry]:
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--dataset {file}: {getattr(error, 'strerror', None) or 'it is no text'}") from error
+        raise UsageError(f"--dataset {file}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
     entries = []
     for where, row in _rows(file, text):
         try:
@@ -66,7 +66,9 @@ def _rows(file: Path, text: str) -> Iterator[tuple[str, Any]]:
             try:
                 yield f"line {number}", json.loads(line)
             except ValueError as error:
-                what = f"is no JSON ({error.args[0].partition(':')[0]}); it takes a JSON list or an object a line"
+                what = (
+                    f"is not valid JSON ({error.args[0].partition(':')[0]}); it takes a JSON list or an object a line"
+                )
                 raise UsageError(f"--dataset {file}: line {number} {what}") from None
 
 
@@ -104,7 +106,7 @@ def _output_len(row: Mapping[str, Any]) -> int:
         if value is None:
             continue
         if not isinstance(value, int) or value < 1:
-            raise _Odd(f"has {name} {value!r}, which is no number of tokens")
+            raise _Odd(f"has {name} {value!r}, which is not a number of tokens")
         return value
     return 0
 

@@ -155,8 +155,8 @@ def _get(address: Address, path: str, api_key: str) -> tuple[int, Any]:
         raise UsageError(
             f"no server answers at {address.url} ({words or reason}); start one with `qserve up`, or name it with --url"
         ) from None
-    except Exception as error:  # http.client raises what is no OSError for an answer that is no HTTP
-        raise UsageError(f"what answers at {address.url} is no HTTP ({error}); is it the right port?") from None
+    except Exception as error:  # http.client raises what is no OSError for an answer that is not HTTP
+        raise UsageError(f"what answers at {address.url} is not HTTP ({error}); is it the right port?") from None
     try:
         return status, json.loads(text)
     except ValueError:

@@ -13,8 +13,8 @@ __all__ = ["sentence_of", "sentence_of_os_error", "shortened"]
 _CHOICE = re.compile(r"'(?P<seen>.*?)' is not one of (?P<allowed>.*)", re.DOTALL)
 # click names its own types; people don't.
 _TYPES = (
-    (re.compile(r"is not a valid integer(?: range)?\."), "is no whole number"),
-    (re.compile(r"is not a valid float(?: range)?\."), "is no number"),
+    (re.compile(r"is not a valid integer(?: range)?\."), "is not a whole number"),
+    (re.compile(r"is not a valid float(?: range)?\."), "is not a number"),
 )
 
 

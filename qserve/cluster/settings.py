@@ -26,7 +26,7 @@ class PortRange:
         numbers = [int(part) if part.isascii() and part.isdigit() else 0 for part in (first, last)]
         if not separator or not 1024 <= numbers[0] <= numbers[1] <= 65535:
             raise UsageError(
-                f"--ray-ports {text!r} is no range of ports from 1024 to 65535; write for example 20000-20999"
+                f"--ray-ports {text!r} is not a range of ports from 1024 to 65535; write for example 20000-20999"
             )
         return cls(*numbers)
 

@@ -39,7 +39,7 @@ def load(table: str) -> dict[str, Any]:
     """The parsed table configs/<table>.toml, with the rows of $QSERVE_CONFIGS/<table>.toml in place of its own.
 
     Read once per folder; the caller must not change it. Raises FileNotFoundError where the installation lacks the
-    file (a packaging mistake), UsageError for a user's file that is no TOML.
+    file (a packaging mistake), UsageError for a user's file that is not valid TOML.
     """
     return _merged(table, os.environ.get("QSERVE_CONFIGS"))
 
@@ -66,4 +66,4 @@ def _read(path: Path | None, table: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is no TOML: {error}; correct it, or unset QSERVE_CONFIGS") from None
+        raise UsageError(f"{path} is not valid TOML: {error}; correct it, or unset QSERVE_CONFIGS") from None

@@ -13,5 +13,5 @@ def parse_release(text: str) -> tuple[int, int, int]:
     """(major, minor, patch) of '0.19.0', '0.28.1rc1', '4.46'. Raises UsageError."""
     match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
     if match is None:
-        raise UsageError(f"--engine-version {text!r} is no release; write for example 0.32.0")
+        raise UsageError(f"--engine-version {text!r} is not a release; write for example 0.32.0")
     return int(match[1]), int(match[2]), int(match[3] or 0)

@@ -101,7 +101,7 @@ def main() -> None:
     )
     folder = parser.parse_args().out
     if not folder.is_dir():
-        sys.exit(f"{folder} is no folder; name evals/qserve_demo of the repository with --out")
+        sys.exit(f"{folder} is not a folder; name evals/qserve_demo of the repository with --out")
     write_evals(folder)
 
 

@@ -161,7 +161,7 @@ def _report(model: Qwen3ForCausalLM, tokenizer: Tokenizer, heading: str, num_per
 def _task_weight(text: str) -> tuple[str, float]:
     task, _, share = text.partition("=")
     if task not in ALL_TASKS:
-        raise argparse.ArgumentTypeError(f"{task!r} is no task; the tasks are {', '.join(ALL_TASKS)}")
+        raise argparse.ArgumentTypeError(f"{task!r} is not a task; the tasks are {', '.join(ALL_TASKS)}")
     return task, float(share)
 
 

@@ -63,7 +63,7 @@ class Service:
         """Raises UsageError for a name that no format takes."""
         if _NAME.fullmatch(self.name) is None:
             raise UsageError(
-                f"--name {self.name!r} is no name for a unit or a Kubernetes object: a to z, digits and dashes, at "
+                f"--name {self.name!r} is not a name for a unit or a Kubernetes object: a to z, digits and dashes, at "
                 "most 40 characters, a letter first; for example qserve-32b"
             )
 

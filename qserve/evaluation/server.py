@@ -78,7 +78,7 @@ def look_at(
     """
     url = url.rstrip("/").removesuffix("/v1")
     if not url.startswith(("http://", "https://")):
-        raise UsageError(f"--url {url} is no address of a server; write it as http://127.0.0.1:8000")
+        raise UsageError(f"--url {url} is not the address of a server; write it as http://127.0.0.1:8000")
     cards = _models(url, api_key)
     report = report_of(url, api_key)
     workers = report["data"]
@@ -140,7 +140,7 @@ def _models(url: str, api_key: str) -> dict[str, dict[str, Any]]:
         return {str(card["id"]): dict(card) for card in get_json(f"{url}/v1/models", api_key)["data"]}
     except (LookupError, TypeError, ValueError):
         raise UsageError(
-            f"{url} answers, but not as an OpenAI server does: its /v1/models is no list of models. --url takes the "
+            f"{url} answers, but not as an OpenAI server does: its /v1/models is not a list of models. --url takes the "
             "address of one, as http://127.0.0.1:8000"
         ) from None
 
@@ -157,7 +157,9 @@ def _asked(request: urllib.request.Request, api_key: str) -> Any:
                 raise UsageError(f"{request.full_url} wants a key: --api-key, or QSERVE_API_KEY") from None
             raise UsageError(f"{request.full_url} answered {error.code}: {_words(error)}") from None
     except ValueError:
-        raise UsageError(f"{request.full_url} answered something that is no JSON; is it an OpenAI server?") from None
+        raise UsageError(
+            f"{request.full_url} answered something that is not valid JSON; is it an OpenAI server?"
+        ) from None
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise UsageError(f"no server answers at {request.full_url} ({reason}); start one with `qserve up`") from None

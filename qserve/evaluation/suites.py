@@ -70,5 +70,5 @@ def _checked(path: Path, values: Any) -> Suite:
         raise UsageError(f"{path} needs `tasks`, a list of lm-eval's task names")
     strange = sorted(set(values) - known)
     if strange:
-        raise UsageError(f"{path}: {strange[0]} is no setting of a suite; it takes {', '.join(sorted(known))}")
+        raise UsageError(f"{path}: {strange[0]} is not a setting of a suite; it takes {', '.join(sorted(known))}")
     return Suite(path.stem, **{"about": "", **values, "tasks": tuple(str(task) for task in values["tasks"])})

@@ -188,7 +188,7 @@ def _manager_of(names: tuple[str, ...], include_path: tuple[str, ...]) -> Any:
     import_lm_eval()
     missing = [folder for folder in include_path if not Path(folder).expanduser().is_dir()]
     if missing:
-        raise UsageError(f"--include-path {missing[0]} is no folder")
+        raise UsageError(f"--include-path {missing[0]} is not a folder")
     # Its own thousands of tasks take seconds to list; ours are there at once.
     for include_defaults in (False, True):
         manager = _manager(include_defaults, include_path)

@@ -60,7 +60,7 @@ def read_documents(path: Path) -> list[str]:
     except OSError as error:
         raise UsageError(f"--tasks {path}: the text can't be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"--tasks {path} is no UTF-8 text ({error.reason} at byte {error.start:,})") from None
+        raise UsageError(f"--tasks {path} is not UTF-8 text ({error.reason} at byte {error.start:,})") from None
     kind = path.suffix.lower()
     documents = [text] if kind in _PLAIN else [_text_of(entry, where, path) for where, entry in _entries(text, path)]
     kept = [document for document in documents if document.strip()]
@@ -84,7 +84,7 @@ def _json(text: str, where: str, path: Path) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--tasks {', '.join(filter(None, (str(path), where)))} is no JSON: {error}") from None
+        raise UsageError(f"--tasks {', '.join(filter(None, (str(path), where)))} is not valid JSON: {error}") from None
 
 
 def _text_of(entry: Any, where: str, path: Path) -> str:

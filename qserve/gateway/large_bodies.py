@@ -43,7 +43,7 @@ class LargeBody:
         self._body = body
 
     async def model(self) -> str | None:
-        """The model that it names. Raises ApiError 400 if it is no JSON object."""
+        """The model that it names. Raises ApiError 400 if it is not a JSON object."""
         answer = await self._ask({"what": "model"})
         return answer["model"] if isinstance(answer["model"], str) else None
 

@@ -59,7 +59,7 @@ def read_json(file: Path) -> dict[str, Any]:
         with file.open("rb") as stream:
             text = stream.read(MAX_JSON_BYTES + 1)
     except OSError as error:
-        raise BrokenCheckpoint(f"{file} is no readable JSON ({error}); download it again") from None
+        raise BrokenCheckpoint(f"{file} is not readable JSON ({error}); download it again") from None
     return parse_json(text, str(file))
 
 
@@ -72,7 +72,7 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
     except RecursionError:
         raise BrokenCheckpoint(f"{where} is nested deeper than {_MAX_DEPTH} levels; download it again") from None
     except ValueError as error:
-        raise BrokenCheckpoint(f"{where} is no readable JSON ({error}); download it again") from None
+        raise BrokenCheckpoint(f"{where} is not readable JSON ({error}); download it again") from None
     if not isinstance(data, dict):
         raise BrokenCheckpoint(f"{where} holds a JSON {type(data).__name__}, but must hold an object")
     _check_depth(data, where)

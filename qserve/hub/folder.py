@@ -59,7 +59,9 @@ def parse_header(header: bytes, where: str) -> tuple[tuple[Tensor, ...], int]:
         tensors = tuple(_tensor(name, entry) for name, entry in entries.items())
         data_bytes = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise BrokenCheckpoint(f"the header of {where} is no safetensors header ({error}); download it again") from None
+        raise BrokenCheckpoint(
+            f"the header of {where} is not a safetensors header ({error}); download it again"
+        ) from None
     return tensors, data_bytes
 
 

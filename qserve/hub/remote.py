@@ -68,7 +68,7 @@ def _file_names(model_id: str) -> list[str]:
 def _get(model_id: str, name: str, num_bytes: int | None = None) -> bytes:
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     if not endpoint.startswith(("https://", "http://")):
-        raise ModelNotFound(f"HF_ENDPOINT={endpoint!r} is no http address")
+        raise ModelNotFound(f"HF_ENDPOINT={endpoint!r} is not an http address")
     request = urllib.request.Request(f"{endpoint}/{model_id}/resolve/main/{name}")  # noqa: S310 - scheme checked above
     if num_bytes is not None:
         request.add_header("Range", f"bytes=0-{num_bytes - 1}")

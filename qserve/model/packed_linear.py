@@ -63,7 +63,7 @@ class PackedLinear(nn.Module):
 class MappedEmbedding(nn.Module):
     """Looks rows up in the checkpoint's file: a step reads a few, so the table need not be in memory beside the head.
 
-    The weight is no parameter: nothing copies it out of the file, and it does not count as held.
+    The weight is not a parameter: nothing copies it out of the file, and it does not count as held.
     """
 
     def __init__(self, weight: torch.Tensor) -> None:

@@ -193,7 +193,7 @@ def engine_named(name: str) -> Engine:
     """The engine that is registered as `name`. Raises UsageError that names the registered ones."""
     dotted = _OWN.get(name) or _registered().get(name)
     if dotted is None:
-        raise UsageError(f"--engine {name!r} is no engine that is registered; it takes {', '.join(engine_names())}")
+        raise UsageError(f"--engine {name!r} is not a registered engine; it takes {', '.join(engine_names())}")
     engine: Engine = load_attribute(dotted)
     return engine
 
@@ -224,7 +224,7 @@ def _shut_out(engine: Engine, suited: list[Engine], request: PlanRequest) -> boo
 def plan_request(**values: Any) -> PlanRequest:
     """A request of options by their names: those that all engines share, and those of any engine.
 
-    Raises TypeError for a name that is no option, UsageError for a value that none takes.
+    Raises TypeError for a name that is not an option, UsageError for a value that none takes.
     """
     return changed_request(PlanRequest(), **values)
 
@@ -243,7 +243,7 @@ def changed_request(request: PlanRequest, **values: Any) -> PlanRequest:
 
 
 def option_value(request: PlanRequest, name: str) -> Any:
-    """The value of the option of that name, whosever it is. Raises AttributeError for a name that is no option."""
+    """The value of the option of that name, whosever it is. Raises AttributeError for a name that is not an option."""
     if name in PlanRequest.__dataclass_fields__:
         return getattr(request, name)
     owners = (kind for kind in option_kinds() if name in kind.__dataclass_fields__)

@@ -44,8 +44,8 @@ def find_reward(reward: str, settings: RewardSettings) -> RewardCheckpoint:
         path = snapshot
     if not path.exists():
         raise ModelNotFound(
-            f"{reward!r} is no folder, no file and not in the local Hugging Face cache; --reward takes a folder, a "
-            "single file with --base, a hub id whose files are there (hf download), or demo"
+            f"{reward!r} is not a folder, not a file and not in the local Hugging Face cache; --reward takes a folder, "
+            "a single file with --base, a hub id whose files are there (hf download), or demo"
         )
     return recognise(path, settings, reward)
 

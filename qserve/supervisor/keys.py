@@ -38,7 +38,7 @@ def keys_of_file(file: Path, flag: str = "--api-key-file") -> tuple[str, ...]:
     except OSError as error:
         raise UsageError(f"{flag} {file} can't be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise UsageError(f"{flag} {file} is no text; it holds one key a line") from None
+        raise UsageError(f"{flag} {file} is not text; it holds one key a line") from None
     lines = (line.strip() for line in text.splitlines())
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:

@@ -35,7 +35,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise UsageError(f"--host {host} is no address of a machine: {error.strerror}") from error
+        raise UsageError(f"--host {host} is not an address of a machine: {error.strerror}") from error
     listener = socket.socket(family, kind, proto)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

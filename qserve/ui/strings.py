@@ -267,11 +267,11 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.needs_model": ("Name a model.", "请填写模型。"),
     # Failures
     "field.no_number": (
-        "{field}: “{value}” is no number; leave it empty for the model's own.",
+        "{field}: “{value}” is not a number; leave it empty for the model's own.",
         "{field}：“{value}”不是数字；留空则使用模型默认值。",
     ),
     "field.no_whole": (
-        "{field}: “{value}” is no whole number; leave it empty for the default.",
+        "{field}: “{value}” is not a whole number; leave it empty for the default.",
         "{field}：“{value}”不是整数；留空则使用默认值。",
     ),
     "failure.plan": ("The planner did not answer within {seconds} s.", "规划器在 {seconds} 秒内没有返回。"),

@@ -183,7 +183,7 @@ def _alternatives(objects: list[_Object], value: dict[str, Any], path: str) -> l
     if roles and isinstance(role, str) and role not in roles & _ROLES:
         allowed = ", ".join(sorted(roles & _ROLES))
         raise ApiError(
-            400, f"'{path}role': {role[:100]!r} is no role; there is {allowed}", "invalid_value", f"{path}role"
+            400, f"'{path}role': {role[:100]!r} is not a role; there is {allowed}", "invalid_value", f"{path}role"
         )
     if len(objects) == 1:
         return objects

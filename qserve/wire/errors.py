@@ -150,12 +150,12 @@ def from_validation(error: ValidationError) -> ApiError:
     items = [item for item in items if item["type"] in _OUR_SENTENCES] or items
     for item in items:
         if item["type"] == "json_invalid":
-            return ApiError(400, f"the body is no JSON: {item['ctx']['error']}", "invalid_json")
+            return ApiError(400, f"the body is not valid JSON: {item['ctx']['error']}", "invalid_json")
         is_unknown = item["type"] == "extra_forbidden"  # its name is the client's, and may look like an alternative's
         places = [str(part)[:_MAX_NAME] for part in item["loc"]]
         path = ".".join(part for part in places if is_unknown or not _ALTERNATIVE.fullmatch(part))[: 4 * _MAX_NAME]
         if item["type"] == "extra_forbidden":
-            problems.append(f"'{path}' is no field of this request")
+            problems.append(f"'{path}' is not a field of this request")
         elif item["type"] == "unsupported_field":
             path = str(item["ctx"]["field"])
             problems.append(item["msg"])
@@ -180,7 +180,7 @@ def internal_error(where: str = "") -> ApiError:
 def unknown_field(path: str) -> ApiError:
     """A 400 that names a field which nobody would read."""
     path = path[: 4 * _MAX_NAME]
-    return ApiError(400, f"'{path}' is no field of this request", "unsupported_field", path)
+    return ApiError(400, f"'{path}' is not a field of this request", "unsupported_field", path)
 
 
 def from_engine(status: int, body: bytes) -> ApiError | None:

@@ -38,7 +38,7 @@ class FirstLook:
 
 
 def first_look(body: bytes, names: frozenset[str] | None = None) -> FirstLook:
-    """Raises ApiError 400 for what is no JSON object, a name that is not in `names`, or a part that is too long."""
+    """Raises ApiError 400 for what is not a JSON object, a name that is not in `names`, or a part that is too long."""
     parts = _parts(body, names)
     sizes = {name: len(memoryview(part)) for name, part in parts.items()}
     for name, num_bytes in sizes.items():
@@ -56,9 +56,9 @@ def _parts(body: bytes, names: frozenset[str] | None) -> dict[str, msgspec.Raw]:
     except msgspec.ValidationError:
         raise ApiError(400, "the body must be a JSON object", "invalid_value") from None
     except msgspec.DecodeError as error:
-        raise ApiError(400, f"the body is no JSON: {error}", "invalid_json") from None
+        raise ApiError(400, f"the body is not valid JSON: {error}", "invalid_json") from None
     except RecursionError:
-        raise ApiError(400, "the body is no JSON that can be read: it is nested too deeply", "invalid_json") from None
+        raise ApiError(400, "the body is not JSON that can be read: it is nested too deeply", "invalid_json") from None
 
 
 def _of_names(body: bytes, names: frozenset[str], num_nulls: int = 0) -> dict[str, msgspec.Raw]:

@@ -155,7 +155,7 @@ class SamplingFields(Wire):
         for key in self.logit_bias or ():
             if not (key.isascii() and key.isdigit()):
                 raise PydanticCustomError(
-                    "logit_bias", "'logit_bias' maps token ids to biases; {key} is no token id", {"key": repr(key)}
+                    "logit_bias", "'logit_bias' maps token ids to biases; {key} is not a token id", {"key": repr(key)}
                 )
         return self
 

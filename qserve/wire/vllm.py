@@ -70,11 +70,11 @@ NARROWED: Mapping[str, tuple[Any, ...]] = {
 
 
 def read_body(body: bytes) -> dict[str, Any]:
-    """The body as an object. Raises ApiError 400 if it is no JSON, or no object."""
+    """The body as an object. Raises ApiError 400 if it is not valid JSON, or not an object."""
     try:
         value = from_json(body)
     except ValueError as error:
-        raise ApiError(400, f"the body is no JSON: {error}", "invalid_json") from None
+        raise ApiError(400, f"the body is not valid JSON: {error}", "invalid_json") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object", "invalid_value")
     return value
@@ -91,7 +91,7 @@ def known_names(fields: EngineFields, path: str) -> frozenset[str] | None:
 
 
 def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None:
-    """Raises ApiError 400 for a field that the engine would not read, and for a `model` that is no string."""
+    """Raises ApiError 400 for a field that the engine would not read, and for a `model` that is not a string."""
     asked = {name: value for name, value in body.items() if name not in HARMLESS and value is not None}
     if not isinstance(asked.get("model", ""), str):
         raise ApiError(400, "'model' must be a string", "invalid_value", "model")

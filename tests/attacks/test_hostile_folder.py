@@ -113,7 +113,7 @@ FOLDERS = {
     endless_device: "model.safetensors is a device",
     nested_config: "is nested deeper than 64 levels",
     rather_nested_config: "is nested deeper than 64 levels",
-    nested_header: "is no safetensors header",
+    nested_header: "is not a safetensors header",
     index_elsewhere: "names the file '../../../etc/passwd', which is not in its folder",
     index_of_numbers: "names the file '1', which is not in its folder",
     shape_of_text: "model.embed_tokens.weight has the shape ('8', '8')",
@@ -189,5 +189,5 @@ def test_what_is_no_object_is_said(text):
     ],
 )
 def test_an_entry_holds_numbers(entry):
-    with pytest.raises(BrokenCheckpoint, match="is no safetensors header"):
+    with pytest.raises(BrokenCheckpoint, match="is not a safetensors header"):
         parse_header(json.dumps({"a": entry}).encode(), "model.safetensors")

@@ -331,7 +331,7 @@ def test_a_number_that_is_none_is_told(page: Page) -> None:
     page.locator("#qs-settings > button").click()
     page.locator("#qs-temperature input").fill("warm")
     ask(page, "Hello")
-    expect(page.get_by_text("Temperature: “warm” is no number")).to_be_visible()
+    expect(page.get_by_text("Temperature: “warm” is not a number")).to_be_visible()
     page.locator("#qs-temperature input").fill("9")
     ask(page, "Hello")
     expect(page.locator("#qs-bot-0 .qs-error")).to_contain_text("temperature")

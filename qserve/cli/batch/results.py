@@ -23,7 +23,7 @@ def endpoint_of(file: Path) -> str:
         url = None
     if not isinstance(url, str):
         raise UsageError(
-            f"the first line of {file} is no request; each line is one, as "
+            f"the first line of {file} is not a request; each line is one, as "
             '{"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"model": …, "messages": […]}}'
         )
     return url

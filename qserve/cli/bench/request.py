@@ -77,7 +77,7 @@ def _stages(values: dict[str, Any]) -> tuple[Stage, ...]:
 
 
 def client_of(target: Target, values: dict[str, Any], counter: Counter) -> LoadClient:
-    """Asks that endpoint of that model. Raises UsageError for --extra-body that is no object."""
+    """Asks that endpoint of that model. Raises UsageError for --extra-body that is not an object."""
     from qserve.bench.client import LoadClient
     from qserve.bench.endpoints import ENDPOINTS, Endpoint
 
@@ -100,9 +100,9 @@ def _extra_body(text: str) -> dict[str, Any]:
     try:
         fields = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--extra-body {text!r} is no JSON: {error}") from None
+        raise UsageError(f"--extra-body {text!r} is not valid JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise UsageError(f"--extra-body {text!r} is no JSON object; write it as '{{\"top_p\": 0.9}}'")
+        raise UsageError(f"--extra-body {text!r} is not a JSON object; write it as '{{\"top_p\": 0.9}}'")
     if "stream" in fields:
         raise UsageError("--extra-body can't say whether tokens are streamed: --no-stream does")
     return fields

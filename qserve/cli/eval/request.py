@@ -57,7 +57,7 @@ def gen_kwargs_of(text: str) -> dict[str, Any]:
         try:
             return dict(json.loads(text))
         except ValueError as error:
-            raise UsageError(f"--gen-kwargs {text} is no JSON object: {error}") from None
+            raise UsageError(f"--gen-kwargs {text} is not a JSON object: {error}") from None
     fields = {}
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))

@@ -183,7 +183,7 @@ def _refuse_unknown(path: Path, values: Mapping[str, Any]) -> None:
                 "or set QSERVE_API_KEY"
             )
         if key not in allowed:
-            raise UsageError(f"{path}: {key} is no setting. {_near(key, allowed)}")
+            raise UsageError(f"{path}: {key} is not a setting. {_near(key, allowed)}")
 
 
 def _near(key: str, allowed: list[str]) -> str:

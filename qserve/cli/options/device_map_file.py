@@ -34,7 +34,7 @@ def _read(path: Path) -> ModuleMap:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         words = ", ".join(get_args(Mode))
         raise UsageError(
             f"--device-map {path}: {reason}; it takes {words}, or a JSON or YAML file of modules and devices"

@@ -57,7 +57,7 @@ class ReplicaCount(click.ParamType):  # type: ignore[type-arg]
         if text == AUTO:
             return AUTO
         if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= self.most:
-            self.fail(f"{text[:40]!r} is no number of replicas; write 1 to {self.most:,}, or auto", param, ctx)
+            self.fail(f"{text[:40]!r} is not a number of replicas; write 1 to {self.most:,}, or auto", param, ctx)
         return int(text)
 
 
@@ -144,7 +144,7 @@ def price_file(path: Path) -> dict[str, Any]:
     try:
         cards = tomllib.loads(path.read_text()).get("cards")
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"--prices {path} is no TOML: {error}") from None
+        raise UsageError(f"--prices {path} is not valid TOML: {error}") from None
     if not isinstance(cards, dict) or not cards:
         raise UsageError(f"--prices {path} has no table [cards]; write for example: [cards] rtx-4090 = 0.35")
     for key, row in cards.items():

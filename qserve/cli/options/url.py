@@ -22,5 +22,5 @@ class ServerUrl(click.ParamType):  # type: ignore[type-arg]
         except ValueError:  # of a port, or of brackets
             is_address = False
         if not is_address or any(char.isspace() or not char.isprintable() for char in value):
-            self.fail(f"{value!r} is no address of a server; write it as http://127.0.0.1:8000", param, ctx)
+            self.fail(f"{value!r} is not the address of a server; write it as http://127.0.0.1:8000", param, ctx)
         return str(value)

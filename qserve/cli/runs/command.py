@@ -153,7 +153,7 @@ def residuals(state_dir: Path | None, as_json: bool) -> None:
 def _older(store: RunStore, age: str) -> list[StoredRun]:
     found = _AGE.fullmatch(age.strip())
     if found is None:
-        raise UsageError(f"--older-than {age!r} is no age; write a number and h, d or w: 12h, 30d, 8w")
+        raise UsageError(f"--older-than {age!r} is not an age; write a number and h, d or w: 12h, 30d, 8w")
     before = time.time() - float(found[1]) * _SECONDS[found[2]]
     return [run for run in store.runs() if run.state != "running" and run.last_seen_unix_s < before]
 

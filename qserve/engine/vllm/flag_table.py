@@ -107,7 +107,7 @@ def _why_not_overridden(key: str, values: Sequence[str]) -> str | None:
 
 
 def _overridden_keys(key: str, values: Sequence[str]) -> set[str]:
-    """Keys of config.json, or of its text_config; none for what is no JSON: the engine's parser names that."""
+    """Keys of config.json, or of its text_config; none for what is not valid JSON: the engine's parser names that."""
     if key:
         head, _, rest = key.partition(".")
         return {rest.partition(".")[0] if head == "text_config" else head}

@@ -201,7 +201,7 @@ def _check_origin(scope: Scope, settings: GatewaySettings) -> None:
 def _keep_s(upload: Upload) -> int | None:
     """What the form says of how long the file is kept. Raises ApiError 400 for a form that says something else."""
     for name in upload.fields.keys() - _FIELDS:
-        message = f"'{name[:100]}' is no field of an upload; it takes file, purpose and expires_after"
+        message = f"'{name[:100]}' is not a field of an upload; it takes file, purpose and expires_after"
         raise ApiError(400, message, "unsupported_field", name[:100])
     if upload.fields.get("purpose") != _PURPOSE:
         raise ApiError(400, "'purpose' must be 'batch': files are kept for batches alone", "invalid_value", "purpose")

@@ -52,7 +52,7 @@ async def read_upload(
 ) -> Upload:
     """Reads the body to its end, the part `file` into `sink`.
 
-    Raises ApiError: 400 for what is no form, 413 for a file that is too long, 408 for one that stops arriving, or
+    Raises ApiError: 400 for what is not a form, 413 for a file that is too long, 408 for one that stops arriving, or
     comes so slowly that it would never end.
     """
     check_length(scope, max_file_bytes)
@@ -170,7 +170,7 @@ class _Parts:
 
 
 def _no_form(why: str) -> ApiError:
-    return ApiError(400, f"the body is no multipart form: {why}", "invalid_multipart")
+    return ApiError(400, f"the body is not a multipart form: {why}", "invalid_multipart")
 
 
 def _too_large(max_file_bytes: int) -> ApiError:

@@ -188,7 +188,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 def _no_http() -> ApiError:
-    return ApiError(400, "the request is no HTTP", "invalid_http")
+    return ApiError(400, "the request is not HTTP", "invalid_http")
 
 
 def _too_long() -> ApiError:

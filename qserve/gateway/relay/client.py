@@ -149,7 +149,7 @@ class Reply(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._broke = f"the worker's answer is no HTTP: {error}"
+            self._broke = f"the worker's answer is not HTTP: {error}"
             self.close()
         if self._num_buffered_bytes > _MAX_BUFFERED_BYTES and not self._paused and self._transport is not None:
             self._paused = True

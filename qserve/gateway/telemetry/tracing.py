@@ -107,11 +107,11 @@ def to_collector(endpoint: str) -> OpenTelemetry:
     """Traces that go to the collector at `endpoint` by OTLP over HTTP, in the background.
 
     Resource and sampling follow OpenTelemetry's own variables (OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, …).
-    Raises UsageError for what is no address, MissingExtra without the packages.
+    Raises UsageError for what is not an address, MissingExtra without the packages.
     """
     if not endpoint.startswith(("http://", "https://")):
         raise UsageError(
-            f"--otlp-traces-endpoint {endpoint} is no address; write it whole, as http://127.0.0.1:4318/v1/traces"
+            f"--otlp-traces-endpoint {endpoint} is not an address; write it whole, as http://127.0.0.1:4318/v1/traces"
         )
     try:
         sdk = importlib.import_module("opentelemetry.sdk.trace")

@@ -18,7 +18,7 @@ _INT8_RANGE = 127
 class CompiledLinear(nn.Module):
     """A weight in panels (matrix.h), on a CPU. Inference only; states are bf16, and are made so where they are not.
 
-    The weight is no parameter: it is packed, and nothing but the compiled products reads it.
+    The weight is not a parameter: it is packed, and nothing but the compiled products reads it.
     """
 
     def __init__(self, matrix: Matrix) -> None:

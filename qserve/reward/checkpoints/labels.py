@@ -57,5 +57,5 @@ def label_weights(
 def _by_name(names: Sequence[str], weights: Mapping[str, float], where: str) -> tuple[float, ...]:
     unknown = [name for name in weights if name not in names]
     if unknown:
-        raise UsageError(f"{where} weighs {unknown[0]!r}, which is no label of the model; it has {', '.join(names)}")
+        raise UsageError(f"{where} weighs {unknown[0]!r}, which is not a label of the model; it has {', '.join(names)}")
     return tuple(weights.get(name, 0.0) for name in names)

@@ -118,7 +118,9 @@ def _look(path: Path, settings: RewardSettings, model_id: str) -> _Place:
 
 def _single_file(path: Path, settings: RewardSettings, model_id: str) -> _Place:
     if path.suffix not in SINGLE_FILES:
-        raise BrokenCheckpoint(f"{path} is no file of weights; a reward model's file ends in {', '.join(SINGLE_FILES)}")
+        raise BrokenCheckpoint(
+            f"{path} is not a file of weights; a reward model's file ends in {', '.join(SINGLE_FILES)}"
+        )
     if settings.base is None:
         raise BrokenCheckpoint(
             f"{path} holds weights without a config.json or a tokenizer; name the base model's folder: --base FOLDER"
@@ -137,7 +139,7 @@ def _adapter(path: Path, settings: RewardSettings, model_id: str) -> _Place:
 
 def _folder(base: Path | None) -> Path:
     if base is None or not base.is_dir():
-        raise ModelNotFound(f"--base {str(base)!r} is no folder; it takes the base model's checkpoint folder")
+        raise ModelNotFound(f"--base {str(base)!r} is not a folder; it takes the base model's checkpoint folder")
     return base
 
 
@@ -253,8 +255,8 @@ def _with_habits(found: RewardCheckpoint, config: Mapping[str, Any], settings: R
         )
     if not is_process and settings.step_token is not None:
         raise UsageError(
-            f"--step-token {settings.step_token}: {found.id} is no process reward model ({found.format}) and is read "
-            f"once, at the {found.pooling} token; leave it out"
+            f"--step-token {settings.step_token}: {found.id} is not a process reward model ({found.format}) and is "
+            f"read once, at the {found.pooling} token; leave it out"
         )
     if is_process:
         step = token_id(found.tokenizer, settings.step_token or STEP_TOKEN, found.config)

@@ -20,7 +20,7 @@ _HEADS = ("lm_head.weight", "embed_tokens.weight")
 
 
 def answer_tokens(asked: str | None, config: Mapping[str, Any], name: str) -> tuple[str, str] | None:
-    """The texts of the token for and the token against; None where the checkpoint is no reranker.
+    """The texts of the token for and the token against; None where the checkpoint is not a reranker.
 
     What the user asks for goes first; then vLLM's `classifier_from_token` (against, for) in config.json; then the name
     of a causal model that says it. Raises UsageError for anything but two words.

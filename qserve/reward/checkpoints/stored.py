@@ -71,7 +71,7 @@ def load_pickled(file: Path) -> dict[str, torch.Tensor]:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
-            f"{file} is no file of tensors that torch.save wrote ({reason}); code in such files is never run. "
+            f"{file} is not a file of tensors that torch.save wrote ({reason}); code in such files is never run. "
             "Save the state dict alone: torch.save(model.state_dict(), …)"
         ) from error
     while isinstance(data, dict) and (key := _nested_key(data)) is not None:

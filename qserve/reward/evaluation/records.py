@@ -63,7 +63,7 @@ def _records(lines: Sequence[str], file: Path) -> Iterator[Record]:
         try:
             data = json.loads(line)
         except ValueError as error:
-            raise UsageError(f"{file}, line {number} is no JSON ({error})") from None
+            raise UsageError(f"{file}, line {number} is not valid JSON ({error})") from None
         if not isinstance(data, dict):
             raise UsageError(f"{file}, line {number} is a JSON {type(data).__name__}; it must be an object")
         contents, num_chosen = _contents(data, f"{file}, line {number}")

@@ -103,7 +103,7 @@ def _template(document: Any, name: str, where: str) -> JudgeTemplate:
     try:
         re.compile(str(document["verdict"]))
     except re.error as error:
-        raise UsageError(f"{where}: 'verdict' is no regular expression: {error}") from None
+        raise UsageError(f"{where}: 'verdict' is not a regular expression: {error}") from None
     made = JudgeTemplate(name, str(document["version"]), kind, text, str(document["verdict"]))
     return _with_numbers(made, document, where)
 

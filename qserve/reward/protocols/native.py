@@ -78,7 +78,7 @@ def _answer(answer: str | list[str], about: About) -> str:
     if about.step_token is None:
         raise ApiError(
             400,
-            f"{about.model!r} is no process reward model: it scores whole answers; send each as one string",
+            f"{about.model!r} is not a process reward model: it scores whole answers; send each as one string",
             "invalid_value",
             "responses",
         )

@@ -141,7 +141,7 @@ def read_recipe(file: Path) -> Recipe:
 
 def _part(entry: Any, where: str, file: Path) -> Part:
     if not isinstance(entry, Mapping):
-        raise UsageError(f"{where} is no object; write for example {{name: format, rule: regex, pattern: '…'}}")
+        raise UsageError(f"{where} is not an object; write for example {{name: format, rule: regex, pattern: '…'}}")
     kinds = [kind for kind in _KINDS if kind in entry]
     if "judge" in kinds:  # `model` is the judge's own then
         kinds = [kind for kind in kinds if kind != "model"]

@@ -119,7 +119,7 @@ def _json_schema(options: Mapping[str, Any]) -> Check:
     try:
         validator_class.check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise UsageError(f"'schema' is no JSON schema: {error.message[:200]}") from None
+        raise UsageError(f"'schema' is not a valid JSON schema: {error.message[:200]}") from None
     validator = validator_class(schema)
 
     def check(response: str, reference: str) -> float:
@@ -157,7 +157,7 @@ def _pattern(text: Any) -> re.Pattern[str]:
     try:
         return re.compile(str(text), re.DOTALL)
     except re.error as error:
-        raise UsageError(f"{text!r} is no regular expression: {error}") from None
+        raise UsageError(f"{text!r} is not a regular expression: {error}") from None
 
 
 def _last(pattern: re.Pattern[str], text: str) -> str | None:

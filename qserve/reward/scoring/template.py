@@ -145,7 +145,7 @@ class RewardTemplate:
         )
         if wrong is not None:
             raise TextRefused(
-                f"{wrong!r} is no token id of the model; ids are whole numbers from 0 to {self._vocab_size - 1}",
+                f"{wrong!r} is not a token id of the model; ids are whole numbers from 0 to {self._vocab_size - 1}",
                 "invalid_value",
                 "input",
             )

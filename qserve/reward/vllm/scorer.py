@@ -49,7 +49,7 @@ class VllmScorer:
         """As `RewardScorer.score`; vLLM serves portions of texts in the order in which they come.
 
         Raises TextRefused for an item that can't be read at its last token, RewardFailed where the server is gone and
-        for a reward that is no number.
+        for a reward that is not a number.
         """
         places = [self._place(item) for item in items]
         if not items:

@@ -93,7 +93,7 @@ def _of_array(file: Path) -> Iterator[RawRow]:
     try:
         rows = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is no JSON ({str(error)[:120]})") from None
+        raise UsageError(f"{file} is not valid JSON ({str(error)[:120]})") from None
     for number, data in enumerate(rows, 1):
         yield _checked(f"{file.name}:{number}", data)
 

@@ -154,7 +154,7 @@ def _answer(value: Any, name: str) -> list[Message]:
 
 
 def _messages(value: Any) -> list[Message] | None:
-    """Of {"role", "content"} or {"from", "value"}; None where it is no list of them."""
+    """Of {"role", "content"} or {"from", "value"}; None where it is not a list of them."""
     if not isinstance(value, list) or not value:
         return None
     turns = []

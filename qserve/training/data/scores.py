@@ -104,5 +104,5 @@ def _scores(row: Mapping[str, Any], labels: tuple[str, ...]) -> list[float]:
 
 def _number(name: str, value: Any) -> float:
     if not isinstance(value, int | float) or not math.isfinite(value):
-        raise RowError(f"the score {name!r} is {value!r}, which is no number")
+        raise RowError(f"the score {name!r} is {value!r}, which is not a number")
     return float(value)

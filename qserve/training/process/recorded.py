@@ -18,7 +18,7 @@ _BESIDE = ".saving"
 
 
 class LossNotFinite(ArithmeticError):
-    """The loss is no number: `rows` are the numbers of the batch's rows in train.jsonl."""
+    """The loss is not a number: `rows` are the numbers of the batch's rows in train.jsonl."""
 
     def __init__(self, step: int, loss: float, rows: list[int]) -> None:
         super().__init__(f"the loss of step {step} is {loss}")

@@ -133,7 +133,7 @@ def _event_of(data: bytes) -> dict[str, Any]:
         event = None
     if not isinstance(event, dict):
         raise ApiFailure(
-            f"the server sent an event that is no JSON object: {data[:_SHOWN_CHARS].decode(errors='replace')}"
+            f"the server sent an event that is not a JSON object: {data[:_SHOWN_CHARS].decode(errors='replace')}"
         )
     return event
 
@@ -142,7 +142,9 @@ async def _json_of(response: aiohttp.ClientResponse) -> Any:
     try:
         return json.loads(await response.read())
     except ValueError as error:
-        raise ApiFailure(f"{response.url.path} answered with something that is no JSON", response.status) from error
+        raise ApiFailure(
+            f"{response.url.path} answered with something that is not valid JSON", response.status
+        ) from error
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> ApiFailure:

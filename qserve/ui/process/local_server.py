@@ -35,7 +35,7 @@ def local_app(ui: ASGIApp, files: Path) -> ASGIApp:
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            raise ApiError(404, "this is no page of qserve", "route_not_found")
+            raise ApiError(404, "this is not a page of qserve", "route_not_found")
         await ui(scope, receive, send)
 
     settings = GatewaySettings(allowed_hosts=_NAMES)

@@ -105,4 +105,4 @@ def num_texts(value: Any) -> int:
 def refuse(value: Wire, where: str, *names: str) -> None:
     for name in names:
         if getattr(value, name) is not None:
-            raise PydanticCustomError("unsupported_field", f"'{name}' is no field of {where}", {"field": name})
+            raise PydanticCustomError("unsupported_field", f"'{name}' is not a field of {where}", {"field": name})

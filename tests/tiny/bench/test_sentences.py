@@ -63,7 +63,7 @@ def test_nobody_listens(tmp_path):
         (stream("[DONE]"), "no event at all"),
         (stream(token(), {"error": {"message": "worker died"}}), "ended a stream with an error: worker died"),
         (stream(token(), token(), end=False), "broke an answer off after 2 tokens"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "is no HTTP"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "is not HTTP"),
     ],
 )
 def test_a_server_that_can_not_be_measured(canned, tmp_path, answer, said):

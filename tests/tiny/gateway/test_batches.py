@@ -193,7 +193,7 @@ def test_what_one_line_does_wrong_is_its_own_error(client):
     [
         ({"purpose": "fine-tune", "file": ("a", b"x")}, "'purpose' must be 'batch'"),
         ({"purpose": "batch", "file": ("a", b"")}, "the file is empty"),
-        ({"purpose": "batch", "file": ("a", b"x"), "extra_body": {"colour": "red"}}, "'colour' is no field"),
+        ({"purpose": "batch", "file": ("a", b"x"), "extra_body": {"colour": "red"}}, "'colour' is not a field"),
         ({"purpose": "batch", "file": ("a", b"x"), "expires_after": {"anchor": "created_at", "seconds": 5}}, "seconds"),
     ],
 )  # fmt: skip

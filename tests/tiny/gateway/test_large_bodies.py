@@ -101,7 +101,7 @@ async def test_an_engines_own_fields_are_known_there_too():
         message = {"role": "user", "content": "x"}
         asked = await _read(bodies, route, service, {"messages": [message], "n": 3}, endpoint)
         assert (asked.model, asked.num_sequences) == (None, 3)
-        with pytest.raises(ApiError, match="'foo' is no field"):
+        with pytest.raises(ApiError, match="'foo' is not a field"):
             await _read(bodies, route, service, {"messages": [message], "foo": 3}, endpoint)
         assert await _model(bodies, b'{"model": "big"}') == "big"
     finally:

@@ -141,7 +141,7 @@ def gunzipped(body):
 
 
 def test_a_collector_is_named_by_its_whole_address():
-    with pytest.raises(UsageError, match=r"--otlp-traces-endpoint collector:4317 is no address; write it whole"):
+    with pytest.raises(UsageError, match=r"--otlp-traces-endpoint collector:4317 is not an address; write it whole"):
         to_collector("collector:4317")
 
 

@@ -118,9 +118,9 @@ def test_truncation_is_chosen_and_told(model: Path) -> None:
 BAD: dict[str, tuple[Any, str]] = {
     "an empty text": ("", "the text is empty"),
     "no ids": ([], "the text is empty"),
-    "an id outside the vocabulary": ([1, 10_000_000], "10000000 is no token id"),
-    "a negative id": ([-1], "-1 is no token id"),
-    "a truth value": ([True], "True is no token id"),
+    "an id outside the vocabulary": ([1, 10_000_000], "10000000 is not a token id"),
+    "a negative id": ([-1], "-1 is not a token id"),
+    "a truth value": ([True], "True is not a token id"),
     "a role that is none": ([{"role": "judge", "content": "a"}], r"messages\[0\] has the role 'judge'"),
     "no role": ([{"content": "a"}], "has the role None"),
 }

@@ -50,7 +50,7 @@ def test_a_node_without_the_checkpoint(way: Where) -> None:
         (("--ray", "auto", "--min-replicas", "2"), "--min-replicas 2 goes with --max-replicas"),
         (("--ray", "auto", "--replicas", "2", "--max-replicas", "3"), "leave one of them out"),
         (("--ray", "auto", "--min-replicas", "4", "--max-replicas", "3"), "--min-replicas 4 is more than"),
-        (("--ray", "auto", "--ray-ports", "7"), "--ray-ports '7' is no range"),
+        (("--ray", "auto", "--ray-ports", "7"), "--ray-ports '7' is not a range"),
         (("--ray", "auto", "--users", "30"), "--users: of a load"),
     ],
 )

@@ -26,7 +26,7 @@ def test_a_users_row_takes_the_place_of_ours(tmp_path: Path, monkeypatch: pytest
 def test_a_broken_table_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models.toml").write_text("[[")
     monkeypatch.setenv("QSERVE_CONFIGS", str(tmp_path))
-    with pytest.raises(UsageError, match=r"models\.toml is no TOML"):
+    with pytest.raises(UsageError, match=r"models\.toml is not valid TOML"):
         facts.load("models")
 
 

@@ -100,9 +100,9 @@ def test_a_service_takes_the_cards_that_are_there_and_no_setting_that_it_lacks(w
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: demo\nmax_model_length: 8192\n", "max_model_length is no setting. Near matches: max_model_len"),
-        ("model: demo\nmax-model-len: 8192\n", "max-model-len is no setting. Near matches: max_model_len"),
-        ("model: demo\nas_json: true\n", "as_json is no setting"),
+        ("model: demo\nmax_model_length: 8192\n", "max_model_length is not a setting. Near matches: max_model_len"),
+        ("model: demo\nmax-model-len: 8192\n", "max-model-len is not a setting. Near matches: max_model_len"),
+        ("model: demo\nas_json: true\n", "as_json is not a setting"),
         ("model: demo\nmax_model_len: many\n", "max_model_len is 'many'"),
         ("model: demo\nmax_model_len: 0\n", "max_model_len is 0"),
         ("model: demo\nmax_model_len: true\n", "max_model_len is True, but takes a number or a text"),

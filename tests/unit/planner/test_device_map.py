@@ -200,9 +200,9 @@ def test_a_map_by_hand_that_overdraws_a_card_says_by_how_much() -> None:
         ({"": 0, "lm_head": 2}, "lm_head lies on card 2, but this machine has 0, 1"),
         ({"": "cpu"}, "puts nothing on 0, 1; to run on the CPU alone, write --gpu none"),
         ({"": 0, "model.embed_tokens": "cpu"}, "model.embed_tokens is offloaded to cpu, and every step would copy"),
-        ({"": "tpu"}, "'tpu' is no device; a device is a card's number"),
-        ({"": -1}, "-1 is no device"),
-        ({"": True}, "True is no device"),
+        ({"": "tpu"}, "'tpu' is not a device; a device is a card's number"),
+        ({"": -1}, "-1 is not a device"),
+        ({"": True}, "True is not a device"),
         ({}, "holds no mapping of module names to devices"),
         (["cpu"], "holds no mapping of module names to devices"),
     ],
@@ -224,7 +224,7 @@ def test_a_map_that_parts_tied_weights_is_refused() -> None:
     [
         ("20GiB", "can't read '20GiB'"),
         ("0=20GiB,0=30GiB", "names 0 twice"),
-        ("gpu=20GiB", "'gpu' is no device"),
+        ("gpu=20GiB", "'gpu' is not a device"),
         ("0=much", "no size in memory"),
     ],
 )

@@ -62,7 +62,7 @@ def test_limits_make_room_for_others() -> None:
         ("just words", "holds no mapping of module names to devices"),
         ("{unclosed: [", "is neither JSON nor YAML"),
         ("", "holds no mapping"),
-        (b"\xff\xfe\x00\x01", "it is no text"),
+        (b"\xff\xfe\x00\x01", "it is not text"),
     ],
 )
 def test_a_file_with_errors(tmp_path: Path, content: str | bytes, message: str) -> None:

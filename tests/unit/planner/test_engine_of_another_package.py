@@ -60,6 +60,6 @@ def test_an_engine_that_nobody_registered_is_an_error_that_names_those_that_are(
     done = plan(f"{ASKED} --engine echo", engines=None)
     assert done.returncode == 2
     assert "'vllm', 'transformers'" in done.stderr
-    with pytest.raises(UsageError, match=r"'nope' is no engine that is registered; it takes vllm, transformers"):
+    with pytest.raises(UsageError, match=r"'nope' is not a registered engine; it takes vllm, transformers"):
         engine_named("nope")
     assert engine_names()[:2] == ("vllm", "transformers")

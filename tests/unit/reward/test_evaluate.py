@@ -50,7 +50,7 @@ def test_every_shape_of_a_line_becomes_whole_texts(tmp_path: Path) -> None:
 
 
 BAD = {
-    "{": r"line 1 is no JSON",
+    "{": r"line 1 is not valid JSON",
     "[1]": r"line 1 is a JSON list; it must be an object",
     '{"question": "q"}': r"line 1 has the fields question; it needs messages, text",
     '{"response": "a"}': "no prompt that it answers",

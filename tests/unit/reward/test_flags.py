@@ -79,7 +79,7 @@ def test_a_position_that_no_pooling_reads() -> None:
 
 def test_a_base_for_a_whole_checkpoint(tmp_path: Path) -> None:
     whole = write_folder(tmp_path / "whole", body() | {"score.weight": (1, HIDDEN)})
-    with pytest.raises(ModelNotFound, match=r"--base .*nowhere.* is no folder"):
+    with pytest.raises(ModelNotFound, match=r"--base .*nowhere.* is not a folder"):
         recognise(whole, RewardSettings(base=str(tmp_path / "nowhere")))
     with pytest.raises(UsageError, match=r"is a whole checkpoint, with config and tokenizer, and needs no base"):
         recognise(whole, RewardSettings(base=str(tmp_path)))
@@ -87,7 +87,7 @@ def test_a_base_for_a_whole_checkpoint(tmp_path: Path) -> None:
 
 def test_words_that_another_format_reads(tmp_path: Path) -> None:
     plain = write_folder(tmp_path / "plain", body() | {"score.weight": (1, HIDDEN)})
-    with pytest.raises(UsageError, match=r"--step-token <s>: .*is no process reward model"):
+    with pytest.raises(UsageError, match=r"--step-token <s>: .*is not a process reward model"):
         recognise(plain, RewardSettings(step_token="<s>"))
     head = {"score.0.weight": (HIDDEN, HIDDEN), "score.0.bias": (HIDDEN,), "score.2.weight": (2, HIDDEN),
             "score.2.bias": (2,)}  # fmt: skip

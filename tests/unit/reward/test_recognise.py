@@ -200,7 +200,7 @@ def test_a_single_file_needs_its_base(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "rm.safetensors", body("base_model.model.") | {"reward_head.weight": (1, HIDDEN)})
     with pytest.raises(BrokenCheckpoint, match=r"without a config.json.*--base FOLDER"):
         found(tmp_path / "rm.safetensors")
-    with pytest.raises(ModelNotFound, match=r"--base .* is no folder"):
+    with pytest.raises(ModelNotFound, match=r"--base .* is not a folder"):
         found(tmp_path / "rm.safetensors", base=str(tmp_path / "nowhere"))
 
 

@@ -42,7 +42,7 @@ def test_half_a_json_and_wrong_shapes(path, body):
 def test_a_field_that_nobody_reads_is_named(path):
     error = refused(path, {"rewrad": 1})
     assert (error.code, error.status) == ("unsupported_field", 400)
-    assert "'rewrad' is no field of this request" in error.message
+    assert "'rewrad' is not a field of this request" in error.message
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,12 @@ def test_a_field_that_nobody_reads_is_named(path):
         ("/score", {"queries": ["p", "q"], "documents": ["a", "b", "c"]}, "2 queries for 3 documents"),
         ("/score", {"queries": "q", "text_2": "a"}, "'queries' does not go with 'text_2'"),
         ("/score", {"queries": "q", "documents": [""]}, "'documents.0' ends with an empty answer"),
-        ("/rerank", {"query": "q", "documents": ["a"], "raw_scores": True}, "'raw_scores' is no field of /rerank with"),
-        ("/rerank", {"query": "q", "texts": ["a"], "top_n": 1}, "'top_n' is no field of text-embeddings"),
+        (
+            "/rerank",
+            {"query": "q", "documents": ["a"], "raw_scores": True},
+            "'raw_scores' is not a field of /rerank with",
+        ),
+        ("/rerank", {"query": "q", "texts": ["a"], "top_n": 1}, "'top_n' is not a field of text-embeddings"),
         ("/predict", {"inputs": [["a", "b", "c"]]}, "a pair of them"),
         ("/predict", {"inputs": []}, "inputs"),
         ("/v1/chat/completions", {"model": "rm", "messages": [USER]}, "role 'user'"),

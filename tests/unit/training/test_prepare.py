@@ -54,7 +54,7 @@ def test_broken_rows_are_named_by_line_and_left_out(tmp_path: Path) -> None:
     assert "2 broken rows left out" in data.told
     broken = [json.loads(line) for line in (tmp_path / "run" / "broken.jsonl").read_text().splitlines()]
     assert [one["source"] for one in broken] == ["pairs.jsonl:101", "pairs.jsonl:102"]
-    assert "no JSON" in broken[0]["why"] and "chosen and rejected" in broken[1]["why"]
+    assert "not valid JSON" in broken[0]["why"] and "chosen and rejected" in broken[1]["why"]
 
 
 def test_too_many_broken_rows_are_refused(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_pairs_stay_pairs() -> None:
     [
         ({**ASKED, "scores": {"kind": 1}}, "no score 'short'; it has kind"),
         ({**ASKED, "scores": {"kind": 1, "short": None}}, "the score 'short' is None"),
-        ({**ASKED, "scores": {"kind": 1, "short": float("nan")}}, "which is no number"),
+        ({**ASKED, "scores": {"kind": 1, "short": float("nan")}}, "which is not a number"),
         ({**ASKED, "scores": [1, 2, 3]}, "has 3 scores, but 2 labels are trained: kind, short"),
         ({"prompt": "p", "scores": [1, 2]}, "needs a prompt with a response"),
     ],

@@ -101,7 +101,7 @@ def test_an_answer_that_is_begun_is_continued():
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"max_tokens": None}, "max_tokens"), ({"colour": 1}, "'colour' is no field"),
+        ({"max_tokens": None}, "max_tokens"), ({"colour": 1}, "'colour' is not a field"),
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "--engine vllm"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
          "has no block 'tool_use'"),

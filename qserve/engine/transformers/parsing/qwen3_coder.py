@@ -60,7 +60,7 @@ class Qwen3CoderCall:
 
 
 def _as_json(text: str, schema: Any) -> str:
-    """A string where the schema says string, or where it is no JSON."""
+    """A string where the schema says string, or where it is not valid JSON."""
     kinds = schema.get("type") if isinstance(schema, dict) else None
     choices = schema.get("enum") if isinstance(schema, dict) else None
     is_string = kinds == "string" or (choices is not None and text in choices)

@@ -129,7 +129,7 @@ def _place(value: Any, where: str) -> Place:
         return str(value)
     found = re.fullmatch(r"(?:cuda:?)?(\d*)", str(value)) if isinstance(value, str) and value else None
     if found is None:
-        raise UsageError(f"{where}: {value!r} is no device; a device is a card's number (0, 1, …), cpu or disk")
+        raise UsageError(f"{where}: {value!r} is not a device; a device is a card's number (0, 1, …), cpu or disk")
     return int(found[1] or 0)
 
 

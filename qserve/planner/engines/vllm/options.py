@@ -137,7 +137,7 @@ class VllmOptions(EngineOptions):
         except ValueError:
             read = None
         if not isinstance(read, dict):
-            raise UsageError(f"--hf-overrides {self.hf_overrides!r} is no JSON object of keys of config.json")
+            raise UsageError(f"--hf-overrides {self.hf_overrides!r} is not a JSON object of keys of config.json")
         return read
 
     @property
