@@ -73,7 +73,7 @@ def cli() -> None:
 def main() -> NoReturn:
     """Run the command line; a user's mistake prints one message and no traceback."""
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="qserve", standalone_mode=False)
     except QserveError as error:
         _say(shortened(str(error), _LONGEST) if isinstance(error, UsageError) else str(error))
         sys.exit(error.exit_status)

@@ -163,7 +163,7 @@ def test_an_answer_that_was_cut_is_continued(page: Page) -> None:
     page.locator("#qs-max-tokens input").fill("12")
     page.locator("#qs-temperature input").fill("0")
     say(page, COUNTING)
-    expect(page.locator("#qs-bot-0 .qs-figures")).to_contain_text("cut at the length limit")
+    expect(page.locator("#qs-bot-0 .qs-figures")).to_contain_text("length limit reached")
     before = kept(page)["turns"][0]["sides"][0][0]["content"]
     page.locator("#qs-max-tokens input").fill("")
     page.locator("#qs-continue").click()

@@ -57,7 +57,7 @@ def test_an_example_scores_with_one_click(page: Page) -> None:
 
 def test_what_can_not_be_scored_is_a_sentence(page: Page) -> None:
     page.locator("#qs-score").click()
-    expect(page.locator("#qs-score-result .qs-error")).to_have_text("Write a prompt and at least one answer to it.")
+    expect(page.locator("#qs-score-result .qs-error")).to_have_text("Enter a prompt and at least one answer.")
     page.locator("#qs-score-prompt textarea").fill("Explain.")
     page.locator("#qs-answer-1 textarea").fill("First.\nSecond.")
     page.locator("#qs-steps input").check()

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 __all__ = ["PlanQuestion", "PlanRefused", "ask_planner"]
@@ -64,6 +64,18 @@ class PlanQuestion:
             raise PlanRefused(f"the other flags can't be read: {error}") from None
         return _words(_flags_of(words))
 
+    def with_other(self, text: str) -> PlanQuestion:
+        """The same with the flags in `text`. Raises PlanRefused for one that a field of the form gives as well."""
+        other = self.other_flags(text)
+        in_form = {flag.partition("=")[0] for flag in self.plan_flags()}
+        for flag in other:
+            name = flag.partition("=")[0]
+            if name in in_form:
+                raise PlanRefused(
+                    f"{name} is given twice: in its own field and under other flags; remove one of the two"
+                )
+        return replace(self, other=other)
+
     def flags(self) -> list[str]:
         """The flags of `qserve plan` and `qserve up`, without --gpu. Joined by `=`: no value is taken for a flag."""
         given = {
@@ -100,10 +112,12 @@ def _flags_of(words: Sequence[str]) -> list[tuple[str, str]]:
         elif flags and not flags[-1][1]:
             flags[-1] = (flags[-1][0], word)
         else:
-            raise PlanRefused(f"{word} stands after no flag; give flags of `qserve plan`, such as --kv-cache-dtype fp8")
+            raise PlanRefused(f"{word} is not a flag; give flags of `qserve plan`, such as --kv-cache-dtype fp8")
     for name, _ in flags:
         if name in _NOT_HERE:
-            raise PlanRefused(f"--{name} is a flag for a terminal of the server's machine, and not taken here")
+            raise PlanRefused(
+                f"--{name} can only be used on the server's own command line: it reads or writes files there"
+            )
     return flags
 
 
@@ -142,4 +156,4 @@ def _sentence(said: str) -> str:
     if found:
         return sentence.strip()
     lines = [line for line in before.splitlines() or said.splitlines() if line.strip()]
-    return lines[-1].removeprefix("Error: ").strip() if lines else "the planner ended without a word"
+    return lines[-1].removeprefix("Error: ").strip() if lines else "the planner ended without a message"

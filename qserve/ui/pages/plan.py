@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -126,7 +125,7 @@ async def _planned(
     if not question.model:
         return _failure(say(language, "plan.needs_model"))
     try:
-        question = replace(question, other=PlanQuestion.other_flags(other or ""))
+        question = question.with_other(other or "")
         plan = await ask_planner(question)
     except PlanRefused as refused:
         return _failure(str(refused))

@@ -49,7 +49,7 @@ def test_what_does_not_go_together_is_refused(tmp_path, arguments, said):
 
 @pytest.mark.parametrize("url", ["localhost:8000", "http://h:99999"])
 def test_what_is_no_address_is_refused(url):
-    with pytest.raises(click.BadParameter, match="no address of a server"):
+    with pytest.raises(click.BadParameter, match="not the address of a server"):
         called("--url", url)
 
 

@@ -86,7 +86,7 @@ def test_the_best_is_shown_and_the_others_are_folded_with_their_rewards() -> Non
     answer = shown(Conversation().asked("q", 1).answered([answers]))[1]
     head, folded = answer.split("<details")
     assert "good" in head and "reward 1.500" in head and "best of 2" in head
-    assert "bad" in folded and "2. of 2 · reward -2.000" in folded
+    assert "bad" in folded and "#2 of 2 · reward -2.000" in folded
 
 
 def test_an_open_fence_swallows_nothing_that_is_folded() -> None:
