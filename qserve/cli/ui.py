@@ -37,7 +37,7 @@ def command(url: str, api_key: str, host: str, port: int) -> None:
         settings = UISettings(url=url, api_key=api_key)
         click.echo(f"http://{url_host(host)}:{listening.getsockname()[1]} shows {url}; Ctrl-C ends it")
         if problem := first_look(settings):
-            click.echo(f"note: {problem}; the page goes on asking", err=True)
+            click.echo(f"note: {problem}; the page keeps trying", err=True)
         serve(settings, listening)
 
 

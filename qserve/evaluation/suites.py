@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
+from qserve.yaml_errors import yaml_problem
 
 __all__ = ["Suite", "load", "suites", "task_folders"]
 
@@ -54,13 +55,14 @@ def load(name: str) -> Suite:
     if not path.is_file():
         known = suites()
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3) or list(known)
-            raise UsageError(f"--suite {name}: no such file, and no suite of that name; there are {', '.join(near)}")
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise UsageError(f"--suite {name}: no such file or suite{hint} The suites are {', '.join(known)}")
         path = known[name]
     try:
         values = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"{path} can't be read as YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{path} can't be read as YAML: {yaml_problem(error)}") from None
     return _checked(path, values)
 
 

@@ -24,7 +24,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """config.json as a dict. Raises ModelNotFound without one, BrokenCheckpoint for damaged JSON."""
     file = path / "config.json"
     if not file.is_file():
-        raise ModelNotFound(f"the folder {path} has no config.json; --model wants a Hugging Face checkpoint folder")
+        raise ModelNotFound(f"the folder {path} has no config.json; --model takes a Hugging Face checkpoint folder")
     check_regular(path)
     return read_json(file)
 

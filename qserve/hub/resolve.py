@@ -130,6 +130,6 @@ def _not_found(model_id: str) -> str:
     asked = f"HF_HUB_OFFLINE={offline} forbids asking the hub" if offline else "the hub could not be asked"
     hint = f"Close to it: {', '.join(near)}" if near else "`qserve models` lists what is known"
     return (
-        f"{model_id!r} is not a folder, not in the local cache and not among the bundled models, and {asked}. {hint}; "
+        f"{model_id!r} is no folder, not in the local cache and not among the bundled models, and {asked}. {hint}; "
         "--model takes a folder, a hub id, an alias or demo"
     )

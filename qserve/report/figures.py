@@ -29,8 +29,11 @@ def text_of(value: Value, kind: Kind) -> str:
 
 
 def mark_of(value: float, kind: Kind) -> str:
-    """`value` on an axis: no zeros that say nothing."""
-    return "0" if value == 0 else _EMPTY_DECIMALS.sub("", text_of(value, kind))
+    """`value` on an axis: no trailing zeros, and enough digits that two marks never read the same."""
+    if value == 0:
+        return "0"
+    text = f"{value:.3g}/s" if kind == "rate" and value < 1 else text_of(value, kind)
+    return _EMPTY_DECIMALS.sub("", text)
 
 
 def moment(unix_s: float) -> str:

@@ -48,7 +48,7 @@ def connect(path: Path, busy_s: float = _BUSY_S) -> sqlite3.Connection:
             return _brought_up_to_date(path, busy_s)
     except OSError as error:
         raise StoreUnusable(
-            f"the run store {path} can't be opened: {error.strerror}. Choose a place of yours with --state-dir"
+            f"the run store {path} can't be opened: {error.strerror}. Choose another folder with --state-dir"
         ) from error
 
 
@@ -63,8 +63,8 @@ def unusable(path: Path, error: sqlite3.Error) -> StoreUnusable:
     hint = {
         sqlite3.SQLITE_BUSY: "another process holds it; try again",
         sqlite3.SQLITE_FULL: "the disk is full; free some space",
-        sqlite3.SQLITE_READONLY: "it is read-only; choose a place of yours with --state-dir",
-        sqlite3.SQLITE_CANTOPEN: "look at its folder's rights, or choose a place of yours with --state-dir",
+        sqlite3.SQLITE_READONLY: "it is read-only; choose another folder with --state-dir",
+        sqlite3.SQLITE_CANTOPEN: "check the permissions of its folder, or choose another folder with --state-dir",
         sqlite3.SQLITE_CORRUPT: "it is broken; the next `qserve up` sets it aside and begins a new one",
     }.get(code, "look at the file and its folder, or choose another place with --state-dir")
     return StoreUnusable(f"the run store {path}: {error}; {hint}")

@@ -41,7 +41,7 @@ class RunRecord:
                 make_private(one)
         except OSError as error:
             raise UsageError(
-                f"the folder for logs, {folder}, can't be made: {error.strerror}. Choose a place of yours with "
+                f"the folder for logs, {folder}, can't be created: {error.strerror}. Choose another folder with "
                 "--state-dir"
             ) from error
         self.folder = folder

@@ -72,7 +72,7 @@ def command(
     """
     names = tuple(dict.fromkeys(word.strip() for word in quants.split(",") if word.strip()))
     if len(names) < 2:
-        raise UsageError(f"--quants {quants!r} names {len(names)}; it takes two or more, with commas between them")
+        raise UsageError(f"--quants {quants!r} is fewer than two quantizations; write for example --quants bf16,4bit")
     serve = _what_to_serve(model, reward, up_args)
     table = None if prices is None else price_file(prices)
     questions, title, asked = _questions(model, reward, suite, thinking, preferences, limit, seed)

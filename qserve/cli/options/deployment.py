@@ -18,6 +18,7 @@ from qserve.cli.main import cli
 from qserve.core import facts
 from qserve.errors import UsageError
 from qserve.planner.plan import Plan
+from qserve.yaml_errors import yaml_problem
 
 __all__ = ["Deployment", "Expectation", "bundled", "config_option", "deployment_of", "load"]
 
@@ -164,7 +165,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         tree = yaml.compose(text, yaml.SafeLoader)
         values = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{path} can't be read as YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{path} can't be read as YAML: {yaml_problem(error)}") from None
     if not isinstance(tree, yaml.MappingNode):
         raise UsageError(f"{path} holds no settings; write `model: Qwen/Qwen3-8B` and others, one a line")
     names = [str(key.value) for key, _ in tree.value]

@@ -10,6 +10,7 @@ import click
 from qserve.errors import UsageError
 from qserve.planner.engines.transformers.device_map import Mode
 from qserve.planner.engines.transformers.module_map import ModuleMap
+from qserve.yaml_errors import yaml_problem
 
 __all__ = ["DeviceMapParam"]
 
@@ -40,5 +41,5 @@ def _read(path: Path) -> ModuleMap:
             f"--device-map {path}: {reason}; it takes {words}, or a JSON or YAML file of modules and devices"
         ) from error
     except yaml.YAMLError as error:
-        raise UsageError(f"--device-map {path}: is neither JSON nor YAML: {' '.join(str(error).split())}") from error
+        raise UsageError(f"--device-map {path}: is neither JSON nor YAML: {yaml_problem(error)}") from error
     return ModuleMap.parse(data, str(path))

@@ -19,9 +19,9 @@ _NUM_X_LABELS = 4
 
 
 def draw_histogram(chart: Histogram) -> Markup:
-    """Columns, with percentiles marked. What lies beyond the last bin is told in the table."""
+    """Columns, with percentiles marked. What lies beyond the last bin is in the table."""
     counts, bin_ms = chart.series.counts, chart.bin_ms
-    marks = ticks(float(max(counts)))
+    marks = ticks(float(max(counts)), smallest=1.0)
     width = WIDTH / len(counts)
     columns = [
         _COLUMN.format(

@@ -23,7 +23,7 @@ _GAP_STEPS = 1.5
 def draw_lines(chart: Lines) -> Markup:
     """Legend, if there is more than one line, and plot."""
     high = max((value for line in chart.lines for value in line.values if value is not None), default=0.0)
-    marks = byte_ticks(high) if chart.kind == "bytes" else ticks(high)
+    marks = byte_ticks(high) if chart.kind == "bytes" else ticks(high, smallest=float(chart.kind == "count"))
     first, last = chart.unix_s[0], max(chart.unix_s[-1], chart.unix_s[0] + chart.step_s)
     drawn = [part for line in chart.lines for part in _line(chart, line, marks[-1], first, last)]
     keys = [(line.colour, line.name) for line in chart.lines]

@@ -18,9 +18,9 @@ def nice_step(span: float, most: int) -> float:
     return next((one * power for one in _ROUND if one * power * most >= span * (1 - 1e-9)), 10 * power)
 
 
-def ticks(high: float, most: int = 4) -> tuple[float, ...]:
-    """From 0 to the first round number that is not below `high`."""
-    step = nice_step(high or 1.0, most)
+def ticks(high: float, most: int = 4, smallest: float = 0.0) -> tuple[float, ...]:
+    """From 0 to the first round number that is not below `high`, in steps of at least `smallest` (1 for counts)."""
+    step = max(nice_step(high or 1.0, most), smallest)
     return tuple(step * index for index in range(math.ceil((high or 1.0) / step - 1e-9) + 1))
 
 

@@ -74,7 +74,7 @@ def _figure(one: StoredDocument, stages: list[Mapping[str, Any]]) -> list[Block]
 def _latencies(title: str, stages: list[Mapping[str, Any]]) -> list[Figure]:
     """From stage to stage. Their tables hold no rows: the one of all stages stands above."""
     streamed = any(stage.get("p99_ttft_ms") for stage in stages)
-    names = {"ttft": "first token", "tpot": "each further token"} if streamed else {"e2el": "whole answer"}
+    names = {"ttft": "time to first token", "tpot": "time per output token"} if streamed else {"e2el": "end to end"}
     return [Figure(_latency(stages, key), Table("", f"{title}: {name}", (), ())) for key, name in names.items()]
 
 

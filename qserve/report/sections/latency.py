@@ -14,16 +14,16 @@ _NAMES = {"ttft_ms": "time to first token", "tpot_ms": "time per output token"}
 _COLUMNS = (
     Column("figure", "latency"),
     Column("planned_ms", "planned mean", "ms"),
-    Column("low_ms", "band from", "ms"),
-    Column("high_ms", "to", "ms"),
+    Column("low_ms", "band low", "ms"),
+    Column("high_ms", "band high", "ms"),
     Column("planned_p50_ms", "planned p50", "ms"),
     Column("measured_ms", "measured mean", "ms"),
     Column("measured_p50_ms", "measured p50", "ms"),
     Column("difference", "difference", "change"),
 )
 _LEARNS = (
-    "The next plan of this model on this machine learns from these requests (qserve plan; --no-learn plans without). "
-    "Bands: 80 of 100 measured values of the kind lie inside."
+    "The next plan of this model on this machine is corrected by these requests, unless --no-learn is given. "
+    "The planned band is meant to contain 80 % of measured values."
 )
 
 

@@ -27,18 +27,18 @@ _COLUMNS = (
     Column("planned_bytes", "planned", "bytes"),
     Column("measured_bytes", "measured", "bytes"),
     Column("difference", "difference", "change"),
-    Column("source", "measured by"),
+    Column("source", "source"),
 )
 _LIMITS = (
     Column("what", "limit"),
     Column("planned", "planned", "number"),
     Column("measured", "measured", "number"),
     Column("difference", "difference", "change"),
-    Column("source", "measured by"),
+    Column("source", "source"),
 )
 _HIGH_WATER = (
-    "Activations are the highest mark so far, planned for the largest batch that the limits allow: short requests "
-    "leave part of them untouched."
+    "Measured activations are the peak so far; the plan is for the largest batch that the limits allow. Short requests "
+    "use less."
 )
 _FEWEST_SAMPLES = 3
 _MOST_SAMPLES = 120
@@ -103,7 +103,7 @@ def _worker(report: RunReport, worker: StoredWorker) -> list[Block]:
     both = [(planned, found) for _, planned, found in terms if found is not None]
     if len(both) > 1:
         planned_sum, found_sum = sum(planned for planned, _ in both), sum(found for _, found in both)
-        rows.append(("terms with both", planned_sum, found_sum, _change(planned_sum, found_sum), ""))
+        rows.append(("total of measured terms", planned_sum, found_sum, _change(planned_sum, found_sum), ""))
     title = f"{worker.name}: {', '.join(worker.models)}"
     table = Table(f"memory_{worker.name}", title, _COLUMNS, tuple(rows), _how(report, worker))
     return [Figure(_bars(report, worker, terms), table), *_limits(report, worker)]
@@ -116,7 +116,7 @@ def _change(planned: float, found: float | None) -> float | None:
 def _how(report: RunReport, worker: StoredWorker) -> str:
     sample = report.measured(worker)
     if sample is None:
-        return "planned; the worker did not come to be measured"
+        return "planned only; the worker ended before it was measured"
     when = {"ready": "when it was ready", "serving": "while it served", "end": "before it was ended"}
     return f"planned before the start; measured {when.get(sample.moment, sample.moment)}, {moment(sample.unix_s)}"
 
@@ -129,7 +129,7 @@ def _bars(report: RunReport, worker: StoredWorker, terms: list[tuple[str, int, f
         where = " on all devices" if len(devices) > 1 else ""
         bar = _bar(f"measured{where}", found)
         is_whole = len(found) == len(terms)
-        bars.append(bar if is_whole else replace(bar, remark=f"{bar.remark}, the rest not told"))
+        bars.append(bar if is_whole else replace(bar, remark=f"{bar.remark}, the rest not measured"))
     cards = {str(card.get("name")) for card in report.run.hardware.get("devices", ())}
     if len(devices) == 1 and devices[0]["name"] in cards:
         return Bars(tuple(bars), float(devices[0]["total_bytes"]))
@@ -154,7 +154,7 @@ def _limits(report: RunReport, worker: StoredWorker) -> list[Block]:
     row: tuple[Value, ...] = (
         "tokens in the KV cache", planned, int(found), _change(planned, found), sources.get("kv_cache_tokens", ""),
     )  # fmt: skip
-    return [Table(f"limits_{worker.name}", f"{worker.name}: what fits into it", _LIMITS, (row,))]
+    return [Table(f"limits_{worker.name}", f"{worker.name}: capacity", _LIMITS, (row,))]
 
 
 def _host(report: RunReport) -> Table | None:
@@ -165,8 +165,8 @@ def _host(report: RunReport) -> Table | None:
                      if one.worker == process["name"] and "resident_bytes" in one.terms), None)  # fmt: skip
         planned = process["num_bytes"]
         rows.append((process["name"], planned, held, _change(planned, held), "psutil rss" if held else "never started"))
-    how = "processes of the service that hold no model, by their newest measurement"
-    return Table("memory_host", "beside the models", _COLUMNS, tuple(rows), how) if rows else None
+    how = "processes of the service without a model; the newest measurement of each"
+    return Table("memory_host", "Other processes", _COLUMNS, tuple(rows), how) if rows else None
 
 
 def _over_time(report: RunReport) -> Figure | None:

@@ -1,4 +1,4 @@
-"""What runs where, and the figures that one looks for first."""
+"""Models, machine, decisions, and the figures that one looks for first."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MODELS = (
     Column("weights", "weights"),
     Column("dtype", "computed in"),
     Column("devices", "on"),
-    Column("max_model_len", "most tokens", "count"),
-    Column("max_num_seqs", "at once", "count"),
+    Column("max_model_len", "max tokens", "count"),
+    Column("max_num_seqs", "max sequences", "count"),
 )
 _MACHINE = (
     Column("cpu", "CPU"),
@@ -46,16 +46,16 @@ def overview(report: RunReport) -> Section:
                 "Models",
                 _MODELS,
                 rows,
-                "from the plan of each worker: the longest request in tokens, and how many sequences run at once",
+                "from each worker's plan; max tokens: prompt and answer of a request; max sequences: at the same time",
             )
         )
         whys = tuple((worker.name, *why) for worker in run.workers for why in _whys(worker))
         if whys:
-            blocks.append(Table("decisions", "Why so", _DECISIONS, whys, "the planner's own words"))
+            blocks.append(Table("decisions", "Decisions", _DECISIONS, whys, "as the planner states them"))
     machine = _machine(report)
     if machine.rows:
         blocks.append(machine)
-    return Section("overview", "What runs where", tuple(blocks))
+    return Section("overview", "Overview", tuple(blocks))
 
 
 def _tiles(report: RunReport) -> list[Tile]:
@@ -116,4 +116,4 @@ def _machine(report: RunReport) -> Table:
     named = " + ".join(name if count == 1 else f"{count} × {name}" for name, count in cards.items())
     row = (hardware.get("cpu"), hardware.get("cpu_cores"), hardware.get("ram_total_bytes"), named or "none")
     rows = (row,) if hardware else ()
-    return Table("machine", "Machine", _MACHINE, rows, "found when the run began, within its container's limits")
+    return Table("machine", "Machine", _MACHINE, rows, "detected when the run started, within the container's limits")

@@ -1,4 +1,4 @@
-"""What the start was spent on."""
+"""The start by phase."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = (
     Column("worker", "worker"),
     Column("phase", "phase"),
     Column("seconds", "time", "s"),
-    Column("share", "share of the start", "share"),
+    Column("share", "share", "share"),
 )
 _COLOURS: tuple[Any, ...] = ("5", "1", "2", "3", "4", "6", "7", "8")
 _SHORTEST_S = 0.05
@@ -39,7 +39,7 @@ def start(report: RunReport) -> Section | None:
         bars.append(Bar(worker.name, segments, duration(whole)))
         rows += [(worker.name, name, s, s / max(whole, 1e-9)) for name, s in worker.start_phases_s.items()]
     longest = max(sum(worker.start_phases_s.values()) for worker in started)
-    how = "the supervisor's clock, between the lines of each worker's log that name its phases; the first start"
+    how = "by the supervisor's clock, between the log lines that name the phases; first start of each worker"
     table = Table("start", "From the command to the first answer", _COLUMNS, tuple(rows), how)
     told = [f"{event.worker}: {event.details['told']}." for event in report.events if event.event == "sanity"]
     checks = tuple(Text(text) for text in dict.fromkeys(told))

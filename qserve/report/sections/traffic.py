@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qserve.report.blocks import Block, Column, Figure, Row, Section, Table, Text, Value
 from qserve.report.charts.specs import Histogram, HistogramSeries, Line, Lines
 from qserve.report.facts import RunReport
 from qserve.report.figures import duration, moment
-from qserve.runs import SeriesPoint, WorkerTraffic
+from qserve.runs import RequestGroup, SeriesPoint, WorkerTraffic
 
 __all__ = ["traffic"]
 
-_NAMES = {"queued": "wait for a place", "ttft": "time to first token", "tpot": "time per output token",
-          "e2e": "whole answer"}  # fmt: skip
+_NAMES = {"queued": "time in the queue", "ttft": "time to first token", "tpot": "time per output token",
+          "e2e": "end to end"}  # fmt: skip
 _PERCENTILES = (
     Column("latency", "latency"),
     Column("count", "requests", "count"),
@@ -42,14 +44,14 @@ _BINS = (Column("from_ms", "from", "ms"), Column("to_ms", "to", "ms"), Column("r
 _FEWEST_POINTS = 2
 _TITLE = "Latency and throughput"
 _GONE = (
-    "The records of {:,} of {:,} requests are no longer kept: the store had grown beyond its bound (--keep-runs-gib). "
-    "What follows is of the others."
+    "The records of {:,} of {:,} requests were deleted because the store exceeded --keep-runs-gib. The figures below "
+    "cover the others."
 )
 _TPOT = (
-    "TPOT is (E2E − TTFT) / (tokens − 1), as vllm bench has it. In streams whose client did not ask for the count of "
-    "tokens, events stand for them"
+    "TPOT is (E2E − TTFT) / (tokens − 1), as in vllm bench. Streams whose client did not request token counts are "
+    "counted in events"
 )
-_CLOCKS = "the gateway's clock: from a request's arrival to the bytes that it sent"
+_CLOCKS = "by the gateway's clock, from the arrival of a request to the bytes sent"
 
 
 def traffic(report: RunReport) -> Section | None:
@@ -59,15 +61,24 @@ def traffic(report: RunReport) -> Section | None:
     gone = [Text(_GONE.format(num_gone, report.run.num_requests))] if num_gone > 0 else []
     if not num_kept:
         return Section("traffic", _TITLE, tuple(gone)) if gone else None
-    rows = tuple((one.route, one.model, one.num_requests, one.num_errors) for one in report.traffic.groups)
+    rows = _by_route(report.traffic.groups)
     blocks: list[Block] = [
         *gone,
-        Table("routes", "Requests by route", _ROUTES, rows, "every request that the gateway saw"),
+        Table("routes", "Requests by route", _ROUTES, rows, "every request that reached the gateway"),
     ]
     for found in report.traffic.workers:
         if found.worker and found.summary.latency_ms:
             blocks += _worker(found)
     return Section("traffic", _TITLE, tuple(blocks))
+
+
+def _by_route(groups: Sequence[RequestGroup]) -> tuple[tuple[Value, ...], ...]:
+    """Route, model, requests and errors: summed over workers, which have tables of their own."""
+    summed: dict[tuple[str, str], tuple[int, int]] = {}
+    for one in groups:
+        requests, errors = summed.get((one.route, one.model), (0, 0))
+        summed[one.route, one.model] = (requests + one.num_requests, errors + one.num_errors)
+    return tuple((*key, *counts) for key, counts in summed.items())
 
 
 def _worker(found: WorkerTraffic) -> list[Block]:
@@ -79,7 +90,7 @@ def _worker(found: WorkerTraffic) -> list[Block]:
     window = ""
     if summary.first_unix_s and summary.last_unix_s:
         window = f"; {moment(summary.first_unix_s)}, {duration(summary.last_unix_s - summary.first_unix_s)}"
-    how = f"{_CLOCKS}; requests that succeeded{window}. {_TPOT}"
+    how = f"{_CLOCKS}; successful requests{window}. {_TPOT}"
     table = Table(f"latency_{found.worker}", f"{found.worker}: latency", _PERCENTILES, rows, how)
     over_time, histograms = _over_time(found), _histograms(found)
     rows_of = [over_time, histograms] if len(over_time) % 2 == 0 else [[*over_time, *histograms]]
@@ -103,10 +114,10 @@ def _over_time(found: WorkerTraffic) -> list[Figure]:
     if "ttft" in found.summary.latency_ms:
         ttft = Line("TTFT p50", "3", tuple(one.ttft_p50_ms for one in found.series))
         tpot = Line("TPOT p50", "4", tuple(one.tpot_p50_ms for one in found.series))
-        charts.append(_lines(found, f"{name}: first token and each further one, medians", (ttft, tpot), "ms"))
+        charts.append(_lines(found, f"{name}: time to first token and per output token, medians", (ttft, tpot), "ms"))
     p50 = Line("E2E p50", "1", tuple(one.e2e_p50_ms for one in found.series))
     p99 = Line("E2E p99", "6", tuple(one.e2e_p99_ms for one in found.series))
-    charts.append(_lines(found, f"{name}: whole answers", (p50, p99), "ms"))
+    charts.append(_lines(found, f"{name}: end to end", (p50, p99), "ms"))
     return charts
 
 

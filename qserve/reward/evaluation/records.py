@@ -49,7 +49,8 @@ def read_records(file: Path) -> list[Record]:
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} can't be read ({error}); it must be a file of JSON lines") from None
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"{file} can't be read ({reason}); it must be a file of JSON lines") from None
     records = list(_records(lines, file))
     if not records:
         raise UsageError(f"{file} holds no line; each is a JSON object, for example {{'prompt': …, 'response': …}}")

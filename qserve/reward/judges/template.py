@@ -23,6 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from qserve.core.facts import find_file
 from qserve.errors import UsageError
+from qserve.yaml_errors import yaml_problem
 
 __all__ = ["BUNDLED", "JudgeTemplate", "read_template"]
 
@@ -84,7 +85,7 @@ def read_template(name: str, where: str, folder: Path) -> JudgeTemplate:
             f"{where}: there is no judge template {name!r}; it takes {', '.join(BUNDLED)}, or a YAML file"
         ) from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{where}: {path} is no YAML: {' '.join(str(error).split())[:200]}") from None
+        raise UsageError(f"{where}: {path} can't be read as YAML: {yaml_problem(error)}") from None
     return _template(document, Path(name).name, f"{where}: the judge template {path.name}")
 
 

@@ -22,6 +22,7 @@ import yaml
 from qserve.errors import UsageError
 from qserve.reward.judges.template import JudgeTemplate, read_template
 from qserve.reward.rules import Rule, make_rule
+from qserve.yaml_errors import yaml_problem
 
 __all__ = ["SERVED", "WITHOUT_MODEL", "JudgePart", "ModelPart", "Recipe", "RulePart", "is_recipe", "read_recipe"]
 
@@ -126,7 +127,7 @@ def read_recipe(file: Path) -> Recipe:
     try:
         document = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{file} can't be read as YAML: {' '.join(str(error).split())[:200]}") from None
+        raise UsageError(f"{file} can't be read as YAML: {yaml_problem(error)}") from None
     if not isinstance(document, dict) or list(document) != ["parts"] or not isinstance(document["parts"], list):
         found = ", ".join(map(str, document)) if isinstance(document, dict) else type(document).__name__
         raise UsageError(f"{file} must hold `parts:`, a list, and nothing else; found: {found}")

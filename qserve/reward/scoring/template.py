@@ -167,8 +167,9 @@ def _read_template(file: str | None) -> str | None:
     try:
         return Path(file).expanduser().read_text()
     except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise UsageError(
-            f"--template {file!r} can't be read ({error}); it takes a file with a Jinja template"
+            f"--template {file!r} can't be read ({reason}); it takes a file with a Jinja template"
         ) from None
 
 

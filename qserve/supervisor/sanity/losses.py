@@ -71,14 +71,15 @@ class Sanity:
     def told(self) -> str:
         """The figures in a line."""
         if self.is_pending:
-            return "whether it predicts text is being asked, beside what is served; the answer comes below"
+            return "still measuring whether the model predicts text; the result follows below"
         if self.best is None:
-            return f"whether it predicts text is not known: {self.why_not}"
+            return f"not known whether the model predicts text: {self.why_not}"
         each = ", ".join(f"{name} {loss:.2f}" for name, loss in self.losses.items())
-        figures = f"nats a token on bundled texts: {each} (knowing nothing: {self.noise_loss:.2f})"
+        figures = f"loss on bundled texts in nats per token: {each} (a uniform guess: {self.noise_loss:.2f})"
         if self.is_noise:
-            return f"it serves noise: {figures}. Its checkpoint is damaged, untrained, or its quantization is misread"
-        return f"it predicts text: {figures}"
+            cause = "The checkpoint is damaged or untrained, or its quantization is misread"
+            return f"the model serves noise: {figures}. {cause}"
+        return f"the model predicts text: {figures}"
 
     def refuse_noise(self, worker: str) -> None:
         """--strict. Raises WorkerFailed for noise, and where the model failed when it was asked.
@@ -111,7 +112,7 @@ async def check_sanity(ask: Ask, model: str, vocab_size: int) -> Sanity:
         choices = sorted(json.loads(answer)["choices"], key=lambda choice: int(choice["index"]))
         losses = [_loss(choice["logprobs"]["token_logprobs"]) for choice in choices]
     except (ValueError, LookupError, TypeError, AttributeError):
-        return Sanity(vocab_size, why_not="its engine tells no log-probabilities of a prompt", is_no_question=True)
+        return Sanity(vocab_size, why_not="the engine returns no log-probabilities of prompts", is_no_question=True)
     return Sanity(vocab_size, dict(zip(TEXTS, losses, strict=True)))
 
 

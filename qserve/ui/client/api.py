@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -173,7 +174,14 @@ def _sentence(document: Any, status: int) -> str:
 def _unreachable(url: str, error: Exception) -> str:
     reason = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
+        reason = _system_reason(error.os_error)
         return f"nothing answers at {url}; is the server running? ({reason})"
     if isinstance(error, TimeoutError):
         return f"{url} did not answer in time"
     return f"the connection to {url} broke: {reason}"
+
+
+def _system_reason(error: OSError) -> str:
+    """`Connection refused`, without the address that asyncio repeats in its message."""
+    known = error.errno if error.errno and error.errno > 0 else None
+    return os.strerror(known) if known else error.strerror or str(error)

@@ -108,7 +108,7 @@ def test_the_report_of_what_runs_is_a_page(service: Service, caller: Caller) -> 
     reply = service.get("/report")
     assert reply.status_code == 200 and reply.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in reply.headers["content-security-policy"]
-    for words in ("What runs where", "Memory: planned against measured", "Reward model", "texts scored", MODEL):
+    for words in ("Overview", "Memory: planned against measured", "Reward model", "texts scored", MODEL):
         assert words in reply.text
     run = service.get("/v1/qserve/report").json()["run"]
     assert f"<code>{run}</code>" in service.get(f"/report/{run[:-1]}").text, "the beginning of an id will do"

@@ -41,6 +41,12 @@ def test_steps_are_those_that_people_count_in():
     assert [clock_step(span, 5) for span in (4, 300, 3600, 86400)] == [1, 60, 900, 21600]
 
 
+@pytest.mark.parametrize(("highest", "kind", "smallest"), [(1, "count", 1.0), (3, "count", 1.0), (0.2, "rate", 0.0)])
+def test_no_two_marks_of_an_axis_read_the_same(highest, kind, smallest):
+    marks = [mark_of(mark, kind) for mark in ticks(highest, smallest=smallest)]
+    assert len(marks) == len(set(marks)) > 1
+
+
 def test_segments_have_widths_in_proportion():
     bars = Bars((Bar("a", (Segment("x", 1, "1", "1"), Segment("y", 3, "3", "2"), Segment("z", 0, "0", "3"))),), 8)
     drawn = str(draw(bars))

@@ -130,7 +130,7 @@ def test_the_terminal_gets_no_titles_of_charts():
     stages = [{"name": name, "p99_e2el_ms": 2.0, "median_e2el_ms": 1.0, "text_throughput": 3.0} for name in "ab"]
     document = StoredDocument(1, "bench", BEGAN, "x", "a, b", {"load": {"endpoint": "reward"}, "stages": stages})
     shown = to_terminal(a_report(benches=(document,)))
-    assert "reward: a, b" in shown and "whole answer" not in shown.partition("Load tests")[2].partition("Faults")[0]
+    assert "reward: a, b" in shown and "end to end" not in shown.partition("Load tests")[2].partition("Faults")[0]
 
 
 @pytest.mark.parametrize(("arguments", "words"), [

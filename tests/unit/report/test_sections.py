@@ -18,7 +18,7 @@ from qserve.report.sections.overview import overview
 from qserve.report.sections.reward_truth import reward_truth
 from qserve.report.sections.start import start
 from qserve.report.sections.traffic import traffic
-from qserve.runs import MemorySample, StoredDocument, StoredEvent
+from qserve.runs import MemorySample, RequestGroup, StoredDocument, StoredEvent
 from tests.unit.report.made_up import BEGAN, a_report, a_run, a_worker
 
 
@@ -52,7 +52,7 @@ def test_the_error_of_the_plan_is_told_for_each_term_and_for_all():
     assert rows["KV cache"][3] == 0.0
     planned = sum(device[f"{term}_bytes"] for term in ("weights", "kv_cache", "activations", "runtime"))
     assert total_error(report, chat) == pytest.approx(device["weights_bytes"] / planned)
-    assert rows["terms with both"][3] == total_error(report, chat)
+    assert rows["total of measured terms"][3] == total_error(report, chat)
     assert token_error(report, chat) == -0.5
 
 
@@ -92,9 +92,9 @@ def test_a_term_that_nobody_measured_is_not_told_as_zero():
     samples = tuple(replace(one, terms={"weights_bytes": 5.0}) for one in report.memory)
     rows = _rows(memory(replace(report, memory=samples)), "memory_chat")
     assert rows["KV cache"][2:4] == (None, None)
-    assert "terms with both" not in rows
+    assert "total of measured terms" not in rows
     bars = memory(replace(report, memory=samples)).blocks[0].chart.bars
-    assert bars[-1].remark == "5 B, the rest not told"
+    assert bars[-1].remark == "5 B, the rest not measured"
     tiles = {tile.label: tile for tile in overview(replace(report, memory=samples)).blocks[0].tiles}
     assert tiles["chat memory"].remark == "measured against planned: weights only"
 
@@ -171,7 +171,7 @@ def test_streams_have_first_tokens_and_whole_answers_have_none():
 
 def test_records_that_are_gone_are_told_and_not_taken_for_a_quiet_day():
     trimmed = traffic(a_report(run=a_run(a_worker(), num_requests=1030)))
-    assert "1,000 of 1,030 requests are no longer kept" in trimmed.blocks[0].text
+    assert "1,000 of 1,030 requests were deleted" in trimmed.blocks[0].text
     empty = a_report(run=a_run(a_worker(), num_requests=7), traffic=type(a_report().traffic)((), ()))
     assert "7 of 7 requests" in traffic(empty).blocks[0].text
     assert traffic(a_report()).blocks[0].key == "routes"
@@ -233,3 +233,10 @@ def test_a_model_that_serves_noise_is_a_fault_and_one_that_predicts_text_is_told
 
     assert "chat: it predicts text." in told(False) and not any("noise" in text for text in told(False))
     assert "chat: it serves noise" in told(True)
+
+
+def test_a_route_has_one_row_though_several_workers_answered_it():
+    report = a_report()
+    groups = (RequestGroup("/v1/x", "m", "chat-0", 4, 1), RequestGroup("/v1/x", "m", "chat-1", 2, 0))
+    section = traffic(replace(report, traffic=replace(report.traffic, groups=groups)))
+    assert _rows(section, "routes") == {"/v1/x": ("/v1/x", "m", 6, 1)}

@@ -53,7 +53,7 @@ async def test_noise_is_what_saves_too_little_of_the_vocabulary_s_logarithm(loss
     assert found.losses == pytest.approx(dict.fromkeys(TEXTS, loss))
     assert (worker.asked["path"], worker.asked["model"], worker.asked["echo"]) == ("/v1/completions", "m", True)
     assert found.is_noise is is_noise
-    assert found.told.startswith("it serves noise" if is_noise else "it predicts text")
+    assert found.told.startswith("the model serves noise" if is_noise else "the model predicts text")
     assert "11.93" in found.told
 
 
@@ -103,7 +103,7 @@ async def test_adapters_on_a_cpu_are_not_asked_for_what_ends_their_engine(tmp_pa
 
 def test_strict_refuses_noise_and_nothing_else() -> None:
     Sanity(VOCAB, {"English": 2.5}).refuse_noise("chat")
-    with pytest.raises(WorkerFailed, match="--strict: the chat worker is ready, but it serves noise") as error:
+    with pytest.raises(WorkerFailed, match="--strict: the chat worker is ready, but the model serves noise") as error:
         Sanity(VOCAB, {"English": 12.0}).refuse_noise("chat")
     assert error.value.exit_status == 5
 
@@ -113,8 +113,8 @@ def test_the_ready_screen_shows_the_figures_and_warns_of_noise() -> None:
         shown = replace(chat(), sanity=Sanity(VOCAB, {"English": loss}))
         return dict(ready_rows("http://h", [shown], has_key=False, logs=Path("/logs")))
 
-    assert "it predicts text" in rows(2.5)["Check"] and "Warn" not in rows(2.5)
-    assert "it serves noise" in rows(12.0)["Warn"] and "Check" not in rows(12.0)
+    assert "the model predicts text" in rows(2.5)["Check"] and "Warn" not in rows(2.5)
+    assert "the model serves noise" in rows(12.0)["Warn"] and "Check" not in rows(12.0)
 
 
 @pytest.fixture
@@ -136,10 +136,10 @@ async def asked(tmp_path: Path) -> Any:
 
 async def test_a_slow_check_is_told_after_the_service_is_ready(asked: Any) -> None:
     found = await asked.checks.first(strict=False, patience_s=0)
-    assert found["chat"].is_pending and "is being asked" in found["chat"].told and not asked.events
+    assert found["chat"].is_pending and "still measuring" in found["chat"].told and not asked.events
     asked.answer.set_result(Sanity(VOCAB, {"English": 12.0}))
     await asked.checks.rest()
-    assert asked.events[0]["is_noise"] and "Warn   it serves noise" in asked.told.getvalue()
+    assert asked.events[0]["is_noise"] and "Warn   the model serves noise" in asked.told.getvalue()
 
 
 async def test_strict_waits_for_it(asked: Any) -> None:

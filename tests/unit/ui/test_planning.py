@@ -41,7 +41,7 @@ def test_a_way_out_fills_the_form() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("disk", "after no flag"),
+        ("disk", "disk is not a flag"),
         ("--config /etc/shadow", "--config"),
         ("--device-map=x", "--device-map"),
         ("--trace /etc/shadow", "--trace"),
@@ -60,3 +60,11 @@ async def test_a_way_out_can_be_asked_for() -> None:
     assert plan["fits"] is False and plan["suggestions"]
     for one in plan["suggestions"][:2]:
         assert (await ask_planner(PlanQuestion.from_command(one["command"])))["fits"], one["command"]
+
+
+def test_a_flag_that_a_field_of_the_form_gives_is_not_given_twice() -> None:
+    """The later of the two would win in silence, and the page would show another plan than its fields say."""
+    form = PlanQuestion(model="demo", gpu="rtx-4090")
+    assert form.with_other("--quant bf16").other == ("--quant=bf16",)
+    with pytest.raises(PlanRefused, match="--gpu is given twice"):
+        form.with_other("--concurrency 8 --gpu rtx-4090:4")

@@ -75,8 +75,9 @@ def test_a_curve_names_its_axes_and_its_ends() -> None:
 
 def test_how_far_it_is_and_how_long_it_will_take() -> None:
     told = head_view(document(), "running", "en")
-    assert "<b>10 / 40</b>" in told and "<b>15 s</b><span>left</span>" in told and "<b>1</b><span>Reward</span>" in told
-    assert "left" not in head_view(document(), "died", "en")
+    assert "<b>10 / 40</b>" in told and "<b>15 s</b><span>remaining</span>" in told
+    assert "<b>1</b><span>Reward</span>" in told
+    assert "remaining" not in head_view(document(), "died", "en")
     failed = head_view(document(reason="<out> of memory", curve=[], step=None, step_s=None), "failed", "en")
     assert "&lt;out&gt; of memory" in failed and "failed" in failed
 
@@ -146,4 +147,4 @@ class Answering:
 
 def test_without_a_run_the_page_says_how_to_start_one() -> None:
     assert "qserve train reward --model demo --data pairs.jsonl --state-dir /s" in first_run_view("/s", "en")
-    assert "keeps no runs" in first_run_view(None, "en")
+    assert "stores no runs" in first_run_view(None, "en")

@@ -22,7 +22,7 @@ class MediaLimits:
 
 
 def parse_media(limit_mm_per_prompt: str | None, mm_processor_kwargs: str | None) -> MediaLimits:
-    """--limit-mm-per-prompt and --mm-processor-kwargs. Raises UsageError for what is not a JSON object of that kind."""
+    """--limit-mm-per-prompt and --mm-processor-kwargs. Raises UsageError for what is no JSON object of that kind."""
     counts = _object("--limit-mm-per-prompt", limit_mm_per_prompt, '{"image": 4, "video": 0}')
     sizes = _object("--mm-processor-kwargs", mm_processor_kwargs, '{"max_pixels": 1003520}')
     unknown = sorted(set(counts) - {"image", "video", "audio"})
@@ -42,7 +42,7 @@ def _object(flag: str, text: str | None, example: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise UsageError(f"{flag} {text!r} is not a JSON object; write for example '{example}'")
+        raise UsageError(f"{flag} {text!r} is no JSON object; write for example '{example}'")
     return value
 
 

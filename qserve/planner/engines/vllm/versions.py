@@ -50,7 +50,7 @@ class VllmVersion:
         """Raises UsageError outside 0.5 to 0.x: older ones account differently, and nobody measured them."""
         release = parse_release(text)
         if release >= (4, 0):
-            raise UsageError(f"--engine-version {text} is not a release of vLLM; give --engine transformers with it")
+            raise UsageError(f"--engine-version {text} is no release of vLLM; give --engine transformers with it")
         if release < (0, 5):
             raise UsageError(f"--engine-version {text}: vLLM before 0.5 is not planned for; use {TESTED_RELEASE}")
         return cls(release)
