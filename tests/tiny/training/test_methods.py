@@ -41,8 +41,8 @@ ROOT = Path(__file__).parents[3]
 METHODS_LIMIT_S, LIMIT_S = 280, 140
 BY_TWO = ("ddp", "fsdp", "zero-1", "zero-2", "zero-3")
 METHODS = (
-    "reward", "reward-lora", "reward-head", "labels", "labels-lora", "steps", "sft", "lora", "qlora", "lora-int8",
-    "lora-fp16", "dpo", "grpo",
+    "reward", "reward-lora", "reward-head", "labels", "labels-lora", "labels-head", "steps", "steps-head", "sft",
+    "lora", "qlora", "lora-int8", "lora-fp16", "dpo", "grpo",
 )  # fmt: skip
 
 
@@ -108,14 +108,16 @@ def test_weights_gradients_and_states_are_what_was_planned(runs, name):
         ("reward-lora", "lora"),
         ("labels", "multi-attribute"),
         ("labels-lora", "multi-attribute"),
+        ("labels-head", "multi-attribute"),
         ("steps", "process-reward-model"),
+        ("steps-head", "process-reward-model"),
     ],
 )
 def test_a_reward_model_is_saved_as_one(runs, name, kind):
     assert recognise(runs.folder / name, RewardSettings()).format == kind
 
 
-@pytest.mark.parametrize("name", ["labels", "labels-lora"])
+@pytest.mark.parametrize("name", ["labels", "labels-lora", "labels-head"])
 def test_several_labels_are_hosted_by_name_with_the_trainers_values(runs, name):
     check = json.loads((runs.folder / "checks.json").read_text())[name]
     assert check["num_texts"] > 3 and check["largest_difference"] < 1e-4, check
@@ -129,10 +131,11 @@ def test_several_labels_are_hosted_by_name_with_the_trainers_values(runs, name):
     assert logged[0]["loss"] == pytest.approx((logged[0]["mse/right"] + logged[0]["mse/length"]) / 2, rel=1e-3)
 
 
-def test_labelled_steps_are_hosted_as_a_process_reward_model_with_the_trainers_values(runs):
-    check = json.loads((runs.folder / "checks.json").read_text())["steps"]
+@pytest.mark.parametrize("name", ["steps", "steps-head"])
+def test_labelled_steps_are_hosted_as_a_process_reward_model_with_the_trainers_values(runs, name):
+    check = json.loads((runs.folder / "checks.json").read_text())[name]
     assert check["num_texts"] > 3 and check["largest_difference"] < 1e-4, check
-    scored = (runs.folder / "steps" / "run" / "check_scored.jsonl").read_text().splitlines()
+    scored = (runs.folder / name / "run" / "check_scored.jsonl").read_text().splitlines()
     assert all(len(json.loads(line)["steps"]) == 2 for line in scored)
 
 
@@ -144,6 +147,14 @@ def test_only_the_head_of_a_frozen_base_is_trained(runs):
         assert trained.get_tensor("reward_head.weight").shape == (1, 192)
     (loaded,) = runs.events("reward-head", "loaded")
     assert loaded["trainable"] == 192
+
+
+@pytest.mark.parametrize("name", ["labels-head", "steps-head"])
+def test_of_a_frozen_base_no_weight_changes(runs, name):
+    """The embedding has a row more where a token that ends steps was added."""
+    base, trained = (load_file(folder / "model.safetensors") for folder in (chat_model_path(), runs.folder / name))
+    for tensor, weights in base.items():
+        assert (trained[tensor][: len(weights)].float() == weights.float()).all(), tensor
 
 
 def test_a_trainer_tells_its_held_out_rewards(runs):

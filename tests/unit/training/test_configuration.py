@@ -57,6 +57,12 @@ def test_a_frozen_base_is_loaded_as_it_was_named(quant, precision, told):
     assert {name: made.get(name) for name in told} == told
 
 
+def test_a_head_alone_has_no_activations_to_recompute():
+    """With them transformers would run a backward pass through all of the frozen base."""
+    assert configured("reward", freeze_base=True)["gradient_checkpointing"] is False
+    assert configured("reward")["gradient_checkpointing"] is True
+
+
 def test_adapters_of_a_reward_model_save_its_head():
     made = configured("reward", lora_rank=16)
     assert made["lora_modules_to_save"] == ["score"]
