@@ -14,8 +14,10 @@ from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_options, training_request
 from qserve.cli.state import state_folder
 from qserve.cli.train.fitting import default_precision, fitting_request, need_trl
+from qserve.cli.train.flags import TrainFlags, source_at
 from qserve.cli.train.follow import follow, say_end
-from qserve.cli.train.options import METHODS, TrainFlags, completed, devices_of, run_options, source_at, with_engine
+from qserve.cli.train.machine import completed, devices_of, with_engine
+from qserve.cli.train.options import METHODS, run_options
 from qserve.cli.up.recording import without_secrets
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware

@@ -119,8 +119,8 @@ def _batch(run: TrainingRun) -> dict[str, Any]:
         "per_device_train_batch_size": request.micro_batch,
         "per_device_eval_batch_size": request.micro_batch,
         "gradient_accumulation_steps": request.gradient_accumulation_steps,
-        # transformers makes the embedding's output need a gradient where it checkpoints: all of a frozen base would have
-        # a backward pass, for nothing.
+        # Where it checkpoints, transformers makes the embedding's output need a gradient: all of a frozen base would
+        # have a backward pass, for nothing.
         "gradient_checkpointing": request.gradient_checkpointing and request.tuning != "head",
         "bf16": request.precision != "fp32" and request.base != "fp16",
         **({"fp16": True} if request.precision != "fp32" and request.base == "fp16" else {}),

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from qserve.cli.train.command import command
 from qserve.cli.train.fitting import fitting_request
-from qserve.cli.train.options import devices_of, source_at
+from qserve.cli.train.flags import source_at
+from qserve.cli.train.machine import devices_of
 from qserve.core.hardware import Device, Hardware
 from qserve.errors import DoesNotFit, UsageError
 from qserve.hub import resolve

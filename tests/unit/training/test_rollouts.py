@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from qserve.cli.plan.train import command
-from qserve.cli.train.options import TrainFlags, with_engine
+from qserve.cli.train.flags import TrainFlags
+from qserve.cli.train.machine import with_engine
 from qserve.core.facts import load
 from qserve.core.hardware import Device, Hardware, parse_gpu
 from qserve.errors import UsageError
@@ -149,12 +150,12 @@ CPU = Hardware((), 64 * GIB, 60 * GIB, 8)
 def test_rollouts_come_from_vllm_where_there_is_a_card(
     request_, asked, hardware, installed, expected, monkeypatch
 ) -> None:
-    monkeypatch.setattr("qserve.cli.train.options._has_vllm", lambda: installed)
+    monkeypatch.setattr("qserve.cli.train.machine._has_vllm", lambda: installed)
     assert with_engine(request_, asked, hardware).vllm == expected
 
 
 def test_an_engine_without_a_card_or_on_an_int8_base_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr("qserve.cli.train.options._has_vllm", lambda: True)
+    monkeypatch.setattr("qserve.cli.train.machine._has_vllm", lambda: True)
     with pytest.raises(UsageError, match="--vllm colocated generates on a card, and this run has none"):
         with_engine(LORA, "colocated", CPU)
     with pytest.raises(UsageError, match="vLLM takes no base in int8"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qserve.cli.train.options import TrainFlags
+from qserve.cli.train.flags import TrainFlags
 from qserve.core.hardware import Hardware
 from qserve.errors import UsageError
 from qserve.planner.training import TrainingJob, TrainingRequest

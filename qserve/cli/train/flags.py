@@ -1,0 +1,163 @@
+"""What was typed for `qserve train` beside the request: checked against itself and the data, and the run of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from qserve.core.hardware import Device
+from qserve.errors import UsageError
+from qserve.planner.training import TrainingRequest
+from qserve.training.data.scores import STEPS
+from qserve.training.job import DataSource, RewardSource, SaveAs, Schedule, TrainingRun
+
+__all__ = ["TrainFlags", "source_at"]
+
+
+@dataclass(frozen=True)
+class TrainFlags:
+    """What was typed beside the request."""
+
+    values: dict[str, Any]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """As they were typed; empty: as the data says."""
+        return tuple(name.strip() for name in (self.values["labels"] or "").split(",") if name.strip())
+
+    def labelled(self, request: TrainingRequest, labels: tuple[str, ...]) -> TrainingRequest:
+        """The request for data whose scores are called so (empty: pairs). Raises UsageError for flags against that."""
+        if request.num_labels not in (None, len(labels)):
+            what = f"{len(labels)} scores a row: {', '.join(labels)}" if labels else "pairs, which have no scores"
+            raise UsageError(f"--num-labels is {request.num_labels}, but the data has {what}; leave it out")
+        if request.step_labels and labels != STEPS:
+            raise UsageError("--step-labels: the data labels no steps (completions with labels); leave it out")
+        if labels == STEPS and request.tuning in ("lora", "qlora"):
+            raise UsageError(
+                "this data labels steps, and adapters have no place for the token that ends them; train all weights, "
+                "or the head alone: --freeze-base in place of --lora-rank"
+            )
+        if labels and self.values["center_rewards"] is not None:
+            raise UsageError("--center-rewards pulls rewards of pairs to 0, and this data has scores; leave it out")
+        weights = self._weights()
+        unknown = [name for name in weights if name not in labels]
+        if unknown:
+            known = f"its scores are {', '.join(labels)}" if labels else "its rows are pairs"
+            raise UsageError(f"--label-weights weighs {unknown[0]!r}, which the data does not have: {known}")
+        return replace(request, num_labels=len(labels), step_labels=labels == STEPS) if labels else request
+
+    def _weights(self) -> dict[str, float]:
+        from qserve.reward.checkpoints.labels import parse_weights
+
+        text = self.values["label_weights"]
+        return parse_weights(text, "--label-weights") if text else {}
+
+    def run(
+        self,
+        request: TrainingRequest,
+        model: str,
+        output: Path,
+        devices: Sequence[Device],
+        labels: tuple[str, ...] = (),
+    ) -> TrainingRun:
+        """The run that they describe, on `devices` as they were planned, with data whose scores are called `labels`."""
+        values = self.values
+        return TrainingRun(
+            request=request,
+            model=source_at(model),
+            data=DataSource(source_at(values["data"]), values["eval_data"] and source_at(values["eval_data"]),
+                            values["eval_share"], values["max_broken"], labels),
+            output=output,
+            schedule=Schedule(**{name: values[name] for name in Schedule.__dataclass_fields__}),
+            seed=values["seed"],
+            device="cpu" if devices[0].kind == "cpu" else "cuda",
+            num_processes=max(1, _trainers(request, len(devices))),
+            center_rewards=values["center_rewards"],
+            label_weights=self._weights(),
+            label_smoothing=values["label_smoothing"],
+            save_as=cast("SaveAs", values["save_as"]),
+            rewards=tuple(_reward(text) for text in values["rewards"]),
+            num_generations=values["num_generations"],
+            num_workers=values["num_workers"],
+            packing=values["packing"],
+        )  # fmt: skip
+
+    @staticmethod
+    def check_rollouts(run: TrainingRun) -> None:
+        """Raises UsageError where a step does not hold whole groups of rollouts, which TRL would refuse."""
+        together = run.request.micro_batch * run.num_processes
+        batch = together * run.request.gradient_accumulation_steps
+        if run.trainer == "grpo" and batch % run.num_generations:
+            steps = math.lcm(together, run.num_generations) // together
+            raise UsageError(
+                f"grpo compares {run.num_generations} rollouts of each prompt (--num-generations), and a step has "
+                f"{batch}; take --gradient-accumulation-steps {steps}, or another --micro-batch or --num-generations"
+            )
+
+    def check(self, request: TrainingRequest) -> None:
+        """Raises UsageError for flags that contradict each other, and for data that can't be read."""
+        values, method = self.values, request.method
+        if values["data"] is None:
+            raise UsageError(f"qserve train {method} needs --data: a file of rows, a folder, or a data set's id")
+        only: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
+            ("--patience", values["patience"] is not None, ("reward",)),
+            ("--center-rewards", values["center_rewards"] is not None, ("reward",)),
+            ("--labels", values["labels"] is not None, ("reward",)),
+            ("--label-weights", values["label_weights"] is not None, ("reward",)),
+            ("--save-as", values["save_as"] != "sequence-classification", ("reward",)),
+            ("--label-smoothing", bool(values["label_smoothing"]), ("dpo",)),
+            ("--packing", values["packing"], ("sft", "lora", "qlora")),
+            ("--reward", bool(values["rewards"]), ("grpo", "ppo")),
+        )
+        for flag, is_given, methods in only:
+            if is_given and method not in methods:
+                raise UsageError(f"{flag} is for {', '.join(methods)}; leave it out with {method}")
+        if request.freeze_base and request.lora_rank:
+            raise UsageError("--freeze-base trains the head alone; leave --lora-rank out, or train adapters without it")
+        if method == "ppo" and values["emit"] is None:
+            raise UsageError(
+                "PPO left TRL with release 1.16, and qserve runs none; --emit openrlhf or verl writes its command"
+            )
+        if method == "grpo" and not values["rewards"]:
+            raise UsageError(
+                "grpo needs --reward: a server's URL (qserve up --reward …), a checkpoint, or a YAML of rules"
+            )
+        if values["save_as"] == "reward-head" and request.tuning in ("lora", "qlora"):
+            raise UsageError("--save-as reward-head is a whole model's layout; adapters are saved as PEFT has them")
+
+
+def _trainers(request: TrainingRequest, num_cards: int) -> int:
+    separate = request.vllm is not None and request.vllm.mode == "separate"
+    return num_cards - (request.vllm.num_gpus if separate and request.vllm else 0)
+
+
+def source_at(text: str) -> str:
+    """A path made absolute; a hub id as it is."""
+    path = Path(text).expanduser()
+    return str(path.absolute()) if path.exists() else text
+
+
+def _reward(text: str) -> RewardSource:
+    """`0.5=http://…` or a target alone."""
+    weight, mark, target = text.partition("=")
+    if not mark or "/" in weight or not weight.replace(".", "", 1).replace("-", "", 1).isdigit():
+        weight, target = "1", text
+    _refuse_model_in_recipe(target)
+    return RewardSource(source_at(target), float(weight))
+
+
+def _refuse_model_in_recipe(target: str) -> None:
+    """Its model would have to be loaded beside the trainer's own; a server holds it."""
+    from qserve.reward.recipe import is_recipe, read_recipe
+
+    if not is_recipe(target):
+        return
+    recipe = read_recipe(Path(target).expanduser())
+    if recipe.model is not None or recipe.asks_served:
+        raise UsageError(
+            f"{target} combines rules with a model, which a server holds: qserve up --reward {target}, and then "
+            "--reward http://127.0.0.1:8000"
+        )
