@@ -12,6 +12,7 @@ import yaml
 
 from qserve.training.configuration.accelerate import DEEPSPEED_FILE, accelerate_configuration, cpu_environment
 from qserve.training.configuration.deepspeed import deepspeed_configuration
+from qserve.training.configuration.fsdp import FSDP_SCRIPT, fsdp_script
 from qserve.training.configuration.trl import beyond_trl, trl_configuration
 from qserve.training.data.prepare import PreparedData
 from qserve.training.job import TrainingRun
@@ -29,16 +30,23 @@ def write_configuration(run: TrainingRun, data: PreparedData) -> tuple[Path, Pat
     if run.shards_on_cpu and run.request.zero_stage:
         text = json.dumps(deepspeed_configuration(run), indent=2)
         (run.folder / DEEPSPEED_FILE).write_text(text + "\n")
+    if (script := fsdp_script(run)) is not None:
+        (run.folder / FSDP_SCRIPT).write_text(script)
     return trl, accelerate
 
 
 def command_without_qserve(run: TrainingRun) -> str:
-    """TRL's own command line over the two files; accelerate leaves DDP over processes on a CPU to MPI, torchrun not."""
+    """TRL's own command line over the two files. accelerate leaves DDP over processes on a CPU to MPI, torchrun not;
+    FSDP2 there is run by a script beside them.
+    """
     config = ["--config", str(run.folder / "train.yaml")]
     if run.device == "cpu" and run.num_processes > 1 and not run.shards_on_cpu:
         started = ["torchrun", "--standalone", "--nproc-per-node", str(run.num_processes)]
         return shlex.join([*started, "-m", f"trl.scripts.{run.trainer}", *config])
-    words = ["trl", run.trainer, *config, "--accelerate_config", str(run.folder / "accelerate.yaml")]
+    accelerate = str(run.folder / "accelerate.yaml")
+    words = ["trl", run.trainer, *config, "--accelerate_config", accelerate]
+    if fsdp_script(run) is not None:
+        words = ["accelerate", "launch", "--config_file", accelerate, str(run.folder / FSDP_SCRIPT), *config]
     return " ".join([*(f"{name}={value}" for name, value in cpu_environment(run).items()), shlex.join(words)])
 
 

@@ -42,8 +42,6 @@ def beyond_trl(run: TrainingRun) -> list[str]:
     notes = []
     if run.request.freeze_base:
         notes.append("the base is frozen and only `score` is trained: trl's own script would train all weights")
-    if run.request.fsdp and run.shards_on_cpu:
-        notes.append("accelerate wraps models in FSDP on cards alone: without qserve these processes would run DDP")
     if run.data.labels:
         how = "cross-entropy" if run.request.step_labels else "mean squared error"
         notes.append(f"scores of {', '.join(run.data.labels)} are learned by {how}: trl's own takes pairs")

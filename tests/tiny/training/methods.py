@@ -12,10 +12,12 @@ import gc
 import importlib.util
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -156,7 +158,7 @@ def broken_save(after: int):
     return full
 
 
-def in_child(run: TrainingRun, environment: dict[str, str]) -> int:
+def in_child(run: TrainingRun, environment: dict[str, str], train: Callable[[TrainingRun], None] = trained) -> int:
     """Trains `run` in a fork of this process, which has all libraries; its process id."""
     child = os.fork()
     if child:
@@ -164,12 +166,32 @@ def in_child(run: TrainingRun, environment: dict[str, str]) -> int:
     signal.alarm(CHILD_LIMIT_S)  # one whose other has died would wait for it
     os.environ.update(environment)
     try:
-        trained(run)
+        train(run)
     finally:
         os._exit(int(run.output.name in failures or sys.exc_info()[0] is not None))
 
 
-def by_two_processes(run: TrainingRun) -> None:
+def by_script(run: TrainingRun) -> None:
+    """The script that is written for FSDP2 on a CPU, which knows nothing of qserve; how often it sharded a module is
+    in FOLDER/NAME/sharded.
+    """
+    from accelerate.utils import fsdp_utils
+    from torch.distributed import fsdp
+
+    counted, whole = [], fsdp.fully_shard
+
+    def counting(*args: object, **kwargs: object) -> object:
+        counted.append(True)
+        return whole(*args, **kwargs)
+
+    fsdp.fully_shard = fsdp_utils.fully_shard = counting
+    sys.argv = ["fsdp_on_cpu.py", "--config", str(run.folder / "train.yaml")]
+    runpy.run_path(str(run.folder / "fsdp_on_cpu.py"), run_name="__main__")
+    if os.environ["RANK"] == "0":
+        (run.output / "sharded").write_text(str(len(counted)))
+
+
+def by_two_processes(run: TrainingRun, train: Callable[[TrainingRun], None] = trained) -> None:
     """Over gloo, as torchrun would start them with what accelerate reads in the run's file."""
     if not run.data_folder.exists():
         write_configuration(run, prepare(run.data, run.trainer, run.data_folder, run.folder))
@@ -178,7 +200,7 @@ def by_two_processes(run: TrainingRun) -> None:
         port = str(probe.getsockname()[1])
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     common = {**by_accelerate(run), **cpu_environment(run), **common}
-    children = [in_child(run, {**common, "RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1")]
+    children = [in_child(run, {**common, "RANK": rank, "LOCAL_RANK": rank}, train) for rank in ("0", "1")]
     if any(os.waitpid(child, 0)[1] for child in children):
         raise RuntimeError("a process of two failed")
 
@@ -211,6 +233,7 @@ def sharded() -> None:
     fields = {"steps": 6, "center_rewards": 0.01, "num_processes": 2}
     by_two_processes(made("ddp", "reward", **fields))
     stopped_and_resumed(made("fsdp", "reward", fsdp=True, **fields))
+    by_two_processes(made("fsdp-script", "reward", fsdp=True, **fields), by_script)
     if HAS_DEEPSPEED:
         by_two_processes(made("zero-1", "reward", zero_stage=1, **fields))
         by_two_processes(made("zero-2", "reward", zero_stage=2, offload_optimizer="cpu", **fields))

@@ -262,6 +262,15 @@ def test_a_process_holds_its_share_of_the_states(runs, by_two):
     assert measured["optimizer_bytes"] == pytest.approx(states.optimizer_bytes, rel=0.01)
 
 
+def test_the_files_shard_without_qserve(runs):
+    """Every layer and the model around them, by accelerate and TRL alone; what is saved is what qserve's run saves."""
+    folder = runs.folder / "fsdp-script"
+    assert int((folder / "sharded").read_text()) > 4
+    expected, found = (load_file(of / "model.safetensors") for of in (runs.folder / "fsdp", folder))
+    assert found.keys() == expected.keys()
+    assert all((found[one] - expected[one]).abs().mean() < 1e-4 for one in expected)
+
+
 def test_freed_blocks_go_back_before_every_step_of_the_optimizer(monkeypatch):
     trimmed = []
     monkeypatch.setattr(callbacks, "trim_heap", lambda: trimmed.append(True))

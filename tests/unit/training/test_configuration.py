@@ -137,6 +137,17 @@ def test_the_command_without_qserve_runs_on_a_cpu_too():
     assert sharded.startswith("CUDA_VISIBLE_DEVICES= DS_ACCELERATOR=cpu trl sft --config /out/run/train.yaml")
 
 
+def test_fsdp_on_a_cpu_has_a_script_of_its_own(tmp_path):
+    run = run_of("reward", tmp_path, num_processes=2, precision="fp32", fsdp=True)
+    trl, _ = write_configuration(run, DATA)
+    script = tmp_path / "run" / "fsdp_on_cpu.py"
+    assert f"{script} --config {trl}" in trl.read_text().splitlines()[0]
+    assert "from trl.scripts.reward import" in script.read_text()
+    on_cards = run_of("reward", tmp_path / "cards", num_processes=2, device="cuda", fsdp=True)
+    trl, _ = write_configuration(on_cards, DATA)
+    assert trl.read_text().startswith("# Without qserve: trl reward --config")
+
+
 def test_offload_to_disk_has_a_place():
     run = run_of("sft", device="cuda", zero_stage=3, offload_optimizer="nvme", offload_param="cpu")
     made = accelerate_configuration(run)["deepspeed_config"]
