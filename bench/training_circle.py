@@ -81,8 +81,10 @@ def qserve(folder: Path, *words: str) -> list[str]:
 
 
 def train(folder: Path, method: str, model: str, data: str, steps: int, *flags: str) -> Path:
-    """The output folder of `qserve train`; what it prints goes on."""
+    """The output folder of `qserve train`, whose model is kept where it is there; what the command prints goes on."""
     output = folder / method
+    if (output / "model.safetensors").exists():
+        return output
     command = qserve(
         folder, "train", method, "--model", model, "--data", str(folder / f"{data}.jsonl"), "--output", str(output),
         "--max-steps", str(steps), "--no-gradient-checkpointing", "--max-length", "64", "--gpu", "none",
@@ -99,7 +101,7 @@ def up(folder: Path, *words: str) -> Iterator[str]:
     """The URL of `qserve up`, until the block ends."""
     ready = folder / "ready.json"
     ready.unlink(missing_ok=True)
-    command = qserve(folder, "up", *words, "--port", "0", "--ready-file", str(ready), "--engine", "transformers")
+    command = qserve(folder, "up", *words, "--port", "0", "--ready-file", str(ready))
     with (folder / "up.log").open("a") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             until_s = time.monotonic() + 180
@@ -115,7 +117,7 @@ def up(folder: Path, *words: str) -> Iterator[str]:
 
 def served_accuracy(folder: Path, model: Path, num: int) -> float:
     """Exact match of the served model on held-out sums, greedily, over HTTP."""
-    with up(folder, "--model", str(model), "--served-model-name", "policy") as url:
+    with up(folder, "--model", str(model), "--served-model-name", "policy", "--engine", "transformers") as url:
         return asyncio.run(_right(url, num)) / num
 
 
@@ -202,7 +204,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, size in vars(Sizes()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=size)
-    parser.add_argument("--folder", type=Path, help="where to keep what is trained [a folder that goes]")
+    parser.add_argument(
+        "--folder", type=Path, help="where to keep what is trained, and go on with it [a folder that goes]"
+    )
     parser.add_argument("--picture", type=Path, default=PICTURE)
     args = parser.parse_args()
     sizes = Sizes(**{name: getattr(args, name) for name in vars(Sizes())})

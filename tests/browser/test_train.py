@@ -111,7 +111,7 @@ def test_it_fits_a_phone_and_can_be_read_in_the_dark(
     page.set_viewport_size({"width": width, "height": 844})
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     page.goto(f"/?__theme={scheme}")
-    open_train(page)
+    page.get_by_role("tab", name="Train").click()
     expect(page.locator("#qs-train-head")).to_contain_text("40 / 40")
     expect(page.locator("#qs-train-curves figcaption")).to_have_count(4)
     page.locator("#qs-train-configuration summary").first.click()
@@ -124,20 +124,7 @@ def test_it_fits_a_phone_and_can_be_read_in_the_dark(
     channels = [int(one) for one in re.findall(r"\d+", background)[:3]]
     assert (sum(channels) < 150) == (scheme == "dark"), background
     page.wait_for_timeout(500)  # colours fade in
-    if folder := __import__("os").environ.get("SHOTS"):
-        page.screenshot(path=f"{folder}/train-{scheme}-{width}.png", full_page=True)
     assert not AXE.exists() or not serious(page)
-
-
-def open_train(page: Page) -> None:
-    """By its tab, or where a narrow page has no space for all of them, by the menu of the others."""
-    page.wait_for_selector("gradio-app button", state="visible")
-    tab = page.get_by_role("tab", name="Train")
-    if not tab.is_visible():
-        page.locator(".overflow-menu > button").click()
-        page.locator(".overflow-dropdown button", has_text="Train").click()
-        return
-    tab.click()
 
 
 def cut_off(page: Page) -> list[str]:

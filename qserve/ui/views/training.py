@@ -126,7 +126,7 @@ def rollouts_view(document: Mapping[str, Any], language: str) -> str:
     head = [say(language, f"train.{key}") for key in ("step", "prompt", "answer", "reward")]
     head = [*head, *each, say(language, "train.advantage")]
     drawn = table(head, rows, numbers=(0, *range(3, len(head))))
-    return f'<h3>{say(language, "train.rollouts")}</h3><div class="qs-rollouts">{drawn}</div>'
+    return f'<h3>{say(language, "train.rollouts")}</h3><div class="qs-rollouts" tabindex="0">{drawn}</div>'
 
 
 def configuration_view(run: Mapping[str, Any], document: Mapping[str, Any], language: str) -> str:
