@@ -66,7 +66,7 @@ def test_the_heap_is_tight_on_a_cpu_whose_plan_needs_it(monkeypatch: pytest.Monk
     name = "MALLOC_MMAP_THRESHOLD_"
     monkeypatch.delenv(name, raising=False)
     wide, tight = ({"devices": [{"used_bytes": used, "total_bytes": 100}]} for used in (79, 81))
-    assert environment(replace(run_on("cpu", 1), plan=tight))[name] == str(2**20)
+    assert environment(replace(run_on("cpu", 1), plan=tight))[name] == str(2**16)
     assert name not in environment(replace(run_on("cpu", 1), plan=wide)), "it costs time"
     assert name not in environment(replace(run_on("cuda", 1), plan=tight))
     monkeypatch.setenv(name, "5")
