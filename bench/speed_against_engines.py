@@ -29,6 +29,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from qserve.cli.doctor.measured import keep_rates, measured_speed
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.state import state_folder
 from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
 from qserve.hub import resolve
 from qserve.planner.plan import Plan
 from qserve.planner.speed import Load
@@ -103,7 +105,14 @@ class Round:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Round:
-        return cls(**{**told, "load": Load(**told["load"]), "rates": CpuRates.from_json(told["rates"])})
+        load = Load(**told["load"], jitter=0.0)
+        return cls(**{**told, "load": load, "rates": CpuRates.from_json(told["rates"])})
+
+
+@cache
+def this_machine() -> Hardware:
+    """Looked at once: it takes longer than the plans of a record."""
+    return hardware_of("none")
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ class Judge:
     residuals: tuple[SpeedResidual, ...] = ()
 
     def planned(self, one: Round) -> Figures:
-        device = device_of(self.plan, hardware_of("none"))
+        device = device_of(self.plan, this_machine())
         assert device is not None
         replica = replica_of(self.plan, self.checkpoint.spec, device, Measured(one.rates, self.residuals))
         found = replica.run(one.load)
@@ -166,7 +175,11 @@ class Session:
         told = self.arguments
         return [
             Load(
-                told.input_len, told.output_len, concurrency=streams, num_prompts=max(3, streams, min(2 * streams, 16))
+                told.input_len,
+                told.output_len,
+                concurrency=streams,
+                jitter=0.0,
+                num_prompts=max(3, streams, min(2 * streams, 16)),
             )
             for streams in told.streams
         ]

@@ -29,6 +29,7 @@ __all__ = ["CpuProbe", "main"]
 _READ_BYTES = 256 * 1024**2
 _ROWS, _WIDTH = 1024, 2048
 _LEAST, _BLOCK = 3, 64
+_TINY, _CALLS = 64, 200
 Product = Callable[[torch.Tensor], torch.Tensor]
 # Linear layers of the sizes that a model of half a billion weights has: fused or not, wide or tall. Together they are
 # larger than caches.
@@ -59,6 +60,9 @@ class CpuProbe:
             use_own_threads()
             made = {"int8": map(_int8, _SIZES), "4bit": map(_four_bit, _SIZES)}
             self._coded = {name: [one.product for one in matrices] for name, matrices in made.items()}
+        tiny = compiled_from(nn.Linear(_TINY, _TINY, bias=False, dtype=self.dtype))
+        self._call: Product | None = None if tiny is None else tiny.matrix.product
+        """A product that takes the time of its call alone."""
 
     def all_rates(self, seconds: float, with_codes: bool = True) -> dict[str, Any]:
         """`CpuRates.to_json` of all cores, and of all but one; `seconds` for each of the figures.
@@ -74,11 +78,16 @@ class CpuProbe:
             finally:
                 torch.set_num_threads(threads)
         coded = self._coded if with_codes else {}
-        return {**self._rates(threads, self._own, coded, seconds), "fewer": fewer}
+        return {**self._rates(threads, self._own, coded, seconds, self._call_s()), "fewer": fewer}
 
     @torch.inference_mode()
     def _rates(
-        self, threads: int, layers: list[Product], coded: dict[str, list[Product]], seconds: float
+        self,
+        threads: int,
+        layers: list[Product],
+        coded: dict[str, list[Product]],
+        seconds: float,
+        call_s: float = 0.0,
     ) -> dict[str, Any]:
         read = self._buffer.nbytes / _typical(self._buffer.sum, seconds)
         multiply = _typical(lambda: nn.functional.linear(self._left, self._right), seconds)
@@ -86,13 +95,24 @@ class CpuProbe:
             "read_bytes_per_s": read,
             "gemm_flop_per_s": 2 * _ROWS * _WIDTH * _WIDTH / multiply,
             "cores": threads,
-            "linear_ps": self._products(layers, self.dtype, seconds),
-            "coded_ps": {name: self._products(one, torch.bfloat16, seconds) for name, one in coded.items()},
+            "linear_ps": self._products(layers, self.dtype, seconds, call_s),
+            "coded_ps": {name: self._products(one, torch.bfloat16, seconds, call_s) for name, one in coded.items()},
             "at_unix_s": time.time(),
         }
 
-    def _products(self, layers: list[Product], dtype: torch.dtype, seconds: float) -> dict[str, float]:
-        """Picoseconds a weight, by rows: every layer once, one after the other."""
+    @torch.inference_mode()
+    def _call_s(self) -> float:
+        """Seconds of a call from Python. Our engine computes all layers of a step in one, so its products have none."""
+        call = self._call
+        if call is None:
+            return 0.0
+        inputs = torch.randn(1, _TINY, dtype=self.dtype)
+        return _typical(lambda: [call(inputs) for _ in range(_CALLS)], 0.0) / _CALLS
+
+    def _products(
+        self, layers: list[Product], dtype: torch.dtype, seconds: float, call_s: float
+    ) -> dict[str, float]:  # fmt: skip
+        """Picoseconds a weight, by rows: every layer once, one after the other, less `call_s` for each."""
 
         def once(inputs: dict[int, torch.Tensor]) -> None:
             for layer, (width, _) in zip(layers, _SIZES, strict=True):
@@ -101,7 +121,8 @@ class CpuProbe:
         found = {}
         for rows in _FEW_ROWS:
             inputs = {width: torch.randn(rows, width, dtype=dtype) for width, _ in _SIZES}
-            found[str(rows)] = 1e12 * _typical(partial(once, inputs), seconds) / self._weights
+            computing = _typical(partial(once, inputs), seconds) - len(layers) * call_s
+            found[str(rows)] = 1e12 * computing / self._weights
         return found
 
 

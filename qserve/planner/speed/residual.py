@@ -22,6 +22,8 @@ _MOST_FACTOR = 6.0
 """A machine further off than this did something else meanwhile: nothing is learned from it."""
 _NUDGE = 0.05
 _MOST_MOVE = 0.7
+_FEW_TOKENS = 8
+"""Of an answer: in one with fewer, whether a prompt of somebody else fell into it says more than its steps do."""
 _LEFT_OUT = 0.1
 """Of a group's requests, at each end of measured over simulated."""
 # How firmly, in the logarithm, a factor stays where nothing is known: the first of a kind at 1, the others at the one
@@ -72,14 +74,15 @@ def residual_of(parts: Iterable[Part], limits: Limits) -> StepFactors | None:
     if len(everyone) < _LEAST_REQUESTS:
         return None
     levels = {id(one): level for one, level in zip(everyone, _levels(everyone), strict=True)}
-    unknowns = _unknowns(everyone, levels, limits)
+    least = min(_FEW_TOKENS, max(one.output_tokens for one in everyone))
+    unknowns = _unknowns([one for one in everyone if one.output_tokens >= least], levels, limits)
 
     def missed(logs: Sequence[float]) -> list[float]:
         factors = unknowns.factors(logs)
         pairs = [
             pair for steps, served in parts for pair in replayed(CorrectedSteps(steps, factors), limits, served)
         ]  # fmt: skip
-        return _missed(pairs, levels) + unknowns.held_back(logs)
+        return _missed(pairs, levels, least) + unknowns.held_back(logs)
 
     found = [0.0] * unknowns.count
     for _ in range(_ROUNDS):
@@ -104,7 +107,7 @@ def _levels(served: Sequence[ServedRequest]) -> list[int]:
 
 def _unknowns(served: Sequence[ServedRequest], levels: dict[int, int], limits: Limits) -> _Unknowns:
     """A group of fewer requests has no factors of its own: it is told by those of its neighbours."""
-    groups = list(levels.values())
+    groups = [levels[id(one)] for one in served]
     told = sorted({level for level in groups if groups.count(level) >= _LEAST_REQUESTS}) or [round(min(groups))]
     prompt = percentile(sorted(one.input_tokens for one in served), 0.5)
     most = limits.max_num_batched_tokens
@@ -113,18 +116,21 @@ def _unknowns(served: Sequence[ServedRequest], levels: dict[int, int], limits: L
     )
 
 
-def _missed(pairs: Iterable[tuple[ServedRequest, Finished]], levels: dict[int, int]) -> list[float]:
-    """Of each group the logarithm of measured over simulated: TPOT, TTFT."""
+def _missed(pairs: Iterable[tuple[ServedRequest, Finished]], levels: dict[int, int], least: int) -> list[float]:
+    """Of each group the logarithm of measured over simulated: TTFT, and TPOT of answers of `least` tokens and more."""
     groups: dict[int, list[tuple[ServedRequest, Finished]]] = {}
     for one, planned in pairs:
         if planned.output_tokens > 1 and planned.ttft_s > 0:
             groups.setdefault(levels[id(one)], []).append((one, planned))
     found = []
-    for level in sorted(groups):
-        weight = min(1.0, len(groups[level]) / _LEAST_REQUESTS) ** 0.5
-        tpot = [(one.tpot_s, planned.tpot_s) for one, planned in groups[level]]
+    long = {level: [pair for pair in group if pair[0].output_tokens >= least] for level, group in groups.items()}
+    # One or two requests have no factors of their own, and must not draw those of others away.
+    for level in sorted(level for level in groups if len(long[level]) >= _LEAST_REQUESTS) or sorted(groups):
+        tpot = [(one.tpot_s, planned.tpot_s) for one, planned in long[level]]
         ttft = [(one.ttft_s, planned.ttft_s) for one, planned in groups[level]]
-        found += [weight * math.log(max(_ratio(values), 1e-9)) for values in (tpot, ttft)]
+        for values in filter(None, (tpot, ttft)):
+            weight = min(1.0, len(values) / _LEAST_REQUESTS) ** 0.5
+            found.append(weight * math.log(max(_ratio(values), 1e-9)))
     return found
 
 

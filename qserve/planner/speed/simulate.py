@@ -128,7 +128,7 @@ class _Scheduler:
         self.done: list[Finished] = []
         costs = steps.costs
         self.intake_s, self.intake_s_per_token = costs.intake_ms / 1000, costs.intake_ms_per_1k / 1e6
-        self.mixes = costs.mixes_prefill
+        self.mixes, self.starts_alone = costs.mixes_prefill, costs.starts_alone
         self.followers: dict[int, list[tuple[int, Arrival]]] = {}
         for place, arrival in enumerate(load.arrivals(self.draw)):
             if arrival.after is None:
@@ -165,8 +165,11 @@ class _Scheduler:
             self.receives_at = self.step + interval - late % interval
             if late % interval:
                 return
+        is_first = self.starts_alone and not (self.running or self.prefilling or self.waiting)
         while future and future[0][0] <= until:
             self.waiting.append(heapq.heappop(future)[2])
+            if is_first:
+                return
 
     def _admit(self) -> None:
         if self.future:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from qserve.engine.cpu_rates import CpuProbe
@@ -9,9 +10,14 @@ from qserve.model.cpu.build import library
 from qserve.planner.speed.terms.cpu import CpuRates
 
 
-def test_what_is_measured_can_be_planned_with() -> None:
+@pytest.fixture(scope="module")
+def probe() -> CpuProbe:
+    return CpuProbe()
+
+
+def test_what_is_measured_can_be_planned_with(probe: CpuProbe) -> None:
     threads = torch.get_num_threads()
-    told = CpuRates.from_json(CpuProbe().all_rates(seconds=0.0))
+    told = CpuRates.from_json(probe.all_rates(seconds=0.0))
     assert torch.get_num_threads() == threads, "the caller's setting stays"
     for rates in (told, *([told.fewer] if told.fewer else [])):
         assert rates.read_bytes_per_s > 1e8
@@ -20,3 +26,10 @@ def test_what_is_measured_can_be_planned_with() -> None:
     assert told.cores == threads
     assert {name for name, _ in told.coded_ps} == ({"int8", "4bit"} if library() is not None else set())
     assert (told.fewer is None) == (threads == 1)
+
+
+def test_what_a_call_from_python_takes_is_no_part_of_our_own_products(probe: CpuProbe) -> None:
+    """A step of ours is one call. Where every call were charged with a minute, no time would be left for products."""
+    left = probe._products(probe._own[:1], probe.dtype, 0.0, 60.0)
+    assert max(left.values()) < 0
+    assert (probe._call_s() > 0) == (probe._call is not None)

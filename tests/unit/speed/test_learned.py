@@ -115,6 +115,16 @@ def test_a_machine_that_slowed_down_meanwhile_teaches_no_more_than_one_that_did_
     assert all(factor == pytest.approx(1.2, rel=0.05) for _, factor in (*found.decode, *found.prefill))
 
 
+def test_short_answers_that_others_prompts_held_up_teach_nothing_of_steps() -> None:
+    """A warm-up of four tokens: whether a prompt fell into it decides its time a token, not how fast steps are."""
+    held_up = [replace(one, e2e_s=one.e2e_s + 3.0) for one in served_by(StepFactors(), replace(FOUR, output_tokens=4))]
+    true = [replace(one, at_s=one.at_s + 500.0) for one in served_by(StepFactors(((1, 1.2),)), FOUR)]
+    found = residual_of([(Linear(), held_up), (Linear(), true)], LIMITS)
+    assert found is not None
+    steps = CorrectedSteps(Linear(), found)
+    assert steps.decode_s(4, 300) == pytest.approx(1.2 * Linear().decode_s(4, 300), rel=0.06)
+
+
 def test_too_few_requests_and_factors_beyond_belief_teach_nothing() -> None:
     served = served_by(StepFactors(((1, 50.0),)), ONE)
     assert residual_of([(Linear(), served[:2])], LIMITS) is None

@@ -43,6 +43,22 @@ def test_one_request_takes_its_prompt_and_a_step_for_every_further_token() -> No
     assert one.tpot_s == pytest.approx(0.010)
 
 
+@pytest.mark.parametrize("streams", [4, 8])
+def test_an_idle_engine_that_starts_alone_has_the_others_in_its_next_step(streams: int) -> None:
+    """As vLLM on a CPU was seen to: of prompts that come together one is computed first, then all the rest."""
+    steps = FlatSteps(replace(COSTS, starts_alone=True))
+    run = simulate(steps, Load(64, 24, concurrency=streams, num_prompts=streams, jitter=0.0), LIMITS)
+    assert [(batch, len(chunks)) for batch, chunks in steps.mixed] == [(0, 1), (1, streams - 1)]
+    first, last = min(one.ttft_s for one in run.finished), max(one.ttft_s for one in run.finished)
+    assert (first, last) == (pytest.approx(0.064), pytest.approx(0.064 * streams))
+
+
+def test_an_engine_that_waits_has_all_that_came_in_one_step() -> None:
+    steps = FlatSteps()
+    simulate(steps, Load(64, 24, concurrency=4, num_prompts=4, jitter=0.0), LIMITS)
+    assert [len(chunks) for _, chunks in steps.mixed] == [4]
+
+
 def test_a_prompt_larger_than_a_step_is_prefilled_in_chunks() -> None:
     steps = FlatSteps()
     simulate(steps, trace((0.0, 2500, 2)), LIMITS)

@@ -60,6 +60,14 @@ def test_products_hold_the_models_weights() -> None:
     assert network.linear_weights + 2 * head == pytest.approx(32.76e9, rel=0.005)
 
 
+def test_norms_and_gates_of_several_operations_move_what_was_counted() -> None:
+    """Qwen3-0.6B: 28 layers of two norms of 1024, heads of 24 x 128 that are normed, and a gate of 3072."""
+    config = bundled_config("Qwen/Qwen3-0.6B")
+    assert config is not None
+    network = rank_network(ModelSpec.from_config(config), weight_format("bf16", ()))
+    assert network.unfused_bytes == 28 * (2 * 60 * 1024 + 36 * 24 * 128 + 10 * 3072)
+
+
 def test_experts_read_are_those_chosen_by_one_token_and_all_by_many() -> None:
     assert kernels.experts_read(128, 8, 1, 1.0) == pytest.approx(8)
     assert kernels.experts_read(128, 8, 2000, 1.0) == pytest.approx(128)

@@ -72,6 +72,8 @@ class StepTimes:
         self._head = kernels.gemm_form(card, head.weights, head.rows, head.columns)
         bytes_per_token = network.kv_heads * network.head_dim * 2 * (1 if self.cache == "fp8" else 2)
         self._decode = kernels.decode_attention_form(card, network.head_dim, bytes_per_token, self.cache)
+        share = card.kernels.get("unfused", (0.0,))[0]
+        self._unfused_us = 1e6 * network.unfused_bytes / (card.bandwidth * share) if share else 0.0
         self._prefill = kernels.prefill_attention_form(card, network.heads, network.kv_heads, network.head_dim)
 
     def decode_s(self, batch: int, context: float) -> float:
@@ -89,7 +91,7 @@ class StepTimes:
         """Seconds of a step with prompts in it: (new tokens, tokens before them) of each, and `batch` decodes."""
         new, attention = self._prefill_attention_us(chunks)
         costs, sequences = self.costs, batch + len(chunks)
-        kernel = self._of_tokens_us(batch + new) + self._head_us(sequences) + attention
+        kernel = self._of_tokens_us(batch + new) + self._head_us(sequences) + attention + self._unfused_us * new
         if self.network.state_layers and chunks:
             kernel += self._prefill_states_us(new, chunks)
         if batch:

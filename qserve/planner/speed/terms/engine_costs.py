@@ -22,6 +22,8 @@ class EngineCosts:
     `intake_ms` lies between the client's request and the first schedule, and between token and client: HTTP,
     tokenizer, streaming. `kept_cores` of a CPU are the server's own.
     `mixes_prefill`: prompts and decodes share a step; else a prompt's step makes decodes wait.
+    `starts_alone`: an idle engine steps as soon as one request is there, and finds the others that came with it after
+    that step; where a prompt takes longer than reading the others does, that is what their first tokens wait for.
     `is_fitted`: to published runs of the release; else what is known of its engine stands, with a wider band.
     """
 
@@ -40,6 +42,7 @@ class EngineCosts:
     max_num_batched_tokens: int = 8192
     prefill_factor: float = 1.0
     kept_cores: int = 0
+    starts_alone: bool = False
     is_fitted: bool = True
 
 

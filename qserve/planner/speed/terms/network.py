@@ -10,6 +10,11 @@ from qserve.planner.speed.terms.formats import BF16, WeightFormat
 __all__ = ["Gemm", "RankNetwork", "rank_network"]
 
 
+# Read and written for each element, counted in vLLM 0.32 (ir/ops/layernorm.py, SiluAndMul.forward_native): to 32 bit,
+# squares, their mean, times its root, back to 16 bit, times the weight; a residual that is added and kept: 24 more.
+_NORM_BYTES, _NORM_WITH_SUM_BYTES, _GATE_BYTES = 36, 60, 10
+
+
 @dataclass(frozen=True)
 class Gemm:
     """A product that occurs `count` times in a forward pass: weights of `rows` by `columns`."""
@@ -42,6 +47,9 @@ class RankNetwork:
     expert_format: WeightFormat = BF16
     state_layers: int = 0
     value_heads: int = 0
+    unfused_bytes: int = 0
+    """That norms and gates move of one token's activations through all layers where each is several operations, in 32
+    bit for the most part."""
 
     @property
     def linear_weights(self) -> int:
@@ -81,7 +89,16 @@ def rank_network(spec: ModelSpec, weights: WeightFormat, ranks: int = 1) -> Rank
         expert_format=weights,
         state_layers=spec.num_linear_layers,
         value_heads=_share(linear.num_value_heads, ranks) if linear else 0,
+        unfused_bytes=_unfused_bytes(spec, ranks, (heads + kv_heads) * spec.head_dim),
     )
+
+
+def _unfused_bytes(spec: ModelSpec, ranks: int, normed: int) -> int:
+    """Two norms with their residual, those of q and k (`normed` elements), and the gate between two products."""
+    dense = spec.num_hidden_layers - (spec.moe.sparse_layers if spec.moe else 0)
+    norms = spec.num_hidden_layers * 2 * _NORM_WITH_SUM_BYTES * spec.hidden_size
+    heads = (spec.num_full_layers + spec.num_sliding_layers) * _NORM_BYTES * normed if spec.qk_norm else 0
+    return norms + heads + dense * _GATE_BYTES * spec.intermediate_size // ranks
 
 
 def _mlp(spec: ModelSpec, weights: WeightFormat, ranks: int) -> list[Gemm]:
