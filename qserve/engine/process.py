@@ -42,6 +42,7 @@ class WorkerSpec:
         plan: dtype, placement, limits and KV pool.
         socket: where to listen, in a private folder; what else the worker leaves for its supervisor lies beside it.
         tcp: where to listen instead, for a gateway on another machine.
+        packed_cache_bytes: what packed weights of all models may take on disk; 0: none are kept.
         key: what the gateway will present.
         load_format: "dummy" makes random weights from config.json alone.
         verify_quant: measure what quantizing while loading costs, against the 16-bit weights.
@@ -55,6 +56,7 @@ class WorkerSpec:
     load_format: Literal["auto", "dummy"] = "auto"
     verify_quant: bool = False
     tcp: TcpAddress | None = None
+    packed_cache_bytes: int = 0
 
     @property
     def address(self) -> UnixAddress | TcpAddress:
@@ -72,6 +74,7 @@ class WorkerSpec:
             "load_format": self.load_format,
             "verify_quant": self.verify_quant,
             "tcp": None if self.tcp is None else [self.tcp.host, self.tcp.port],
+            "packed_cache_bytes": self.packed_cache_bytes,
         }
 
     @classmethod
@@ -86,6 +89,7 @@ class WorkerSpec:
             load_format=data.get("load_format", "auto"),
             verify_quant=data.get("verify_quant", False),
             tcp=TcpAddress(*data["tcp"]) if data.get("tcp") else None,
+            packed_cache_bytes=data.get("packed_cache_bytes", 0),
         )
 
 

@@ -15,11 +15,12 @@ __all__ = ["leave_out_unused"]
 
 # transformers.generation.candidate_generator imports its `roc_curve`, and pandas and SciPy come with it.
 _UNUSED: tuple[str, ...] = ("sklearn",)
-# Losses of other models than ours; bitsandbytes may ask for it.
+# Losses of other models than ours; what unpacks a quantized format may ask for it.
 _UNUSED_WITHOUT_QUANTIZATION = ("scipy",)
-# Kernels for cards; what unpacks a quantized format may ask for it.
+# Kernels for cards; what unpacks a quantized format may ask for it. bitsandbytes does neither on a CPU for its formats.
 _UNUSED_ON_A_CPU = ("triton",)
 _PLAIN = ("fp32", "fp16", "bf16")
+_BITSANDBYTES = ("bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4")
 
 
 def leave_out_unused(document: Mapping[str, Any]) -> None:
@@ -29,7 +30,8 @@ def leave_out_unused(document: Mapping[str, Any]) -> None:
     imports qserve as a library may need them.
     """
     plan, names = document.get("plan"), _UNUSED
-    if plan is not None and plan["quant"]["scheme"] in _PLAIN:
+    scheme = None if plan is None else plan["quant"]["scheme"]
+    if scheme in _PLAIN or (scheme in _BITSANDBYTES and plan["on_cpu"]):
         names += _UNUSED_WITHOUT_QUANTIZATION + (_UNUSED_ON_A_CPU if plan["on_cpu"] else ())
     for name in names:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # importlib: None stops the import

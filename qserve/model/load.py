@@ -17,11 +17,16 @@ from qserve.hub.folder import read_config
 from qserve.model.checkpoint_errors import check_files, explain
 from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
+from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
 from qserve.model.layer_stream import stream_offloaded
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
-from qserve.model.packed_linear import compile_quantized, pack_linears
+from qserve.model.packed_cache.folder import PackedFolder
+from qserve.model.packed_cache.layers import packed_layers
+from qserve.model.packed_cache.placing import Misplaced, placing
+from qserve.model.packed_cache.start import Layers, packed_start
+from qserve.model.packed_linear import compile_quantized, pack_linears, set_tied_head
 from qserve.model.placement import placement_arguments
 from qserve.model.quality import QuantQuality
 from qserve.model.quantize import (
@@ -30,7 +35,7 @@ from qserve.model.quantize import (
     quiet_bitsandbytes,
     repack_quantized,
 )
-from qserve.model.stored.arguments import stored_arguments
+from qserve.model.stored.arguments import configured, stored_arguments
 from qserve.model.stored.linear import compile_stored
 from qserve.model.weights_held import weights_bytes
 from qserve.planner.plan import Plan
@@ -68,11 +73,13 @@ def load(
     plan: Plan,
     load_format: LoadFormat = "auto",
     on_progress: Callable[[float], None] = lambda share: None,
+    packed: PackedFolder | None = None,
 ) -> LoadedModel:
     """The causal language model and tokenizer of `folder`, in the plan's dtype and quantization, where the plan says.
 
     With `load_format` "dummy" the folder needs a config.json and nothing else: weights are random, and a tokenizer that
-    is not there is stood in for. `on_progress` hears the share of the tensors that is done. Raises BrokenCheckpoint
+    is not there is stood in for. `on_progress` hears the share of the tensors that is done. Quantized weights in the
+    form that a CPU computes with are kept in `packed`, and found there by the next load. Raises BrokenCheckpoint
     when a file is missing or does not hold what config.json says, MissingExtra or UsageError when a package is missing
     that the format needs, DoesNotFit when memory or disk run out. Remote code never runs.
     """
@@ -80,20 +87,13 @@ def load(
     meter = LoadMeter()
     if load_format == "dummy":
         model, tokenizer = _dummy(folder, plan, on_progress)
+        _pack(model, plan, folder)
         notes: tuple[str, ...] = (NOISE_NOTE,)
     else:
         check_files(folder)
         tokenizer = load_tokenizer(folder)
-        model, notes = _stored(folder, plan, on_progress), ()
-    model.eval()
-    files = MappedFiles.of(folder)
-    num_stored = compile_stored(model, DTYPES[plan.dtype], files)
-    compile_quantized(model)
+        model, notes = _kept_or_made(folder, plan, on_progress, packed)
     notes += rounded_activations(model, plan.cpu_activations)
-    repack_quantized(model, DTYPES[plan.dtype])
-    if pack_linears(model, files) or num_stored or plan.quant.in_flight:
-        # What is left in the files would keep them mapped.
-        files.detach(model)
     fill_rows(model)
     stream_offloaded(model)
     gc.collect()
@@ -118,8 +118,53 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def _stored(folder: Path, plan: Plan, on_progress: Callable[[float], None]) -> Any:
-    """The model with the weights that are in `folder`."""
+def _kept_or_made(
+    folder: Path, plan: Plan, on_progress: Callable[[float], None], packed: PackedFolder | None
+) -> tuple[Any, tuple[str, ...]]:
+    """The model in the form that it computes in, and notes for the user."""
+
+    def made() -> Any:
+        model = _stored(folder, on_progress, _arguments(folder, plan))
+        _pack(model, plan, folder)
+        return model
+
+    start = packed_start(folder, plan, packed)
+    if start is None:
+        return made(), ()
+    return start.load(made, lambda layers, tied_head: _around(folder, plan, on_progress, layers, tied_head))
+
+
+def _around(
+    folder: Path, plan: Plan, on_progress: Callable[[float], None], layers: Layers, tied_head: str | None
+) -> Any:
+    """The model around layers that are packed already."""
+    with placing({name: layer for name, layer in layers.items() if name != tied_head}) as quantization:
+        arguments = {"dtype": DTYPES[plan.dtype], "attn_implementation": "sdpa", **placement_arguments(folder, plan)}
+        model = _stored(folder, on_progress, {**arguments, "config": configured(folder, quantization)})
+    if tied_head is not None:
+        files = MappedFiles.of(folder)
+        if not files.holds(model.get_input_embeddings().weight):
+            raise Misplaced("the embedding can't be read where it lies")
+        set_tied_head(model, layers[tied_head], files)
+    use_own_threads()
+    _pack(model, plan, folder)
+    return model
+
+
+def _pack(model: Any, plan: Plan, folder: Path) -> None:
+    """Bring, in place, every layer of `model` into the form that it computes in."""
+    model.eval()
+    files, dtype = MappedFiles.of(folder), DTYPES[plan.dtype]
+    num_stored = compile_stored(model, dtype, files)
+    compile_quantized(model)
+    repack_quantized(model, dtype)
+    if pack_linears(model, files) or num_stored or plan.quant.in_flight or packed_layers(model):
+        # What is left in the files would keep them mapped.
+        files.detach(model)
+
+
+def _stored(folder: Path, on_progress: Callable[[float], None], arguments: dict[str, Any]) -> Any:
+    """The model with the weights that are in `folder`, as `from_pretrained` loads it by `arguments`."""
     try:
         with releasing(folder, on_progress):
             model, report = AutoModelForCausalLM.from_pretrained(
@@ -128,8 +173,10 @@ def _stored(folder: Path, plan: Plan, on_progress: Callable[[float], None]) -> A
                 trust_remote_code=False,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # refused below, with names and shapes that the library's own error lacks
-                **_arguments(folder, plan),
+                **arguments,
             )
+    except Misplaced:
+        raise
     except Exception as error:
         raise explain(error, folder, "the weights") from error
     _check_complete(folder, report)

@@ -23,7 +23,7 @@ from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.mapped import MappedFiles
 
-__all__ = ["MappedEmbedding", "PackedLinear", "compile_quantized", "pack_linears"]
+__all__ = ["MappedEmbedding", "PackedLinear", "compile_quantized", "pack_linears", "set_tied_head"]
 
 # Below this a model stays in the caches, and there is nothing to gain.
 _WORTH_PACKING_BYTES = 64 * 1024**2
@@ -162,7 +162,13 @@ def _pack_tied_head(model: Any, files: MappedFiles) -> bool:
     # The library takes a model's dtype from its first parameter, which the embedding was.
     if any(parameter.dtype != torch.bfloat16 for parameter in model.parameters()):
         return False
-    model.set_output_embeddings(_packed_head(head))
+    set_tied_head(model, _packed_head(head), files)
+    return True
+
+
+def set_tied_head(model: Any, head: nn.Module, files: MappedFiles) -> None:
+    """`head` takes the place of the one that shares its weight with the embedding, which is in `files` and stays."""
+    weight = model.get_input_embeddings().weight
+    model.set_output_embeddings(head)
     model.set_input_embeddings(MappedEmbedding(weight.data))
     files.release(weight.data)
-    return True

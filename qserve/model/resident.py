@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from qserve.model.packed_cache.tensor_file import PACKED_SUFFIX
+
 __all__ = ["Mappings", "parse_smaps", "resident_bytes_of", "resident_mappings", "resident_terms"]
 
 _SMAPS = Path("/proc/self/smaps")
@@ -29,31 +31,36 @@ class Mappings:
         files_bytes: code and data of the interpreter and its libraries, and files that are read where they lie.
         code_bytes: executable memory of no file: kernels that oneDNN and torch compiled.
         data_bytes: everything else: the heap, tensors, stacks.
+        packed_bytes: weights that are read in files of packed ones (`packed_cache`), of `packed_size_bytes` in all.
     """
 
     files_bytes: int
     code_bytes: int
     data_bytes: int
     shared_bytes: int
+    packed_bytes: int = 0
+    packed_size_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """Resident set size."""
-        return self.files_bytes + self.code_bytes + self.data_bytes
+        return self.files_bytes + self.code_bytes + self.data_bytes + self.packed_bytes
 
 
 def resident_terms(weights_bytes: int, cache_bytes: int = 0) -> dict[str, int]:
     """What this process's pages are for. All but the last sum to its RSS, and with the last subtracted to its PSS.
 
-    `weights_bytes` are those in RAM that no file keeps, `cache_bytes` what of the KV pool is resident.
+    `weights_bytes` are all in RAM that the checkpoint's own files don't keep, `cache_bytes` what of the KV pool is
+    resident. Of packed weights that are mapped what is resident counts.
     """
     found = resident_mappings()
+    unmapped_bytes = max(0, weights_bytes - found.packed_size_bytes)
     return {
-        "weights_bytes": weights_bytes,
+        "weights_bytes": unmapped_bytes + found.packed_bytes,
         "kv_cache_bytes": cache_bytes,
         "compiled_code_bytes": found.code_bytes,
         "libraries_bytes": found.files_bytes,
-        "heap_bytes": max(0, found.data_bytes - weights_bytes - cache_bytes),
+        "heap_bytes": max(0, found.data_bytes - unmapped_bytes - cache_bytes),
         "shared_bytes": found.shared_bytes,
     }
 
@@ -65,22 +72,26 @@ def resident_mappings() -> Mappings:
 
 def parse_smaps(lines: Iterable[str]) -> Mappings:
     """`lines` of /proc/PID/smaps."""
-    held = {"files": 0, "code": 0, "data": 0}
-    kind, shared = "data", 0
+    held = {"files": 0, "code": 0, "data": 0, "packed": 0}
+    kind, shared, packed_size = "data", 0, 0
     for line in lines:
         key, _, rest = line.partition(":")
         if " " in key:  # the head of a mapping: "7f3c…-7f3d… rw-p offset device inode path"
             kind = _kind(line.split(None, 5))
+        elif key == "Size" and kind == "packed":
+            packed_size += int(rest.split()[0]) * 1024
         elif key == "Rss":
             held[kind] += int(rest.split()[0]) * 1024
             shared += int(rest.split()[0]) * 1024
         elif key == "Pss":
             shared -= int(rest.split()[0]) * 1024
-    return Mappings(held["files"], held["code"], held["data"], shared)
+    return Mappings(held["files"], held["code"], held["data"], shared, held["packed"], packed_size)
 
 
 def _kind(head: list[str]) -> str:
     path = head[5].strip() if len(head) > 5 else ""
+    if path.removesuffix(" (deleted)").endswith(PACKED_SUFFIX):
+        return "packed"
     is_file = path.startswith("/") and not path.endswith("(deleted)")
     if is_file or path in ("[vdso]", "[vsyscall]"):
         return "files"

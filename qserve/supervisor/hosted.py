@@ -27,6 +27,7 @@ class Hosted:
         engine_args: the user's own flags of the engine, as one string (vLLM).
         load_format: "dummy" runs on random weights.
         verify_quant: measure what quantizing while loading costs.
+        packed_cache_bytes: what packed weights of all models may take on disk; 0: none are kept.
         reward: how a reward model is asked.
         cards: what the worker may see of this machine's; None: all.
         speed: its steps as planned; None where nothing is planned of its speed.
@@ -43,6 +44,7 @@ class Hosted:
     engine_args: str = ""
     load_format: Literal["auto", "dummy"] = "auto"
     verify_quant: bool = False
+    packed_cache_bytes: int = 0
     reward: RewardSettings = field(default_factory=RewardSettings)
     cards: tuple[Device, ...] | None = None
     tokenizer: Path | None = None

@@ -111,7 +111,10 @@ def _launch(hosted: Hosted, endpoint: WorkerEndpoint, private: Path, chat: Worke
     folder, names, plan = hosted.folder.resolve(), hosted.names, hosted.plan
     tcp = endpoint.address if isinstance(endpoint.address, TcpAddress) else None
     socket = private / f"{hosted.name}.sock"
-    spec = WorkerSpec(folder, names, plan, socket, endpoint.key, hosted.load_format, hosted.verify_quant, tcp)
+    spec = WorkerSpec(
+        folder, names, plan, socket, endpoint.key, hosted.load_format, hosted.verify_quant, tcp,
+        hosted.packed_cache_bytes,
+    )  # fmt: skip
     file = private / f"{hosted.name}.json"
     if hosted.role == "reward":
         served = None if chat is None else _judge(chat).to_json()

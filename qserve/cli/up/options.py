@@ -101,6 +101,13 @@ _OPTIONS = (
         "--keep-files-days", FiniteRange(0, min_open=True), 30.0, "Files and batches are forgotten after that."
     ),
     number_option("--keep-files-gib", FiniteRange(0.001), 10.0, "Of all files together; above it uploads are refused."),
+    number_option(
+        "--packed-cache-gib",
+        FiniteRange(0),
+        32.0,
+        "Of quantized weights, packed for this CPU and kept in ~/.cache/qserve/packed, so that the next start maps "
+        "them; those used longest ago go first. 0 keeps none.",
+    ),
     click.option(
         "--ready-file", type=click.Path(path_type=Path), help="Written when ready, for scripts: url, pid (JSON)."
     ),

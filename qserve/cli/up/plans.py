@@ -24,6 +24,7 @@ from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.planner.request import PlanRequest
 from qserve.supervisor import Hosted
 from qserve.supervisor.screen import Screen
+from qserve.units import GIB
 
 __all__ = ["planned_hosts"]
 
@@ -64,7 +65,8 @@ def _wanted(values: dict[str, Any], configs: Path) -> Wanted:
 
 
 def _as_asked(hosted: Hosted, values: dict[str, Any]) -> Hosted:
-    """A chat model with what its engine is told beside the plan."""
+    """With what its engine is told beside the plan."""
+    hosted = replace(hosted, packed_cache_bytes=int(values["packed_cache_gib"] * GIB))
     if hosted.role != "chat":
         return hosted
     return replace(hosted, engine_args=values["engine_args"], verify_quant=values["verify_quant"])

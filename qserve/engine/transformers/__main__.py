@@ -57,10 +57,12 @@ async def _start_engine(spec: WorkerSpec) -> Engine:
         from qserve.model.card_share import keep_to_plan
         from qserve.model.load import load
         from qserve.model.load_cost import reset_peaks
+        from qserve.model.packed_cache.folder import packed_folder
 
     report_phase("loading weights")
     keep_to_plan(spec.plan)
-    loaded = load(spec.folder, spec.plan, spec.load_format, _log_progress)
+    packed = packed_folder(spec.packed_cache_bytes)
+    loaded = load(spec.folder, spec.plan, spec.load_format, _log_progress, packed)
     for note in loaded.notes:
         report_note(note)
     if spec.verify_quant:

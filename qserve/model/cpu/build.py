@@ -19,7 +19,7 @@ from pathlib import Path
 
 from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 
-__all__ = ["library", "why_none"]
+__all__ = ["cache_folder", "fingerprint", "is_ours", "library", "why_none"]
 
 _log = logging.getLogger("qserve.worker")
 _SOURCES = tuple(sorted(Path(__file__).parent.glob("*.c")))
@@ -63,13 +63,13 @@ def _file() -> Path:
     if shutil.which(compiler.split()[0]) is None:
         raise _NotBuilt(f"the C compiler that $CC names, {compiler}, is not there")
     name = f"dense-{_fingerprint(compiler)}.so"
-    for folder in (_cache_folder(), None):
+    for folder in (cache_folder(), None):
         try:
             if folder is not None:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if not _is_ours(folder):
+                if not is_ours(folder):
                     continue
-                if (folder / name).is_file() and _is_ours(folder / name):
+                if (folder / name).is_file() and is_ours(folder / name):
                     return folder / name
             return _compiled(compiler, folder or Path(tempfile.mkdtemp(prefix="qserve-kernels-")), name)
         except PermissionError:
@@ -99,6 +99,13 @@ def _run(command: list[str]) -> None:
         raise _NotBuilt(f"the C compiler {command[0]} failed: {first.strip()}")
 
 
+def fingerprint() -> str | None:
+    """Of the library: its sources, the compiler, and what the processor can do; None where there is no compiler."""
+    compiler = compiler_command()
+    return None if compiler is None else _fingerprint(compiler)
+
+
+@functools.cache
 def _fingerprint(compiler: str) -> str:
     """A library serves the sources, the compiler and the processor that it was made for."""
     about = hashlib.sha256(" ".join((compiler, *_FLAGS)).encode())
@@ -113,11 +120,12 @@ def _fingerprint(compiler: str) -> str:
     return about.hexdigest()[:16]
 
 
-def _is_ours(path: Path) -> bool:
-    """Nobody else may have put there what we are going to run."""
+def is_ours(path: Path) -> bool:
+    """Whether nobody else may have put there what we are going to run, or to compute with."""
     status = path.stat()
     return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """The user's, of qserve."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qserve"

@@ -42,7 +42,7 @@ class ShortlistHead(CompiledLinear):
     def __init__(self, matrix: Matrix, bounds: Matrix, errors: torch.Tensor) -> None:
         """`errors` [panels]: the largest ||e|| of each."""
         super().__init__(matrix)
-        self.bounds, self._errors = bounds, errors
+        self.bounds, self.errors = bounds, errors
         self.num_wanted: int | None = None
         self._num_whole = 0
 
@@ -73,7 +73,7 @@ class ShortlistHead(CompiledLinear):
     def _chosen(self, rows: torch.Tensor, wanted: int) -> torch.Tensor:
         """The panels that may hold one of the `wanted` likeliest tokens of a row, int64."""
         largest = _largest(self.bounds.product(rows)).float()  # [rows, panels]
-        margin = self._errors * torch.linalg.vector_norm(rows.float(), dim=-1, keepdim=True) + _ROUNDING * largest.abs()
+        margin = self.errors * torch.linalg.vector_norm(rows.float(), dim=-1, keepdim=True) + _ROUNDING * largest.abs()
         sure = (largest - margin).topk(wanted, dim=-1).values[:, -1:]
         # NaN is never less: a row of a broken checkpoint gets all of its logits.
         chosen: torch.Tensor = (~(largest + margin < sure)).any(dim=0).nonzero()[:, 0]

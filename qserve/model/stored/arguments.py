@@ -17,7 +17,7 @@ from qserve.model.stored.quantizer import as_stored
 from qserve.packages import install_command
 from qserve.planner.plan import Plan
 
-__all__ = ["missing_packages", "own_quantization", "stored_arguments", "stored_config"]
+__all__ = ["configured", "missing_packages", "own_quantization", "stored_arguments", "stored_config"]
 
 _FP8_CAPABILITY = (8, 9)
 # By `quant_method`: importable names, and the command that installs them beside the versions qserve is pinned to.
@@ -65,17 +65,17 @@ def stored_arguments(folder: Path, plan: Plan) -> dict[str, Any]:
         return {}
     own = own_quantization(folder, plan)
     if own is not None:
-        return {"config": _configured(folder, own)}
+        return {"config": configured(folder, own)}
     missing_packages(stored)
     method = str(stored.get("quant_method", "")).lower()
     if method == "fp8" and importlib.util.find_spec("kernels") is None:
-        return {"config": _configured(folder, {**stored, "dequantize": True})}  # else the first forward fails
+        return {"config": configured(folder, {**stored, "dequantize": True})}  # else the first forward fails
     if method != "compressed-tensors":
         return {}
     on_card = torch.cuda.is_available() and plan.placement.device_map != "cpu"
     has_fp8 = plan.quant.scheme == "fp8" and on_card and torch.cuda.get_device_capability() >= _FP8_CAPABILITY
     changed = {**stored, "dequantize": not has_fp8, "use_optimized_inference": has_fp8}
-    return {"config": _configured(folder, changed)}
+    return {"config": configured(folder, changed)}
 
 
 def own_quantization(folder: Path, plan: Plan) -> dict[str, Any] | None:
@@ -102,7 +102,8 @@ def _is_read_whole(folder: Path, stored: Mapping[str, Any]) -> bool:
     return not layers.has_experts
 
 
-def _configured(folder: Path, quantization: Mapping[str, Any]) -> Any:
+def configured(folder: Path, quantization: Mapping[str, Any]) -> Any:
+    """The library's config of `folder`, with another `quantization_config`."""
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     config.quantization_config = dict(quantization)
     return config

@@ -27,6 +27,7 @@ from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages
 from qserve.engine.transformers.decoding.stages import DecodingStages, decodes_in_runs
 from qserve.model.failures import WorkerStopping
 from qserve.model.out_of_memory import as_memory_error
+from qserve.model.untouched import UntouchedPools
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +74,8 @@ class PagedBatcher:
 
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Allocate the KV pool and start the generating thread; returns when it stands. Raises MemoryError."""
-        with placed_by_layer(self._model), as_memory_error(f"a KV pool of {self.kv_cache_tokens} tokens"):
+        wanted = f"a KV pool of {self.kv_cache_tokens} tokens"
+        with placed_by_layer(self._model), as_memory_error(wanted), UntouchedPools():
             cache = self._library.allocate()
         self.kv_cache_bytes = self._library.cache_bytes
         self._undo_compiling = compile_steps(self._model, cache)

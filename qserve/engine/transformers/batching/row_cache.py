@@ -18,6 +18,7 @@ from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention.compiled_rows import CompiledRowStep
 from qserve.engine.transformers.attention.packed import RowStep
 from qserve.model.sdpa import Bucket, length_buckets, padded_width
+from qserve.model.untouched import untouched_zeros
 
 __all__ = ["Pages", "RowCache"]
 
@@ -171,8 +172,10 @@ class _PagedKeys(CacheLayerMixin):  # type: ignore[misc]  # transformers is unty
         super().__init__()
         self._cache = cache
         _, kv_heads, _, key_width = probe.keys.shape
-        self.keys = probe.keys.new_zeros(num_tokens, kv_heads, key_width)
-        self.values = probe.values.new_zeros(num_tokens, kv_heads, probe.values.shape[-1])
+        sizes = ((probe.keys, key_width), (probe.values, probe.values.shape[-1]))
+        self.keys, self.values = (
+            untouched_zeros((num_tokens, kv_heads, width), like.dtype, like.device) for like, width in sizes
+        )
         self.is_initialized = True
 
     def tensors(self) -> Iterator[torch.Tensor]:
@@ -221,7 +224,11 @@ class _StateRows(LinearAttentionLayer):  # type: ignore[misc]  # transformers is
 
     @staticmethod
     def _rows_like(states: dict[int, torch.Tensor | None], num_rows: int) -> dict[int, torch.Tensor]:
-        return {index: one.new_zeros(num_rows, *one.shape[1:]) for index, one in states.items() if one is not None}
+        return {
+            index: untouched_zeros((num_rows, *one.shape[1:]), one.dtype, one.device)
+            for index, one in states.items()
+            if one is not None
+        }
 
     def tensors(self) -> Iterator[torch.Tensor]:
         yield from self._all_conv.values()
