@@ -30,8 +30,9 @@ def leave_out_unused(document: Mapping[str, Any]) -> None:
     imports qserve as a library may need them.
     """
     plan, names = document.get("plan"), _UNUSED
-    scheme = None if plan is None else plan["quant"]["scheme"]
-    if scheme in _PLAIN or (scheme in _BITSANDBYTES and plan["on_cpu"]):
-        names += _UNUSED_WITHOUT_QUANTIZATION + (_UNUSED_ON_A_CPU if plan["on_cpu"] else ())
+    if plan is not None:
+        scheme, on_cpu = plan["quant"]["scheme"], plan["on_cpu"]
+        if scheme in _PLAIN or (scheme in _BITSANDBYTES and on_cpu):
+            names += _UNUSED_WITHOUT_QUANTIZATION + (_UNUSED_ON_A_CPU if on_cpu else ())
     for name in names:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # importlib: None stops the import

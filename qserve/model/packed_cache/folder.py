@@ -90,7 +90,7 @@ class PackedFolder:
             if why is None:
                 with tempfile.NamedTemporaryFile(dir=self.root, prefix=_PARTIAL, delete=False) as file:
                     try:
-                        write_tensors(file.file, about, tensors)
+                        write_tensors(file, about, tensors)
                         file.flush()
                         Path(file.name).replace(self.path(key))
                         self._remove_other_versions(key)

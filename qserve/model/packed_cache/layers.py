@@ -62,5 +62,5 @@ def _add(matrix: Matrix, name: str, tensors: dict[str, torch.Tensor]) -> dict[st
 
 
 def _matrix(name: str, about: Mapping[str, Any], tensors: Tensors) -> Matrix:
-    held = {part: tensors[f"{name}.{part}"] for part in about["tensors"]}
+    held: dict[str, Any] = {part: tensors[f"{name}.{part}"] for part in about["tensors"]}
     return Matrix(**{key: about[key] for key in _NUMBERS}, **held)

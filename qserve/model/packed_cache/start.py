@@ -107,4 +107,4 @@ def _tied_head(model: Any) -> str | None:
     if not isinstance(model.get_input_embeddings(), MappedEmbedding):
         return None
     head = model.get_output_embeddings()
-    return next(name for name, module in model.named_modules() if module is head)
+    return next(str(name) for name, module in model.named_modules() if module is head)

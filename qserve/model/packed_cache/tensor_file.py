@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import torch
 
@@ -67,7 +67,7 @@ def file_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
     return sum(_filled(tensor.nbytes, _LINE) for tensor in tensors.values()) + _PAGE + 1024 * (1 + len(tensors))
 
 
-def write_tensors(file: BinaryIO, about: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+def write_tensors(file: IO[bytes], about: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a whole file: `tensors` are contiguous and in RAM, `about` is JSON. Raises OSError."""
     entries, begin = {}, 0
     for name, tensor in tensors.items():
@@ -83,10 +83,10 @@ def write_tensors(file: BinaryIO, about: Mapping[str, Any], tensors: Mapping[str
         _write(file, tensor)
 
 
-def _write(file: BinaryIO, tensor: torch.Tensor) -> None:
-    whole = memoryview(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+def _write(file: IO[bytes], tensor: torch.Tensor) -> None:
+    whole = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
     for begin in range(0, len(whole), _PIECE):
-        file.write(whole[begin : begin + _PIECE])
+        file.write(whole[begin : begin + _PIECE].data)
     file.write(bytes(_filled(len(whole), _LINE) - len(whole)))
 
 
