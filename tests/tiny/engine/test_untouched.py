@@ -9,8 +9,8 @@ import torch
 
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.untouched import UntouchedPools, untouched_zeros
 from qserve.model.resident import resident_bytes_of
-from qserve.model.untouched import UntouchedPools, untouched_zeros
 from qserve.units import MIB
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import generated, prompts, running, sequence, tokens_of

@@ -18,8 +18,8 @@ from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from qserve.engine.transformers.attention.step import MadeOnce
+from qserve.engine.transformers.batching.untouched import untouched_zeros
 from qserve.errors import UsageError
-from qserve.model.untouched import untouched_zeros
 
 __all__ = ["LayerPlacedCache", "layer_devices", "placed_by_layer"]
 

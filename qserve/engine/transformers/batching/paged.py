@@ -24,10 +24,10 @@ from qserve.engine.transformers.batching.layer_cache import placed_by_layer
 from qserve.engine.transformers.batching.library_stages import OriginalStages
 from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages, SequenceInbox
+from qserve.engine.transformers.batching.untouched import UntouchedPools
 from qserve.engine.transformers.decoding.stages import DecodingStages, decodes_in_runs
 from qserve.model.failures import WorkerStopping
 from qserve.model.out_of_memory import as_memory_error
-from qserve.model.untouched import UntouchedPools
 
 if TYPE_CHECKING:
     import torch

@@ -17,8 +17,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, Linea
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention.compiled_rows import CompiledRowStep
 from qserve.engine.transformers.attention.packed import RowStep
+from qserve.engine.transformers.batching.untouched import untouched_zeros
 from qserve.model.sdpa import Bucket, length_buckets, padded_width
-from qserve.model.untouched import untouched_zeros
 
 __all__ = ["Pages", "RowCache"]
 
