@@ -7,9 +7,11 @@ TEI        {"error": str, "error_type": str}, of text-embeddings-inference
 
 from __future__ import annotations
 
+import difflib
 import enum
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +76,7 @@ _ALTERNATIVE = re.compile(r"(str|int|bool|list\[.*\]|function-(?:before|after|wr
 _OUR_SENTENCES = frozenset({"part"})
 # A name in an error is the client's own text, and may be as long as its body.
 _MAX_NAME = 100
+_MOST_PROBLEMS = 4
 
 
 @dataclass(eq=False)  # not frozen: Python writes __traceback__ on exceptions
@@ -141,8 +144,8 @@ def from_failure(code: str, message: str, param: str | None = None) -> ApiError:
     return ApiError(status, message, code, param, retry_after_s=_RETRY_AFTER_S.get(code))
 
 
-def from_validation(error: ValidationError) -> ApiError:
-    """A 400 that names the first wrong field (all of them in the message)."""
+def from_validation(error: ValidationError, known: Iterable[str] = ()) -> ApiError:
+    """A 400 that names the first wrong field (all of them in the message). `known`: the fields at the top."""
     problems = []
     first_param = None
     items = error.errors(include_url=False, include_input=False)
@@ -155,7 +158,7 @@ def from_validation(error: ValidationError) -> ApiError:
         places = [str(part)[:_MAX_NAME] for part in item["loc"]]
         path = ".".join(part for part in places if is_unknown or not _ALTERNATIVE.fullmatch(part))[: 4 * _MAX_NAME]
         if item["type"] == "extra_forbidden":
-            problems.append(f"'{path}' is not a field of this request")
+            problems.append(_unknown(path, known if len(problems) < _MOST_PROBLEMS else ()))
         elif item["type"] == "unsupported_field":
             path = str(item["ctx"]["field"])
             problems.append(item["msg"])
@@ -169,7 +172,7 @@ def from_validation(error: ValidationError) -> ApiError:
         if any(item["type"] in {"extra_forbidden", "unsupported_field"} for item in items)
         else "invalid_value"
     )
-    return ApiError(400, "; ".join(problems[:4]), code, first_param)
+    return ApiError(400, "; ".join(problems[:_MOST_PROBLEMS]), code, first_param)
 
 
 def internal_error(where: str = "") -> ApiError:
@@ -177,10 +180,16 @@ def internal_error(where: str = "") -> ApiError:
     return ApiError(500, f"something broke inside qserve; its log tells more{where}", "internal_error")
 
 
-def unknown_field(path: str) -> ApiError:
-    """A 400 that names a field which nobody would read."""
+def unknown_field(path: str, known: Iterable[str] = ()) -> ApiError:
+    """A 400 that names a field which nobody would read, and the one of `known` that was probably meant."""
     path = path[: 4 * _MAX_NAME]
-    return ApiError(400, f"'{path}' is not a field of this request", "unsupported_field", path)
+    return ApiError(400, _unknown(path, known), "unsupported_field", path)
+
+
+def _unknown(path: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(path, known, n=1, cutoff=0.75) if len(path) <= _MAX_NAME else []
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"'{path}' is not a field of this request{hint}"
 
 
 def from_engine(status: int, body: bytes) -> ApiError | None:

@@ -72,7 +72,7 @@ def _of_names(body: bytes, names: frozenset[str], num_nulls: int = 0) -> dict[st
             raise
         is_null = re.search(rb'"%b"\s*:\s*null' % re.escape(unknown[1].encode()), body)
         if is_null is None or num_nulls == _MAX_UNKNOWN_NULLS:
-            raise unknown_field(unknown[1]) from None
+            raise unknown_field(unknown[1], names) from None
         return _of_names(body, names | {unknown[1]}, num_nulls + 1)
     return {name: part for at, name in names_of.items() if (part := getattr(found, at)) is not _NOT_GIVEN}
 

@@ -114,7 +114,7 @@ class Wire(BaseModel):
                 return cls.model_validate_json(to_json(_with_whole_numbers(from_json(body))))
             except ValidationError as error:
                 refused = error
-        raise from_validation(refused)
+        raise from_validation(refused, cls.model_fields)
 
     @classmethod
     def known_names(cls) -> frozenset[str]:

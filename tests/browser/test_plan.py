@@ -57,3 +57,14 @@ def test_the_planners_refusal_is_a_sentence(page: Page) -> None:
     failure = page.locator("#qs-plan .qs-error")
     expect(failure).to_contain_text("--max-model-len 9999999")
     expect(failure).not_to_contain_text("Traceback")
+
+
+def test_the_list_of_a_field_closes_when_the_focus_moves_on(page: Page) -> None:
+    """Gradio leaves it open over the fields below, where it takes their clicks."""
+    page.locator("#qs-plan-model input").click()
+    options = page.locator("#qs-plan-model li[role=option]:visible")
+    expect(options).not_to_have_count(0)
+    page.keyboard.type("Own-8B")
+    page.locator("#qs-plan-other textarea").focus()
+    expect(options).to_have_count(0)
+    page.locator("#qs-plan-other textarea").click()

@@ -64,4 +64,5 @@ def test_a_refusal_says_which_engine_serves_it(fields: dict[str, Any], param: st
 
 
 def test_an_unknown_field_is_refused_by_name() -> None:
-    assert refusal(temprature=1).message == "'temprature' is not a field of this request"
+    assert refusal(zzz=1).message == "'zzz' is not a field of this request"
+    assert refusal(temprature=1).message == "'temprature' is not a field of this request; did you mean 'temperature'?"
