@@ -62,7 +62,7 @@ def test_what_can_not_be_scored_is_a_sentence(page: Page) -> None:
     page.locator("#qs-answer-1 textarea").fill("First.\nSecond.")
     page.locator("#qs-steps input").check()
     page.locator("#qs-score").click()
-    expect(page.locator("#qs-score-result .qs-error")).to_contain_text("no process reward model")
+    expect(page.locator("#qs-score-result .qs-error")).to_contain_text("not a process reward model")
 
 
 def score_file(page: Page, file: Path) -> None:

@@ -222,7 +222,7 @@ def test_a_task_of_ones_own_with_its_data_beside_it(run: Command, tmp_path: Path
         (("--tasks", "./nothing.yaml", "--chat"), "no such file or folder"),
         (("--tasks", "qserve_demo_think", "--thinking", "on"), "needs --chat"),
         (("--tasks", "qserve_demo_think", "--chat", "--gen-kwargs", "hot"), "name=value"),
-        (("--tasks", "qserve_demo_think", "--chat", "--include-path", "/nowhere"), "no folder"),
+        (("--tasks", "qserve_demo_think", "--chat", "--include-path", "/nowhere"), "not a folder"),
     ],
 )
 def test_what_can_not_be_asked_is_one_sentence(arguments: tuple[str, ...], words: str, run: Command) -> None:

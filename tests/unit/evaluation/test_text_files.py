@@ -30,7 +30,7 @@ def test_documents_of_each_format(name: str, text: str, documents: list[str], tm
     ("name", "data", "words"),
     [
         ("a.txt", b" \n", "holds no text"),
-        ("a.txt", b"caf\xe9", "no UTF-8 text"),
+        ("a.txt", b"caf\xe9", "not UTF-8 text"),
         ("a.jsonl", b'{"text": "a"}\n{"content": "b", "id": 1}\n', "line 2: it needs `text`.*found: content, id"),
         ("a.jsonl", b'{"text": "a"}\n{"text"\n', "line 2 is not valid JSON"),
         ("a.json", b'{"text": "a"}', "must hold a list"),

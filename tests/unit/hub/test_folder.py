@@ -69,7 +69,7 @@ def test_folder_without_config(tmp_path: Path) -> None:
 
 def test_broken_json(folder: Path) -> None:
     (folder / "config.json").write_text("{")
-    with pytest.raises(BrokenCheckpoint, match="no readable JSON"):
+    with pytest.raises(BrokenCheckpoint, match="not readable JSON"):
         resolve(str(folder))
 
 
@@ -106,7 +106,7 @@ def test_damaged_header(folder: Path, content: bytes) -> None:
 
 def test_header_that_is_no_json(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 4) + b"nope")
-    with pytest.raises(BrokenCheckpoint, match="no safetensors header"):
+    with pytest.raises(BrokenCheckpoint, match="not a safetensors header"):
         resolve(str(folder))
 
 
