@@ -146,7 +146,7 @@ def from_failure(code: str, message: str, param: str | None = None) -> ApiError:
 
 def from_validation(error: ValidationError, known: Iterable[str] = ()) -> ApiError:
     """A 400 that names the first wrong field (all of them in the message). `known`: the fields at the top."""
-    problems = []
+    problems: list[str] = []
     first_param = None
     items = error.errors(include_url=False, include_input=False)
     # Of alternatives each complains; the one that knows what is wrong says all there is to say.
