@@ -20,7 +20,7 @@ from typing import Literal
 from qserve.cli.up.recording import STARTED_BY
 from qserve.errors import UsageError, WorkerFailed
 
-__all__ = ["OwnServer", "own_server", "up_arguments"]
+__all__ = ["OwnServer", "own_server", "rounding_arguments", "up_arguments"]
 
 _POLL_S = 0.1
 
@@ -40,6 +40,11 @@ def up_arguments(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise UsageError(f"--up-args {text!r} can't be read: {error}") from None
+
+
+def rounding_arguments(cpu_activations: str) -> list[str]:
+    """--cpu-activations for `qserve up`; nothing where the plan decides, which engines that round nothing take too."""
+    return [] if cpu_activations == "auto" else ["--cpu-activations", cpu_activations]
 
 
 @contextlib.contextmanager

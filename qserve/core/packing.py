@@ -63,7 +63,7 @@ def _layout(rows: int, columns: int, quantization: CheckpointQuantization) -> li
             bits = quantization.bits
             packed = [("qweight", "I32", weights * bits // 8), ("scales", "F16", groups * rows * 2)]
             return [*packed, ("qzeros", "I32", groups * rows * bits // 8), ("g_idx", "I32", columns * 4)]
-        case "w4a16" | "w8a8":
+        case "w4a16" | "w8a16" | "w8a8":
             bits = quantization.bits
             zeros = [] if quantization.symmetric else [("weight_zero_point", "I32", groups * rows * bits // 8)]
             return [("weight_packed", "I32", weights * bits // 8), ("weight_scale", "BF16", groups * rows * 2), *zeros]

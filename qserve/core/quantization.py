@@ -38,6 +38,7 @@ SCHEMES = {
         Scheme("fp8_per_channel", 8, 87, is_stored=False),
         Scheme("fp8_per_tensor", 8, 86, is_stored=False),
         Scheme("mxfp8", 8, 86, is_stored=False),
+        Scheme("w8a16", 8, 87),
         Scheme("w8a8", 8, 86),
         Scheme("int8_per_channel_weight_only", 8, 85, is_stored=False),
         Scheme("bnb-int8", 8, 84),
@@ -58,7 +59,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "fp16": ("fp16",),
     "bf16": ("bf16",),
     "fp8": ("fp8",),
-    "int8": ("gptq-int8", "w8a8", "int8_per_channel_weight_only", "bnb-int8"),
+    "int8": ("gptq-int8", "w8a16", "w8a8", "int8_per_channel_weight_only", "bnb-int8"),
     "4bit": ("awq", "gptq-int4", "w4a16", "bnb-nf4"),
 }
 
@@ -116,6 +117,11 @@ class CheckpointQuantization:
     def is_mixed(self) -> bool:
         """Whether it depends on a module's name how it is stored."""
         return bool(self.skipped or self.overrides or self.only)
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """Of all of its modules."""
+        return frozenset({self.scheme, *(other.scheme for _, other in self.overrides)})
 
     def of_module(self, module: str, is_usual: bool = True) -> CheckpointQuantization | None:
         """How `module` is stored; None in 16 bit. One that is not usually quantized must be named to be."""

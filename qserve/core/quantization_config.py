@@ -13,7 +13,7 @@ __all__ = ["read_quantization"]
 
 _Config = Mapping[str, Any]
 _KNOWN = "awq, gptq, auto-round, fp8, bitsandbytes, compressed-tensors, modelopt"
-_GROUPED = {(4, "int"): "w4a16", (4, "float"): "nvfp4", (8, "float"): "fp8", (8, "int"): "w8a8"}
+_GROUPED = {(4, "int"): "w4a16", (4, "float"): "nvfp4", (8, "float"): "fp8", (8, "int"): "w8a16"}
 _MODELOPT = {
     "NVFP4": CheckpointQuantization("nvfp4", 4, 16, symmetric=True),
     "FP8_PB_WO": CheckpointQuantization("fp8", 8, block=128, symmetric=True),
@@ -123,6 +123,8 @@ def _group(group: _Config, where: str) -> CheckpointQuantization:
     weights: _Config = group.get("weights") or {}
     bits, kind = int(weights.get("num_bits", 8)), str(weights.get("type", "int"))
     name = _GROUPED.get((bits, kind))
+    if name == "w8a16" and group.get("input_activations") is not None:
+        name = "w8a8"  # without them its activations are not quantized: only the weights are
     if name is None:
         raise UnknownArchitecture(
             f"{where}: compressed-tensors with {bits}-bit {kind} weights is unknown to qserve; give the folder of the "

@@ -21,7 +21,7 @@ from torch import nn
 from qserve.model.cpu.activations import with_int8_activations
 from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import compiled_from
-from qserve.model.cpu.matrix import Matrix, codes_matrix, int8_matrix, use_own_threads
+from qserve.model.cpu.matrix import Matrix, codes_matrix, has_int8_activations, int8_matrix, use_own_threads
 from qserve.model.packed_linear import PackedLinear
 
 __all__ = ["CpuProbe", "main"]
@@ -58,8 +58,10 @@ class CpuProbe:
         self._coded: dict[str, list[Product]] = {}
         if library() is not None:
             use_own_threads()
-            made = {"int8": map(_int8, _SIZES), "4bit": map(_four_bit, _SIZES)}
-            self._coded = {name: [one.product for one in matrices] for name, matrices in made.items()}
+            made = {"int8": [*map(_int8, _SIZES)], "4bit": [*map(_four_bit, _SIZES)]}
+            exact = {f"{name}-exact": matrices for name, matrices in made.items() if has_int8_activations()}
+            made = {name: [with_int8_activations(one) or one for one in matrices] for name, matrices in made.items()}
+            self._coded = {name: [one.product for one in matrices] for name, matrices in (made | exact).items()}
         tiny = compiled_from(nn.Linear(_TINY, _TINY, bias=False, dtype=self.dtype))
         self._call: Product | None = None if tiny is None else tiny.matrix.product
         """A product that takes the time of its call alone."""
@@ -138,9 +140,8 @@ def _four_bit(size: tuple[int, int]) -> Matrix:
 
 
 def _made(matrix: Matrix | None) -> Matrix:
-    """As the engine multiplies it where nobody says otherwise."""
     assert matrix is not None, "these shapes are taken"
-    return with_int8_activations(matrix) or matrix
+    return matrix
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ __all__ = ["base_of", "foreign_format", "named_config"]
 _LEFT_OUT = ["lm_head", "re:.*mlp.gate$", "re:.*shared_expert_gate$", "re:.*linear_attn.*", "re:.*visual.*", "re:mtp.*"]
 
 
-def _compressed(bits: int, kind: str, **weights: Any) -> dict[str, Any]:
+def _compressed(bits: int, kind: str, *, activation_bits: int = 16, **weights: Any) -> dict[str, Any]:
     group = {"targets": ["Linear"], "weights": {"num_bits": bits, "type": kind, **weights}}
-    if (bits, kind) == (8, "int"):
-        group["input_activations"] = {"num_bits": 8}
+    if activation_bits < 16:
+        group["input_activations"] = {"num_bits": activation_bits}
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": _LEFT_OUT}
 
 
@@ -35,7 +35,8 @@ _PACKINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
         {"quant_method": "gptq", "bits": 4, "group_size": 128},
     ),
     (r"[-.](quantized\.)?w4a16(-G128)?", _compressed(4, "int", group_size=128)),
-    (r"[-.](quantized\.)?w8a8", _compressed(8, "int")),
+    (r"[-.](quantized\.)?w8a16", _compressed(8, "int")),
+    (r"[-.](quantized\.)?w8a8", _compressed(8, "int", activation_bits=8)),
     (
         r"-(unsloth-)?bnb-4bit",
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},

@@ -29,7 +29,7 @@ from qserve.planner.ways import Ways
 __all__ = [
     "GROUP", "SCORER", "Engine", "EnginePlanner", "changed_request", "engine_for", "engine_named", "engine_names",
     "engines", "load_attribute", "option_kinds", "option_value", "own_engines", "plan_request",
-    "reward_engine_names",
+    "reward_engine_names", "with_same_rounding",
 ]  # fmt: skip
 
 GROUP = "qserve.engines"
@@ -240,6 +240,11 @@ def changed_request(request: PlanRequest, **values: Any) -> PlanRequest:
     if values:
         raise TypeError(f"{', '.join(values)}: no engine has such an option")
     return request
+
+
+def with_same_rounding(request: PlanRequest, other: PlanRequest) -> PlanRequest:
+    """`request`, of a second model of a service, with activations on a CPU as `other` has them: one flag says it."""
+    return changed_request(request, cpu_activations=option_value(other, "cpu_activations"))
 
 
 def option_value(request: PlanRequest, name: str) -> Any:

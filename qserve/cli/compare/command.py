@@ -12,7 +12,8 @@ from rich.console import Console
 from qserve.cli.compare.show import picture_of, show_candidates
 from qserve.cli.options.load import price_file
 from qserve.cli.options.numbers import Count
-from qserve.cli.own_server import own_server, up_arguments
+from qserve.cli.options.planning import plan_option
+from qserve.cli.own_server import own_server, rounding_arguments, up_arguments
 from qserve.cli.progress import request_progress, resumable
 from qserve.cli.state import state_folder
 from qserve.errors import UsageError
@@ -51,12 +52,14 @@ __all__ = ["command"]
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="USD an hour by card, TOML, for what a right answer costs [configs/prices.toml].",
 )
+@plan_option("cpu_activations")
 @click.option("--up-args", default="", help='Further flags of `qserve up`, for every quantization: "--engine vllm".')
 @click.option("--out", type=click.Path(path_type=Path), help="Folder; one that exists is gone on with [by the names].")
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
 def command(
     model: str | None, reward: str | None, quants: str, suite: str | None, thinking: str, preferences: Path | None,
-    limit: int | None, seed: int, prices: Path | None, up_args: str, out: Path | None, state_dir: Path | None,
+    limit: int | None, seed: int, prices: Path | None, cpu_activations: str, up_args: str, out: Path | None,
+    state_dir: Path | None,
 ) -> None:  # fmt: skip
     """What is lost at 4 bit, and what is gained?
 
@@ -73,7 +76,7 @@ def command(
     names = tuple(dict.fromkeys(word.strip() for word in quants.split(",") if word.strip()))
     if len(names) < 2:
         raise UsageError(f"--quants {quants!r} is fewer than two quantizations; write for example --quants bf16,4bit")
-    serve = _what_to_serve(model, reward, up_args)
+    serve = _what_to_serve(model, reward, [*rounding_arguments(cpu_activations), *up_arguments(up_args)])
     table = None if prices is None else price_file(prices)
     questions, title, asked = _questions(model, reward, suite, thinking, preferences, limit, seed)
     state, console = state_folder(state_dir), Console(highlight=False, soft_wrap=True)
@@ -85,11 +88,10 @@ def command(
     _keep_in_store(console, state, ", ".join(names), document)
 
 
-def _what_to_serve(model: str | None, reward: str | None, up_args: str) -> list[str]:
+def _what_to_serve(model: str | None, reward: str | None, more: list[str]) -> list[str]:
     """The arguments of `qserve up` less the quantization, which comes last."""
     if (model is None) == (reward is None):
         raise UsageError("--model or --reward says what to compare; give one of them")
-    more = up_arguments(up_args)
     if reward is not None:
         return ["--reward", reward, *more, "--reward-quant"]
     return ["--model", str(model), "--prompt-logprobs", *more, "--quant"]

@@ -16,6 +16,7 @@ from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.errors import UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
+from qserve.planner.engine import with_same_rounding
 from qserve.planner.fits import check_fits
 from qserve.planner.replicas import ReplicaPlan, plan_both, plan_replicas
 from qserve.planner.share import make_shared_plan
@@ -73,6 +74,7 @@ def _with_reward(
     scoring = PlanRequest(
         quant=values["reward_quant"], engine=values["reward_engine"], max_model_len=values["max_length"]
     )  # fmt: skip
+    scoring = with_same_rounding(scoring, request)
     num_chat, num_reward = values.get("replicas") or 1, values["reward_replicas"]
     if model is None:
         replicas = plan_replicas(scored, hardware, scoring, num_reward, "--reward-replicas")

@@ -14,7 +14,8 @@ from rich.console import Console
 from qserve.cli.eval.request import eval_request
 from qserve.cli.eval.show import show_diff, show_preview, show_result, show_warnings
 from qserve.cli.options.numbers import Count
-from qserve.cli.own_server import own_server, up_arguments
+from qserve.cli.options.planning import plan_option
+from qserve.cli.own_server import own_server, rounding_arguments, up_arguments
 from qserve.cli.progress import request_progress, resumable
 from qserve.cli.state import state_folder
 from qserve.errors import UnusableResult, UsageError
@@ -49,6 +50,7 @@ class _WithDiff(click.Group):
     "--model", help="In place of --url: serve this for the evaluation. A folder, a hub id, an alias, or demo."
 )
 @click.option("--quant", help="With --model: auto, fp16, bf16, fp8, int8, 4bit or a scheme [auto].")
+@plan_option("cpu_activations")
 @click.option("--up-args", default="", help='With --model: further flags of `qserve up`: "--engine vllm".')
 @click.option(
     "--tasks",
@@ -135,10 +137,11 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 def _check_which_server(values: dict[str, Any]) -> None:
     """Flags of one way to have a server are never silently ignored in the other."""
     if values["model"] is None:
-        given = [name for name in ("quant", "up_args") if values[name]]
-        if given:
+        asked = [*rounding_arguments(values["cpu_activations"])[:1]]
+        asked += [f"--{name.replace('_', '-')}" for name in ("quant", "up_args") if values[name]]
+        if asked:
             raise UsageError(
-                f"--{given[0].replace('_', '-')} is for a server of its own; name its model with --model (which of a "
+                f"{asked[0]} is for a server of its own; name its model with --model (which of a "
                 "running server's models to ask is --served-model-name)"
             )
     elif values["url"] is not None:
@@ -152,6 +155,7 @@ def _server(console: Console, values: dict[str, Any], tasks: Tasks) -> Iterator[
         yield values["url"] or _URL, values["api_key"]
         return
     arguments = ["--model", values["model"], *(["--quant", values["quant"]] if values["quant"] else [])]
+    arguments += rounding_arguments(values["cpu_activations"])
     arguments += [] if tasks.only_generate else ["--prompt-logprobs"]
     log = state_folder(values["state_dir"]) / "eval-servers" / f"{time.strftime('%Y%m%d-%H%M%S')}.log"
     console.print(f"starting {values['model']}; its log: {log}")

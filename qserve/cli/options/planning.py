@@ -17,7 +17,7 @@ from qserve.planner.options import Kind, Option, options_of
 from qserve.planner.request import PlanRequest
 from qserve.units import parse_bytes
 
-__all__ = ["hardware_of", "plan_options", "request_of"]
+__all__ = ["hardware_of", "plan_option", "plan_options", "request_of"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -76,6 +76,11 @@ def plan_options(function: Function) -> Function:
     for decorate in reversed([_GPU, *map(_click_option, _options()), _NO_LEARN]):
         function = decorate(function)
     return function
+
+
+def plan_option(name: str) -> Callable[[Function], Function]:
+    """One of them alone, by the name of its field, for commands that load a model without all of a plan's options."""
+    return _click_option(next(one for one in _options() if one.name == name))
 
 
 def _options() -> list[Option]:

@@ -23,7 +23,7 @@ from qserve.core.hardware import Hardware
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
-from qserve.planner.engine import option_value
+from qserve.planner.engine import option_value, with_same_rounding
 from qserve.planner.memory.host import with_host
 from qserve.planner.replicas import NumReplicas, as_one, plan_both, plan_replicas
 from qserve.planner.share import SharedPlan, make_shared_plan
@@ -131,9 +131,10 @@ def _shared(
     chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, counts: tuple[NumReplicas, int]
 ) -> SharedPlan:
     """One of each, or replicas, each kind told as one plan over all of its devices."""
+    scoring = with_same_rounding(PlanRequest(), request)
     if counts == (1, 1):
-        return make_shared_plan(chat, reward, hardware, request, PlanRequest())
-    both = plan_both(chat, reward, hardware, (request, PlanRequest()), counts)
+        return make_shared_plan(chat, reward, hardware, request, scoring)
+    both = plan_both(chat, reward, hardware, (request, scoring), counts)
     return SharedPlan(as_one(both.chat), as_one(both.reward), both.where)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from qserve.cli.options.numbers import Count
+from qserve.cli.options.planning import plan_option
 from qserve.reward.settings import FLAGS, POOLINGS, TRUNCATIONS, RewardSettings
 
 __all__ = ["LOADING_FLAGS", "REWARD_FLAGS", "loading_options", "reward_options", "settings_of"]
@@ -41,15 +42,16 @@ _OPTIONS = (
     ),
     click.option("--step-token", help="The token that ends a step (process reward models)."),
 )
-# Fields of a PlanRequest, for commands that load a reward model into their own process.
+# Options of a plan, for commands that load a reward model into their own process.
 _LOADING = (
     click.option("--quant", default="auto", show_default=True, help="Of the body: auto, bf16, fp16, int8, 4bit, …"),
     click.option("--dtype", help="Compute in float16, bfloat16 or float32 [the checkpoint's own]."),
     click.option("--max-num-batched-tokens", type=Count(min=1), help="Tokens of one row of texts."),
+    plan_option("cpu_activations"),
 )
 
 
-LOADING_FLAGS = ("quant", "dtype", "max_num_batched_tokens")
+LOADING_FLAGS = ("quant", "dtype", "max_num_batched_tokens", "cpu_activations")
 """The same of `loading_options`."""
 
 

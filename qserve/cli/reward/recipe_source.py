@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["RecipeSource", "recipe_to_check", "recipe_to_score", "text_of"]
 
 # How a model is loaded where nobody says anything (`options.loading_options`).
-_LOADED_AS_IS = {"quant": "auto", "dtype": None, "max_num_batched_tokens": None}
+_LOADED_AS_IS = {"quant": "auto", "dtype": None, "max_num_batched_tokens": None, "cpu_activations": "auto"}
 
 
 class RecipeSource:

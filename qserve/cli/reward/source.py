@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qserve.cli.options.planning import hardware_of
-from qserve.cli.reward.options import settings_of
+from qserve.cli.reward.options import LOADING_FLAGS, settings_of
 from qserve.cli.reward.recipe_source import RecipeSource, recipe_to_score
 from qserve.cli.reward.texts import Answered, Rewards, TextToScore, together
 from qserve.errors import QserveError
-from qserve.planner import PlanRequest
+from qserve.planner import plan_request
 from qserve.reward.recipe import is_recipe
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ def opened_scorer(reward: str, values: dict[str, Any]) -> RewardScorer:
     """The scorer that a command's options describe. Takes seconds: torch is imported here."""
     from qserve.reward.open import open_scorer
 
-    request = PlanRequest(
-        **{name: values[name] for name in ("quant", "dtype", "max_num_batched_tokens") if values.get(name) is not None}
-    )
+    request = plan_request(**{name: values[name] for name in LOADING_FLAGS if values.get(name) is not None})
     scorer = open_scorer(reward, settings_of(dict(values)), hardware_of(None), request)
     for note in scorer.loaded.notes:
         click.echo(f"note: {note}", err=True)

@@ -15,7 +15,7 @@ from qserve.detect.packages import Packages
 from qserve.errors import BrokenCheckpoint, QserveError, UsageError
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest
-from qserve.planner.engine import changed_request, option_value
+from qserve.planner.engine import with_same_rounding
 from qserve.planner.fits import check_fits
 from qserve.planner.replicas import ReplicaPlan, plan_both, plan_replicas
 from qserve.planner.share import make_shared_plan
@@ -60,8 +60,7 @@ def what_to_host(
     wanted = with_judge(wanted)
     reward = find_reward(wanted.reward, wanted.settings) if wanted.reward is not None else None
     _check_judges(wanted, reward)
-    reward_request = _reward_request(wanted, reward, hardware, reward_quant)
-    reward_request = changed_request(reward_request, cpu_activations=option_value(request, "cpu_activations"))
+    reward_request = with_same_rounding(_reward_request(wanted, reward, hardware, reward_quant), request)
     if wanted.model is None:
         assert reward is not None, "one of the two was named"
         scored = plan_replicas(reward.planned(), hardware, reward_request, wanted.reward_replicas, _REWARD_REPLICAS)

@@ -23,11 +23,11 @@ __all__ = [
     "with_single_scales",
 ]
 
-READ_AS_STORED = frozenset({"awq", "gptq-int4", "gptq-int8", "w4a16", "w8a8", "fp8"})
+READ_AS_STORED = frozenset({"awq", "gptq-int4", "gptq-int8", "w4a16", "w8a16", "w8a8", "fp8"})
 """Schemes of checkpoints that a CPU's products take as they are stored: dense models, computed in bf16."""
 
 # compressed-tensors' formats: the library's reference path decompresses a layer for good when it first computes.
-_DECOMPRESSED = ("w8a8", "w4a16", "nvfp4")
+_DECOMPRESSED = ("w8a8", "w8a16", "w4a16", "nvfp4")
 _BNB_4BIT = ("bnb-nf4", "bnb-nf4-single", "bnb-fp4")
 # From Ada on there are fp8 kernels; before, and on a CPU, a layer is dequantized while it is loaded.
 _FP8_CAPABILITY = (8, 9)
@@ -50,17 +50,13 @@ def held_tensors(
     stored = spec.quantization
     if stored is None:
         return tensors
-    if device.kind == "cpu" and _every_scheme(stored) <= READ_AS_STORED and not spec.moe:
+    if device.kind == "cpu" and stored.schemes <= READ_AS_STORED and not spec.moe:
         held = _in_panels(stored) if dtype == "bfloat16" else None
         return tensors_of(replace(spec, quantization=held))
     if held_in_16_bit(stored, device, has_fp8_kernels):
         return tensors_of(replace(spec, quantization=None))
     held = held_quantization(stored, dtype, device)
     return tensors if held == stored else tensors_of(replace(spec, quantization=held))
-
-
-def _every_scheme(stored: CheckpointQuantization) -> set[str]:
-    return {stored.scheme, *(other.scheme for _, other in stored.overrides)}
 
 
 def _in_panels(stored: CheckpointQuantization) -> CheckpointQuantization:

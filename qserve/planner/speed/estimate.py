@@ -201,7 +201,7 @@ def _on_cpu(plan: Plan, spec: ModelSpec, device: Device, limits: Limits, rates: 
     costs = engine_costs(f"{plan.engine}-cpu", plan.engine_version)
     card = cpu_card(device, rates, costs)
     scheme = "fp32" if plan.dtype == "float32" and plan.quant.scheme in ("bf16", "fp16") else plan.quant.scheme
-    network = rank_network(spec, cpu_format(scheme, rates, costs))
+    network = rank_network(spec, cpu_format(scheme, rates, costs, is_exact=plan.cpu_activations == "exact"))
     rows = SHORTLIST_ROWS if plan.placement.head_copy_bytes else 0
     return Replica(StepTimes(card, network, costs, shortlist_rows=rows), limits, card, plan.engine)
 

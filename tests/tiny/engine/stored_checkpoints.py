@@ -20,6 +20,8 @@ __all__ = [
     "GPTQ",
     "INT4",
     "INT8",
+    "W8A16",
+    "W8A16_CHANNEL",
     "Packer",
     "as_awq",
     "as_fp8",
@@ -56,16 +58,17 @@ def as_int8(stem: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-def as_int4(stem: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Groups of 64, eight to an int32: compressed-tensors' pack-quantized, by its own packer."""
+def as_int4(stem: str, weight: torch.Tensor, bits: int = 4) -> dict[str, torch.Tensor]:
+    """Groups of 64, a word of several: compressed-tensors' pack-quantized, by its own packer."""
     from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 
     rows, columns = weight.shape
     groups = weight.float().reshape(rows, columns // BLOCK, BLOCK)
-    scales = groups.abs().amax(2, keepdim=True) / 7
-    numbers = (groups / scales).round().clamp(-8, 7).reshape(rows, columns).to(torch.int8)
+    most = (1 << bits - 1) - 1
+    scales = groups.abs().amax(2, keepdim=True) / most
+    numbers = (groups / scales).round().clamp(-most - 1, most).reshape(rows, columns).to(torch.int8)
     return {
-        f"{stem}.weight_packed": pack_to_int32(numbers, 4),
+        f"{stem}.weight_packed": pack_to_int32(numbers, bits),
         f"{stem}.weight_scale": scales.squeeze(2).bfloat16(),
         f"{stem}.weight_shape": torch.tensor([rows, columns]),
     }
@@ -149,6 +152,17 @@ INT8 = compressed(
     "int-quantized",
     {"num_bits": 8, "type": "int", "strategy": "channel"},
     input_activations={"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True},
+)
+# Weights alone, as the preset W8A16 writes it: the library packs them like those of 4 bit.
+W8A16 = compressed(
+    "pack-quantized",
+    {"num_bits": 8, "type": "int", "strategy": "group", "group_size": BLOCK},
+    input_activations=None,
+    output_activations=None,
+)
+# And as older versions wrote them, like W8A8.
+W8A16_CHANNEL = compressed(
+    "int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel"}, input_activations=None
 )
 INT4 = compressed("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": BLOCK})
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": BLOCK, "sym": True, "desc_act": False}

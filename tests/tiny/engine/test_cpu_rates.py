@@ -7,6 +7,7 @@ import torch
 
 from qserve.engine.cpu_rates import CpuProbe
 from qserve.model.cpu.build import library
+from qserve.model.cpu.matrix import has_int8_activations
 from qserve.planner.speed.terms.cpu import CpuRates
 
 
@@ -24,7 +25,10 @@ def test_what_is_measured_can_be_planned_with(probe: CpuProbe) -> None:
         assert rates.gemm_flop_per_s > 1e9
         assert [rows for rows, _ in rates.linear_ps] == [1, 4, 16, 64, 256]
     assert told.cores == threads
-    assert {name for name, _ in told.coded_ps} == ({"int8", "4bit"} if library() is not None else set())
+    coded = {"int8", "4bit"} if library() is not None else set()
+    if coded and has_int8_activations():
+        coded |= {"int8-exact", "4bit-exact"}
+    assert {name for name, _ in told.coded_ps} == coded
     assert (told.fewer is None) == (threads == 1)
 
 

@@ -23,6 +23,7 @@ from qserve.model.cpu.build import why_none
 from qserve.model.cpu.dense import DenseBody
 from qserve.model.cpu.kernels import can_attend
 from qserve.model.cpu.linear import CompiledLinear
+from qserve.model.cpu.matrix import has_int8_activations
 from qserve.model.load import LoadedModel, load
 from qserve.model.stored.arguments import stored_arguments, stored_config
 from qserve.model.stored.layouts import ReadableLayers
@@ -35,6 +36,8 @@ from tests.tiny.engine.stored_checkpoints import (
     GPTQ,
     INT4,
     INT8,
+    W8A16,
+    W8A16_CHANNEL,
     Packer,
     as_awq,
     as_fp8,
@@ -61,8 +64,14 @@ FORMATS: dict[str, tuple[Packer, dict[str, Any], str, str]] = {
     "awq": (as_awq, AWQ, "awq", "int4"),
     "w4a16": (as_int4, INT4, "w4a16", "int4"),
     "w8a8": (as_int8, INT8, "w8a8", "int8"),
+    "w8a16": (partial(as_int4, bits=8), W8A16, "w8a16", "int8"),
+    "w8a16-channel": (as_int8, W8A16_CHANNEL, "w8a16", "int8"),
     "fp8": (as_fp8, FP8, "fp8", "fp8"),
 }  # fmt: skip
+
+
+# Whose activations are rounded where nobody says anything: weights of 4 bits, and what is defined with it.
+ROUNDED = {"gptq-int4", "awq", "w4a16", "w8a8"}
 
 
 def mean_kl(plain: LoadedModel, other: LoadedModel) -> float:
@@ -102,10 +111,27 @@ def test_it_is_held_as_it_is_stored_and_planned_so(tmp_path: Path, name: str) ->
     linears = [module for module in loaded.model.modules() if isinstance(module, CompiledLinear)]
     assert {one.matrix.format for one in linears} == {held}
     assert len(linears) == 7 * loaded.model.config.num_hidden_layers
+    bits = 8 if scheme in ROUNDED and has_int8_activations() else 16
+    assert {one.matrix.activation_bits for one in linears} == {bits}
     assert loaded.weights_bytes == pytest.approx(plan.devices[0].weights_bytes, rel=0.03)
     plain = dequantized(Path(folder), tmp_path / "plain", torch.float32)
     ids = torch.tensor([chat_ids(loaded, "What is 12+30?")])
     assert greedy(loaded.model, ids) == greedy(plain, ids)
+
+
+def test_a_checkpoint_of_two_formats_keeps_what_either_does(tmp_path: Path) -> None:
+    """Attention in W8A8, the rest with weights alone in 8 bits: nothing of it is rounded unless somebody asks."""
+    weights = INT8["config_groups"]["group_0"]
+    groups = {
+        "group_0": {**weights, "targets": ["Linear"], "input_activations": None},
+        "group_1": {**weights, "targets": ["re:.*self_attn.*"]},
+    }
+    folder = make(tmp_path / "checkpoint", as_int8, {**INT8, "config_groups": groups})
+    plan = plan_of(folder)
+    assert (plan.quant.scheme, plan.cpu_activations) == ("w8a16", "exact")
+    groups["group_0"]["input_activations"] = weights["input_activations"]
+    other = make(tmp_path / "other", as_int8, {**INT8, "config_groups": groups})
+    assert plan_of(other).quant.scheme == "w8a8"
 
 
 async def test_requests_are_batched_through_the_compiled_step(tmp_path: Path) -> None:

@@ -142,6 +142,10 @@ def test_a_dimension_that_is_no_positive_integer_is_refused(value: Any) -> None:
         ({"quant_method": "compressed-tensors",
           "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {}}}}, "w8a8", 0),
         ({"quant_method": "compressed-tensors",
+          "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": None}}}, "w8a16", 0),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}}}},
+         "w8a16", 0),
+        ({"quant_method": "compressed-tensors",
           "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}}}, "fp8", 0),
     ],
 )  # fmt: skip

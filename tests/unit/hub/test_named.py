@@ -19,6 +19,7 @@ from qserve.hub.named import named_config
         ("RedHatAI/Qwen3-8B-FP8-dynamic", "Qwen/Qwen3-8B", "fp8"),
         ("Qwen/Qwen3.8-27B-FP8", "Qwen/Qwen3.8-27B", "fp8"),
         ("RedHatAI/Qwen2.5-7B-Instruct-quantized.w8a8", "Qwen/Qwen2.5-7B-Instruct", "w8a8"),
+        ("RedHatAI/Qwen2.5-7B-Instruct-quantized.w8a16", "Qwen/Qwen2.5-7B-Instruct", "w8a16"),
         ("RedHatAI/Qwen3-14B-quantized.w4a16", "Qwen/Qwen3-14B", "w4a16"),
         ("cyankiwi/Qwen3.5-9B-AWQ-4bit", "Qwen/Qwen3.5-9B", "awq"),
         ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "Qwen/Qwen3-8B", "bnb-nf4"),

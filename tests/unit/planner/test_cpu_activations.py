@@ -9,6 +9,7 @@ import pytest
 from qserve.core.hardware import CpuFeatures, Hardware
 from qserve.hub import resolve
 from qserve.planner import Plan, make_plan, plan_request
+from qserve.planner.engines.transformers.activations import CpuActivations, activations_of
 from qserve.units import GIB
 
 FAST = CpuFeatures("", frozenset({"avx512_bf16", "avx512_vnni", "avx512vbmi"}))
@@ -38,3 +39,19 @@ def test_where_the_instructions_are_missing_nothing_is_rounded_and_who_asked_is_
         plan = plan_for(asked, "bnb-int8", CpuFeatures())
         assert plan.cpu_activations == "exact"
         assert any("--cpu-activations" in note for note in plan.notes) == (asked == "int8")
+
+
+@pytest.mark.parametrize(
+    ("asked", "schemes", "found"),
+    [
+        ("auto", {"w8a8"}, "int8"), ("auto", {"w4a16", "fp8"}, "int8"),
+        ("auto", {"w8a16"}, "exact"), ("auto", {"gptq-int8"}, "exact"), ("auto", {"fp8"}, "exact"),
+        ("auto", {"w8a8", "w8a16"}, "exact"), ("auto", {"gptq-int4", "gptq-int8"}, "exact"),
+        ("int8", {"w8a16"}, "int8"), ("int8", {"fp8"}, "exact"), ("exact", {"w8a8"}, "exact"),
+    ],
+)  # fmt: skip
+def test_weights_alone_in_8_bits_keep_their_activations_unless_asked(
+    asked: CpuActivations, schemes: set[str], found: str
+) -> None:
+    machine = Hardware((), 64 * GIB, 64 * GIB, 4)
+    assert activations_of(asked, frozenset(schemes), "bfloat16", machine.cpu_device, FAST) == found

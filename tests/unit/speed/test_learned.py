@@ -9,7 +9,10 @@ import pytest
 
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
+from qserve.hub import resolve
 from qserve.hub.bundled import bundled_config
+from qserve.planner import make_plan, plan_request
+from qserve.planner.speed.estimate import replica_of
 from qserve.planner.speed.figures import figures_of
 from qserve.planner.speed.learned import (
     CorrectedSteps,
@@ -210,6 +213,27 @@ def test_weights_in_int8_and_4_bit_take_what_was_measured_of_them() -> None:
     )
     assert one[0] < one[1], "fewer bytes, on a CPU that nobody measured too"
     assert several[0] < several[1]
+
+
+def test_exact_activations_are_planned_by_products_of_their_own() -> None:
+    """They take other instructions; of a CPU where they were not measured they are what it has."""
+    both = (("4bit", ((1, 30.0), (256, 400.0))), ("4bit-exact", ((1, 30.0), (256, 900.0))))
+    costs = engine_costs("transformers-cpu")
+    rates = replace(MEASURED, coded_ps=both)
+    card = cpu_card(Device("a CPU", "cpu", 1 << 34), rates, costs)
+    for rows, is_exact, ps in ((1, False, 30.0), (1, True, 30.0), (256, False, 400.0), (256, True, 900.0)):
+        form = gemm_form(card, cpu_format("bnb-nf4", rates, costs, is_exact=is_exact), 4096, 4096)
+        assert form.us(rows) == pytest.approx(4096 * 4096 * ps / 1e6)
+    before = replace(MEASURED, coded_ps=both[:1])
+    assert cpu_format("bnb-nf4", before, costs, is_exact=True) == cpu_format("bnb-nf4", before, costs)
+    machine = Hardware((), 1 << 36, 1 << 36, 2)
+    plan = make_plan(resolve("demo"), machine, plan_request(engine="transformers", quant="4bit"))
+    rounded, exact = (
+        replica_of(replace(plan, cpu_activations=which), resolve("demo").spec, machine.cpu_device, Measured(cpu=rates))
+        for which in ("int8", "exact")
+    )
+    assert exact.steps.decode_s(256, 1) > rounded.steps.decode_s(256, 1)
+    assert exact.steps.decode_s(1, 1) == rounded.steps.decode_s(1, 1)
 
 
 def test_rates_are_kept_as_they_were_measured() -> None:

@@ -12,16 +12,23 @@ CpuActivations = Literal["auto", "exact", "int8"]
 """What may be asked for."""
 Activations = Literal["exact", "int8"]
 
-# LLM.int8 and W8A8 are defined with activations in 8 bits, and coarser ones (W8A16 is called w8a8 too: nothing tells
-# them apart here); beside what 4 bits lose of the weights it is about a hundredth (docs/results/cpu.md).
+# LLM.int8 and W8A8 are defined with activations in 8 bits, and coarser ones; beside what 4 bits lose of the weights it
+# is about a hundredth (docs/results/cpu.md).
 _BY_DEFAULT = frozenset({"bnb-int8", "w8a8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4", "awq", "gptq-int4", "w4a16"})
-_ALLOWED = _BY_DEFAULT | {"gptq-int8"}
+# Weights in 8 bits whose activations are 16 bit by definition; they lose so little that rounding would show.
+_WHEN_ASKED = frozenset({"gptq-int8", "w8a16"})
 _INSTRUCTIONS = frozenset({"avx512_bf16", "avx512_vnni", "avx512vbmi"})
 
 
-def activations_of(asked: CpuActivations, scheme: str, dtype: str, device: Device, cpu: CpuFeatures) -> Activations:
-    """What is done where `asked` was given: exact wherever nothing of ours multiplies integers."""
-    schemes = _ALLOWED if asked == "int8" else _BY_DEFAULT
-    if asked == "exact" or scheme not in schemes or dtype != "bfloat16" or device.kind != "cpu":
+def activations_of(
+    asked: CpuActivations, schemes: frozenset[str], dtype: str, device: Device, cpu: CpuFeatures
+) -> Activations:
+    """What is done where `asked` was given: exact wherever nothing of ours multiplies integers.
+
+    `schemes`: of all modules; one that has to be asked keeps the others exact too.
+    """
+    if asked == "exact" or dtype != "bfloat16" or device.kind != "cpu" or not cpu.flags >= _INSTRUCTIONS:
         return "exact"
-    return "int8" if cpu.flags >= _INSTRUCTIONS else "exact"
+    if asked == "int8":
+        return "int8" if schemes & (_BY_DEFAULT | _WHEN_ASKED) else "exact"
+    return "int8" if schemes & _BY_DEFAULT and not schemes & _WHEN_ASKED else "exact"

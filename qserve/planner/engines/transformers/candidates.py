@@ -80,7 +80,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
         dtype = _dtype(checkpoint.spec, weights, devices[0], request)
         in_flight = weights.in_flight
         asked = request.of(TransformersOptions).cpu_activations
-        activations = activations_of(asked, weights.quant.scheme, dtype, devices[0], hardware.cpu)
+        activations = activations_of(asked, _schemes(weights), dtype, devices[0], hardware.cpu)
         yield Setup(
             checkpoint=checkpoint,
             hardware=hardware,
@@ -99,6 +99,12 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
         )
     if not found:
         raise UsageError(nothing_runs(checkpoint, request, offer))
+
+
+def _schemes(weights: Weights) -> frozenset[str]:
+    """Of all modules: by its own name, and as a checkpoint stores some of them otherwise."""
+    stored = weights.spec.quantization
+    return frozenset({weights.quant.scheme}) | (stored.schemes if stored is not None else frozenset())
 
 
 def _dtype(spec: ModelSpec, weights: Weights, device: Device, request: PlanRequest) -> str:

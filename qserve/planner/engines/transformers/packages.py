@@ -19,6 +19,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "gptq-int8": ("gptqmodel", "optimum"),
     "fp8": ("kernels",),
     "w8a8": ("compressed-tensors",),
+    "w8a16": ("compressed-tensors",),
     "w4a16": ("compressed-tensors",),
     "nvfp4": ("compressed-tensors",),
 }

@@ -16,8 +16,8 @@ from qserve.planner.engines.vllm.versions import VllmVersion
 __all__ = ["computes_in", "details", "loads", "online_scheme", "quantization_flag", "quantizes", "runs_stored"]
 
 _STORED = (
-    "fp32", "bf16", "fp16", "fp8", "gptq-int8", "w8a8", "bnb-int8", "awq", "gptq-int4", "w4a16", "nvfp4", "bnb-nf4",
-    "bnb-nf4-single",
+    "fp32", "bf16", "fp16", "fp8", "gptq-int8", "w8a16", "w8a8", "bnb-int8", "awq", "gptq-int4", "w4a16", "nvfp4",
+    "bnb-nf4", "bnb-nf4-single",
 )  # fmt: skip
 """8-bit bitsandbytes comes through its plugin, which quantizes to 4 bit only."""
 
@@ -42,7 +42,7 @@ _STORED_ON_CPU = ("fp32", "bf16", "fp16", "awq", "gptq-int4", "w4a16", "w8a8", "
 """vLLM's CPU kernels: 4-bit weights (CPUWNA16), int8 with int8 activations, bitsandbytes' 4 bit through its plugin."""
 
 _LEAST_CAPABILITY = {
-    **dict.fromkeys(("awq", "fp8", "w8a8", "w4a16", "nvfp4"), (7, 5)),
+    **dict.fromkeys(("awq", "fp8", "w8a8", "w8a16", "w4a16", "nvfp4"), (7, 5)),
     **dict.fromkeys(("bnb-nf4", "bnb-nf4-single", "bnb-int8"), (7, 0)),
 }
 """get_min_capability of each method's config."""

@@ -15,9 +15,14 @@ from qserve.planner.speed.terms.formats import BF16, WeightFormat, weight_format
 __all__ = ["UNKNOWN_CPU", "CpuRates", "assumed_rates", "cpu_card", "cpu_format"]
 
 _FAST_FORMATS = ("bf16",)
-_CODED = {"int8": WeightFormat("int8", 1.0, gemm="int8"), "4bit": WeightFormat("4 bit", 0.5625, gemm="4bit")}
+_CODED = {
+    "int8": WeightFormat("int8", 1.0, gemm="int8"),
+    "4bit": WeightFormat("4 bit", 0.5625, gemm="4bit"),
+    "int8-exact": WeightFormat("int8, exact activations", 1.0, gemm="int8"),
+    "4bit-exact": WeightFormat("4 bit, exact activations", 0.5625, gemm="4bit"),
+}
 _CODED_SCHEMES = {
-    "int8": ("bnb-int8", "gptq-int8", "w8a8"),
+    "int8": ("bnb-int8", "gptq-int8", "w8a16", "w8a8"),
     "4bit": ("bnb-nf4", "bnb-nf4-single", "bnb-fp4", "awq", "gptq-int4", "w4a16"),
 }
 _STEEPEST = 60
@@ -33,7 +38,8 @@ class CpuRates:
     """Bytes/s of reading memory in order, FLOP/s of a 16-bit (else 32-bit) product of 1024 rows; all cores together.
 
     `linear_ps` are (rows, picoseconds a weight) of linear layers as the engine runs them, weights larger than caches;
-    `coded_ps` the same of weights in int8 and in 4 bit, where the engine has products of its own for them.
+    `coded_ps` the same of weights in int8 and in 4 bit, where the engine has products of its own for them: int8 and 4bit
+    as it multiplies them on its own account, int8-exact and 4bit-exact with activations in 16 bit, where that is another.
     `fewer` is the same of all cores but one, which an engine leaves to its server. `at_unix_s`: when it was measured.
     """
 
@@ -113,10 +119,15 @@ def cpu_card(device: Device, rates: CpuRates, costs: EngineCosts) -> CardSpeed:
     )
 
 
-def cpu_format(scheme: str, rates: CpuRates, costs: EngineCosts) -> WeightFormat:
-    """How `scheme` runs on this CPU: int8 and 4 bit by products that were measured, else as `weight_format` has it."""
+def cpu_format(scheme: str, rates: CpuRates, costs: EngineCosts, *, is_exact: bool = False) -> WeightFormat:
+    """How `scheme` runs on this CPU: int8 and 4 bit by products that were measured, else as `weight_format` has it.
+
+    `is_exact`: activations stay in 16 bit, which takes other instructions; where these were not measured, there are none.
+    """
     name = next((name for name, schemes in _CODED_SCHEMES.items() if scheme in schemes), "")
     measured = dict(rates.without(costs.kept_cores).coded_ps)
+    if is_exact and f"{name}-exact" in measured:
+        return _CODED[f"{name}-exact"]
     is_assumed = not rates.is_measured and f"gemm_{name}" in load("speed")["cpu_kernels"][costs.era]
     return _CODED[name] if name in measured or is_assumed else weight_format(scheme, ())
 

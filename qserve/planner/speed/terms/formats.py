@@ -54,6 +54,7 @@ _NATIVE = {
 _WEIGHTS_ONLY = {
     "fp32": WeightFormat("fp32", 4.0, peak_factor=0.5),
     "gptq-int8": WeightFormat("int8 (Marlin)", 1.03, "bf16", "bf16", "bf16", 1.0, 0.9),
+    "w8a16": WeightFormat("int8 (Marlin)", 1.0, "bf16", "bf16", "bf16", 1.0, 0.9),
     "int8_per_channel_weight_only": WeightFormat("int8 (Marlin)", 1.0, "bf16", "bf16", "bf16", 1.0, 0.9),
     "bnb-int8": WeightFormat("int8 (bitsandbytes)", 1.0, "bf16", "bf16", "bf16", 0.6, 0.5),
     "awq": _INT4, "gptq-int4": _INT4, "w4a16": _INT4,
