@@ -4,8 +4,9 @@
     python bench/heads.py --rows 4 8 --wanted 20 --rounds 51
     python bench/heads.py --vocab 4096 --hidden 256          # does it run?
 
-A round takes both ways in turns, and ratios are those within a round; medians, and the middle half of the rounds. Gaussian weights are the worst case: their logits lie close together, so many panels are read. `panels` are those
-that the shortlist leaves, of all rows together. Rounds in which others computed are thrown away (--most-busy).
+A round takes both ways in turns, and ratios are those within a round; medians, and the middle half of the rounds.
+Gaussian weights are the worst case: their logits lie close together, so many panels are read. `panels` are those that
+the shortlist leaves, of all rows together. Rounds in which others computed are thrown away (--most-busy).
 """
 
 from __future__ import annotations

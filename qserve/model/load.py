@@ -30,6 +30,7 @@ from qserve.model.packed_linear import compile_quantized, pack_linears, set_tied
 from qserve.model.placement import placement_arguments
 from qserve.model.quality import QuantQuality
 from qserve.model.quantize import (
+    expert_quantizer,
     in_flight_config,
     left_in_16_bit,
     quiet_bitsandbytes,
@@ -156,7 +157,7 @@ def _pack(model: Any, plan: Plan, folder: Path) -> None:
     model.eval()
     files, dtype = MappedFiles.of(folder), DTYPES[plan.dtype]
     num_stored = compile_stored(model, dtype, files)
-    compile_quantized(model)
+    compile_quantized(model, expert_quantizer(plan))
     repack_quantized(model, dtype)
     if pack_linears(model, files) or num_stored or plan.quant.in_flight or packed_layers(model):
         # What is left in the files would keep them mapped.

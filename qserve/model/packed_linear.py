@@ -16,7 +16,7 @@ from torch import nn
 
 from qserve.core.shortlist import has_shortlist
 from qserve.model.cpu.build import library
-from qserve.model.cpu.experts import CompiledExperts, compiled_experts_from
+from qserve.model.cpu.experts import CompiledExperts, Quantize, compiled_experts_from, quantized_experts_from
 from qserve.model.cpu.few_shapes import in_few_shapes
 from qserve.model.cpu.linear import CompiledLinear, compiled_from, takes_bfloat16
 from qserve.model.cpu.matrix import use_own_threads
@@ -75,8 +75,10 @@ class MappedEmbedding(nn.Module):
         return nn.functional.embedding(ids, self.weight)
 
 
-def compile_quantized(model: Any) -> int:
+def compile_quantized(model: Any, quantize_expert: Quantize | None = None) -> int:
     """Replace, in place, quantized layers by ones that compute by our own products; returns how many.
+
+    `quantize_expert`: what becomes of the experts' weights, which are in 16 bit still; None: they stay so.
 
     Nothing is replaced on other devices than a CPU, under accelerate's hooks, in a model that computes in another dtype
     than bf16, and without the compiled library.
@@ -87,7 +89,12 @@ def compile_quantized(model: Any) -> int:
         return 0
     if library() is None or any(hasattr(m, "_hf_hook") for m in model.modules()):
         return 0
-    num_compiled = _replace(model, lambda child: None if type(child) is nn.Linear else compiled_from(child))
+
+    def compiled(child: nn.Module) -> nn.Module | None:
+        experts = None if quantize_expert is None else quantized_experts_from(child, quantize_expert)
+        return experts or (None if type(child) is nn.Linear else compiled_from(child))
+
+    num_compiled = _replace(model, compiled)
     if num_compiled:
         use_own_threads()
     return num_compiled
@@ -143,14 +150,18 @@ def _held_bytes(model: nn.Module) -> int:
 
 
 def _replace(model: nn.Module, replacement: Callable[[nn.Module], nn.Module | None]) -> int:
-    """Put what `replacement` makes of a module in its place, one after the other; how many."""
+    """Put what `replacement` makes of a module in its place, one after the other; how many.
+
+    Nothing here holds on to a module that was replaced: its weights are gone before the next are made.
+    """
     num_replaced = 0
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            made = replacement(child)
-            if made is not None:
-                setattr(parent, name, made)
-                num_replaced += 1
+    for name in [name for name, _ in model.named_children()]:
+        made = replacement(getattr(model, name))
+        if made is not None:
+            setattr(model, name, made)
+            num_replaced += 1
+        else:
+            num_replaced += _replace(getattr(model, name), replacement)
     return num_replaced
 
 

@@ -2,7 +2,8 @@
 
 Heads, embeddings, norms, routers and the small projections of linear attention stay in the plan's dtype, and
 core/packing.py counts them so. transformers 5 joins a layer's experts in one parameter that bitsandbytes does not see;
-those bytes are told (`left_in_16_bit`).
+on a CPU each is quantized as it would be by itself (`expert_quantizer`), elsewhere those bytes are told
+(`left_in_16_bit`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib.util
 import logging
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,12 +20,15 @@ from torch import nn
 
 from qserve.core.quantization import SCHEMES
 from qserve.errors import MissingExtra, UsageError
-from qserve.model.cpu.experts import CompiledExperts
+from qserve.model.cpu.experts import CompiledExperts, Quantize
+from qserve.model.cpu.linear import four_bit_matrix
+from qserve.model.cpu.matrix import Matrix, int8_matrix
 from qserve.planner.plan import Plan
 from qserve.units import format_bytes
 
 __all__ = [
     "BNB_SCHEMES",
+    "expert_quantizer",
     "in_flight_config",
     "left_in_16_bit",
     "quiet_bitsandbytes",
@@ -41,6 +46,7 @@ _KEPT_MODULES = (
 # bitsandbytes' fused CPU kernel takes bf16, whole blocks of 64 along the input and of 32 along the output.
 _FUSED_IN, _FUSED_OUT = 64, 32
 _BNB_LAYERS = ("Linear4bit", "Linear8bitLt")
+_INT8_RANGE = 127
 
 
 def in_flight_config(plan: Plan, dtype: torch.dtype) -> Any | None:
@@ -71,6 +77,32 @@ def in_flight_config(plan: Plan, dtype: torch.dtype) -> Any | None:
         bnb_4bit_compute_dtype=dtype,
         **common,
     )
+
+
+def expert_quantizer(plan: Plan) -> Quantize | None:
+    """What makes of one expert's weight what the plan makes of linear layers; None where it makes nothing."""
+    scheme = plan.quant.scheme
+    if not plan.quant.in_flight or scheme not in BNB_SCHEMES:
+        return None
+    return _int8_expert if scheme == "bnb-int8" else partial(_four_bit_expert, scheme=scheme)
+
+
+def _int8_expert(weight: torch.Tensor) -> Matrix | None:
+    """LLM.int8: each row by its largest."""
+    scales = weight.float().abs().amax(dim=1).clamp(min=1e-30) / _INT8_RANGE
+    return int8_matrix((weight.float() / scales[:, None]).round().to(torch.int8), scales)
+
+
+def _four_bit_expert(weight: torch.Tensor, scheme: str) -> Matrix | None:
+    from bitsandbytes.functional import quantize_4bit
+
+    packed, state = quantize_4bit(
+        weight.contiguous(),
+        blocksize=_FUSED_IN,
+        quant_type="fp4" if scheme == "bnb-fp4" else "nf4",
+        compress_statistics=scheme != "bnb-nf4-single",
+    )
+    return four_bit_matrix(packed, state)
 
 
 def _mixes_cards_and_host(device_map: Any) -> bool:
@@ -119,7 +151,8 @@ def left_in_16_bit(model: nn.Module, plan: Plan) -> tuple[str, ...]:
     if plan.quant.scheme not in BNB_SCHEMES:
         return ()
     experts = [p for name, p in model.named_parameters() if ".experts." in name and p.is_floating_point()]
-    compiled = [one for module in model.modules() if isinstance(module, CompiledExperts) for one in module.matrices]
+    made = [one for module in model.modules() if isinstance(module, CompiledExperts) for one in module.matrices]
+    compiled = [one for one in made if one.format == "bfloat16"]
     if not experts and not compiled:
         return ()
     num_bytes = sum(math.prod(p.shape) * p.element_size() for p in experts) + sum(one.code_bytes for one in compiled)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from qserve.model.cpu.build import library, why_none
+from qserve.model.cpu.experts import CompiledExperts
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import Matrix, has_int8_activations
 
@@ -38,26 +39,40 @@ def rounded_activations(model: nn.Module, wanted: Literal["exact", "int8"]) -> t
 
 def round_activations(model: nn.Module) -> int:
     """From now on the layers of `model` whose weights allow it round their activations; returns how many."""
-    layers = [module for module in model.modules() if isinstance(module, CompiledLinear)]
-    rounded = [(layer, with_int8_activations(layer.matrix)) for layer in layers]
-    taken = [(layer, matrix) for layer, matrix in rounded if matrix is not None]
-    for layer, matrix in taken:
-        layer.matrix = matrix
-    return len(taken)
+    num_rounded = 0
+    for module in model.modules():
+        if isinstance(module, CompiledLinear) and (matrix := with_int8_activations(module.matrix)) is not None:
+            module.matrix = matrix
+            num_rounded += 1
+        if isinstance(module, CompiledExperts):
+            made = [matrix for one in module.matrices if (matrix := with_int8_activations(one)) is not None]
+            if len(made) == len(module.matrices):
+                module.matrices = (made[0], made[1], made[2])
+                num_rounded += 1
+    return num_rounded
 
 
 @contextmanager
 def exact_activations(model: nn.Module) -> Iterator[None]:
     """Within it, nothing is rounded; for layers that Python calls, not for steps that are compiled already."""
     layers = [module for module in model.modules() if isinstance(module, CompiledLinear)]
-    held = [layer.matrix for layer in layers]
+    experts = [module for module in model.modules() if isinstance(module, CompiledExperts)]
+    held, held_of_experts = [layer.matrix for layer in layers], [one.matrices for one in experts]
     for layer, matrix in zip(layers, held, strict=True):
-        layer.matrix = replace(matrix, activation_bits=16)
+        layer.matrix = _exact(matrix)
+    for one, (gate, up, down) in zip(experts, held_of_experts, strict=True):
+        one.matrices = (_exact(gate), _exact(up), _exact(down))
     try:
         yield
     finally:
         for layer, matrix in zip(layers, held, strict=True):
             layer.matrix = matrix
+        for one, matrices in zip(experts, held_of_experts, strict=True):
+            one.matrices = matrices
+
+
+def _exact(matrix: Matrix) -> Matrix:
+    return replace(matrix, activation_bits=16)
 
 
 def with_int8_activations(matrix: Matrix) -> Matrix | None:

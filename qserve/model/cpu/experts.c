@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "matrix.h"
+#include "products.h"
 #include "threads.h"
 
 /* More tokens are computed one piece after the other: their rows are kept once for each of their experts. */
@@ -22,17 +22,18 @@ typedef struct {
     int64_t *places;
     bf16 *rows, *inner, *out;
     float *results;
+    operand states, mixed; /* `rows` as gates and ups read them, and `inner` as downs do */
     long num_rows, hidden, wide, top;
+    int failed;
 } call;
 
-static void gate_panel(const call *all, const group *one, long panel) {
-    const operand x = {.x = all->rows, .rows = all->num_rows, .stride = all->hidden};
+static void gate_panel(call *all, const group *one, long panel) {
     const long index = one->expert * (all->wide / PANEL) + panel;
-    float gates[MOST_ROWS * PANEL], ups[MOST_ROWS * PANEL];
-    for (long at = 0; at < one->num; at += MOST_ROWS) {
-        const long first = one->first + at, some = one->num - at < MOST_ROWS ? one->num - at : MOST_ROWS;
-        panel_product(all->gate, index, NULL, &x, first, some, gates);
-        panel_product(all->up, index, NULL, &x, first, some, ups);
+    float gates[MOST_TOKENS * PANEL], ups[MOST_TOKENS * PANEL];
+    for (long at = 0; at < one->num; at += MOST_TOKENS) {
+        const long first = one->first + at, some = one->num - at < MOST_TOKENS ? one->num - at : MOST_TOKENS;
+        all->failed |= panel_rows(all->gate, index, &all->states, first, some, gates);
+        all->failed |= panel_rows(all->up, index, &all->states, first, some, ups);
         for (long m = 0; m < some; m++)
             for (long i = 0; i < PANEL; i++) {
                 const float g = wide(narrow(gates[m * PANEL + i])), u = wide(narrow(ups[m * PANEL + i]));
@@ -42,20 +43,19 @@ static void gate_panel(const call *all, const group *one, long panel) {
 }
 
 static void some_gates(void *shared, long index) {
-    const call *all = shared;
+    call *all = shared;
     const long panels = all->wide / PANEL;
     gate_panel(all, all->groups + index / panels, index % panels);
 }
 
 static void some_downs(void *shared, long index) {
-    const call *all = shared;
-    const operand x = {.x = all->inner, .rows = all->num_rows, .stride = all->wide};
+    call *all = shared;
     const long panels = all->hidden / PANEL, panel = index % panels;
     const group *one = all->groups + index / panels;
-    float result[MOST_ROWS * PANEL];
-    for (long at = 0; at < one->num; at += MOST_ROWS) {
-        const long first = one->first + at, some = one->num - at < MOST_ROWS ? one->num - at : MOST_ROWS;
-        panel_product(all->down, one->expert * panels + panel, NULL, &x, first, some, result);
+    float result[MOST_TOKENS * PANEL];
+    for (long at = 0; at < one->num; at += MOST_TOKENS) {
+        const long first = one->first + at, some = one->num - at < MOST_TOKENS ? one->num - at : MOST_TOKENS;
+        all->failed |= panel_rows(all->down, one->expert * panels + panel, &all->mixed, first, some, result);
         for (long m = 0; m < some; m++)
             memcpy(all->results + (first + m) * all->hidden + panel * PANEL, result + m * PANEL, PANEL * sizeof(float));
     }
@@ -97,9 +97,22 @@ static long gather(call *all, const int64_t *chosen, long tokens, long num, int6
     return count;
 }
 
+/* Gates and ups, then downs; of which weights rounding saves time their rows in the mean say. */
+static int multiply_groups(call *all, long count) {
+    if (!count) return 0;
+    const long met = all->num_rows / count;
+    all->states = (operand){.x = all->rows, .rows = all->num_rows, .stride = all->hidden};
+    all->mixed = (operand){.x = all->inner, .rows = all->num_rows, .stride = all->wide};
+    if (prepare(&all->states, all->gate, met)) return 1;
+    for_each(count * (all->wide / PANEL), some_gates, all);
+    if (all->failed || prepare(&all->mixed, all->down, met)) return 1; /* in the memory of the states */
+    for_each(count * (all->hidden / PANEL), some_downs, all);
+    return all->failed;
+}
+
 /* out [tokens][hidden] = the sum of shares [tokens][top] times what experts chosen [tokens][top] of `num` make of
-   x [tokens][hidden]. gate and up [num * inner][hidden], down [num * hidden][inner], bf16, of whole panels an expert.
-   0, or 1 where memory ran out. */
+   x [tokens][hidden]. gate and up [num * inner][hidden], of one format, down [num * hidden][inner], of whole panels an
+   expert, without an order. 0, or 1 where memory ran out. */
 int mix_experts(const matrix *gate, const matrix *up, const matrix *down, long num, const bf16 *x, long tokens,
                 const int64_t *chosen, const float *shares, long top, bf16 *out) {
     const long at_once = tokens < MOST_TOKENS ? tokens : MOST_TOKENS, pairs = at_once * top;
@@ -110,17 +123,15 @@ int mix_experts(const matrix *gate, const matrix *up, const matrix *down, long n
     all.rows = malloc(pairs * all.hidden * sizeof(bf16));
     all.inner = malloc(pairs * all.wide * sizeof(bf16));
     all.results = malloc(pairs * all.hidden * sizeof(float));
-    const int failed = !ends || !groups || !all.places || !all.rows || !all.inner || !all.results;
+    int failed = !ends || !groups || !all.places || !all.rows || !all.inner || !all.results;
     for (long first = 0; first < tokens && !failed; first += at_once) {
         const long some = tokens - first < at_once ? tokens - first : at_once;
         all.x = x + first * all.hidden;
         all.out = out + first * all.hidden;
         all.shares = shares + first * top;
         all.groups = groups;
-        const long count = gather(&all, chosen + first * top, some, num, ends, groups);
-        for_each(count * (all.wide / PANEL), some_gates, &all);
-        for_each(count * (all.hidden / PANEL), some_downs, &all);
-        for (long t = 0; t < some; t++) sum_token(&all, t);
+        failed = multiply_groups(&all, gather(&all, chosen + first * top, some, num, ends, groups));
+        for (long t = 0; t < some && !failed; t++) sum_token(&all, t);
     }
     free(ends), free(groups), free(all.places), free(all.rows), free(all.inner), free(all.results);
     return failed;

@@ -1,8 +1,13 @@
-"""Experts of a layer by products of our own (experts.c), in bf16: all gates in one matrix, all ups, all downs."""
+"""Experts of a layer by products of our own (experts.c): all gates in one matrix, all ups, all downs.
+
+In bf16 as they were trained, or made int8 or 4 bit while loading, expert by expert, as bitsandbytes makes linear
+layers: the library joins experts in one parameter, which bitsandbytes does not see (bitsandbytes#1849).
+"""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +15,12 @@ from torch import nn
 
 from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import takes_bfloat16
-from qserve.model.cpu.matrix import PANEL, Matrix, bfloat16_matrix
+from qserve.model.cpu.matrix import PANEL, Matrix, bfloat16_matrix, joined
 
-__all__ = ["CompiledExperts", "compiled_experts_from"]
+__all__ = ["CompiledExperts", "Quantize", "compiled_experts_from", "quantized_experts_from"]
+
+Quantize = Callable[[torch.Tensor], Matrix | None]
+"""A weight [out, in] in 16 bit to one of ours; None for a shape that the products do not take."""
 
 
 class CompiledExperts(nn.Module):
@@ -21,7 +29,8 @@ class CompiledExperts(nn.Module):
     def __init__(self, num_experts: int, gate: Matrix, up: Matrix, down: Matrix) -> None:
         """`gate` and `up` [experts · inner, hidden], `down` [experts · hidden, inner], whole panels an expert."""
         super().__init__()
-        self.num_experts, self.matrices = num_experts, (gate, up, down)
+        self.num_experts = num_experts
+        self.matrices = (gate, up, down)
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
@@ -50,17 +59,47 @@ class CompiledExperts(nn.Module):
 @torch.no_grad()
 def compiled_experts_from(module: Any) -> CompiledExperts | None:
     """The same experts on our products; None for other modules and shapes, and where plain bf16 layers are not ours."""
+    parts = _parts_of(module) if takes_bfloat16() else None
+    if parts is None:
+        return None
+    return _made(len(parts[0]), [bfloat16_matrix(part.flatten(0, 1)) for part in parts])
+
+
+@torch.no_grad()
+def quantized_experts_from(module: Any, quantize: Quantize) -> CompiledExperts | None:
+    """Experts of 16 bit, each weight made smaller by `quantize`; None for other modules and shapes."""
+    parts = _parts_of(module) if library() is not None else None
+    if parts is None:
+        return None
+    return _made(len(parts[0]), [_quantized(part, quantize) for part in parts])
+
+
+def _quantized(part: torch.Tensor, quantize: Quantize) -> Matrix | None:
+    made = []
+    for weight in part:
+        matrix = quantize(weight)
+        if matrix is None:
+            return None
+        made.append(matrix)
+    return joined(made)
+
+
+def _made(num: int, matrices: list[Matrix | None]) -> CompiledExperts | None:
+    gate, up, down = matrices
+    return None if gate is None or up is None or down is None else CompiledExperts(num, gate, up, down)
+
+
+def _parts_of(module: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """Gates, ups [experts, inner, hidden] and downs [experts, hidden, inner] in bf16, of whole panels each."""
     both, down = getattr(module, "gate_up_proj", None), getattr(module, "down_proj", None)
-    if not isinstance(both, nn.Parameter) or not isinstance(down, nn.Parameter) or not takes_bfloat16():
+    if not isinstance(both, nn.Parameter) or not isinstance(down, nn.Parameter):
         return None
     if both.ndim != 3 or both.dtype != torch.bfloat16 or down.dtype != torch.bfloat16 or not _is_known(module):
         return None
     num, inner, hidden = len(both), both.shape[1] // 2, both.shape[2]
     if inner % PANEL or hidden % PANEL or tuple(down.shape) != (num, hidden, inner):
         return None
-    parts = (both.data[:, :inner].flatten(0, 1), both.data[:, inner:].flatten(0, 1), down.data.flatten(0, 1))
-    made = [matrix for part in parts if (matrix := bfloat16_matrix(part, None)) is not None]
-    return CompiledExperts(num, *made) if len(made) == len(parts) else None
+    return both.data[:, :inner], both.data[:, inner:], down.data
 
 
 def _is_known(module: Any) -> bool:

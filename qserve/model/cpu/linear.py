@@ -10,7 +10,7 @@ from torch import nn
 from qserve.model.cpu.build import library
 from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, has_fast_products, int8_matrix
 
-__all__ = ["CompiledLinear", "compiled_from", "takes_bfloat16"]
+__all__ = ["CompiledLinear", "compiled_from", "four_bit_matrix", "takes_bfloat16"]
 
 _INT8_RANGE = 127
 
@@ -71,17 +71,24 @@ def _of_int8(linear: Any) -> Matrix | None:
 
 
 def _of_4_bit(linear: Any) -> Matrix | None:
-    """A byte holds two codes, the first one in its upper half; scales may be quantized themselves."""
     state = getattr(linear.weight, "quant_state", None)
     if state is None or getattr(state, "packing_format_for_cpu", False) or len(state.shape) != 2:
         return None
+    return four_bit_matrix(linear.weight.data, state, linear.bias)
+
+
+def four_bit_matrix(packed: torch.Tensor, state: Any, bias: torch.Tensor | None = None) -> Matrix | None:
+    """Of bitsandbytes' `packed` codes and the `quant_state` of a weight [out, in]; None where blocks cross its rows.
+
+    A byte holds two codes, the first one in its upper half; scales may be quantized themselves.
+    """
     out, width = state.shape
     if width % state.blocksize:
         return None
-    pairs = linear.weight.data.view(torch.uint8).flatten()
+    pairs = packed.view(torch.uint8).flatten()
     codes = torch.stack([pairs >> 4, pairs & 15], dim=-1).view(out, width)
     scales = _block_scales(state).view(out, width // state.blocksize)
-    return codes_matrix(state.quant_type, codes, state.code, scales, bias=linear.bias)
+    return codes_matrix(state.quant_type, codes, state.code, scales, bias=bias)
 
 
 def _block_scales(state: Any) -> torch.Tensor:

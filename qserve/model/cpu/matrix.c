@@ -28,17 +28,16 @@ ALWAYS __m512i four_bytes(const void *at) {
     return _mm512_set1_epi32(both);
 }
 
-static long planes_for(const matrix *w, long rows) {
-    if (w->activation_bits == 8 && rows > RARE_ROWS) return 1;
+static long planes_for(const matrix *w, long met) {
+    if (w->activation_bits == 8 && met > RARE_ROWS) return 1;
     return w->kind == INT8 ? 2 : 0;
 }
 
-int prepare(operand *x, const matrix *w) {
+int prepare(operand *x, const matrix *w, long met) {
     if (w->order && put_in_order(x, w)) return 1;
-    x->planes = planes_for(w, x->rows);
+    x->planes = planes_for(w, met);
     if (x->planes && split_in_planes(x, w)) return 1;
-    const int is_unpacked = !x->planes && x->rows > FEW_ROWS;
-    return has_blocks(w) && w->offsets && !is_unpacked ? sum_blocks(x, w->in, w->block) : 0;
+    return has_blocks(w) && w->offsets ? sum_blocks(x, w->in, w->block) : 0;
 }
 
 /* Two inputs of 16 outputs in fp32 to pairs in bf16. */

@@ -52,8 +52,9 @@ static inline int has_blocks(const matrix *w) { return w->kind == CODES || w->ki
 /* Bytes of a panel. */
 static inline long panel_bytes(const matrix *w) { return w->in * PANEL * bits_of(w) / 8; }
 
-/* Makes what products with `w` read beside x, in memory of the calling thread; 0, or 1 where there is none. */
-int prepare(operand *x, const matrix *w);
+/* Makes what products with `w` read beside x, in memory of the calling thread; 0, or 1 where there is none. `met`: rows that
+   are multiplied with a weight at once: all of x, but of experts each has its own. */
+int prepare(operand *x, const matrix *w, long met);
 /* result [rows][PANEL] of panel `index`, rows first to first + rows - 1, without bias; `rows` at most FEW_ROWS, MOST_ROWS with
    a `panel` that `unpacked` returned, PLANE_ROWS with planes. */
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result);

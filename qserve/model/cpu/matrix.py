@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -20,6 +21,7 @@ __all__ = [
     "has_fast_products",
     "has_int8_activations",
     "int8_matrix",
+    "joined",
     "use_own_threads",
 ]
 
@@ -168,6 +170,31 @@ def codes_matrix(
     table = _aligned(values.float().contiguous())
     return Matrix(
         format, kind, out, width, _aligned(packed), _by_panel(scales), added, table, _bf16(bias), order, block
+    )
+
+
+def joined(parts: Sequence[Matrix]) -> Matrix | None:
+    """The outputs of several weights one after the other; None where formats or shapes differ.
+
+    Each has to have whole panels, and neither a bias nor an order of its own.
+    """
+    first = parts[0]
+    kinds = {(one.format, one.kind, one.in_features, one.block, one.offsets is None) for one in parts}
+    if len(kinds) > 1 or any(
+        one.out_features % PANEL or one.bias is not None or one.order is not None for one in parts
+    ):
+        return None
+    if first.values is not None and any(
+        not torch.equal(first.values, one.values) for one in parts if one.values is not None
+    ):
+        return None
+    scales, offsets = (
+        None if getattr(first, name) is None else torch.cat([getattr(one, name) for one in parts])
+        for name in ("scales", "offsets")
+    )
+    codes = _aligned(torch.cat([one.codes for one in parts]))
+    return replace(
+        first, out_features=sum(one.out_features for one in parts), codes=codes, scales=scales, offsets=offsets
     )
 
 

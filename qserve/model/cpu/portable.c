@@ -11,7 +11,10 @@
 typedef float lanes __attribute__((vector_size(4 * LANE)));
 enum { PIECE = 64 };
 
-int prepare(operand *x, const matrix *w) { return w->order ? put_in_order(x, w) : 0; }
+int prepare(operand *x, const matrix *w, long met) {
+    (void)met;
+    return w->order ? put_in_order(x, w) : 0;
+}
 
 int has_unpacked(void) { return 0; }
 

@@ -39,19 +39,32 @@ static void gate_result(float *gate, const float *up) {
     }
 }
 
-static long rows_at_once(const work *all) { return all->x.planes ? PLANE_ROWS : all->x.rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS; }
+static long rows_at_once(const operand *x, long rows) { return x->planes ? PLANE_ROWS : rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS; }
 
-static int is_unpacked(const work *all, const matrix *w) {
-    return !all->x.planes && all->x.rows > FEW_ROWS && w->kind != BFLOAT16 && has_unpacked();
+/* Whether a panel of `w` is read in bf16 by so many rows. */
+static int is_unpacked(const matrix *w, const operand *x, long rows) {
+    return !x->planes && rows > FEW_ROWS && w->kind != BFLOAT16 && has_unpacked();
 }
 
-/* All rows of one panel; `panel` is unpacked for many. */
+int panel_rows(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
+    const int unpacks = is_unpacked(w, x, rows);
+    const bf16 *panel = unpacks ? unpacked(w, index) : NULL;
+    if (unpacks && !panel) return 1;
+    const long most = rows_at_once(x, rows);
+    for (long at = 0; at < rows; at += most)
+        panel_product(w, index, panel, x, first + at, rows - at < most ? rows - at : most, result + at * PANEL);
+    return 0;
+}
+
+/* All rows of one panel, piece by piece: what is stored is still in the nearest cache. */
 static int one_panel(const work *all, const product *one, long index) {
-    const bf16 *panel = is_unpacked(all, one->w) ? unpacked(one->w, index) : NULL;
-    if (is_unpacked(all, one->w) && !panel) return 1;
+    const int unpacks = is_unpacked(one->w, &all->x, all->x.rows);
+    const bf16 *panel = unpacks ? unpacked(one->w, index) : NULL;
+    if (unpacks && !panel) return 1;
     float result[PLANE_ROWS * PANEL];
-    for (long row = 0; row < all->x.rows; row += rows_at_once(all)) {
-        const long rows = all->x.rows - row < rows_at_once(all) ? all->x.rows - row : rows_at_once(all);
+    const long most = rows_at_once(&all->x, all->x.rows);
+    for (long row = 0; row < all->x.rows; row += most) {
+        const long rows = all->x.rows - row < most ? all->x.rows - row : most;
         panel_product(one->w, index, panel, &all->x, row, rows, result);
         for (long m = 0; m < rows; m++) store(one, index, row + m, result + m * PANEL);
     }
@@ -59,18 +72,14 @@ static int one_panel(const work *all, const product *one, long index) {
 }
 
 static int one_gated(const work *all, const product *one, long index) {
-    const long rows = all->x.rows;
+    const long rows = all->x.rows, most = rows_at_once(&all->x, rows);
     float *gates = scratch(2, (rows + PLANE_ROWS) * PANEL * sizeof(float)), ups[PLANE_ROWS * PANEL];
-    if (!gates) return 1;
-    const bf16 *panel = is_unpacked(all, one->w) ? unpacked(one->w, index) : NULL;
-    if (is_unpacked(all, one->w) && !panel) return 1;
-    for (long row = 0; row < rows; row += rows_at_once(all)) {
-        const long some = rows - row < rows_at_once(all) ? rows - row : rows_at_once(all);
-        panel_product(one->w, index, panel, &all->x, row, some, gates + row * PANEL);
-    }
-    panel = is_unpacked(all, all->up) ? unpacked(all->up, index) : NULL; /* in the same memory */
-    for (long row = 0; row < rows; row += rows_at_once(all)) {
-        const long some = rows - row < rows_at_once(all) ? rows - row : rows_at_once(all);
+    if (!gates || panel_rows(one->w, index, &all->x, 0, rows, gates)) return 1;
+    const int unpacks = is_unpacked(all->up, &all->x, rows);
+    const bf16 *panel = unpacks ? unpacked(all->up, index) : NULL; /* in the same memory */
+    if (unpacks && !panel) return 1;
+    for (long row = 0; row < rows; row += most) {
+        const long some = rows - row < most ? rows - row : most;
         panel_product(all->up, index, panel, &all->x, row, some, ups);
         for (long m = 0; m < some; m++) {
             float *gate = gates + (row + m) * PANEL;
@@ -106,7 +115,7 @@ static int run(work *all) {
     all->step = panels_a_task(all);
     long tasks = 0;
     for (long i = 0; i < all->num; i++) all->ends[i] = tasks += (panels_in(all, i) + all->step - 1) / all->step;
-    if (prepare(&all->x, all->all->w)) return 1;
+    if (prepare(&all->x, all->all->w, all->x.rows)) return 1;
     for_each(tasks, some_panels, all);
     return all->failed;
 }

@@ -13,6 +13,9 @@ typedef struct {
     long stride;
 } product;
 
+/* result [rows][PANEL] of panel `index`, rows first to first + rows - 1 of what was prepared, as many as there are; a stored
+   panel is unpacked once for many. 0, or 1 where memory ran out. */
+int panel_rows(const matrix *w, long index, const operand *x, long first, long rows, float *result);
 /* All of `num` products of x [rows][in], whose weights are of one kind and block. 0, or 1 where memory ran out. */
 int multiply(const product *all, long num, const bf16 *x, long rows);
 /* y [rows][out of gate] = silu(x * gate) * (x * up), each rounded to bf16 first. 0, or 1 where memory ran out. */

@@ -25,7 +25,13 @@ from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
 from qserve.model.packed_linear import compile_quantized, pack_linears
 from qserve.model.placement import check_cards, in_names_of
-from qserve.model.quantize import in_flight_config, left_in_16_bit, quiet_bitsandbytes, repack_quantized
+from qserve.model.quantize import (
+    expert_quantizer,
+    in_flight_config,
+    left_in_16_bit,
+    quiet_bitsandbytes,
+    repack_quantized,
+)
 from qserve.model.stored.arguments import own_quantization
 from qserve.model.stored.linear import compile_stored
 from qserve.planner.plan import Plan
@@ -122,7 +128,7 @@ def load_reward_model(
         parameter.requires_grad_(False)
     files = MappedFiles.of(_folder(checkpoint))
     num_stored = compile_stored(body, DTYPES[plan.dtype], files)
-    compile_quantized(body)
+    compile_quantized(body, expert_quantizer(plan))
     notes = rounded_activations(body, plan.cpu_activations)
     repack_quantized(body, DTYPES[plan.dtype])
     if pack_linears(body, files) or num_stored or plan.quant.in_flight:

@@ -40,15 +40,16 @@ DENSE_HYBRID = {**_BODY, **_DENSE, **_LINEAR, **_MROPE}
 HYBRIDS = ("qwen3.5", "qwen3.5-moe", "qwen3-next")
 
 
-def build(family: str, num_layers: int = 4) -> Any:
+def build(family: str, num_layers: int = 4, expert_width: int = 32) -> Any:
     """A model of `family`, the same at every call."""
     torch.manual_seed(11)
-    shared = {**_EXPERTS, "shared_expert_intermediate_size": 32}
+    experts = {**_EXPERTS, "moe_intermediate_size": expert_width}
+    shared = {**experts, "shared_expert_intermediate_size": 32}
     match family:
         case "qwen3":
             model = Qwen3ForCausalLM(Qwen3Config(**{**_BODY, **_DENSE, "num_hidden_layers": num_layers}))
         case "qwen3-moe":
-            model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**_BODY, **_DENSE, **_EXPERTS))
+            model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**_BODY, **_DENSE, **experts))
         case "qwen3.5":
             model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**DENSE_HYBRID))
         case "qwen3.5-moe":

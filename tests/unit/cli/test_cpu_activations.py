@@ -90,7 +90,7 @@ def test_servers_of_their_own_are_started_with_it(
     monkeypatch.setenv("QSERVE_STATE_DIR", str(tmp_path / "state"))
     asked = ("--reward", "demo", "--preferences", str(pairs))
     there = started("compare", *asked, "--cpu-activations", "exact", "--out", str(tmp_path / "exact"))
-    assert ["--cpu-activations", "exact"] == there[2:4]
+    assert there[2:4] == ["--cpu-activations", "exact"]
     assert "--cpu-activations" not in started("compare", *asked, "--out", str(tmp_path / "auto"))
 
 

@@ -38,8 +38,9 @@ class CpuRates:
     """Bytes/s of reading memory in order, FLOP/s of a 16-bit (else 32-bit) product of 1024 rows; all cores together.
 
     `linear_ps` are (rows, picoseconds a weight) of linear layers as the engine runs them, weights larger than caches;
-    `coded_ps` the same of weights in int8 and in 4 bit, where the engine has products of its own for them: int8 and 4bit
-    as it multiplies them on its own account, int8-exact and 4bit-exact with activations in 16 bit, where that is another.
+    `coded_ps` the same of weights in int8 and in 4 bit, where the engine has products of its own for them: `int8` and
+    `4bit` as it multiplies unless it is told otherwise, `int8-exact` and `4bit-exact` with activations in 16 bit, where
+    that is another product.
     `fewer` is the same of all cores but one, which an engine leaves to its server. `at_unix_s`: when it was measured.
     """
 
@@ -122,7 +123,7 @@ def cpu_card(device: Device, rates: CpuRates, costs: EngineCosts) -> CardSpeed:
 def cpu_format(scheme: str, rates: CpuRates, costs: EngineCosts, *, is_exact: bool = False) -> WeightFormat:
     """How `scheme` runs on this CPU: int8 and 4 bit by products that were measured, else as `weight_format` has it.
 
-    `is_exact`: activations stay in 16 bit, which takes other instructions; where these were not measured, there are none.
+    `is_exact`: activations stay in 16 bit, which takes other instructions, where these were measured.
     """
     name = next((name for name, schemes in _CODED_SCHEMES.items() if scheme in schemes), "")
     measured = dict(rates.without(costs.kept_cores).coded_ps)
