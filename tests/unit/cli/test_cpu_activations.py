@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -53,7 +55,9 @@ def test_a_model_that_is_scored_with_here_is_planned_with_it(asked: str, monkeyp
         told.append(arguments[-1])
         raise Stop
 
-    monkeypatch.setattr("qserve.reward.open.open_scorer", open_scorer)
+    opening = ModuleType("qserve.reward.open")  # which brings torch
+    opening.open_scorer = open_scorer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, opening.__name__, opening)
     values = {**vars(RewardSettings()), "quant": "4bit", "cpu_activations": asked}
     with pytest.raises(Stop):
         opened_scorer("demo", values)
