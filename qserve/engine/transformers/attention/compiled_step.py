@@ -20,17 +20,25 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from qserve.model.cpu import kernels
 from qserve.model.cpu.dense import DenseBody
-from qserve.model.cpu.layers import Reads
+from qserve.model.cpu.layers import CompiledLayers, Reads
 from qserve.model.sdpa import causal_prompt
 
-__all__ = ["COMPILED", "compile_steps", "why_not_compiled"]
+__all__ = ["COMPILED", "CompiledSteps", "compile_steps", "why_not_compiled"]
 
 COMPILED = "compiled"
 """The name of this kind of attention in reports."""
 
 
-def compile_steps(model: Any, cache: Any) -> Callable[[], None] | None:
-    """Replace the body's `forward` for steps over `cache`, the library's paged one; what puts it back.
+@dataclass(frozen=True)
+class CompiledSteps:
+    """What `compile_steps` has done: `undo` puts the library's forward back; `layers`, where a step is one call."""
+
+    undo: Callable[[], None]
+    layers: CompiledLayers | None
+
+
+def compile_steps(model: Any, cache: Any) -> CompiledSteps | None:
+    """Replace the body's `forward` for steps over `cache`, the library's paged one.
 
     None for bodies that `DenseBody` does not take, and where not all layers keep all keys in `cache`.
     """
@@ -57,7 +65,7 @@ def compile_steps(model: Any, cache: Any) -> Callable[[], None] | None:
         return MoeModelOutputWithPast(last_hidden_state=states[None])
 
     body.forward = forward
-    return lambda: delattr(body, "forward")
+    return CompiledSteps(lambda: delattr(body, "forward"), dense.layers)
 
 
 def why_not_compiled(model: Any) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qserve.engine.transformers.attention import packed as attention
-from qserve.engine.transformers.attention.compiled_step import COMPILED, compile_steps
+from qserve.engine.transformers.attention.compiled_step import COMPILED, CompiledSteps, compile_steps
 from qserve.engine.transformers.attention.kernels import Heads, choose_kernel
 from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, Deliveries, GraphMemory, Sequence
 from qserve.engine.transformers.batching.continuous import LibraryLoop
@@ -63,7 +63,7 @@ class PagedBatcher:
         self.attention, self.passed_over = self.kernel.name, self.kernel.passed_over
         self._inbox = SequenceInbox()
         self._stages: FaultTolerantStages | None = None
-        self._undo_compiling: Callable[[], None] | None = None
+        self._compiled: CompiledSteps | None = None
         self._captures = limits.captures
         self._decoding: DecodingStages | None = None
 
@@ -78,15 +78,17 @@ class PagedBatcher:
         with placed_by_layer(self._model), as_memory_error(wanted), UntouchedPools():
             cache = self._library.allocate()
         self.kv_cache_bytes = self._library.cache_bytes
-        self._undo_compiling = compile_steps(self._model, cache)
-        if self._undo_compiling is not None:
+        self._compiled = compile_steps(self._model, cache)
+        if self._compiled is not None:
             self.attention = COMPILED
         self._library.start(self._guarded, on_death)
 
     def _guarded(self, original: OriginalStages) -> FaultTolerantStages:
-        if self._undo_compiling is None and decodes_in_runs(self._model, self._library.processor.cache):
+        layers = None if self._compiled is None else self._compiled.layers
+        cache = self._library.processor.cache
+        if layers is not None or (self._compiled is None and decodes_in_runs(self._model, cache)):
             self._decoding = DecodingStages(
-                self._library, original, self.kernel.read, self._deliver_of_run, captures=self._captures
+                self._library, original, self.kernel.read, self._deliver_of_run, captures=self._captures, layers=layers
             )
             original = self._decoding.stages
         self._stages = FaultTolerantStages(self._library, original, self._inbox, self._outboxes.deliver)
@@ -100,9 +102,9 @@ class PagedBatcher:
         """Stop at once; sequences that run are lost."""
         self._inbox.is_closed = True
         self._library.stop()
-        if self._undo_compiling is not None:
-            self._undo_compiling()
-            self._undo_compiling = None
+        if self._compiled is not None:
+            self._compiled.undo()
+            self._compiled = None
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence."""

@@ -9,16 +9,27 @@ has ended is found one forward late: what that computes for it is dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence
 from qserve.engine.transformers.batching.library_rows import LibraryRow, LibraryRows
-from qserve.engine.transformers.decoding.forward import Forwards
 from qserve.engine.transformers.sampling.batch import BatchSampler, Drawn, deliveries
 from qserve.engine.transformers.transfers import upload
 
-__all__ = ["DecodeRun"]
+__all__ = ["DecodeRun", "RunForwards"]
+
+
+class RunForwards(Protocol):
+    """What computes the steps of runs: on a card `forward.Forwards`, on a CPU `compiled.CompiledForwards`."""
+
+    def buffers(self, num_rows: int, num_pages: int) -> Any:
+        """What a run of so many sequences keeps, of at most so many pages each (`buffers.DecodeBuffers`)."""
+
+    def __call__(self, buffers: Any) -> torch.Tensor:
+        """Logits [rows, vocab] in float32 after one token of each row; the positions have moved on."""
+        ...
 
 
 class DecodeRun:
@@ -32,7 +43,7 @@ class DecodeRun:
 
     def __init__(
         self,
-        forwards: Forwards,
+        forwards: RunForwards,
         books: LibraryRows,
         rows: list[LibraryRow],
         sampler: BatchSampler,

@@ -11,9 +11,11 @@ from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.library_rows import LibraryRows
 from qserve.engine.transformers.batching.library_stages import OriginalStages, StepEntry
 from qserve.engine.transformers.decoding.choose import choose_layers
+from qserve.engine.transformers.decoding.compiled import CompiledForwards, CompiledRun
 from qserve.engine.transformers.decoding.forward import Forwards
 from qserve.engine.transformers.decoding.run import DecodeRun
 from qserve.engine.transformers.sampling.batch import BatchSampler
+from qserve.model.cpu.layers import CompiledLayers
 
 __all__ = ["DecodingStages", "decodes_in_runs"]
 
@@ -21,7 +23,8 @@ __all__ = ["DecodingStages", "decodes_in_runs"]
 def decodes_in_runs(model: Any, cache: Any) -> bool:
     """Whether steps of decoding are taken so: on a card, by layers that keep all keys in one tensor.
 
-    On a CPU nobody waits for a device, and gathering pages costs more than the library's lists.
+    On a CPU nobody waits for a device, and gathering pages costs more than the library's lists: there they are where
+    the layers are compiled (`compiled`).
     """
     return model.device.type == "cuda" and LibraryRows.suits(cache)
 
@@ -41,26 +44,36 @@ class DecodingStages:
         deliver: Callable[[Deliveries], None],
         *,
         captures: bool = True,
+        layers: CompiledLayers | None = None,
     ) -> None:
-        """`captures`: whether the plan has counted the memory of graphs; without it each operation is launched."""
+        """`captures`: whether the plan has counted the memory of graphs; without it each operation is launched.
+
+        `layers`: of a model on a CPU whose steps are one call.
+        """
         self._library, self._original = library, original
+        self._run_of: type[DecodeRun] = DecodeRun
         self._deliver = deliver
         self._books = LibraryRows(library.processor)
-        layers = choose_layers(library.model)
-        self._forwards = Forwards(
-            library.model,
-            library.processor.cache,
-            self._books,
-            kernel,
-            dense=layers.dense,
-            capture=layers.capture if captures else None,
-            max_num_seqs=library.max_num_seqs,
-        )
+        cache = library.processor.cache
+        self._forwards: Forwards | CompiledForwards
+        if layers is not None:
+            self._run_of, self._forwards = CompiledRun, CompiledForwards(library.model, layers, cache, self._books)
+        else:
+            chosen = choose_layers(library.model)
+            self._forwards = Forwards(
+                library.model,
+                cache,
+                self._books,
+                kernel,
+                dense=chosen.dense,
+                capture=chosen.capture if captures else None,
+                max_num_seqs=library.max_num_seqs,
+            )
         self._sampler = BatchSampler()
         self._run: DecodeRun | None = None
         self._num_changes = -1
         self._decoded_alone = False
-        if kernel is not gathered:
+        if kernel is not gathered and layers is None:
             library.read_pages_by_table(kernel)
         library.run_in_step = self._in_step
         library.on_clear = self.drop
@@ -113,7 +126,7 @@ class DecodingStages:
         rows = self._books.decoding()
         if rows is None:
             return None
-        return DecodeRun(self._forwards, self._books, rows, self._sampler, self._deliver)
+        return self._run_of(self._forwards, self._books, rows, self._sampler, self._deliver)
 
     def _in_step(self) -> list[StepEntry] | None:
         if self._run is None:

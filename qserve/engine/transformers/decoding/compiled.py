@@ -1,0 +1,133 @@
+"""Runs of decoding steps on a CPU: the same sequences step after step, by compiled layers, without the library's lists.
+
+The library schedules, lists the place of every key and takes an argmax of its own in each step: milliseconds of Python,
+where a step of one stream takes some twenty. Here tables stay from step to step, and a step is one call for the layers,
+the head, and a draw. Nothing is launched ahead: tokens are told as soon as they are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qserve.core.cards.decode_sizes import table_width_of
+from qserve.engine.transformers.batching.batcher import GraphMemory
+from qserve.engine.transformers.batching.library_rows import LibraryRows
+from qserve.engine.transformers.decoding.run import DecodeRun
+from qserve.engine.transformers.sampling.likeliest import only_likeliest
+from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.model.cpu.layers import CompiledLayers, Reads
+
+__all__ = ["CompiledForwards", "CompiledRun", "CompiledTables"]
+
+_NO_TEXTS = torch.empty(0, 5, dtype=torch.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledTables:
+    """What the steps of a run read, kept from one to the next.
+
+    Attributes:
+        tokens: int64 [rows], what the next forward reads.
+        positions: int64 [rows], where.
+        places: int64 [rows, keys], the row of the cache of each key that a sequence has or may have.
+        spans: int64 [rows, 2], where the keys of each begin and end in `places`.
+        block_table: of pages that fit, [rows, pages]; its shape alone is read.
+        page_tokens: of a page.
+
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    places: torch.Tensor
+    spans: torch.Tensor
+    block_table: torch.Tensor
+    page_tokens: int
+
+    @classmethod
+    def of(cls, num_rows: int, num_pages: int, page_tokens: int) -> CompiledTables:
+        """For so many sequences, of at most so many pages each."""
+        tokens, positions = torch.zeros(2, num_rows, dtype=torch.int64)
+        places = torch.zeros(num_rows, num_pages * page_tokens, dtype=torch.int64)
+        spans = torch.zeros(num_rows, 2, dtype=torch.int64)
+        return cls(tokens, positions, places, spans, torch.empty(num_rows, num_pages, device="meta"), page_tokens)
+
+    def fill(self, tokens: Sequence[int], positions: Sequence[int], tables: Sequence[Sequence[int]]) -> None:
+        """For sequences with these last tokens, their positions and pages."""
+        self.tokens.copy_(torch.tensor(tokens))
+        self.positions.copy_(torch.tensor(positions))
+        self.set_pages([(row, place, page) for row, table in enumerate(tables) for place, page in enumerate(table)])
+        self.spans[:, 0] = torch.arange(len(tokens)) * self.places.shape[1]
+        self.spans[:, 1] = self.spans[:, 0] + self.positions + 1
+
+    def set_pages(self, new: Sequence[tuple[int, int, int]]) -> None:
+        """(row, place in its table, page) of pages that were added."""
+        own = torch.arange(self.page_tokens)
+        for row, place, page in new:
+            self.places[row, place * self.page_tokens : (place + 1) * self.page_tokens] = page * self.page_tokens + own
+
+    def written(self) -> torch.Tensor:
+        """Where each row's new key lies, int64 [rows]."""
+        return self.places.gather(1, self.positions[:, None])[:, 0]
+
+    def move_on(self, tokens: torch.Tensor) -> None:
+        """The forward has read its tokens; these were drawn after them."""
+        self.tokens.copy_(tokens)
+        self.positions.add_(1)
+        self.spans[:, 1] += 1
+
+
+class CompiledForwards:
+    """For one model and cache; belongs to the generating thread."""
+
+    graph_memory = GraphMemory()
+    """Nothing is captured."""
+
+    def __init__(self, model: Any, layers: CompiledLayers, cache: Any, books: LibraryRows) -> None:
+        """`layers`: of the model's body."""
+        (allocator,) = cache.cache_allocators.values()
+        views = allocator._kv_token_views
+        self._caches = {index: (keys.flatten(1), values.flatten(1)) for index, (keys, values) in views.items()}
+        self._layers, self._head, self._page_tokens = layers, model.get_output_embeddings(), books.page_tokens
+        self.samplers: list[SequenceSampler] = []
+        """Of the rows of the next forward: a head may leave out what none of them can draw."""
+
+    def buffers(self, num_rows: int, num_pages: int) -> CompiledTables:
+        """For so many sequences, of at most so many pages each, and some more."""
+        return CompiledTables.of(num_rows, table_width_of(num_pages), self._page_tokens)
+
+    def __call__(self, tables: CompiledTables) -> torch.Tensor:
+        """Logits [rows, vocab] in float32 after one token of each row."""
+        torch.set_num_threads(1)  # as in other compiled steps: OpenMP's threads would spin where ours work
+        rows = torch.arange(len(tables.tokens))
+        reads = Reads(_NO_TEXTS, rows, tables.spans, tables.places, tables.written(), self._caches)
+        states = self._layers(tables.tokens, tables.positions, reads)
+        with only_likeliest(self._head, self.samplers):
+            logits: torch.Tensor = self._head(states)
+        return logits.float()
+
+
+class CompiledRun(DecodeRun):
+    """Belongs to the generating thread. Its tokens are told before the next forward, not during it."""
+
+    _forwards: CompiledForwards
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """A forward of all, a draw, and its tokens to whom they belong."""
+        rows = self._rows
+        self.in_step = [(row.sequence, row.position) for row in rows]
+        self._forwards.samplers = [row.sequence.sampler for row in rows]
+        logits = self._forwards(self._buffers)
+        for row in rows:
+            row.position += 1
+        drawn = self._drawn = self._sampler.draw(self._forwards.samplers, logits)
+        self._num_steps_left -= 1
+        self._take()
+        if any(row.sequence.is_complete for row in rows):
+            self.end()
+        else:
+            self._buffers.move_on(drawn.tokens)
