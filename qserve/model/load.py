@@ -19,6 +19,7 @@ from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
+from qserve.model.expert_loading import quantizing_experts
 from qserve.model.layer_stream import stream_offloaded
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
@@ -167,7 +168,7 @@ def _pack(model: Any, plan: Plan, folder: Path) -> None:
 def _stored(folder: Path, on_progress: Callable[[float], None], arguments: dict[str, Any]) -> Any:
     """The model with the weights that are in `folder`, as `from_pretrained` loads it by `arguments`."""
     try:
-        with releasing(folder, on_progress):
+        with releasing(folder, on_progress), quantizing_experts(plan):
             model, report = AutoModelForCausalLM.from_pretrained(
                 folder,
                 local_files_only=True,
@@ -192,7 +193,7 @@ def _dummy(folder: Path, plan: Plan, on_progress: Callable[[float], None]) -> tu
     # On one card the values are drawn there, many times faster than a CPU draws and sends them.
     weights = random_weights(empty, torch.device(place if isinstance(place, str) and place != "auto" else "cpu"))
     try:
-        with releasing(folder, on_progress):
+        with releasing(folder, on_progress), quantizing_experts(plan):
             model = type(empty).from_pretrained(None, config=empty.config, state_dict=weights, **arguments)
     except Exception as error:
         raise explain(error, folder, "random weights") from error

@@ -19,6 +19,7 @@ __all__ = [
     "held_in_16_bit",
     "held_quantization",
     "held_tensors",
+    "quantizes_experts",
     "single_scales",
     "with_single_scales",
 ]
@@ -62,6 +63,17 @@ def held_tensors(
 def _in_panels(stored: CheckpointQuantization) -> CheckpointQuantization:
     overrides = tuple((patterns, replace(other, in_panels=True)) for patterns, other in stored.overrides)
     return replace(stored, in_panels=True, overrides=overrides)
+
+
+def quantizes_experts(spec: ModelSpec, dtype: str, device: Device) -> bool:
+    """Whether experts become int8 or 4 bit while loading: on a CPU, of whole blocks (qserve/model/expert_loading.py).
+
+    Elsewhere the library joins a layer's in one parameter, which bitsandbytes leaves in 16 bit (bitsandbytes#1849).
+    """
+    moe, block = spec.moe, 64
+    if moe is None or device.kind != "cpu" or dtype != "bfloat16":
+        return False
+    return moe.moe_intermediate_size % block == 0 and spec.hidden_size % block == 0
 
 
 def held_quantization(quantization: CheckpointQuantization, dtype: str, device: Device) -> CheckpointQuantization:

@@ -20,6 +20,7 @@ from qserve.model import reference_kernels
 from qserve.model.checkpoint_errors import explain
 from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
+from qserve.model.expert_loading import quantizing_experts
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
@@ -168,7 +169,7 @@ def _body(checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float
     transformers_logging.set_verbosity_error()  # that head and lm_head are left over is as it should be
     try:
         arguments = _arguments(checkpoint, plan, cls, config)
-        with releasing(_folder(checkpoint), on_progress):
+        with releasing(_folder(checkpoint), on_progress), quantizing_experts(plan):
             body, report = cls.from_pretrained(
                 **arguments,
                 config=config,

@@ -15,6 +15,9 @@ from qserve.demo import chat_model_path
 from qserve.detect import detect
 from qserve.errors import UsageError
 from qserve.hub import resolve
+from qserve.model import expert_loading
+from qserve.model.cpu.build import why_none
+from qserve.model.cpu.experts import CompiledExperts
 from qserve.model.dummy import RandomTensor, stand_in_tokenizer
 from qserve.model.load import LoadedModel, load
 from qserve.planner import Plan, PlanRequest, make_plan
@@ -84,6 +87,32 @@ def test_every_family(tmp_path: Path, model_type: str, extra: dict[str, Any]) ->
     with torch.no_grad():
         logits = loaded.model(torch.arange(40)[None]).logits
     assert logits.isfinite().all()
+
+
+@pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
+@pytest.mark.parametrize(("scheme", "held"), [("bnb-int8", "int8"), ("bnb-nf4", "nf4")])
+def test_experts_are_quantized_while_loading_and_planned_so(
+    tmp_path: Path, scheme: str, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer at a time: what is in 16 bit at once is never more than that."""
+    config = {**SMALL, **SPARSE, "moe_intermediate_size": 128, "model_type": "qwen3_moe"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    at_once, quantize = [], expert_loading._quantize_if_complete
+
+    def watched(model: Any, path: str, made: Any) -> None:
+        layers = [one.mlp.experts for one in model.model.layers if not isinstance(one.mlp.experts, CompiledExperts)]
+        at_once.append(sum(any(part.device.type == "cpu" for part in one.parameters()) for one in layers))
+        quantize(model, path, made)
+
+    monkeypatch.setattr(expert_loading, "_quantize_if_complete", watched)
+    loaded, plan = load_dummy(tmp_path, scheme)
+    experts = [module for module in loaded.model.modules() if isinstance(module, CompiledExperts)]
+    assert [{one.format for one in module.matrices} for module in experts] == [{held}] * 4
+    assert max(at_once) == 1
+    assert loaded.weights_bytes == pytest.approx(plan.devices[0].weights_bytes, rel=0.02)
+    assert not any("1849" in note for note in (*plan.notes, *loaded.notes))
+    with torch.no_grad():
+        assert loaded.model(torch.arange(40)[None]).logits.isfinite().all()
 
 
 def test_an_untied_head_gets_numbers_of_its_own(tmp_path: Path) -> None:

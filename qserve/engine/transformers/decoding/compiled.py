@@ -8,7 +8,7 @@ the head, and a draw. Nothing is launched ahead: tokens are told as soon as they
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ __all__ = ["CompiledForwards", "CompiledRun", "CompiledTables"]
 _NO_TEXTS = torch.empty(0, 5, dtype=torch.int64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class CompiledTables:
     """What the steps of a run read, kept from one to the next.
 
@@ -37,6 +37,7 @@ class CompiledTables:
         spans: int64 [rows, 2], where the keys of each begin and end in `places`.
         block_table: of pages that fit, [rows, pages]; its shape alone is read.
         page_tokens: of a page.
+        samplers: of the rows of the next forward; a head may leave out what none of them can draw.
 
     """
 
@@ -46,6 +47,7 @@ class CompiledTables:
     spans: torch.Tensor
     block_table: torch.Tensor
     page_tokens: int
+    samplers: list[SequenceSampler] = field(default_factory=list)
 
     @classmethod
     def of(cls, num_rows: int, num_pages: int, page_tokens: int) -> CompiledTables:
@@ -92,8 +94,6 @@ class CompiledForwards:
         views = allocator._kv_token_views
         self._caches = {index: (keys.flatten(1), values.flatten(1)) for index, (keys, values) in views.items()}
         self._layers, self._head, self._page_tokens = layers, model.get_output_embeddings(), books.page_tokens
-        self.samplers: list[SequenceSampler] = []
-        """Of the rows of the next forward: a head may leave out what none of them can draw."""
 
     def buffers(self, num_rows: int, num_pages: int) -> CompiledTables:
         """For so many sequences, of at most so many pages each, and some more."""
@@ -105,7 +105,7 @@ class CompiledForwards:
         rows = torch.arange(len(tables.tokens))
         reads = Reads(_NO_TEXTS, rows, tables.spans, tables.places, tables.written(), self._caches)
         states = self._layers(tables.tokens, tables.positions, reads)
-        with only_likeliest(self._head, self.samplers):
+        with only_likeliest(self._head, tables.samplers):
             logits: torch.Tensor = self._head(states)
         return logits.float()
 
@@ -113,18 +113,16 @@ class CompiledForwards:
 class CompiledRun(DecodeRun):
     """Belongs to the generating thread. Its tokens are told before the next forward, not during it."""
 
-    _forwards: CompiledForwards
-
     @torch.no_grad()
     def step(self) -> None:
         """A forward of all, a draw, and its tokens to whom they belong."""
         rows = self._rows
         self.in_step = [(row.sequence, row.position) for row in rows]
-        self._forwards.samplers = [row.sequence.sampler for row in rows]
+        samplers = self._buffers.samplers = [row.sequence.sampler for row in rows]
         logits = self._forwards(self._buffers)
         for row in rows:
             row.position += 1
-        drawn = self._drawn = self._sampler.draw(self._forwards.samplers, logits)
+        drawn = self._drawn = self._sampler.draw(samplers, logits)
         self._num_steps_left -= 1
         self._take()
         if any(row.sequence.is_complete for row in rows):

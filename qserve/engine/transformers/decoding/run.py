@@ -27,7 +27,7 @@ class RunForwards(Protocol):
     def buffers(self, num_rows: int, num_pages: int) -> Any:
         """What a run of so many sequences keeps, of at most so many pages each (`buffers.DecodeBuffers`)."""
 
-    def __call__(self, buffers: Any) -> torch.Tensor:
+    def __call__(self, buffers: Any, /) -> torch.Tensor:
         """Logits [rows, vocab] in float32 after one token of each row; the positions have moved on."""
         ...
 

@@ -33,6 +33,7 @@ from qserve.planner.engines.transformers.modules import modules_of
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.releases import POOL_SINCE
 from qserve.planner.learned import LearnedTerm
+from qserve.planner.memory.held import quantizes_experts
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.setup import Setup
@@ -82,9 +83,12 @@ class TransformersEstimate:
     def loading(self) -> Loading:
         quantization = self.setup.in_flight
         fuses_experts = self.setup.spec.moe is not None and self.has_pool
-        if quantization is not None and fuses_experts:
-            # transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit
-            # (bitsandbytes-foundation/bitsandbytes#1849).
+        setup = self.setup
+        if (
+            quantization is not None
+            and fuses_experts
+            and not quantizes_experts(setup.spec, setup.dtype, setup.devices[0])
+        ):
             quantization = replace(quantization, skipped=(*quantization.skipped, ".experts."))
         return Loading(
             dtype=self.setup.dtype,

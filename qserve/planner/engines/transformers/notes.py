@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from qserve.planner.engines.transformers.estimate import TransformersEstimate
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.packages import package_notes
+from qserve.planner.memory.held import quantizes_experts
 from qserve.planner.notes import length_note
 from qserve.planner.plan import Plan
 from qserve.planner.setup import Setup
@@ -18,7 +19,7 @@ __all__ = ["notes_on"]
 def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     """Sentences, the most important first."""
     yield from package_notes(setup)
-    if setup.quant.scheme.startswith("bnb") and setup.spec.moe:
+    if setup.quant.scheme.startswith("bnb") and setup.spec.moe and not _quantizes_experts(setup):
         yield (
             "transformers 5 joins a layer's experts in one parameter, which bitsandbytes leaves in 16 bit "
             "(bitsandbytes#1849): most of this model stays as large as it was"
@@ -32,6 +33,10 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     # A scorer gets a usual length, not the longest that fits.
     is_usual = setup.spec.head.kind == "score"
     yield from length_note(setup, plan, "--max-model-len asks for more" if is_usual else "no more fits")
+
+
+def _quantizes_experts(setup: Setup) -> bool:
+    return setup.in_flight is not None and quantizes_experts(setup.spec, setup.dtype, setup.devices[0])
 
 
 def _without_graphs(setup: Setup, plan: Plan) -> Iterator[str]:
