@@ -1,4 +1,4 @@
-"""Experts of a CPU made int8 or 4 bit while the library loads, a layer at a time: in 16 bit they may be larger than RAM.
+"""Experts of a CPU made int8 or 4 bit while the library loads, a layer at a time: in 16 bit they may exceed the RAM.
 
 The library sets a layer's experts as two parameters. When both are there they are quantized, and the module that holds
 them is replaced: the next layer is read afterwards.

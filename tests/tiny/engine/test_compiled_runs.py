@@ -23,7 +23,7 @@ from tests.tiny.engine.running import choices_of, idle, prompts, running, sequen
 
 pytestmark = pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
 LIMITS: dict[str, dict[str, int]] = {"roomy": {}, "two at once": {"max_num_seqs": 2}}
-"""In which nothing is read twice: in bf16 a prompt's pass rounds otherwise than a step. Others: test_compiled_step.py."""
+"""In which nothing is read twice: in bf16 a prompt's pass rounds otherwise than a step (test_compiled_step.py)."""
 
 
 @pytest.fixture
