@@ -16,10 +16,10 @@ from qserve.errors import BrokenCheckpoint
 from qserve.hub.folder import read_config
 from qserve.model.checkpoint_errors import check_files, explain
 from qserve.model.cpu.activations import rounded_activations
+from qserve.model.cpu.expert_loading import quantizing_experts
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
-from qserve.model.expert_loading import quantizing_experts
 from qserve.model.layer_stream import stream_offloaded
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks, trim_heap

@@ -19,8 +19,8 @@ from qserve.errors import BrokenCheckpoint
 from qserve.model import reference_kernels
 from qserve.model.checkpoint_errors import explain
 from qserve.model.cpu.activations import rounded_activations
+from qserve.model.cpu.expert_loading import quantizing_experts
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
-from qserve.model.expert_loading import quantizing_experts
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks

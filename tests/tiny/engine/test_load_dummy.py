@@ -15,7 +15,7 @@ from qserve.demo import chat_model_path
 from qserve.detect import detect
 from qserve.errors import UsageError
 from qserve.hub import resolve
-from qserve.model import expert_loading
+from qserve.model.cpu import expert_loading
 from qserve.model.cpu.build import why_none
 from qserve.model.cpu.experts import CompiledExperts
 from qserve.model.dummy import RandomTensor, stand_in_tokenizer

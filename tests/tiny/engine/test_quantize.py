@@ -16,6 +16,7 @@ from qserve.demo import chat_model_path
 from qserve.demo.tasks import TASKS, held_out_exchanges
 from qserve.errors import MissingExtra
 from qserve.model import quantize
+from qserve.model.cpu.build import why_none
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.load import LoadedModel
 from qserve.model.weights_held import weights_by_kind
@@ -148,17 +149,24 @@ def test_odd_shapes_compute_all_the_same(random_folder: Callable[..., str]) -> N
 
 @pytest.mark.parametrize("config", [Qwen3MoeConfig, Qwen2MoeConfig])
 @pytest.mark.parametrize("scheme", ["bnb-int8", "bnb-nf4"])
-def test_routers_and_experts_stay_and_are_told(random_folder: Callable[..., str], config: type, scheme: str) -> None:
+def test_routers_stay_and_experts_are_quantized(random_folder: Callable[..., str], config: type, scheme: str) -> None:
+    """By our own products, which take them as they are held; in float32 the library's stay, and are told."""
+    if why_none() is not None:
+        pytest.skip(str(why_none()))
     shared = {"shared_expert_intermediate_size": 128} if config is Qwen2MoeConfig else {}
     folder = random_folder(config(**SMALL, **SPARSE, **shared))
-    loaded = load_planned(folder, scheme)
+    num_weights = 2 * 4 * 3 * 64 * 128  # layers, experts, matrices, their shape
+    loaded, held_as = load_planned(folder, scheme), scheme.removeprefix("bnb-")
     held = weights_by_kind(loaded.model)
     assert set(held["routers"]) == {"bfloat16"}
-    assert set(held["experts"]) == {"bfloat16"}
-    assert held["experts"]["bfloat16"] == 2 * 4 * 3 * 64 * 128 * 2  # layers, experts, matrices, their shape, bytes
-    assert any("experts stay in bfloat16" in note for note in loaded.notes)
-    assert any("bitsandbytes leaves in 16 bit" in note for note in plan_of(folder, scheme).notes)
+    assert set(held["experts"]) == {held_as, "float32"}
+    assert held["experts"][held_as] == num_weights * (1 if held_as == "int8" else 0.5)
+    assert not any("bitsandbytes" in note for note in (*loaded.notes, *plan_of(folder, scheme).notes))
     assert loaded.weights_bytes == pytest.approx(plan_of(folder, scheme).devices[0].weights_bytes, rel=0.03)
+    exact = load_planned(folder, scheme, "float32")
+    assert weights_by_kind(exact.model)["experts"] == {"float32": 4 * num_weights}
+    assert any("experts stay in float32" in note for note in exact.notes)
+    assert any("bitsandbytes leaves in 16 bit" in note for note in plan_of(folder, scheme, "float32").notes)
 
 
 def test_without_bitsandbytes_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
