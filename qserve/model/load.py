@@ -126,7 +126,8 @@ def _kept_or_made(
     """The model in the form that it computes in, and notes for the user."""
 
     def made() -> Any:
-        model = _stored(folder, on_progress, _arguments(folder, plan))
+        with quantizing_experts(plan):
+            model = _stored(folder, on_progress, _arguments(folder, plan))
         _pack(model, plan, folder)
         return model
 
@@ -142,7 +143,8 @@ def _around(
     """The model around layers that are packed already."""
     with placing({name: layer for name, layer in layers.items() if name != tied_head}) as quantization:
         arguments = {"dtype": DTYPES[plan.dtype], "attn_implementation": "sdpa", **placement_arguments(folder, plan)}
-        model = _stored(folder, on_progress, {**arguments, "config": configured(folder, quantization)})
+        with quantizing_experts(plan):
+            model = _stored(folder, on_progress, {**arguments, "config": configured(folder, quantization)})
     if tied_head is not None:
         files = MappedFiles.of(folder)
         if not files.holds(model.get_input_embeddings().weight):
@@ -168,7 +170,7 @@ def _pack(model: Any, plan: Plan, folder: Path) -> None:
 def _stored(folder: Path, on_progress: Callable[[float], None], arguments: dict[str, Any]) -> Any:
     """The model with the weights that are in `folder`, as `from_pretrained` loads it by `arguments`."""
     try:
-        with releasing(folder, on_progress), quantizing_experts(plan):
+        with releasing(folder, on_progress):
             model, report = AutoModelForCausalLM.from_pretrained(
                 folder,
                 local_files_only=True,
