@@ -74,7 +74,7 @@ def _parsed(place: str, line: bytes) -> RawRow:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return RawRow(place, {}, f"no JSON ({str(error)[:120]})")
+        return RawRow(place, {}, f"not valid JSON ({str(error)[:120]})")
     return _checked(place, data)
 
 

@@ -58,7 +58,7 @@ def test_a_bare_description_counts_as_ampere() -> None:
         ("memory=8GiB,cores=2", "'cores=2'"),
         ("memory=8GiB,memory=9GiB", "each once"),
         ("memory=8GiB,cc=ampere", "compute capability"),
-        ("memory=lots", "no size in memory"),
+        ("memory=lots", "not a size in memory"),
         ("memory=8GiB,sm=-1", "sm is '-1'"),
     ],
 )

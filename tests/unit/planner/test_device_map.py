@@ -225,7 +225,7 @@ def test_a_map_that_parts_tied_weights_is_refused() -> None:
         ("20GiB", "can't read '20GiB'"),
         ("0=20GiB,0=30GiB", "names 0 twice"),
         ("gpu=20GiB", "'gpu' is not a device"),
-        ("0=much", "no size in memory"),
+        ("0=much", "not a size in memory"),
     ],
 )
 def test_limits_that_can_not_be_read(text: str, message: str) -> None:
