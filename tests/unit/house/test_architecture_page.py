@@ -76,6 +76,19 @@ def test_every_package_has_its_line():
     assert packages <= named, f"docs/architecture.md has no line for {packages - named}"
 
 
+def test_every_folder_is_named():
+    """Modules are listed by scripts/modules.py; a folder that no page names is one that nobody finds."""
+    pages = "\n".join(page.read_text() for page in [INDEX, *TRACES])
+    folders = [path.parent.relative_to(ROOT / "qserve") for path in sorted((ROOT / "qserve").rglob("__init__.py"))]
+    missing = [str(one) for one in folders if one.parts and not re.search(rf"(?<![\w/]){one}/", pages)]
+    assert not missing, f"no page of docs/architecture names {missing}"
+
+
+def test_every_module_says_what_it_is():
+    unsaid = [str(path) for path in (ROOT / "qserve").rglob("*.py") if not ast.get_docstring(tree_of(path))]
+    assert not unsaid, "scripts/modules.py would list these without a sentence"
+
+
 @pytest.mark.parametrize("page", [INDEX, *TRACES], ids=lambda page: page.stem)
 def test_a_page_is_short(page):
     assert len(page.read_bytes()) <= PAGE_BYTES

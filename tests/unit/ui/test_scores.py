@@ -21,7 +21,7 @@ def test_the_best_comes_first_with_its_margin() -> None:
 
 def test_one_answer_has_no_margin() -> None:
     of_rules = answers_view(["Answer 1", "Answer 2"], ["a", "b"], [row(-1.0), row(1.0)], {"rules_failed": 0}, "en")
-    assert "margin" in of_rules and "chance that" not in of_rules
+    assert "margin" in of_rules and "probability that" not in of_rules
     assert "margin" not in answers_view(["Answer 1"], ["a"], [row(0.25)], {}, "en")
 
 
