@@ -107,8 +107,9 @@ def command(
     if gpu == "any":
         _print_cheapest(model, reward, hardware, request, wanted, as_json, values["monthly"])
         return
-    request, why = weighed_by_speed(checkpoint, hardware, request, known)
-    checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *([why] if why else ())))
+    weighed = weighed_by_speed(checkpoint, hardware, request, known)
+    request, told = weighed.request, (weighed.why, weighed.figures if explain else "")
+    checkpoint = replace(checkpoint, messages=(*checkpoint.messages, *filter(None, told)))
     if reward is None:
         if reward_replicas > 1:
             raise click.UsageError("--reward-replicas is for a reward model, and none is named; add --reward")

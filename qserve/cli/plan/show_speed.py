@@ -30,9 +30,8 @@ def show_speed(
     if speed["alternatives"]:
         console.print(_alternatives(speed["alternatives"], monthly, bool(speed.get("targets"))))
         if len(speed["alternatives"]) > 1:
-            console.print(
-                Text("  · no other layout gives more tokens/s to one user and to one card at once", style="dim")
-            )
+            legend = "  marked ·: none gives more tokens/s both to one user and to one card"
+            console.print(Text(legend, style="dim"))
     for note in speed["notes"]:
         console.print(Text(f"· {note}", style="dim"))
     if explain and speed.get("explained"):
@@ -44,24 +43,15 @@ def show_speed(
 def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None = None, monthly: bool = False) -> None:
     """The ranking of --gpu any: what carries the load first, cheapest first."""
     console = console or console_of()
-    table = Table(box=None, padding=(0, 2), header_style="bold")
-    for name in (
-        "cards",
-        "layout",
-        "TTFT ms",
-        "TPOT ms",
-        "tokens/s",
-        "$ a month" if monthly else "$/h",
-        "$/M in",
-        "$/M out",
-        "",
-    ):
-        table.add_column(name, justify="left" if name in ("cards", "layout", "") else "right")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")  # a row each within 100 columns
+    price_of = "$/month" if monthly else "$/h"
+    for name in ("cards", "layout", "TTFT ms", "TPOT ms", "tok/s", price_of, "$/M in", "$/M out", ""):
+        table.add_column(name, justify="left" if name in ("cards", "layout", "") else "right", no_wrap=True)
     for key, count, layout in found:
         figures, price = layout.speed.figures, layout.price
         table.add_row(
             f"{count} × {key}",
-            layout.name,
+            layout.name.replace(", 1 × TP", ", TP"),
             f"{figures.ttft_ms.mean:.0f}", f"{figures.tpot_ms.mean:.1f}", f"{figures.output_tokens_per_s:.0f}",
             _dollars(price.per_month if monthly else price.per_hour), _dollars(price.per_million_input_tokens),
             _dollars(price.per_million_output_tokens), _verdict(layout),
@@ -73,7 +63,7 @@ def _verdict(layout: Layout) -> str:
     if not layout.keeps_up:
         return "falls behind"
     if layout.kept >= 0.9:
-        return "" if layout.kept_surely >= 0.9 else "inside the band only"
+        return "" if layout.kept_surely >= 0.9 else "in band only"
     return f"{100 * layout.kept:.0f} % in time"
 
 
@@ -99,14 +89,19 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
         spread = f"p50 {_ms(one['p50'])}, p90 {_ms(one['p90'])}, p99 {_ms(one['p99'])}" if is_spread else ""
         grid.add_row(Text(name, style="bold"), f"{_ms(one['mean'])} mean", Text(f"({band})", style="dim"), spread)
     tokens, requests, most = speed["output_tokens_per_s"], speed["requests_per_s"], speed["max_rps"]
-    kept = " within the targets" if speed.get("targets") else ""
     grid.add_row(
         Text("rate", style="bold"),
         f"{tokens['value']:.0f} tokens/s",
         Text(f"({tokens['low']:.0f} to {tokens['high']:.0f})", style="dim"),
-        f"{requests['value']:.2f} requests/s"
-        + (f"; at most {most['value']:.2f}{kept} ({most['low']:.2f} to {most['high']:.2f})" if most else ""),
+        f"{requests['value']:.2f} requests/s",
     )
+    if most:
+        grid.add_row(
+            Text("at most", style="bold"),
+            f"{most['value']:.2f} requests/s",
+            Text(f"({most['low']:.2f} to {most['high']:.2f})", style="dim"),
+            "within the targets" if speed.get("targets") else "",
+        )
     targets = speed.get("targets")
     if targets:
         style = "green" if targets["met"] else "red"
@@ -114,10 +109,13 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
     if speed.get("price_per_hour") is not None:
         price = f"${speed['price_per_month']:.0f} a month" if monthly else f"${speed['price_per_hour']:.2f} an hour"
         user = speed.get("price_per_user_and_month")
-        millions = f"${_dollars(speed['price_per_million_input_tokens'])} a million input tokens, "
-        millions += f"${_dollars(speed['price_per_million_output_tokens'])} output"
+        each = f"${user:.2f} a user and month" if user else ""
+        grid.add_row(Text("price", style="bold"), price, "", each)
         grid.add_row(
-            Text("price", style="bold"), price, "", millions + (f", ${user:.2f} a user and month" if user else "")
+            "",
+            f"${_dollars(speed['price_per_million_input_tokens'])} a million tokens in",
+            "",
+            f"${_dollars(speed['price_per_million_output_tokens'])} a million out",
         )
     return grid
 

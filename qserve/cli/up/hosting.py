@@ -71,9 +71,10 @@ def what_to_host(
         screen.note(message)
     request, why = choose_engine(chat, hardware, request, Packages.installed())
     known = measured(chat)
-    request, for_speed = weighed_by_speed(chat, hardware, request, known)
-    if for_speed:
-        screen.note(for_speed)
+    weighed = weighed_by_speed(chat, hardware, request, known)
+    request = weighed.request
+    if weighed.why:
+        screen.note(weighed.why)
     if reward is None:
         answering = plan_served(chat, hardware, request, wanted.replicas, replace(speed, measured=known))
         hosted = _replicas(_chat(wanted, chat, answering[0].plan, screen), answering)

@@ -8,6 +8,8 @@ taken for speed: it costs too much of the model's precision.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.quantization import SCHEMES
@@ -16,11 +18,11 @@ from qserve.planner.engine import changed_request
 from qserve.planner.make import make_plan
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
-from qserve.planner.speed.estimate import estimate_speed
+from qserve.planner.speed.estimate import ONE_STREAM, estimate_speed
 from qserve.planner.speed.figures import Figures
 from qserve.planner.speed.learned import Measured
 
-__all__ = ["LEAST_GAIN", "MOST_PARAMETERS_IN_16_BIT", "weighed_by_speed"]
+__all__ = ["LEAST_GAIN", "MOST_PARAMETERS_IN_16_BIT", "WeighedBySpeed", "weighed_by_speed"]
 
 LEAST_GAIN = 1.3
 """Times that a whole answer of one stream must come sooner."""
@@ -28,27 +30,54 @@ MOST_PARAMETERS_IN_16_BIT = 1_000_000_000
 _INT8 = "bnb-int8"
 
 
+@dataclass(frozen=True)
+class WeighedBySpeed:
+    """The request, for int8 where that is worth it; `why` says so and is "" elsewhere.
+
+    `figures` are what each format would give, "" where nothing was compared.
+    """
+
+    request: PlanRequest
+    why: str = ""
+    figures: str = ""
+
+
 def weighed_by_speed(
     checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, measured: Measured
-) -> tuple[PlanRequest, str]:
-    """The request, for int8 where that is worth it, and a sentence about it; unchanged and "" anywhere else."""
+) -> WeighedBySpeed:
+    """Of a request that leaves the quantization open on a CPU that was measured; any other stays as it is."""
     if not _may_be_int8(checkpoint, hardware, request, measured):
-        return request, ""
+        return WeighedBySpeed(request)
     wanted = changed_request(request, quant=_INT8)
     try:
         plans = make_plan(checkpoint, hardware, request), make_plan(checkpoint, hardware, wanted)
     except QserveError:  # the engine makes no int8; what else is wrong the plan that follows says
-        return request, ""
+        return WeighedBySpeed(request)
     if not all(plan.fits and plan.on_cpu for plan in plans) or SCHEMES[plans[0].quant.scheme].bits < 16:
-        return request, ""
+        return WeighedBySpeed(request)
     before, after = (_one_stream(plan, checkpoint, hardware, measured) for plan in plans)
-    if before.e2e_ms.mean < LEAST_GAIN * after.e2e_ms.mean:
-        return request, ""
-    scheme, share = plans[0].quant.scheme, after.e2e_ms.mean / before.e2e_ms.mean
-    return wanted, (
-        f"{_INT8} in place of {scheme}, which fits too: answers take {100 * share:.0f} % of the time, "
+    scheme = plans[0].quant.scheme
+    figures = (
+        f"formats on this CPU, one stream of {ONE_STREAM.input_tokens} + {ONE_STREAM.output_tokens} tokens: "
+        f"{_told(scheme, before)}; {_told(_INT8, after)}"
+    )
+    times = before.e2e_ms.mean / after.e2e_ms.mean
+    if times < LEAST_GAIN:
+        return WeighedBySpeed(
+            request, figures=f"{figures}: {times:.1f} times as soon, taken from {LEAST_GAIN} on (--quant int8 takes it)"
+        )
+    why = (
+        f"{_INT8} in place of {scheme}, which fits too: answers take {100 / times:.0f} % of the time, "
         f"a token {after.tpot_ms.mean:.0f} ms and not {before.tpot_ms.mean:.0f}, by what qserve doctor --measure "
         f"found of this CPU (--quant {scheme} keeps 16 bit)"
+    )
+    return WeighedBySpeed(wanted, why, figures)
+
+
+def _told(scheme: str, figures: Figures) -> str:
+    return (
+        f"{scheme} {figures.e2e_ms.mean / 1000:.1f} s an answer "
+        f"(TTFT {figures.ttft_ms.mean / 1000:.1f} s, TPOT {figures.tpot_ms.mean:.0f} ms)"
     )
 
 

@@ -33,9 +33,9 @@ def taken(
     model: str = "Qwen/Qwen3-4B", known: Measured | None = None, hardware: Hardware = LAPTOP, **fixed: Any
 ) -> tuple[str, str]:
     request = plan_request(**fixed)
-    found, why = weighed_by_speed(resolve(model), hardware, request, known or measured(40.0))
-    assert (found == request) == (not why)
-    return found.quant, why
+    found = weighed_by_speed(resolve(model), hardware, request, known or measured(40.0))
+    assert (found.request == request) == (not found.why)
+    return found.request.quant, found.why
 
 
 def test_a_large_model_is_served_in_int8() -> None:
@@ -68,6 +68,19 @@ def test_a_large_model_is_served_in_int8() -> None:
 def test_all_else_stays_as_it_was(asked: dict[str, Any]) -> None:
     quant, why = taken(**asked)
     assert (quant, why) == (asked.get("quant", "auto"), "")
+
+
+def test_what_each_format_would_give_is_told_where_16_bit_is_kept_too() -> None:
+    """The answers' times beside each other, the bound, and the flag that takes int8 anyway."""
+    checkpoint = resolve("Qwen/Qwen3-4B")
+    kept = weighed_by_speed(checkpoint, LAPTOP, plan_request(), measured(66.0))
+    assert (kept.request.quant, kept.why) == ("auto", "")
+    assert kept.figures.startswith("formats on this CPU, one stream of 1000 + 300 tokens: bf16 ")
+    assert "; bnb-int8 " in kept.figures
+    assert "taken from 1.3 on (--quant int8 takes it)" in kept.figures
+    taken_now = weighed_by_speed(checkpoint, LAPTOP, plan_request(), measured(40.0))
+    assert "; bnb-int8 " in taken_now.figures
+    assert weighed_by_speed(checkpoint, LAPTOP, plan_request(), NOTHING_MEASURED).figures == ""
 
 
 def test_what_does_not_fit_in_16_bit_is_quantized_for_that_reason() -> None:

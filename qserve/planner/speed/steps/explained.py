@@ -61,7 +61,9 @@ def _weights(steps: StepTimes) -> str:
     """How products run: cards without a format's arithmetic read its bytes and multiply in 16 bit."""
     network = steps.network
     held = network.expert_format if network.moe_layers else network.gemms[0].weights
-    return f"{held.name}, {held.bytes_per_weight:.4g} bytes each, multiplied in {held.math}"
+    size = "1 byte" if held.bytes_per_weight == 1 else f"{held.bytes_per_weight:.4g} bytes"
+    how = "products as they were measured" if held.name in steps.card.products else f"multiplied in {held.math}"
+    return f"{held.name}, {size} each, {how}"
 
 
 def _head_copy(steps: StepTimes) -> tuple[str, ...]:

@@ -1,0 +1,62 @@
+"""What `qserve plan` prints of speed: a row a line within 100 columns."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from qserve.cli.main import cli
+from qserve.cli.plan import show_speed as shown
+from qserve.core.hardware import Hardware, parse_gpu
+from qserve.hub import resolve
+from qserve.planner import plan_request
+from qserve.planner.speed import Load
+from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.price import price_table
+from qserve.planner.speed.request import SpeedRequest
+from qserve.planner.speed.search import layouts_for
+from qserve.units import GIB
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def test_a_card_a_line_with_the_longest_names() -> None:
+    """Of the longest name with a price, with layouts of several servers, and each verdict."""
+    hardware = Hardware(parse_gpu("l4:8"), 256 * GIB, 200 * GIB, 32)
+    wanted = SpeedRequest(Load(users=30), Targets(ttft_ms=1000.0))
+    layouts = layouts_for(resolve("Qwen/Qwen3-32B"), hardware, plan_request(engine="vllm"), wanted)
+    longest = max(price_table(None), key=len)
+    text = io.StringIO()
+    shown.show_cheapest([(longest, 8, one) for one in layouts], Console(file=text, width=100), monthly=True)
+    lines = text.getvalue().splitlines()
+    assert len(lines) == len(layouts) + 1
+    assert "…" not in text.getvalue()
+    assert lines[0].split() == [
+        "cards",
+        "layout",
+        "TTFT",
+        "ms",
+        "TPOT",
+        "ms",
+        "tok/s",
+        "$/month",
+        "$/M",
+        "in",
+        "$/M",
+        "out",
+    ]
+
+
+def test_the_highest_rate_and_the_prices_stand_in_lines_of_their_own() -> None:
+    asked = ["plan", "--model", "Qwen/Qwen3-32B", "--gpu", "rtx-4090", "--users", "30", "--no-learn"]
+    said = CliRunner().invoke(cli, asked, catch_exceptions=False).output
+    figures = said[said.index("Speed, 30 users") :].splitlines()
+    assert [line.split("  ")[0] for line in figures[1:7]] == ["TTFT", "TPOT", "E2E", "rate", "at most", "price"]
+    assert max(map(len, figures)) <= 100
