@@ -7,6 +7,7 @@ from dataclasses import replace
 from qserve.core.hardware import Hardware
 from qserve.errors import DoesNotFit, UsageError
 from qserve.model.load_cost import reset_peaks
+from qserve.model.packed_cache.folder import PackedFolder
 from qserve.planner import Plan, PlanRequest, make_plan
 from qserve.reward.checkpoints import RewardCheckpoint
 from qserve.reward.find import find_reward
@@ -26,9 +27,14 @@ def plan_reward(checkpoint: RewardCheckpoint, hardware: Hardware, request: PlanR
     return plan
 
 
-def make_scorer(checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettings) -> RewardScorer:
-    """Load `checkpoint` as `plan` says and try it once. The scorer's thread is not started."""
-    loaded = load_reward_model(checkpoint, plan)
+def make_scorer(
+    checkpoint: RewardCheckpoint, plan: Plan, settings: RewardSettings, packed: PackedFolder | None = None
+) -> RewardScorer:
+    """Load `checkpoint` as `plan` says and try it once. The scorer's thread is not started.
+
+    `packed`: where quantized weights are kept as a CPU computes with them.
+    """
+    loaded = load_reward_model(checkpoint, plan, packed=packed)
     reset_peaks()
     scorer = RewardScorer(
         loaded,

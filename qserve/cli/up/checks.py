@@ -19,7 +19,7 @@ __all__ = ["check_flags", "check_packages", "check_reads"]
 
 _REWARD_FLAGS = ("served_reward_name", "reward_quant", "reward_engine", "reward_replicas", *REWARD_FLAGS)
 _CHAT_FLAGS = (
-    "served_model_name", "load_format", "strict", "verify_quant", "engine_args", "packed_cache_gib", *LOAD_FLAGS,
+    "served_model_name", "load_format", "strict", "verify_quant", "engine_args", *LOAD_FLAGS,
     *PlanRequest.__dataclass_fields__,
 )  # fmt: skip
 _LOADS = tuple(name for name in LOAD_FLAGS if name != "replicas")

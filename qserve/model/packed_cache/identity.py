@@ -23,12 +23,12 @@ _MOST_PIECES, _PIECE_BYTES, _APART_BYTES = 1024, 4096, 1 << 22
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def packed_key(folder: Path, plan: Plan) -> str:
-    """Names the packed form of the checkpoint in `folder` as `plan` loads it. Raises OSError.
+def packed_key(folder: Path, plan: Plan, part: str = "model") -> str:
+    """Names the packed form of `part` of the checkpoint in `folder` as `plan` loads it. Raises OSError.
 
     What is packed stands before the dash, by which code behind it: another version's file is of no use any more.
     """
-    content = (checkpoint_digest(folder), plan.quant.scheme, plan.quant.in_flight, plan.dtype)
+    content = (checkpoint_digest(folder), plan.quant.scheme, plan.quant.in_flight, plan.dtype, part)
     code = (fingerprint(), _sources_digest(), [_version(name) for name in _LIBRARIES])
     return "-".join(hashlib.sha256(json.dumps(part).encode()).hexdigest()[:20] for part in (content, code))
 

@@ -27,17 +27,18 @@ Layers = Mapping[str, CompiledLinear]
 _WORTH_KEEPING_BYTES = 32 * MIB
 
 
-def packed_start(checkpoint: Path, plan: Plan, folder: PackedFolder | None) -> PackedStart | None:
+def packed_start(checkpoint: Path, plan: Plan, folder: PackedFolder | None, part: str = "model") -> PackedStart | None:
     """None where nothing is kept: switched off, not on a CPU, not quantized, not from safetensors, or without products
     of our own.
 
-    16-bit weights are packed in seconds, and kept they would take the disk twice.
+    16-bit weights are packed in seconds, and kept they would take the disk twice. `part`: what of the checkpoint is
+    loaded, its body or all of it.
     """
     if folder is None or folder.most_bytes <= 0 or plan.placement.device_map != "cpu" or library() is None:
         return None
     if plan.dtype != "bfloat16" or SCHEMES[plan.quant.scheme].bits >= 16 or not any(checkpoint.glob("*.safetensors")):
         return None
-    return PackedStart(folder, packed_key(checkpoint, plan))
+    return PackedStart(folder, packed_key(checkpoint, plan, part))
 
 
 @dataclass(frozen=True)

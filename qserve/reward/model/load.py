@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import MODEL_MAPPING, AutoConfig
 from transformers.utils import logging as transformers_logging
 
@@ -21,9 +20,14 @@ from qserve.model.checkpoint_errors import explain
 from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.expert_loading import quantizing_experts
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
+from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
+from qserve.model.packed_cache.folder import PackedFolder
+from qserve.model.packed_cache.layers import packed_layers
+from qserve.model.packed_cache.placing import Misplaced, placing
+from qserve.model.packed_cache.start import Layers, packed_start
 from qserve.model.packed_linear import compile_quantized, pack_linears
 from qserve.model.placement import check_cards, in_names_of
 from qserve.model.quantize import (
@@ -36,49 +40,13 @@ from qserve.model.quantize import (
 from qserve.model.stored.arguments import own_quantization
 from qserve.model.stored.linear import compile_stored
 from qserve.planner.plan import Plan
-from qserve.reward.checkpoints import HeadLayer, RewardCheckpoint, RewardHead
-from qserve.reward.model.weights import body_tensors, read_tensors
+from qserve.reward.checkpoints import RewardCheckpoint
+from qserve.reward.model.head import ScoreHead
+from qserve.reward.model.weights import body_tensors
 from qserve.reward.scoring import attention
 from qserve.reward.scoring.row_pass import RowPass
 
-__all__ = ["LoadedReward", "ScoreHead", "load_reward_model"]
-
-
-class ScoreHead(nn.Module):
-    """Linear layers with a ReLU between them, in fp32 whatever the body is in, and never quantized."""
-
-    def __init__(self, head: RewardHead) -> None:
-        super().__init__()
-        linears = (_linear(layer) for layer in head.layers) if head.answer_ids is None else (_log_odds(head),)
-        self.layers = nn.ModuleList(linears)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """`hidden` [rows, hidden size] in any dtype to [rows, labels] in fp32."""
-        states = hidden.float()
-        for index, layer in enumerate(self.layers):
-            states = layer(states if index == 0 else torch.relu(states))
-        return states
-
-
-def _linear(layer: HeadLayer) -> nn.Linear:
-    num_out, num_in = layer.weight.shape
-    linear = nn.Linear(num_in, num_out, bias=layer.bias is not None, dtype=torch.float32)
-    parts = [part for part in (layer.weight, layer.bias) if part is not None]
-    found = read_tensors(parts)
-    linear.weight.data = found[layer.weight.name].float().clone()
-    if layer.bias is not None:
-        linear.bias.data = found[layer.bias.name].float().clone()
-    return linear
-
-
-def _log_odds(head: RewardHead) -> nn.Linear:
-    """Of two rows of a language-model head: one linear layer whose value is the difference of their logits."""
-    assert head.answer_ids is not None
-    stored = head.layers[0].weight
-    rows = read_tensors([stored])[stored.name][list(head.answer_ids)].float()
-    linear = nn.Linear(rows.shape[1], 1, bias=False, dtype=torch.float32)
-    linear.weight.data = (rows[:1] - rows[1:]).clone()
-    return linear
+__all__ = ["LoadedReward", "load_reward_model"]
 
 
 @dataclass(frozen=True)
@@ -112,28 +80,24 @@ class LoadedReward:
 
 
 def load_reward_model(
-    checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float], None] = lambda share: None
+    checkpoint: RewardCheckpoint,
+    plan: Plan,
+    on_progress: Callable[[float], None] = lambda share: None,
+    packed: PackedFolder | None = None,
 ) -> LoadedReward:
     """Body and head of `checkpoint`, in the plan's dtype, quantization and placement.
 
-    `on_progress` hears the share of the tensors that is done. Raises BrokenCheckpoint when a tensor is missing, of
-    another shape or not a number, DoesNotFit when memory runs out, MissingExtra when peft or bitsandbytes are needed.
-    Remote code never runs.
+    `on_progress` hears the share of the tensors that is done. A quantized body that a whole folder holds is kept in
+    `packed` as a CPU computes with it, and found there by the next load. Raises BrokenCheckpoint when a tensor is
+    missing, of another shape or not a number, DoesNotFit when memory runs out, MissingExtra when peft or bitsandbytes
+    are needed. Remote code never runs.
     """
     bound_kernels()
     meter = LoadMeter()
     tokenizer = load_tokenizer(checkpoint.tokenizer)
     quiet_bitsandbytes()
-    body = _body(checkpoint, plan, on_progress).eval()
-    for parameter in body.parameters():
-        parameter.requires_grad_(False)
-    files = MappedFiles.of(_folder(checkpoint))
-    num_stored = compile_stored(body, DTYPES[plan.dtype], files)
-    compile_quantized(body, expert_quantizer(plan))
-    notes = rounded_activations(body, plan.cpu_activations)
-    repack_quantized(body, DTYPES[plan.dtype])
-    if pack_linears(body, files) or num_stored or plan.quant.in_flight:
-        files.detach(body)
+    body, notes = _kept_or_made(checkpoint, plan, on_progress, packed)
+    notes += rounded_activations(body, plan.cpu_activations)
     fill_rows(body)
     head = _head(checkpoint, body)
     packs = _packs(body)
@@ -157,18 +121,59 @@ def _quant(plan: Plan) -> str:
     return scheme if SCHEMES[scheme].bits < 16 else "none"
 
 
-def _body(checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float], None]) -> Any:
-    """The decoder without its lm_head. transformers would fill what is missing with random numbers: refused here."""
+def _kept_or_made(
+    checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float], None], packed: PackedFolder | None
+) -> tuple[Any, tuple[str, ...]]:
+    """The body in the form that it computes in, and notes for the user."""
+
+    def made() -> Any:
+        return _packed(_body(checkpoint, plan, on_progress), checkpoint, plan)
+
+    def around(layers: Layers, _: str | None) -> Any:
+        with placing(layers) as quantization:
+            body = _body(checkpoint, plan, on_progress, quantization)
+        use_own_threads()
+        return _packed(body, checkpoint, plan)
+
+    start = packed_start(checkpoint.path, plan, packed, "body") if _is_plain_folder(checkpoint) else None
+    return (made(), ()) if start is None else start.load(made, around)
+
+
+def _packed(body: Any, checkpoint: RewardCheckpoint, plan: Plan) -> Any:
+    """Each layer of `body` in the form that it computes in, in place."""
+    body.eval()
+    for parameter in body.parameters():
+        parameter.requires_grad_(False)
+    files, dtype = MappedFiles.of(_folder(checkpoint)), DTYPES[plan.dtype]
+    num_stored = compile_stored(body, dtype, files)
+    compile_quantized(body, expert_quantizer(plan))
+    repack_quantized(body, dtype)
+    if pack_linears(body, files) or num_stored or plan.quant.in_flight or packed_layers(body):
+        files.detach(body)
+    return body
+
+
+def _body(
+    checkpoint: RewardCheckpoint,
+    plan: Plan,
+    on_progress: Callable[[float], None],
+    packed: dict[str, Any] | None = None,
+) -> Any:
+    """The decoder without its lm_head. transformers would fill what is missing with random numbers: refused here.
+
+    `packed`: the `quantization_config` by which it is loaded around layers that are packed already.
+    """
     where = checkpoint.path
     config = _config(checkpoint)
-    own = own_quantization(where, plan) if _is_plain_folder(checkpoint) else None
+    own = own_quantization(where, plan) if packed is None and _is_plain_folder(checkpoint) else packed
     if own is not None:
         config.quantization_config = own
     cls = MODEL_MAPPING[type(config)]
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # that head and lm_head are left over is as it should be
     try:
-        arguments = _arguments(checkpoint, plan, cls, config)
+        in_flight = None if packed is not None else in_flight_config(plan, DTYPES[plan.dtype])
+        arguments = _arguments(checkpoint, plan, cls, config, in_flight)
         with releasing(_folder(checkpoint), on_progress), quantizing_experts(plan):
             body, report = cls.from_pretrained(
                 **arguments,
@@ -178,6 +183,8 @@ def _body(checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float
                 ignore_mismatched_sizes=True,
                 local_files_only=True,
             )
+    except Misplaced:
+        raise
     except Exception as error:
         raise explain(error, where, "the weights") from error
     finally:
@@ -186,12 +193,13 @@ def _body(checkpoint: RewardCheckpoint, plan: Plan, on_progress: Callable[[float
     return body
 
 
-def _arguments(checkpoint: RewardCheckpoint, plan: Plan, cls: Any, config: Any) -> dict[str, Any]:
+def _arguments(
+    checkpoint: RewardCheckpoint, plan: Plan, cls: Any, config: Any, quantization: Any | None
+) -> dict[str, Any]:
     """Where the weights come from, in which precision, and where they go, as `from_pretrained` takes it."""
     dtype = DTYPES[plan.dtype]
     if plan.quant.scheme == "bnb-int8":
         return_large_blocks()
-    quantization = in_flight_config(plan, dtype)
     whole = _is_plain_folder(checkpoint)
     return {
         "pretrained_model_name_or_path": checkpoint.path if whole else None,

@@ -89,12 +89,14 @@ async def _serve_without_model(
 def _load(spec: WorkerSpec, settings: RewardSettings) -> RewardScorer:
     with paused_collection():
         from qserve.model.card_share import keep_to_plan
+        from qserve.model.packed_cache.folder import packed_folder
         from qserve.reward.checkpoints import recognise
         from qserve.reward.open import make_scorer
 
     report_phase("loading weights and warming up")
     keep_to_plan(spec.plan)
-    scorer = make_scorer(recognise(spec.folder, settings, spec.models[0]), spec.plan, settings)
+    checkpoint = recognise(spec.folder, settings, spec.models[0])
+    scorer = make_scorer(checkpoint, spec.plan, settings, packed_folder(spec.packed_cache_bytes))
     # Loading leaves a million long-lived objects; without this every collection walks all of them.
     gc.collect()
     gc.freeze()

@@ -44,7 +44,6 @@ def test_a_reward_flag_without_a_reward_model(flags: tuple[str, ...]) -> None:
         ("--max-num-seqs", "2"),
         ("--engine", "transformers"),
         ("--verify-quant",),
-        ("--packed-cache-gib", "1"),
         ("--engine-args", "--seed 1"),
     ],
 )
