@@ -63,6 +63,8 @@ class WorkerEndpoint:
         engine: its name, for people.
         adapters: further model names that the engine lists, LoRA adapters over `models[0]`.
         request_fields: what the engine's requests may hold; None until it was asked, and for `Api.OWN`.
+        schema_library: what holds an engine's answers to JSON schemas, `xgrammar` or `guidance`; "": schemas go to the
+            engine as they came.
         plan: what was planned for it, shown beside the measured memory.
         memory: tells what it holds in memory; None: its own GET /v1/qserve/memory does.
         latency: tells its requests' planned latency beside the measured one; None where nothing is planned.
@@ -93,6 +95,7 @@ class WorkerEndpoint:
     engine: str = "transformers"
     adapters: tuple[str, ...] = ()
     request_fields: EngineFields | None = field(default=None, repr=False)
+    schema_library: str = ""
     plan: Mapping[str, Any] | None = field(default=None, repr=False)
     memory: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)
     latency: Callable[[], Awaitable[Mapping[str, Any]]] | None = field(default=None, repr=False)

@@ -13,7 +13,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,7 +44,7 @@ class LargeBody:
 
     async def model(self) -> str | None:
         """The model that it names. Raises ApiError 400 if it is not a JSON object."""
-        answer = await self._ask({"what": "model"})
+        answer, _ = await self._ask({"what": "model"})
         return answer["model"] if isinstance(answer["model"], str) else None
 
     async def read(self, route: RelayedRoute, service: Service, endpoint: WorkerEndpoint) -> CheckedRequest:
@@ -52,16 +52,16 @@ class LargeBody:
         head: dict[str, Any] = {
             "what": "read", "method": route.method, "path": route.path, "service": route.services.index(service),
             "worker": endpoint.role, "models": endpoint.models, "api": endpoint.api,
-            "limits": asdict(endpoint.context),
+            "limits": asdict(endpoint.context), "schema_library": endpoint.schema_library,
         }  # fmt: skip
-        answer = await self._ask(head, endpoint.request_fields)
-        return CheckedRequest(answer["model"], answer["num_sequences"], answer["max_tokens"])
+        answer, changed = await self._ask(head, endpoint.request_fields)
+        return CheckedRequest(answer["model"], answer["num_sequences"], answer["max_tokens"], changed or None)
 
-    async def _ask(self, head: dict[str, Any], fields: EngineFields | None = None) -> dict[str, Any]:
-        answer = await self._lane.ask(head, self._body, fields)
+    async def _ask(self, head: dict[str, Any], fields: EngineFields | None = None) -> tuple[dict[str, Any], bytes]:
+        answer, data = await self._lane.ask(head, self._body, fields)
         if "error" in answer:
             raise ApiError(**answer["error"])
-        return answer
+        return answer, data
 
 
 class LargeBodies:
@@ -92,7 +92,7 @@ class _Lane:
         self._told: dict[str, EngineFields] = {}  # what the process knows, by role
         self._held: bytes | None = None  # the body that the process has
 
-    async def ask(self, head: dict[str, Any], body: bytes, fields: EngineFields | None) -> dict[str, Any]:
+    async def ask(self, head: dict[str, Any], body: bytes, fields: EngineFields | None) -> tuple[dict[str, Any], bytes]:
         """One frame there and one back."""
 
         def compose(is_new: bool) -> tuple[dict[str, Any], bytes]:
@@ -105,8 +105,7 @@ class _Lane:
             self._held = None if head["what"] == "read" else body
             return head, b"" if again else body
 
-        answer, _ = await self.process.ask(compose)
-        return answer
+        return await self.process.ask(compose)
 
 
 def main(source: BinaryIO, sink: BinaryIO) -> None:
@@ -117,27 +116,29 @@ def main(source: BinaryIO, sink: BinaryIO) -> None:
         held = held if head["again"] else body
         if "document" in head:
             known[head["worker"]] = fields_of(head["document"])
+        changed: bytes | None = None
         try:
-            answer = _answer(head, held, known.get(head.get("worker", "")))
+            answer, changed = _answer(head, held, known.get(head.get("worker", "")))
         except ApiError as error:
             answer = {"error": error.fields}
-        send_frame(sink, answer)
+        send_frame(sink, answer, [changed or b""])
 
 
-def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> dict[str, Any]:
+def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> tuple[dict[str, Any], bytes | None]:
+    """The head of the answer, and the body that the worker gets where it is another one."""
     if head["what"] == "model":
-        return {"model": first_look(body).model}
+        return {"model": first_look(body).model}, None
     wanted = (head["method"], head["path"])
     route = next(one for one in ROUTES if isinstance(one, RelayedRoute) and (one.method, one.path) == wanted)
     reader = route.services[head["service"]].reader
     assert reader is not None, "a route without a body has no large one"
     endpoint = WorkerEndpoint(
         head["worker"], tuple(head["models"]), UnixAddress(Path()), "", 1, api=Api(head["api"]),
-        request_fields=fields, **head["limits"],
+        request_fields=fields, schema_library=head["schema_library"], **head["limits"],
     )  # fmt: skip
     first_look(body, reader.known_names(route.path, endpoint))
     checked = reader.read(body, route.path, endpoint)
-    return asdict(checked)
+    return asdict(replace(checked, body=None)), checked.body
 
 
 if __name__ == "__main__":

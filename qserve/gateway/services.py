@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pydantic_core import to_json
+
 from qserve.engine.base import Api, WorkerEndpoint
+from qserve.gateway.engine_schemas import with_held_schemas
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import Wire
@@ -28,11 +31,13 @@ class CheckedRequest:
         model: the name that was asked for, if any.
         num_sequences: places it takes at the worker; 0 for work so small that it never queues.
         max_tokens: that an answer may have; None where the request does not say.
+        body: what the worker gets in place of the client's own; None: that, byte for byte.
     """
 
     model: str | None
     num_sequences: int
     max_tokens: int | None = None
+    body: bytes | None = None
 
 
 class Reader(Protocol):
@@ -76,9 +81,11 @@ class ByEngine:
         value = vllm.read_body(body)
         vllm.check_body(fields, path, value)
         _check_size(value, endpoint)
+        changed = with_held_schemas(value, endpoint.schema_library)
         return CheckedRequest(
-            value.get("model"), self.count(value) if self.count is not None else 0, _max_tokens(value)
-        )
+            value.get("model"), self.count(value) if self.count is not None else 0, _max_tokens(value),
+            None if changed is None else to_json(changed),
+        )  # fmt: skip
 
     def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:
         fields = endpoint.request_fields

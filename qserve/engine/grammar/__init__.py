@@ -1,8 +1,9 @@
 """What an answer must look like, as a grammar, and the tokens that the grammar allows next. No torch.
 
-schema.py       a JSON schema as llguidance takes it
-structured.py   from `response_format` and `structured_outputs` to a grammar
-tool_calls.py   the same for calls of tools, in each of Qwen's formats
-spec.py         a grammar and where in the answer it begins
-compiled.py     grammars made ready once, with bounds
+schema.py           a JSON schema as llguidance takes it
+xgrammar_schema.py  a JSON schema as xgrammar takes it, which holds answers of vLLM
+structured.py       from `response_format` and `structured_outputs` to a grammar
+tool_calls.py       the same for calls of tools, in each of Qwen's formats
+spec.py             a grammar and where in the answer it begins
+compiled.py         grammars made ready once, with bounds
 """

@@ -16,7 +16,7 @@ from qserve.engine.process import WorkerSpec
 from qserve.engine.vllm.chat_format import ChatFormat, chat_format_of
 from qserve.engine.vllm.cpu_processes import joined_processes
 from qserve.engine.vllm.parser import FlagParser, user_cache
-from qserve.engine.vllm.user_flags import COMPACT_JSON, merged
+from qserve.engine.vllm.user_flags import COMPACT_JSON, merged, schema_library
 from qserve.engine.vllm.weights import check_fused
 from qserve.errors import UsageError
 
@@ -50,10 +50,14 @@ _LOG_LEVELS = ("DEBUG", "INFO")
 
 @dataclass(frozen=True)
 class VllmCommand:
-    """What starts the server. `env` is the whole environment; the key is in it, and in no argument."""
+    """What starts the server. `env` is the whole environment; the key is in it, and in no argument.
+
+    `schema_library`: as `WorkerEndpoint` has it.
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str] = field(repr=False)
+    schema_library: str = ""
 
 
 def command(
@@ -88,7 +92,7 @@ def command(
     )
     words = merged(own, _defaults(chat_format_of(spec.folder), parser), _split(extra), parser)
     environment = {**_environment(spec, inherited), **joined_processes(spec.plan, words, inherited)}
-    return VllmCommand((python, "-m", _SERVER, *words), environment)
+    return VllmCommand((python, "-m", _SERVER, *words), environment, schema_library(words, parser))
 
 
 def _listening(address: UnixAddress | TcpAddress) -> tuple[str, ...]:

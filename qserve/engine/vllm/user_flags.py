@@ -14,7 +14,7 @@ from qserve.engine.vllm.flag_table import flag_table
 from qserve.engine.vllm.parser import Argument, FlagParser
 from qserve.errors import UsageError
 
-__all__ = ["COMPACT_JSON", "merged"]
+__all__ = ["COMPACT_JSON", "merged", "schema_library"]
 
 # How vLLM writes JSON of a schema, unless the user says otherwise: no blanks, by the backend that can do that.
 COMPACT_JSON = {"backend": "xgrammar", "disable_any_whitespace": True}
@@ -46,6 +46,17 @@ def merged(own: Sequence[str], defaults: Sequence[str], words: Sequence[str], pa
     replaced = {argument.flag.dest for argument in added}
     usual = [argument for argument in parser.parse(defaults) if argument.flag.dest not in replaced]
     return (*own, *(word for argument in (*usual, *added) for word in argument.words))
+
+
+def schema_library(words: Sequence[str], parser: FlagParser) -> str:
+    """What holds answers to JSON schemas under this command line; "" where vLLM chooses it by the first request."""
+    for argument in parser.parse(words):
+        if argument.flag.dest == "structured_outputs_config" and len(argument.values) == 1:
+            asked = _number(argument.values[0])
+            backend = asked if argument.key == "backend" else asked.get("backend") if isinstance(asked, dict) else None
+            if isinstance(backend, str) and backend != "auto":
+                return backend
+    return ""
 
 
 def _with_backend(argument: Argument) -> Argument:

@@ -1,4 +1,7 @@
-"""Routes that a worker serves: the body is read and checked once, and handed on as it came."""
+"""Routes that a worker serves: the body is read and checked once, and handed on as it came.
+
+But for JSON schemas that go to vLLM (`engine_schemas.py`).
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,7 @@ class RelayedEndpoints:
             require_json(scope)
             async with self._bodies.read(scope, receive) as body:
                 replicas, checked = await self._checked(route, body.data)
+                body.data = body.data if checked.body is None else checked.body
                 if route.names_model and checked.model is not None and checked.model not in replicas.endpoint.names:
                     named(self._roles, checked.model)
                 is_bulk = replicas.role == "reward" and checked.num_sequences >= BULK_PLACES

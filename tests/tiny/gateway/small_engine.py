@@ -35,6 +35,7 @@ _REQUEST = {
         "seed": {"type": "integer"},
         "stream": {"type": "boolean"},
         "tools": {"type": "array", "items": _OPEN},
+        "response_format": _OPEN,
     },
 }
 _REF = {"$ref": "#/components/schemas/Request"}

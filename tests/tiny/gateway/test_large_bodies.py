@@ -100,7 +100,12 @@ async def test_an_engines_own_fields_are_known_there_too():
     try:
         message = {"role": "user", "content": "x"}
         asked = await _read(bodies, route, service, {"messages": [message], "n": 3}, endpoint)
-        assert (asked.model, asked.num_sequences) == (None, 3)
+        assert (asked.model, asked.num_sequences, asked.body) == (None, 3, None)
+        schema = {"type": "string", "format": "ipv4"}
+        form = {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}}
+        endpoint.schema_library = "xgrammar"
+        asked = await _read(bodies, route, service, {"messages": [message], **form}, endpoint)
+        assert b'"pattern"' in asked.body and json.loads(asked.body)["messages"] == [message]
         with pytest.raises(ApiError, match="'foo' is not a field"):
             await _read(bodies, route, service, {"messages": [message], "foo": 3}, endpoint)
         assert await _model(bodies, b'{"model": "big"}') == "big"

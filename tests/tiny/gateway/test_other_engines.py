@@ -97,6 +97,23 @@ async def test_what_it_would_ignore_never_reaches_it(engine, path, fields, param
     assert error["param"] == param and not engine.asked
 
 
+async def test_a_schema_reaches_it_in_words_that_bind_it(engine):
+    schema = {"type": "string", "format": "ipv4"}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    asked = {**ASKED, "response_format": form}
+    async with _gateway(_endpoint(engine, schema_library="xgrammar")) as http:
+        await _post(http, CHAT, asked)
+        schema["uniqueItems"] = True
+        error = (await _post(http, CHAT, asked, 400))["error"]
+    assert error["code"] == "invalid_grammar" and "'uniqueItems'" in error["message"]
+    ((_, body, _),) = engine.asked
+    reached = json.loads(body)
+    bound = reached["response_format"]["json_schema"].pop("schema")
+    assert bound["type"] == "string" and "pattern" in bound and "format" not in bound
+    form["json_schema"].pop("schema")
+    assert reached == asked
+
+
 async def test_errors_are_in_one_shape_on_every_route(engine):
     async with _before(engine) as http:
         error = await _post(http, CHAT, {**ASKED, "seed": 400}, 400)

@@ -139,3 +139,17 @@ def test_every_setting_that_is_guarded_exists(release):
 def test_json_of_a_schema_has_no_blanks_unless_asked(parser, words, config):
     flags = pairs(with_extra(parser, words))
     assert json.loads(flags["--structured-outputs-config"]) == config
+
+
+@pytest.mark.parametrize(
+    ("words", "library"),
+    [
+        ("", "xgrammar"),
+        ("""--structured-outputs-config '{"backend": "guidance"}'""", "guidance"),
+        ("--structured-outputs-config.backend outlines", "outlines"),
+        ("""--structured-outputs-config '{"backend": "auto"}'""", ""),
+        ("""--structured-outputs-config '{"disable_any_whitespace": false}'""", ""),
+    ],
+)
+def test_the_gateway_is_told_what_holds_answers_to_schemas(parser, words, library):
+    assert command(spec_of(PLAN), parser, words, {}).schema_library == library

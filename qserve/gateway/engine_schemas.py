@@ -1,0 +1,99 @@
+"""The JSON schemas in a body for vLLM, in words that bind the library by which it holds its answers to them.
+
+What a client calls a schema is promised to be followed. A keyword that the library would leave out is a 400 here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from qserve.engine.grammar.schema import prepared
+from qserve.engine.grammar.xgrammar_schema import SchemaNotHeld, held_by_xgrammar
+from qserve.wire.errors import ApiError
+
+__all__ = ["with_held_schemas"]
+
+# By the library; schemas go to any other as they are.
+_HELD_BY: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "xgrammar": held_by_xgrammar, "guidance": prepared,
+}  # fmt: skip
+# Where a schema of the whole answer stands, on any of vLLM's routes.
+_PLACES = (
+    ("response_format", "json_schema", "schema"),
+    ("structured_outputs", "json"),
+    ("text", "format", "schema"),
+    ("output_config", "format", "schema"),
+    ("sampling_params", "structured_outputs", "json"),
+)
+# And the arguments' of a tool, beside `strict`.
+_OF_TOOLS = ("parameters", "input_schema")
+
+
+def with_held_schemas(body: Mapping[str, Any], library: str) -> dict[str, Any] | None:
+    """The body with other schemas; None where they stay as they are.
+
+    Raises ApiError 400 for a keyword that `library` does not hold: always in a schema of the answer, in those of tools
+    where they say `"strict": true`.
+    """
+    held = _HELD_BY.get(library)
+    if held is None:
+        return None
+    changed = dict(body)
+    for place in _PLACES:
+        _replace(changed, place, held)
+    if library == "xgrammar" and isinstance(tools := body.get("tools"), list):
+        changed["tools"] = [_strict_tool(tool, held) for tool in tools]
+    return None if changed == body else changed
+
+
+def _replace(fields: dict[str, Any], place: tuple[str, ...], held: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """The schema at `place`, if there is one; what is on the way to it is copied."""
+    *way, last = place
+    for name in way:
+        inner = fields.get(name)
+        if not isinstance(inner, dict):
+            return
+        fields[name] = dict(inner)
+        fields = fields[name]
+    schema = _schema_of(fields.get(last))
+    if schema is not None:
+        fields[last] = _checked(schema, held, place[0])
+
+
+def _strict_tool(tool: Any, held: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """A function, as chats have it inside of the tool, as other dialects have it beside `type`."""
+    if not isinstance(tool, dict):
+        return tool
+    if isinstance(tool.get("function"), dict):
+        return {**tool, "function": _strict_tool(tool["function"], held)}
+    if tool.get("strict") is not True:
+        return tool
+    schemas = {name: tool[name] for name in _OF_TOOLS if isinstance(tool.get(name), dict)}
+    return {**tool, **{name: _checked(schema, held, "tools") for name, schema in schemas.items()}}
+
+
+def _schema_of(value: Any) -> dict[str, Any] | None:
+    """vLLM takes a schema as text, too; what is none is left to it."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def _checked(schema: dict[str, Any], held: Callable[[dict[str, Any]], dict[str, Any]], param: str) -> dict[str, Any]:
+    try:
+        return held(schema)
+    except SchemaNotHeld as error:
+        instead = (
+            "leave it out, or serve the model with --engine transformers, which holds it"
+            if error.is_held_elsewhere
+            else "leave it out, and check it in the answer"
+        )
+        message = f"vLLM can't hold an answer to {error}: xgrammar would ignore it. Please {instead}"
+    except RecursionError:
+        message = "the JSON schema is nested too deeply"
+    raise ApiError(400, message, "invalid_grammar", param)

@@ -1,0 +1,82 @@
+"""JSON schemas on their way to vLLM, wherever they stand in a body: bound, or refused with the keyword's name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from qserve.gateway.engine_schemas import with_held_schemas
+from qserve.wire.errors import ApiError
+
+LOOSE = {"type": "string", "format": "ipv4"}
+NOT_HELD = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+
+
+def in_function(schema: Any, **fields: Any) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "function": {"name": "f", "parameters": schema, **fields}}]}
+
+
+PLACES = {
+    "chat": lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}},
+    "structured": lambda schema: {"structured_outputs": {"json": schema}},
+    "as text": lambda schema: {"structured_outputs": {"json": json.dumps(schema)}},
+    "responses": lambda schema: {"text": {"format": {"type": "json_schema", "name": "s", "schema": schema}}},
+    "messages": lambda schema: {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+    "tokens": lambda schema: {"sampling_params": {"structured_outputs": {"json": schema}}},
+    "a strict tool": lambda schema: in_function(schema, strict=True),
+    "a strict tool of responses": lambda schema: {"tools": [{"name": "f", "parameters": schema, "strict": True}]},
+    "a strict tool of messages": lambda schema: {"tools": [{"name": "f", "input_schema": schema, "strict": True}]},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_schema_is_bound_wherever_it_stands(place: str) -> None:
+    body = {"model": "m", **PLACES[place](LOOSE)}
+    before = json.dumps(body)
+    changed = with_held_schemas(body, "xgrammar")
+    assert changed is not None and "25[0-5]" in json.dumps(changed) and "ipv4" not in json.dumps(changed)
+    assert changed["model"] == "m" and json.dumps(body) == before
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_would_be_ignored_is_refused_by_name(place: str) -> None:
+    with pytest.raises(ApiError, match="'uniqueItems'") as refused:
+        with_held_schemas(PLACES[place](NOT_HELD), "xgrammar")
+    assert (refused.value.status, refused.value.code) == (400, "invalid_grammar")
+    assert refused.value.param in PLACES[place](NOT_HELD)
+
+
+def test_who_holds_it_is_named() -> None:
+    with pytest.raises(ApiError, match="--engine transformers"):
+        with_held_schemas(PLACES["chat"]({"type": "integer", "multipleOf": 5}), "xgrammar")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": "x"}]},
+        {"response_format": {"type": "json_object"}, "text": None, "tools": None},
+        {"response_format": "x", "structured_outputs": {"json": "no schema"}, "tools": [3, {"function": 3}]},
+        PLACES["chat"]({"type": "integer", "minimum": 3}),
+        in_function(NOT_HELD),
+    ],
+)
+def test_what_is_bound_already_stays_byte_for_byte(body: dict[str, Any]) -> None:
+    assert with_held_schemas(body, "xgrammar") is None
+
+
+def test_a_library_of_the_users_gets_what_it_takes() -> None:
+    body = PLACES["chat"]({"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 5}}})
+    assert with_held_schemas(body, "outlines") is None and with_held_schemas(body, "") is None
+    changed = with_held_schemas(body, "guidance")
+    assert changed is not None and changed["response_format"]["json_schema"]["schema"]["additionalProperties"] is False
+
+
+def test_a_schema_that_is_too_deep_is_refused() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(2000):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(ApiError, match="deep"):
+        with_held_schemas(PLACES["chat"](schema), "xgrammar")
