@@ -55,7 +55,7 @@ def has_poison(batcher: Any, stage: str) -> bool:
     if isinstance(batcher, RowBatcher):
         scheduler = batcher._scheduler
         prefilling = [scheduler.prefilling] if scheduler.prefilling else []
-        if batcher._is_prefill_stage and prefilling:
+        if batcher._faults.is_prefill_stage and prefilling:
             rows = prefilling
         else:
             rows = scheduler.rows or [*prefilling, *scheduler.waiting]

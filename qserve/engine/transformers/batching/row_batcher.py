@@ -5,7 +5,7 @@ each running sequence is a row of a batch: one forward a step takes one token of
 new prompt is prefilled alone, `max_num_batched_tokens` at a time, between the decode steps of the others; then it is
 the next row. No prompt is padded, so its state and its keys are bit for bit those that it would have alone.
 
-Who has a row, and who has to wait, is decided in `row_scheduler`.
+Who has a row, and who has to wait, is decided in `row_scheduler`; what happens where a step fails, in `row_faults`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,11 @@ from qserve.engine.transformers.batching.batcher import (
     Deliveries,
     GraphMemory,
     Sequence,
-    failure_of,
-    undelivered_of,
 )
 from qserve.engine.transformers.batching.inbox import Arrivals, Inbox
-from qserve.engine.transformers.batching.isolation import Isolation
 from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.row_cache import RowCache
+from qserve.engine.transformers.batching.row_faults import FaultTolerantRows
 from qserve.engine.transformers.batching.row_scheduler import Row, RowScheduler
 from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
 from qserve.engine.transformers.sampling.likeliest import only_likeliest
@@ -47,7 +45,6 @@ from qserve.model.out_of_memory import (
     OutOfMemory,
     as_memory_error,
     free_what_failed,
-    is_broken_device,
     is_out_of_memory,
 )
 
@@ -85,11 +82,9 @@ class RowBatcher:
         self._max_num_seqs = limits.max_num_seqs
         self._budget = limits.max_num_batched_tokens
         self._chunk = max(1, self._budget - self._budget % _CHUNK_MULTIPLE or self._budget)
-        self._cancelled: set[str] = set()
-        self._is_prefill_stage = False
         # Rows that decode stay the same for many steps; a prompt's last token is one of its own.
         self._samplers = {"decode": BatchSampler(), "prefill": BatchSampler()}
-        self._isolation = Isolation()
+        self._faults = FaultTolerantRows(self._scheduler, self._deliver)
         self._inbox = Inbox()  # the rest belongs to the generating thread
         self._thread: threading.Thread | None = None
         self._undo: list[Callable[[], None]] = []  # what gives the model its own forwards back
@@ -134,7 +129,7 @@ class RowBatcher:
 
     def load(self) -> BatcherLoad:
         """How busy it is."""
-        waiting = len(self._inbox) + len(self._scheduler.waiting) + len(self._isolation)
+        waiting = len(self._inbox) + len(self._scheduler.waiting) + self._faults.num_held_back
         return BatcherLoad(len(self._scheduler.running), waiting, self._scheduler.used_share)
 
     def cache_tensors(self) -> Iterable[torch.Tensor]:
@@ -148,65 +143,14 @@ class RowBatcher:
             torch.cuda.set_device(self._device)
         try:
             with torch.no_grad():
-                while (arrivals := self._inbox.wait(self._is_busy)) is not None:
-                    self._guarded(lambda arrivals=arrivals: self._take_in(arrivals))  # type: ignore[misc]
-                    self._guarded(self._decode)
-                    self._guarded(self._prefill)
+                while (arrivals := self._inbox.wait(self._faults.is_busy)) is not None:
+                    self._faults.guarded(lambda arrivals=arrivals: self._take_in(arrivals))  # type: ignore[misc]
+                    self._faults.guarded(self._decode)
+                    self._faults.guarded(self._prefill)
         except Exception as error:
             _log.exception("generation failed")
             self._inbox.close()
             on_death(error)
-
-    @property
-    def _is_busy(self) -> bool:
-        return bool(self._scheduler.everybody or self._isolation.is_active)
-
-    def _guarded(self, stage: Callable[[], None]) -> None:
-        """Take a stage of a step; where it raises, the sequence at fault fails and the others are prefilled again.
-
-        Raises the error where nothing can run any more.
-        """
-        try:
-            stage()
-        except Exception as error:
-            if is_broken_device(error):
-                raise
-            failure = error.with_traceback(None)  # the traceback holds the step's tensors
-        else:
-            if self._isolation.has_passed:
-                self._run_next_alone()
-            return
-        self._recover(failure)
-
-    def _recover(self, error: Exception) -> None:
-        scheduler, rows = self._scheduler, self._scheduler.everybody
-        self._deliver(undelivered_of(row.sequence for row in rows))
-        everybody = [row.sequence for row in rows if not row.sequence.is_complete]
-        everybody = [one for one in everybody if one.request_id not in self._cancelled]
-        prefilled = scheduler.prefilling if self._is_prefill_stage else None
-        at_fault = [prefilled] if prefilled else scheduler.rows or rows[:1]
-        known = [row.sequence for row in at_fault if row.sequence in everybody]
-        is_all, involved = len(known) == len(at_fault), known or everybody
-        self._clear()
-        others = [one for one in everybody if one not in involved]
-        for one in self._isolation.failed(involved, others, is_all=is_all):
-            self._deliver([(one, failure_of(one, error))])
-        if self._isolation.is_active:
-            _log.warning("a step of %d sequences failed (%s); running them one by one", len(involved), error)
-        self._run_next_alone()
-
-    def _run_next_alone(self) -> None:
-        """The next suspect; everybody, when there is none left."""
-        self._clear()
-        self._isolation.passed()
-        following = self._isolation.next()
-        for sequence in self._isolation.release() if following is None else [following]:
-            self._scheduler.queue(sequence)
-
-    def _clear(self) -> None:
-        """Nothing runs and nothing waits."""
-        self._scheduler.clear()
-        self._cancelled = set()
 
     @torch.no_grad()
     def _probe(self) -> DynamicCache:
@@ -223,22 +167,11 @@ class RowBatcher:
         return cache
 
     def _take_in(self, arrivals: Arrivals) -> None:
-        for sequence in arrivals.submitted:
-            if self._isolation.is_active:
-                self._isolation.hold(sequence)
-            else:
-                self._scheduler.queue(sequence)
-        self._cancelled |= arrivals.cancelled  # kept until it is done: a failure comes back to it
-        gone = self._cancelled
-        self._isolation.forget(gone)
-        self._scheduler.drop(gone)
-        self._cancelled = set()
-        if self._isolation.is_active and not self._scheduler.everybody:
-            self._run_next_alone()  # the one that ran alone has gone
+        self._faults.take_in(arrivals)
 
     def _decode(self) -> None:
         """One token of every row."""
-        self._is_prefill_stage = False
+        self._faults.is_prefill_stage = False
         self._scheduler.allocate_pages()
         rows = self._scheduler.rows
         if not rows:
@@ -268,7 +201,7 @@ class RowBatcher:
 
     def _prefill(self) -> None:
         """As many tokens of prompts as a step may have, each prompt alone, always cut at the same places."""
-        self._is_prefill_stage = True
+        self._faults.is_prefill_stage = True
         budget = self._budget
         while (row := self._scheduler.prefilling or self._scheduler.admit()) is not None:
             chunk = row.tokens[row.num_cached : row.num_cached + self._chunk]
@@ -316,7 +249,7 @@ class RowBatcher:
         return output.logits[:, -1].float()  # type: ignore[no-any-return]
 
     def _choose(self, rows: list[Row], logits: torch.Tensor) -> Deliveries:
-        sampler = self._samplers["prefill" if self._is_prefill_stage else "decode"]
+        sampler = self._samplers["prefill" if self._faults.is_prefill_stage else "decode"]
         return choose_tokens([row.sequence for row in rows], logits, sampler)
 
     def _finish_step(self, rows: list[Row], chosen: Deliveries) -> None:
