@@ -210,7 +210,7 @@ class _Rewriting:
         if len(own[keyword]) != 1:
             raise SchemaNotHeld(keyword, where, " of several patterns")
         held = {name: self.held(one, f"{where}{name}.") for name, one in own[keyword].items()}
-        _check_pattern(*held, where)
+        _check_pattern(next(iter(held)), where)
         return {keyword: held, "additionalProperties": False}
 
     def _schemas(self, parts: Any, where: str) -> Any:
