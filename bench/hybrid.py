@@ -4,7 +4,7 @@
     python bench/hybrid.py --rows --streams 1 16 --rounds 5
     python bench/hybrid.py --experts --shape qwen3-85m
 
-A hybrid can only be served by rows (`engine/transformers/batching/row_batcher.py`), an ordinary model by both, so
+A hybrid can only be served by rows (`engine/transformers/batching/rows/batcher.py`), an ordinary model by both, so
 the price of rows is measured on an ordinary one: the same model object, prompts and tokens, in turns round by round.
 The hybrid is of the same width and depth, three layers of linear attention before each of full attention; so is the
 model of experts. Prefill is the time to the first token of the last stream, decode what follows it.
@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from qserve.engine.transformers.batching.batcher import Batcher, BatchLimits, Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.failures import SequenceFailed

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pydantic_core import to_json
 
 from qserve.engine.base import Api, WorkerEndpoint
-from qserve.gateway.engine_schemas import with_held_schemas
+from qserve.engine.grammar.vllm_schemas import with_held_schemas
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import Wire

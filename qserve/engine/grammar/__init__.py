@@ -2,6 +2,7 @@
 
 schema.py           a JSON schema as llguidance takes it
 xgrammar_schema.py  a JSON schema as xgrammar takes it, which holds answers of vLLM
+vllm_schemas.py     the schemas in a body for vLLM, so prepared
 structured.py       from `response_format` and `structured_outputs` to a grammar
 tool_calls.py       the same for calls of tools, in each of Qwen's formats
 spec.py             a grammar and where in the answer it begins

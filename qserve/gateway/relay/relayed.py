@@ -1,6 +1,6 @@
 """Routes that a worker serves: the body is read and checked once, and handed on as it came.
 
-But for JSON schemas that go to vLLM (`engine_schemas.py`).
+But for JSON schemas that go to vLLM (`engine/grammar/vllm_schemas.py`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.engine.heartbeat import Heartbeat
 from qserve.engine.transformers.batching.progress import beat_with_layers
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
-from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 from qserve.model.cpu.few_shapes import bound_kernels, fill_rows, in_few_shapes
 from qserve.planner.engines.transformers.memory import num_kernels
 from tests.tiny.engine.families import build

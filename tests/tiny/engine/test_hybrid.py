@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, can_pack
-from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 from qserve.engine.transformers.batching.scoring import PromptScorer
 from qserve.model import reference_kernels
 from qserve.model.failures import SequenceFailed

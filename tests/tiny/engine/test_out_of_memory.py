@@ -12,7 +12,7 @@ import torch
 from qserve.engine.transformers.batching.batcher import BatchLimits
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore
-from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 from qserve.engine.transformers.batching.scoring import PromptScorer
 from qserve.engine.transformers.engine import Engine, Generation, Piece
 from qserve.errors import BrokenCheckpoint, DoesNotFit, QserveError

@@ -13,7 +13,7 @@ import torch
 from qserve.core.kv_pages import PAGE_TOKENS, whole_pages
 from qserve.engine.transformers.batching.batcher import Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 from qserve.engine.transformers.sampling.batch import choose_tokens
 from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.model.failures import SequenceFailed

@@ -16,7 +16,7 @@ from qserve.engine.transformers.attention import packed
 from qserve.engine.transformers.batching.layer_cache import layer_devices
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
-from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from tests.tiny.engine.cards import Cards

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qserve.engine.transformers.batching.paged import PagedBatcher
-from qserve.engine.transformers.batching.row_batcher import RowBatcher
+from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 from qserve.engine.transformers.batching.untouched import UntouchedPools, untouched_zeros
 from qserve.model.resident import resident_bytes_of
 from qserve.units import MIB

@@ -9,7 +9,7 @@ where it is not installed, or on a CPU, this function takes its place, through t
 - sequences that decode one token are padded to a common length and share a call, in buckets of similar length. The
   query heads of one key head become the rows of its query, so no key is repeated for grouped-query attention.
 
-The batcher of hybrids (`row_batcher`) uses the same kernels over a cache of its own: it says with a `RowStep` what to
+The batcher of hybrids (`batching.rows`) uses the same kernels over a cache of its own: it says with a `RowStep` what to
 read.
 """
 

@@ -1,7 +1,7 @@
 """What a batcher is: the part of the engine that runs many sequences through the model at once.
 
 There is one per way of keeping a cache. `paged` drives transformers' continuous batching; models that it refuses, the
-hybrids, go to `row_batcher`, behind the same four verbs: submit, cancel, exclusive, load.
+hybrids, go to `rows.batcher`, behind the same four verbs: submit, cancel, exclusive, load.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def make_batcher(model: PreTrainedModel, loop: asyncio.AbstractEventLoop, plan: 
 
         return PagedBatcher(model, loop, limits)
     if layers <= _ROW_LAYERS:
-        from qserve.engine.transformers.batching.row_batcher import RowBatcher
+        from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 
         return RowBatcher(model, loop, limits)
     paged, rows = " and ".join(sorted(_PAGED_LAYERS)), " and ".join(sorted(_ROW_LAYERS))

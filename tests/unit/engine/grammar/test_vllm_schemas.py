@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qserve.gateway.engine_schemas import with_held_schemas
+from qserve.engine.grammar.vllm_schemas import with_held_schemas
 from qserve.wire.errors import ApiError
 
 LOOSE = {"type": "string", "format": "ipv4"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.batching.batcher import Sequence
-from qserve.engine.transformers.batching.row_cache import Pages, RowCache
+from qserve.engine.transformers.batching.rows.cache import Pages, RowCache
 from qserve.engine.transformers.sampling.params import TokenChoice
 from qserve.model.failures import SequenceFailed
 

@@ -5,7 +5,7 @@ each running sequence is a row of a batch: one forward a step takes one token of
 new prompt is prefilled alone, `max_num_batched_tokens` at a time, between the decode steps of the others; then it is
 the next row. No prompt is padded, so its state and its keys are bit for bit those that it would have alone.
 
-Who has a row, and who has to wait, is decided in `row_scheduler`; what happens where a step fails, in `row_faults`.
+Who has a row, and who has to wait, is decided in `scheduler`; what happens where a step fails, in `faults`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from qserve.engine.transformers.batching.batcher import (
 )
 from qserve.engine.transformers.batching.inbox import Arrivals, Inbox
 from qserve.engine.transformers.batching.outboxes import Outboxes
-from qserve.engine.transformers.batching.row_cache import RowCache
-from qserve.engine.transformers.batching.row_faults import FaultTolerantRows
-from qserve.engine.transformers.batching.row_scheduler import Row, RowScheduler
+from qserve.engine.transformers.batching.rows.cache import RowCache
+from qserve.engine.transformers.batching.rows.faults import FaultTolerantRows
+from qserve.engine.transformers.batching.rows.scheduler import Row, RowScheduler
 from qserve.engine.transformers.sampling.batch import BatchSampler, choose_tokens
 from qserve.engine.transformers.sampling.likeliest import only_likeliest
 from qserve.model import reference_kernels

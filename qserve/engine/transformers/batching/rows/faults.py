@@ -12,7 +12,7 @@ from collections.abc import Callable
 from qserve.engine.transformers.batching.batcher import Deliveries, failure_of, undelivered_of
 from qserve.engine.transformers.batching.inbox import Arrivals
 from qserve.engine.transformers.batching.isolation import Isolation
-from qserve.engine.transformers.batching.row_scheduler import RowScheduler
+from qserve.engine.transformers.batching.rows.scheduler import RowScheduler
 from qserve.model.out_of_memory import is_broken_device
 
 __all__ = ["FaultTolerantRows"]
