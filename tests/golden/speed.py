@@ -15,7 +15,8 @@ from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
 from qserve.planner.speed.figures import Figures, figures_of
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.simulate import Limits, simulate
+from qserve.planner.speed.simulate import simulate
+from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.steps.transformers import TransformersSteps
 from qserve.planner.speed.terms.card import CardSpeed, card_of

@@ -19,7 +19,8 @@ from qserve.planner.speed.learned import (
     SpeedResidual,
 )  # fmt: skip
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.simulate import Limits, Steps, simulate
+from qserve.planner.speed.simulate import simulate
+from qserve.planner.speed.simulated import Limits, Steps
 from qserve.planner.speed.steps.explained import explained
 from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.steps.transformers import TransformersSteps, own_launches

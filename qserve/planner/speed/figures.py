@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.simulate import Finished, SimulatedRun
+from qserve.planner.speed.simulated import Finished, SimulatedRun
 
 __all__ = ["NO_TARGETS", "Figures", "Summary", "Targets", "figures_of", "percentile"]
 

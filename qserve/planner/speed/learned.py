@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from qserve.planner.speed.simulate import Steps
+from qserve.planner.speed.simulated import Steps
 from qserve.planner.speed.terms.cpu import CpuRates
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from qserve.planner.speed.figures import percentile
 from qserve.planner.speed.learned import CorrectedSteps, StepFactors
 from qserve.planner.speed.served import ServedRequest, replayed
-from qserve.planner.speed.simulate import Finished, Limits, Steps
+from qserve.planner.speed.simulated import Finished, Limits, Steps
 
 __all__ = ["residual_of"]
 

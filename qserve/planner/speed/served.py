@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from qserve.planner.speed.load import Arrival, Load
-from qserve.planner.speed.simulate import Finished, Limits, Steps, simulate
+from qserve.planner.speed.simulate import simulate
+from qserve.planner.speed.simulated import Finished, Limits, Steps
 
 __all__ = ["ServedRequest", "loads_of", "replayed", "served_of"]
 

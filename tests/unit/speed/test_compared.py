@@ -11,7 +11,8 @@ from qserve.planner.speed.estimate import Replica
 from qserve.planner.speed.learned import CorrectedSteps, StepFactors
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.served import ServedRequest, served_of
-from qserve.planner.speed.simulate import Limits, simulate
+from qserve.planner.speed.simulate import simulate
+from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.terms.card import CardSpeed
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 

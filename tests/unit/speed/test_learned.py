@@ -24,7 +24,8 @@ from qserve.planner.speed.learned import (
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, replayed, served_of
-from qserve.planner.speed.simulate import Limits, simulate
+from qserve.planner.speed.simulate import simulate
+from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.steps.times import StepTimes
 from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs

@@ -9,7 +9,8 @@ import pytest
 from qserve.errors import UsageError
 from qserve.planner.speed.figures import Targets, figures_of
 from qserve.planner.speed.load import Arrival, Load, read_trace
-from qserve.planner.speed.simulate import Limits, simulate
+from qserve.planner.speed.simulate import simulate
+from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 
 COSTS = EngineCosts("test", 0, 0, 0, 0, intake_ms=0.0, intake_ms_per_1k=0.0)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from qserve.planner.speed.figures import Figures
 from qserve.planner.speed.learned import CorrectedSteps
 from qserve.planner.speed.load import Load
-from qserve.planner.speed.simulate import Steps
+from qserve.planner.speed.simulated import Steps
 from qserve.planner.speed.steps.times import SHORTLIST_SHARE, StepTimes
 from qserve.planner.speed.steps.transformers import TransformersSteps
 from qserve.planner.speed.terms.card import CardSpeed
