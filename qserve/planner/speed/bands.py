@@ -34,7 +34,7 @@ def band_of(metric: Metric, rows: str, is_borrowed: bool, is_learned: bool = Fal
     """
     table = load("speed")["bands"]
     if is_learned:
-        low, high = table["learned"][metric]
+        low, high = table["learned_cpu" if rows == "cpu" else "learned"][metric]
         return Band(low, high)
     low, high = table.get(rows, {}).get(metric) or table["other"][metric]
     wider = table["borrowed"] if is_borrowed else 1.0

@@ -12,6 +12,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.hub import resolve
 from qserve.hub.bundled import bundled_config
 from qserve.planner import make_plan, plan_request
+from qserve.planner.speed.bands import Metric, band_of
 from qserve.planner.speed.estimate import replica_of
 from qserve.planner.speed.figures import figures_of
 from qserve.planner.speed.learned import (
@@ -143,6 +144,15 @@ def test_a_closed_loop_is_replayed_as_one_on_a_machine_of_another_speed() -> Non
     for one, planned in pairs:
         assert (one.input_tokens, one.output_tokens) == (planned.input_tokens, planned.output_tokens)
         assert planned.e2e_s == pytest.approx(2 * one.e2e_s, rel=0.05)
+
+
+@pytest.mark.parametrize("metric", ["tpot", "throughput"])
+def test_after_learning_a_cpu_keeps_the_band_that_its_rounds_repeat_by(metric: Metric) -> None:
+    """Wider than a card's, and never wider than before it learned."""
+    before, learned = (band_of(metric, "cpu", is_borrowed=False, is_learned=one) for one in (False, True))
+    card = band_of(metric, "other", is_borrowed=False, is_learned=True)
+    assert before.low <= learned.low < card.low
+    assert card.high < learned.high <= before.high
 
 
 def test_the_run_of_the_same_server_counts() -> None:
