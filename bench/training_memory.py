@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="qwen3-85m", choices=("tiny", "qwen3-85m", "qwen3-0.6b"))
     parser.add_argument("--rows", help=f"some of {', '.join(row.name for row in ROWS)} [all]")
+    parser.add_argument("--length", type=int, help="of sequences, in place of each row's own")
     parser.add_argument("--again", action="store_true", help="measure rows that are there too")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--table", action="store_true", help="only write the page's table anew")
@@ -251,7 +252,7 @@ def main() -> None:
     for row in ROWS:
         if row.name not in wanted or ((args.shape, row.name) in known and not args.again):
             continue
-        found = measure(row, args.shape, model, args.threads)
+        found = measure(replace(row, length=args.length or row.length), args.shape, model, args.threads)
         with FOUND.open("a") as stream:
             stream.write(json.dumps({name: found[name] for name in found if name not in _PLANNED}) + "\n")
         some_off |= is_off(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -98,3 +99,41 @@ def test_a_run_is_followed_by_itself_to_its_end(
     expect(again.locator(".qs-command code")).to_have_text("qserve train grpo --model demo")
     expect(again.locator(".qs-file code")).to_have_text("model_name_or_path: demo\n", use_inner_text=False)
     assert not AXE.exists() or not serious(page)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 390), ("dark", 1280)])
+def test_it_fits_a_phone_and_can_be_read_in_the_dark(
+    page: Page, stack: Stack, tmp_path: Path, training: list[Training], scheme: Literal["light", "dark"], width: int
+) -> None:
+    """Nothing is wider than the screen; a table that is can be moved within its own frame."""
+    training.append(Training(tmp_path, stack.run_folder.parent.parent))
+    training[0].end()
+    page.set_viewport_size({"width": width, "height": 844})
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.goto(f"/?__theme={scheme}")
+    page.get_by_role("tab", name="Train").click()
+    expect(page.locator("#qs-train-head")).to_contain_text("40 / 40")
+    expect(page.locator("#qs-train-curves figcaption")).to_have_count(4)
+    page.locator("#qs-train-configuration summary").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for view in ("head", "curves", "held", "rollouts", "configuration"):
+        box = page.locator(f"#qs-train-{view}").bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width, view
+    assert cut_off(page) == []
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    channels = [int(one) for one in re.findall(r"\d+", background)[:3]]
+    assert (sum(channels) < 150) == (scheme == "dark"), background
+    page.wait_for_timeout(500)  # colours fade in
+    assert not AXE.exists() or not serious(page)
+
+
+def cut_off(page: Page) -> list[str]:
+    """Parts of the page whose text goes beyond the right edge and that nothing around them lets a finger move to."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll('[id^=qs-train-] *')].filter((one) => {
+          if (one.getBoundingClientRect().right <= innerWidth + 1) return false
+          for (let up = one; up; up = up.parentElement)
+            if (['auto', 'scroll'].includes(getComputedStyle(up).overflowX)) return false
+          return true
+        }).map((one) => one.tagName + ' ' + one.className)"""
+    )

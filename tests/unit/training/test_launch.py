@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from qserve.planner.training import TrainingRequest
 from qserve.training.configuration.accelerate import accelerate_configuration
 from qserve.training.job import DataSource, TrainingRun
-from qserve.training.launch import environment, launcher
+from qserve.training.launch import TIGHT_HEAP, environment, launcher
 
 
 def run_on(device: str, num_processes: int, **fields: Any) -> TrainingRun:
@@ -71,3 +72,27 @@ def test_the_heap_is_tight_on_a_cpu_whose_plan_needs_it(monkeypatch: pytest.Monk
     assert name not in environment(replace(run_on("cuda", 1), plan=tight))
     monkeypatch.setenv(name, "5")
     assert environment(replace(run_on("cpu", 1), plan=tight))[name] == "5"
+
+
+BLOCKS = """
+import ctypes, pathlib
+libc, size, blocks = ctypes.CDLL(None), 256 << 10, []
+def resident_kib():
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+for _ in range(200):
+    block = ctypes.c_void_p()
+    assert libc.posix_memalign(ctypes.byref(block), 64, size) == 0
+    ctypes.memset(block, 1, size)
+    blocks.append(block)
+full = resident_kib()
+for block in blocks[::2]:
+    libc.free(block)
+print(full - resident_kib())
+"""
+
+
+def test_a_tight_heap_gives_holes_of_a_quarter_mib_back() -> None:
+    """Keys and values of short sequences: smaller than a MiB, and as many as there are layers."""
+    told = subprocess.run([sys.executable, "-c", BLOCKS], env=TIGHT_HEAP, capture_output=True, text=True, timeout=60)
+    assert int(told.stdout) > 0.9 * 100 * 256, told.stderr
