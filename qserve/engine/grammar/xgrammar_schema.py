@@ -143,13 +143,13 @@ class _Rewriting:
 
     def _typed(self, given: dict[str, Any], where: str) -> dict[str, Any]:
         """Keywords of types: a schema for each type that the value may be."""
-        types = given.pop("type", None)
+        types = given.get("type")
         if types is None:  # a keyword binds values of its type alone; the answer is one of those
             types = [kind for kind, keywords in _KEYWORDS.items() if keywords & given.keys() and kind != "integer"]
         if isinstance(types, str):
             types = [types]
-        if not isinstance(types, list) or not all(one in _KEYWORDS for one in types):
-            return {**given, "type": types}  # the engine says what is wrong
+        if not isinstance(types, list) or not all(one in tuple(_KEYWORDS) for one in types):
+            return given  # the engine says what is wrong
         parts = [self._of_type(one, given, where) for one in types]
         return parts[0] if len(parts) == 1 else {"anyOf": parts} if parts else {}
 

@@ -160,3 +160,13 @@ def test_what_it_can_not_hold_is_refused_by_name(schema: dict[str, Any], name: s
     for one in (schema, {**definitions, **inside}):
         with pytest.raises(SchemaNotHeld, match=name):
             held_by_xgrammar(one)
+
+
+@pytest.mark.parametrize("schema", [{"type": "wrong"}, {"type": ["wrong"]}, {"type": 5}, {"type": [{}]}, {"$ref": 3}])
+def test_what_is_no_schema_is_left_to_the_engine_to_refuse(schema: dict[str, Any]) -> None:
+    try:
+        held = held_by_xgrammar(schema)
+    except SchemaNotHeld:
+        return
+    with pytest.raises(RuntimeError):
+        lets_through(held, "1")
