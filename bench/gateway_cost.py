@@ -118,7 +118,7 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_places: in
     import qserve.supervisor  # noqa: F401
     from qserve.engine.base import Api, UnixAddress, WorkerEndpoint, WorkerState
     from qserve.gateway.app import build_gateway
-    from qserve.gateway.http.server import build_server
+    from qserve.gateway.http.server import build_server, freeze_heap
     from qserve.gateway.settings import GatewaySettings
     from qserve.wire.engine_fields import fields_of
 
@@ -132,6 +132,7 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_places: in
             document = client.get("http://worker/openapi.json", timeout=30).json()
         worker = replace(worker, models=("served",), api=Api.VLLM, engine="vllm", request_fields=fields_of(document))
     server = build_server(build_gateway(GatewaySettings(keys=(key,)), [worker]), "127.0.0.1", 0)
+    freeze_heap()
 
     async def run() -> None:
         serving = asyncio.create_task(server.serve())
