@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
@@ -19,6 +20,9 @@ from qserve.report.sections import sections_of
 
 __all__ = ["to_terminal"]
 
+_GAP = 4  # between two columns
+_MOST_COLUMNS = 4
+
 
 def to_terminal(report: RunReport) -> str:
     """As wide as the terminal, with its colours if there is one; a pipe gets each row in one line."""
@@ -30,21 +34,21 @@ def to_terminal(report: RunReport) -> str:
         console.print()
         console.print(RichText(section.title, "bold underline"))
         for block in section.blocks:
-            for shown in _shown(block):
+            for shown in _shown(block, console.width):
                 console.print(shown, soft_wrap=isinstance(shown, RichText))
     console.print(f"\nthe whole page: qserve report {run.id} --format html --output report.html", markup=False)
     return out.getvalue()
 
 
-def _shown(block: Block) -> Iterator[RenderableType]:
+def _shown(block: Block, width: int) -> Iterator[RenderableType]:
     match block:
         case Table(is_long=False) if block.columns:  # without any it is a chart's title
             yield RichText(f"\n{block.title}", "bold")
-            yield _table(block)
+            yield _table(block, width)
             if block.how:
                 yield RichText(block.how, "dim")
         case Figure():
-            yield from _shown(block.table)
+            yield from _shown(block.table, width)
         case Text():
             yield RichText(block.text, "red" if block.is_warning else "")
         case Code():
@@ -55,11 +59,37 @@ def _shown(block: Block) -> Iterator[RenderableType]:
                 yield RichText(f"{tile.label}: {text_of(tile.value, tile.kind)} ({tile.remark})")
 
 
-def _table(table: Table) -> RichTable:
-    shown = RichTable(box=None, pad_edge=False, padding=(0, 2))
+def _table(table: Table, width: int) -> RichTable:
+    """A row a line, or where words and numbers would be cut at this width, a row a column."""
+    rows = [[text_of(value, one.kind) for value, one in zip(row, table.columns, strict=True)] for row in table.rows]
+    is_too_wide = _narrowest(table, rows) > width
+    if is_too_wide and len(rows) <= _MOST_COLUMNS:
+        return _turned(table, rows)
+    shown = RichTable(box=None, pad_edge=False, padding=(0, 1 if is_too_wide else 2))
     for column in table.columns:
-        shown.add_column(column.title, justify="right" if column.kind in NUMERIC else "left")
-    for row in table.rows:
-        cells = (text_of(value, column.kind) for value, column in zip(row, table.columns, strict=True))
-        shown.add_row(*(RichText(cell) for cell in cells))
+        is_number = column.kind in NUMERIC
+        shown.add_column(column.title, justify="right" if is_number else "left", no_wrap=is_number)
+    for row in rows:
+        shown.add_row(*map(RichText, row))
     return shown
+
+
+def _turned(table: Table, rows: Sequence[Sequence[str]]) -> RichTable:
+    """The columns' titles at the left; each row is a column, named by its first cell."""
+    shown = RichTable(box=None, pad_edge=False, padding=(0, 2))
+    shown.add_column(table.columns[0].title)
+    for row in rows:
+        shown.add_column(RichText(row[0]))
+    for index, column in enumerate(table.columns[1:], 1):
+        shown.add_row(RichText(column.title), *(RichText(row[index]) for row in rows))
+    return shown
+
+
+def _narrowest(table: Table, rows: Sequence[Sequence[str]]) -> int:
+    """Terminal columns below which a number or a word would be cut."""
+    widths = []
+    for index, column in enumerate(table.columns):
+        words = [word for text in (column.title, *(row[index] for row in rows)) for word in text.split()]
+        numbers = [row[index] for row in rows] if column.kind in NUMERIC else []
+        widths.append(max((cell_len(text) for text in (*words, *numbers)), default=0))
+    return sum(widths) + _GAP * (len(widths) - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import statistics
 
 import pytest
@@ -131,6 +132,16 @@ def test_the_terminal_gets_no_titles_of_charts():
     document = StoredDocument(1, "bench", BEGAN, "x", "a, b", {"load": {"endpoint": "reward"}, "stages": stages})
     shown = to_terminal(a_report(benches=(document,)))
     assert "reward: a, b" in shown and "end to end" not in shown.partition("Load tests")[2].partition("Faults")[0]
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_no_cell_is_cut_on_a_terminal(monkeypatch, columns):
+    """A table that is too wide is turned: a line for each of its columns."""
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", to_terminal(a_report()))
+    assert "…" not in shown.partition("Load tests")[0]  # a table of many stages and figures stays a table
+    assert re.search(r"^architecture +Qwen3ForCausalLM", shown, re.MULTILINE) or columns != "80"
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
