@@ -24,10 +24,11 @@ __all__ = ["quantizing_experts"]
 def quantizing_experts(plan: Plan) -> Iterator[None]:
     """Within it, models that load become what `plan` says of their experts, where a CPU computes them in bf16."""
     quantize = expert_quantizer(plan)
-    if quantize is None or not plan.on_cpu or plan.dtype != "bfloat16":
+    # A private name: in a release without it experts are quantized all the same, after all of them were read.
+    library = getattr(core_model_loading, "set_param_for_module", None)
+    if quantize is None or library is None or not plan.on_cpu or plan.dtype != "bfloat16":
         yield
         return
-    library = core_model_loading.set_param_for_module
 
     def set_and_quantize(model: Any, target_name: str, *rest: Any, **named: Any) -> None:
         library(model, target_name, *rest, **named)
