@@ -8,6 +8,8 @@
 4. `qserve train grpo`    trains the weak policy on its rewards, over HTTP
 5. `qserve up --model`    serves the policy before and after: exact match on held-out sums
 
+Not reached yet: the policy finds wrong answers that the pairs do not have (docs/results/LOG.md).
+
 Nothing is trained on a held-out sum (qserve/demo/tasks.py: is_held_out). Exit status 1 where the served accuracy rises
 by less than 10 points.
 """

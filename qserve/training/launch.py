@@ -31,8 +31,8 @@ _GRACE_S = 120.0
 
 # glibc 2.36 finds no place for an aligned block between freed ones of its size: layer by layer the heap grows. Blocks
 # of 64 KiB and more can go back to the system instead, which their page faults make slow: 1.8 times the seconds of the
-# demo's steps (bench/training_overhead.py --tight-heap). A MiB would not do: with 512 tokens keys of 85M are half of
-# that, and adapters' temporaries of them left 120 MiB of holes. (A card's allocator is set in process/__main__.py.)
+# demo's steps from a MiB on (bench/training_overhead.py --tight-heap). That would not do: at 512 tokens keys of 85M are
+# half a MiB, and adapters' temporaries of them left 120 MiB of holes. (A card's allocator: process/__main__.py.)
 TIGHT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 # What a heap that grows may add to a peak (docs/results/LOG.md: up to 8 % was seen).
 _GROWTH = 1.25
