@@ -210,6 +210,7 @@ def take_turns(root: Path, begin: Any, said: Any) -> None:
     said.put("made")
 
 
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")  # Python 3.12 of every fork
 def test_of_two_processes_one_makes_and_the_other_finds(tmp_path: Path) -> None:
     forked = multiprocessing.get_context("fork")  # torch is imported already
     begin, said = forked.Event(), forked.Queue()
