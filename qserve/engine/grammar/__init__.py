@@ -2,6 +2,8 @@
 
 schema.py           a JSON schema as llguidance takes it
 xgrammar_schema.py  a JSON schema as xgrammar takes it, which holds answers of vLLM
+xgrammar_strings.py of it, what binds strings: patterns, formats, lengths
+not_held.py         the error of a keyword that would be left out in silence
 vllm_schemas.py     the schemas in a body for vLLM, so prepared
 structured.py       from `response_format` and `structured_outputs` to a grammar
 tool_calls.py       the same for calls of tools, in each of Qwen's formats

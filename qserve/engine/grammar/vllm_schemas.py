@@ -9,8 +9,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from qserve.engine.grammar.not_held import SchemaNotHeld
 from qserve.engine.grammar.schema import prepared
-from qserve.engine.grammar.xgrammar_schema import SchemaNotHeld, held_by_xgrammar
+from qserve.engine.grammar.xgrammar_schema import held_by_xgrammar
 from qserve.wire.errors import ApiError
 
 __all__ = ["with_held_schemas"]

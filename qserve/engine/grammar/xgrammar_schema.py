@@ -7,11 +7,13 @@ or refused with the name of the keyword. tests/tiny/engine/test_xgrammar_schema.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["SchemaNotHeld", "held_by_xgrammar"]
+from qserve.engine.grammar.not_held import SchemaNotHeld, check_alone
+from qserve.engine.grammar.xgrammar_strings import check_pattern, held_string
+
+__all__ = ["held_by_xgrammar"]
 
 _OF_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _KEYWORDS: Mapping[str, frozenset[str]] = {
@@ -35,40 +37,8 @@ _NOT_HELD: Mapping[str, tuple[Any, ...]] = {
 _CONSTRAINTS = frozenset().union(
     *_KEYWORDS.values(), _NOT_HELD, ("type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf")
 )
-# Held by llguidance, and so by qserve's own engine.
-_HELD_BY_LLGUIDANCE = frozenset({"multipleOf", "pattern", "format", "allOf", "$ref", "anyOf", "patternProperties"})
-_PARTS_OF_PATTERN = re.compile(r"\\.|\(\?.|.", re.DOTALL)
-_REPETITIONS = re.compile(r"\{(\d+)(?:,(\d*))?\}")
-_MOST_REPEATED, _MOST_CHARACTERS = 128, 8192
-_GROUP, _NUM_GROUPINGS = 32, 3
-_ESCAPES_OF_CHARACTERS = frozenset('\\"nrtfv0xucpP')
 _MOST_APART, _MOST_REFERENCES = 64, 16
-_FORMATS = frozenset({
-    "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "json-pointer", "relative-json-pointer",
-    "time", "uri", "uri-reference", "uri-template", "uuid",
-})  # fmt: skip
-# What xgrammar's own reading of a format lets through: 1.0.001.000, the 30th of February, the 61st second.
-_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_LEAP_YEAR = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|(1[26]|[2468][048]|[3579][26])00)"
-_DAY_OF_MONTH = (
-    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
-)
-_DATE = f"([1-9][0-9]{{3}}-{_DAY_OF_MONTH}|{_LEAP_YEAR}-02-29)"
-_HOUR_AND_MINUTE = "([01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME = rf"{_HOUR_AND_MINUTE}:[0-5][0-9](\.[0-9]{{1,6}})?(Z|[+-]{_HOUR_AND_MINUTE})"
-_PATTERN_OF_FORMAT = {
-    "ipv4": rf"^{_BYTE}\.{_BYTE}\.{_BYTE}\.{_BYTE}$", "date": f"^{_DATE}$", "time": f"^{_TIME}$",
-    "date-time": f"^{_DATE}T{_TIME}$",
-}  # fmt: skip
 _TYPE_OF_VALUE = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-
-
-class SchemaNotHeld(ValueError):
-    """A keyword that xgrammar would leave out. `is_held_elsewhere`: qserve's own engine holds it."""
-
-    def __init__(self, keyword: str, where: str, why: str = "") -> None:
-        super().__init__(f"'{keyword}' at {where or 'the top'} of the schema{why}")
-        self.is_held_elsewhere = keyword in _HELD_BY_LLGUIDANCE
 
 
 def held_by_xgrammar(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +72,7 @@ class _Rewriting:
     def _binding(self, given: dict[str, Any], where: str) -> dict[str, Any]:
         """The keywords that bind, of one schema."""
         if "$ref" in given:
-            _check_alone("$ref", given, where)
+            check_alone("$ref", given, where)
             if given["$ref"] != "#" and not str(given["$ref"]).startswith("#/"):
                 raise SchemaNotHeld("$ref", where, " to another document, or to an anchor")
             return given
@@ -122,14 +92,14 @@ class _Rewriting:
         types = _named(given.pop("type", None))
         if not all(self._types_of(part) <= types for part in parts):
             raise SchemaNotHeld("anyOf", where, " beside another 'type'")
-        _check_alone("anyOf", given, where)
+        check_alone("anyOf", given, where)
         return {"anyOf": parts}
 
     def _all_of(self, given: dict[str, Any], where: str) -> dict[str, Any]:
         parts = self._schemas(given["allOf"], f"{where}allOf")
         if len(parts) != 1 or not isinstance(parts[0], dict):
             raise SchemaNotHeld("allOf", where, " of several schemas")
-        _check_alone("allOf", given, where)
+        check_alone("allOf", given, where)
         return dict(parts[0])
 
     def _apart(self, of_one: Any, where: str) -> Any:
@@ -156,7 +126,7 @@ class _Rewriting:
     def _of_type(self, kind: str, given: dict[str, Any], where: str) -> dict[str, Any]:
         own = {name: value for name, value in given.items() if name in _KEYWORDS[kind]}
         if kind == "string":
-            own = _string(own, where)
+            own = held_string(own, where)
         elif kind == "array":
             own = self._array(own, where)
         elif kind == "object":
@@ -204,13 +174,13 @@ class _Rewriting:
             own.pop("additionalProperties")
         if own.pop("unevaluatedProperties", True) is not True or not isinstance(own[keyword], dict):
             raise SchemaNotHeld(keyword, where, " beside 'unevaluatedProperties'")
-        _check_alone(keyword, own, where)
+        check_alone(keyword, own, where)
         if keyword == "propertyNames":
             return {keyword: self.held({"type": "string", **own[keyword]}, f"{where}{keyword}.")}
         if len(own[keyword]) != 1:
             raise SchemaNotHeld(keyword, where, " of several patterns")
         held = {name: self.held(one, f"{where}{name}.") for name, one in own[keyword].items()}
-        _check_pattern(next(iter(held)), where)
+        check_pattern(next(iter(held)), where)
         return {keyword: held, "additionalProperties": False}
 
     def _schemas(self, parts: Any, where: str) -> Any:
@@ -249,16 +219,11 @@ class _Rewriting:
         return {name: values for name, values in few.items() if values is not None}
 
 
-def _check_alone(keyword: str, given: Mapping[str, Any], where: str) -> None:
-    if beside := sorted(given.keys() - {keyword}):
-        raise SchemaNotHeld(keyword, where, " beside " + ", ".join(f"'{name}'" for name in beside))
-
-
 def _values(given: dict[str, Any], where: str) -> dict[str, Any]:
     """`enum` and `const`, with what `type` leaves of them."""
     keyword = "const" if "const" in given else "enum"
     types = _named(given.pop("type", None))
-    _check_alone(keyword, given, where)
+    check_alone(keyword, given, where)
     values = [given["const"]] if keyword == "const" else given["enum"]
     if not isinstance(values, list):
         return given
@@ -266,67 +231,6 @@ def _values(given: dict[str, Any], where: str) -> dict[str, Any]:
     if not left:
         raise SchemaNotHeld(keyword, where, " has no value of its 'type'")
     return {"const": left[0]} if keyword == "const" else {"enum": left}
-
-
-def _string(own: dict[str, Any], where: str) -> dict[str, Any]:
-    if own.get("format") not in _FORMATS:
-        own.pop("format", None)  # a remark, as for validators
-    for keyword in ("pattern", "format"):
-        if keyword in own:
-            _check_alone(keyword, own, where)
-    if "pattern" in own:
-        _check_pattern(own["pattern"], where)
-    if "format" in own:
-        exact = _PATTERN_OF_FORMAT.get(own["format"])
-        return own if exact is None else {"pattern": exact}
-    return own if not own.keys() & {"minLength", "maxLength"} else _of_length(own, where)
-
-
-def _of_length(own: dict[str, Any], where: str) -> dict[str, Any]:
-    """A pattern in place of bounds on the length: with those control characters come through, which JSON has not."""
-    least, most = own.get("minLength", 0), own.get("maxLength")
-    if not isinstance(least, int) or not isinstance(most, int | None) or least > (least if most is None else most):
-        return own  # the engine says what is wrong
-    if least > _MOST_CHARACTERS:
-        raise SchemaNotHeld("minLength", where, f" above {_MOST_CHARACTERS}")
-    if most is None:
-        return {"pattern": f"^{_exactly(least)}.*$"}
-    return {"pattern": f"^{_exactly(least)}{_at_most(min(most, _MOST_CHARACTERS) - least)}$"}
-
-
-def _exactly(number: int) -> str:
-    """Characters, in groups of groups: repetitions above `_MOST_REPEATED` let quotes in, long ones take seconds."""
-    found = ""
-    for power in reversed(range(_NUM_GROUPINGS)):
-        times, number = divmod(number, _GROUP**power)
-        found += f"{_group(power)}{{{times}}}" if times else ""
-    return found
-
-
-def _at_most(number: int) -> str:
-    """So that there is one way to read each length."""
-    power = next((one for one in reversed(range(_NUM_GROUPINGS)) if number >= _GROUP**one), 0)
-    if not power:
-        return f".{{0,{number}}}"
-    times, left = divmod(number, _GROUP**power)
-    fewer = f"{_group(power)}{{0,{times - 1}}}{_at_most(_GROUP**power - 1)}"
-    return f"({fewer}|{_group(power)}{{{times}}}{_at_most(left)})"
-
-
-def _group(power: int) -> str:
-    """`_GROUP` to that power characters."""
-    return f"({_group(power - 1)}{{{_GROUP}}})" if power else "."
-
-
-def _check_pattern(pattern: Any, where: str) -> None:
-    """What it looks ahead or behind for is left out, and what JSON escapes is written as it is."""
-    for one in _PARTS_OF_PATTERN.findall(str(pattern)):
-        if one.startswith("(?") and one != "(?:":
-            raise SchemaNotHeld("pattern", where, " that looks around, or names its groups")
-        if one == '"' or (one[0] == "\\" and one[1] in _ESCAPES_OF_CHARACTERS):
-            raise SchemaNotHeld("pattern", where, f" that asks for {one}")
-    if any(int(number) > _MOST_REPEATED for times in _REPETITIONS.findall(str(pattern)) for number in times if number):
-        raise SchemaNotHeld("pattern", where, f" that repeats something more than {_MOST_REPEATED} times")
 
 
 def _are_apart(

@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 
 from bench.random_schemas import random_schemas
-from qserve.engine.grammar.xgrammar_schema import SchemaNotHeld, held_by_xgrammar
+from qserve.engine.grammar.not_held import SchemaNotHeld
+from qserve.engine.grammar.xgrammar_schema import held_by_xgrammar
 from tests.unit.engine.grammar.drawing import ENDS, TOKENIZER
 
 xgrammar = pytest.importorskip("xgrammar")

@@ -16,6 +16,7 @@ from qserve.planner.corrections import Corrections, corrections_for
 from qserve.planner.engines.transformers.constants import COMPILED_KERNEL, PYTHON_CPU, TORCH_WITH_CUDA
 from qserve.planner.engines.transformers.device_map import Bin, Modules, Spread, place_modules
 from qserve.planner.engines.transformers.graphs import graphs_held, num_captured
+from qserve.planner.engines.transformers.loading import loading_of
 from qserve.planner.engines.transformers.memory import (
     activation_bytes,
     exllama_scratch_bytes,
@@ -33,7 +34,6 @@ from qserve.planner.engines.transformers.modules import modules_of
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.releases import POOL_SINCE
 from qserve.planner.learned import LearnedTerm
-from qserve.planner.memory.held import quantizes_experts
 from qserve.planner.memory.kv import kv_bytes_per_token, kv_element_bytes, state_bytes
 from qserve.planner.memory.weights import Loading, rank_weights
 from qserve.planner.setup import Setup
@@ -81,22 +81,7 @@ class TransformersEstimate:
 
     @cached_property
     def loading(self) -> Loading:
-        quantization = self.setup.in_flight
-        fuses_experts = self.setup.spec.moe is not None and self.has_pool
-        setup = self.setup
-        if (
-            quantization is not None
-            and fuses_experts
-            and not quantizes_experts(setup.spec, setup.dtype, setup.devices[0])
-        ):
-            quantization = replace(quantization, skipped=(*quantization.skipped, ".experts."))
-        return Loading(
-            dtype=self.setup.dtype,
-            quantization=quantization,
-            fuse_experts=fuses_experts,
-            round_blocks=not self.setup.on_cpu,
-            untie_lm_head=not self.has_pool,  # transformers 4 kept an fp8 checkpoint's own lm_head
-        )
+        return loading_of(self.setup, has_pool=self.has_pool)
 
     @cached_property
     def weights_bytes(self) -> int:
@@ -113,8 +98,7 @@ class TransformersEstimate:
 
     @cached_property
     def kv_token_bytes(self) -> int:
-        element_bytes = kv_element_bytes(self.setup.kv_cache_dtype, self.setup.dtype)
-        return kv_bytes_per_token(self.setup.spec, element_bytes)
+        return kv_bytes_per_token(self.setup.spec, kv_element_bytes(self.setup.kv_cache_dtype, self.setup.dtype))
 
     @cached_property
     def state_sequence_bytes(self) -> int:
@@ -188,8 +172,7 @@ class TransformersEstimate:
         if self.setup.on_cpu:
             return Constant(0, 0, 0, "no cuBLAS on a CPU")
         capability = self.setup.devices[0].compute_capability or (8, 0)
-        is_hopper = capability >= (9, 0)
-        return CUBLAS_WORKSPACE_HOPPER if is_hopper else CUBLAS_WORKSPACE_AMPERE
+        return CUBLAS_WORKSPACE_HOPPER if capability >= (9, 0) else CUBLAS_WORKSPACE_AMPERE
 
     @property
     def runtime(self) -> Constant:
@@ -216,7 +199,7 @@ class TransformersEstimate:
     def left_bytes(self, activations_bytes: tuple[int, ...], share: float) -> int:
         """Bytes for weights and cache on all devices together, at `share` of what each has available."""
         capacities = self.capacities(activations_bytes, share)
-        return sum(capacity for capacity in capacities if capacity > 0) or max(capacities)
+        return sum(one for one in capacities if one > 0) or max(capacities)
 
     def capacities(self, activations_bytes: tuple[int, ...], share: float = 1.0) -> list[int]:
         """What weights and cache may take of each device; nothing of a card that --max-memory does not name."""

@@ -1,0 +1,95 @@
+"""What xgrammar holds of strings in a JSON schema: patterns, formats, lengths."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from qserve.engine.grammar.not_held import SchemaNotHeld, check_alone
+
+__all__ = ["check_pattern", "held_string"]
+
+_PARTS_OF_PATTERN = re.compile(r"\\.|\(\?.|.", re.DOTALL)
+_REPETITIONS = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_MOST_REPEATED, _MOST_CHARACTERS = 128, 8192
+_GROUP, _NUM_GROUPINGS = 32, 3
+_ESCAPES_OF_CHARACTERS = frozenset('\\"nrtfv0xucpP')
+_FORMATS = frozenset({
+    "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "json-pointer", "relative-json-pointer",
+    "time", "uri", "uri-reference", "uri-template", "uuid",
+})  # fmt: skip
+# What xgrammar's own reading of a format lets through: 1.0.001.000, the 30th of February, the 61st second.
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_LEAP_YEAR = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|(1[26]|[2468][048]|[3579][26])00)"
+_DAY_OF_MONTH = (
+    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+)
+_DATE = f"([1-9][0-9]{{3}}-{_DAY_OF_MONTH}|{_LEAP_YEAR}-02-29)"
+_HOUR_AND_MINUTE = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_HOUR_AND_MINUTE}:[0-5][0-9](\.[0-9]{{1,6}})?(Z|[+-]{_HOUR_AND_MINUTE})"
+_PATTERN_OF_FORMAT = {
+    "ipv4": rf"^{_BYTE}\.{_BYTE}\.{_BYTE}\.{_BYTE}$", "date": f"^{_DATE}$", "time": f"^{_TIME}$",
+    "date-time": f"^{_DATE}T{_TIME}$",
+}  # fmt: skip
+
+
+def held_string(own: dict[str, Any], where: str) -> dict[str, Any]:
+    """The keywords of a string in words that bind xgrammar. Raises SchemaNotHeld."""
+    if own.get("format") not in _FORMATS:
+        own.pop("format", None)  # a remark, as for validators
+    for keyword in ("pattern", "format"):
+        if keyword in own:
+            check_alone(keyword, own, where)
+    if "pattern" in own:
+        check_pattern(own["pattern"], where)
+    if "format" in own:
+        exact = _PATTERN_OF_FORMAT.get(own["format"])
+        return own if exact is None else {"pattern": exact}
+    return own if not own.keys() & {"minLength", "maxLength"} else _of_length(own, where)
+
+
+def _of_length(own: dict[str, Any], where: str) -> dict[str, Any]:
+    """A pattern in place of bounds on the length: with those control characters come through, which JSON has not."""
+    least, most = own.get("minLength", 0), own.get("maxLength")
+    if not isinstance(least, int) or not isinstance(most, int | None) or least > (least if most is None else most):
+        return own  # the engine says what is wrong
+    if least > _MOST_CHARACTERS:
+        raise SchemaNotHeld("minLength", where, f" above {_MOST_CHARACTERS}")
+    if most is None:
+        return {"pattern": f"^{_exactly(least)}.*$"}
+    return {"pattern": f"^{_exactly(least)}{_at_most(min(most, _MOST_CHARACTERS) - least)}$"}
+
+
+def _exactly(number: int) -> str:
+    """Characters, in groups of groups: repetitions above `_MOST_REPEATED` let quotes in, long ones take seconds."""
+    found = ""
+    for power in reversed(range(_NUM_GROUPINGS)):
+        times, number = divmod(number, _GROUP**power)
+        found += f"{_group(power)}{{{times}}}" if times else ""
+    return found
+
+
+def _at_most(number: int) -> str:
+    """So that there is one way to read each length."""
+    power = next((one for one in reversed(range(_NUM_GROUPINGS)) if number >= _GROUP**one), 0)
+    if not power:
+        return f".{{0,{number}}}"
+    times, left = divmod(number, _GROUP**power)
+    fewer = f"{_group(power)}{{0,{times - 1}}}{_at_most(_GROUP**power - 1)}"
+    return f"({fewer}|{_group(power)}{{{times}}}{_at_most(left)})"
+
+
+def _group(power: int) -> str:
+    """`_GROUP` to that power characters."""
+    return f"({_group(power - 1)}{{{_GROUP}}})" if power else "."
+
+
+def check_pattern(pattern: Any, where: str) -> None:
+    """Raises SchemaNotHeld: looking around is left out, and what JSON escapes is written as it is."""
+    for one in _PARTS_OF_PATTERN.findall(str(pattern)):
+        if one.startswith("(?") and one != "(?:":
+            raise SchemaNotHeld("pattern", where, " that looks around, or names its groups")
+        if one == '"' or (one[0] == "\\" and one[1] in _ESCAPES_OF_CHARACTERS):
+            raise SchemaNotHeld("pattern", where, f" that asks for {one}")
+    if any(int(number) > _MOST_REPEATED for times in _REPETITIONS.findall(str(pattern)) for number in times if number):
+        raise SchemaNotHeld("pattern", where, f" that repeats something more than {_MOST_REPEATED} times")
