@@ -1,4 +1,4 @@
-"""Bytes, and how people write them. Integers inside, GiB only at the edge."""
+"""Bytes and counts of parameters, and how people write them. Integers inside, GiB only at the edge."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from qserve.errors import UsageError
 
-__all__ = ["GIB", "KIB", "MIB", "format_bytes", "parse_bytes"]
+__all__ = ["GIB", "KIB", "MIB", "format_bytes", "format_parameters", "parse_bytes"]
 
 KIB = 1024
 MIB = 1024**2
@@ -35,6 +35,11 @@ def parse_bytes(text: str) -> int:
     if num_bytes > _MOST_BYTES:
         raise UsageError(f"{text[:40]!r} is more memory than any machine has; write for example 23.6GiB")
     return round(num_bytes)
+
+
+def format_parameters(count: int) -> str:
+    """How many parameters, for people: '32.76B', '0.60B', '2.02M'."""
+    return f"{count / 1e9:.2f}B" if count >= 1e8 else f"{count / 1e6:.2f}M"
 
 
 def format_bytes(num_bytes: float) -> str:

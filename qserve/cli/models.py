@@ -12,7 +12,7 @@ from qserve.core.dimensions import num_parameters
 from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import aliases, bundled_config, known_ids
 from qserve.planner.memory.kv import kv_bytes_per_token
-from qserve.units import format_bytes
+from qserve.units import format_bytes, format_parameters
 
 __all__ = ["command"]
 
@@ -63,7 +63,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         names = [str(row["id"]), *(f"  = {alias}" for alias in row["aliases"])]
         table.add_row(
             "\n".join(names),
-            f"{int(str(row['parameters'])) / 1e9:.2f}B",
+            format_parameters(int(str(row["parameters"]))),
             format_bytes(row["bf16_bytes"]),
             format_bytes(row["kv_bytes_per_token"]),
             " ".join(row["siblings"]),

@@ -14,7 +14,7 @@ from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import DevicePlan, Plan
 from qserve.planner.replicas.plans import num_engines
 from qserve.planner.speed.estimate import replicas_of
-from qserve.units import format_bytes
+from qserve.units import format_bytes, format_parameters
 
 __all__ = ["show_plan"]
 
@@ -55,7 +55,7 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
 
 
 def _headline(plan: Plan) -> RenderableType:
-    size = f"{plan.model.parameters / 1e9:.2f}B"
+    size = format_parameters(plan.model.parameters)
     facts = f"{plan.model.id} · {size} · {plan.quant.scheme} · {plan.engine} {plan.engine_version}"
     is_changed = plan.quant.checkpoint != plan.model.id or plan.quant.in_flight
     notes = [f"loads {plan.quant.checkpoint}: {plan.quant.reason}"] if is_changed else []

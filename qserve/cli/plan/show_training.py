@@ -11,7 +11,7 @@ from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_o
 from qserve.cli.terminal import console_of
 from qserve.planner.plan import Term
 from qserve.planner.training import CardMemory, TrainingPlan
-from qserve.units import format_bytes
+from qserve.units import format_bytes, format_parameters
 
 __all__ = ["show_training"]
 
@@ -57,8 +57,8 @@ def show_training(plan: TrainingPlan, explain: bool = False, console: Console | 
 
 def _headline(plan: TrainingPlan) -> RenderableType:
     request = plan.request
-    share = f"{plan.trainable / 1e9:.2f}B" if plan.trainable >= 1e8 else f"{plan.trainable / 1e6:.2f}M"
-    facts = f"{request.method} {plan.model_id} · {plan.parameters / 1e9:.2f}B, {share} trained"
+    size, trained = format_parameters(plan.parameters), format_parameters(plan.trainable)
+    facts = f"{request.method} {plan.model_id} · {size}, {trained} trained"
     facts += f" · {request.sequences} × {request.max_length} tokens a card"
     facts += " · FSDP2" if request.fsdp else f" · ZeRO-{request.zero_stage}"
     return headline(plan.fits, facts, (), plan.why_not)
