@@ -3,12 +3,10 @@
     python bench/training_circle.py        # minutes on two cores; figures, and docs/images/training-circle.svg
 
 1. `qserve train sft`     the demo learns from a teacher who forgets the carry in most sums
-2. `qserve train reward`  pairs of a right sum and one without its carry, or another wrong one
+2. `qserve train reward`  a new head over the demo's reward body, on pairs of a right sum and a wrong one of many kinds
 3. `qserve up --reward`   hosts that reward model
 4. `qserve train grpo`    trains the weak policy on its rewards, over HTTP
 5. `qserve up --model`    serves the policy before and after: exact match on held-out sums
-
-Not reached yet: the policy finds wrong answers that the pairs do not have (docs/results/LOG.md).
 
 Nothing is trained on a held-out sum (qserve/demo/tasks.py: is_held_out). Exit status 1 where the served accuracy rises
 by less than 10 points.
@@ -33,6 +31,7 @@ from random import Random
 from typing import Any
 
 import aiohttp
+from training_demo_reward import body
 
 from qserve.demo.tasks import TASKS, held_out_exchanges, sample_exchange
 
@@ -49,7 +48,7 @@ class Sizes:
 
     num_rows: int = 4000
     sft_steps: int = 60
-    reward_steps: int = 300
+    reward_steps: int = 150
     grpo_steps: int = 60
     num_asked: int = 200
 
@@ -58,6 +57,21 @@ def without_carry(key: str) -> str:
     """47+38 → 75: each column added alone."""
     a, b = map(int, re.findall(r"\d+", key))
     return str((a // 10 + b // 10) * 10 + (a % 10 + b % 10) % 10)
+
+
+def another(right: str, rng: Random) -> str:
+    """A wrong answer near the right one: off by a column, a digit changed, left out, put in, or two swapped."""
+    while True:
+        place, digit = rng.randrange(len(right)), rng.choice("0123456789")
+        wrong = rng.choice((
+            str(int(right) + rng.choice((-100, -20, -10, -2, -1, 1, 2, 10, 20, 100))),
+            right[:place] + digit + right[place + 1 :],
+            right[:place] + right[place + 1 :],
+            right[:place] + digit + right[place:],
+            right[::-1],
+        ))  # fmt: skip
+        if wrong not in ("", right) and not wrong.startswith("-"):
+            return wrong
 
 
 def write_data(folder: Path, sizes: Sizes) -> None:
@@ -69,7 +83,7 @@ def write_data(folder: Path, sizes: Sizes) -> None:
         prompt = [{"role": "user", "content": exchange.question}]
         right, careless = exchange.answer, without_carry(exchange.key)
         taught = careless if rng.random() < FORGETS else right
-        wrong = careless if careless != right else str(int(right) + rng.choice((-10, -1, 1, 10)))
+        wrong = careless if careless != right and rng.random() < 0.5 else another(right, rng)
         rows["sft"].append({"prompt": prompt, "completion": taught})
         rows["pairs"].append({"prompt": prompt, "chosen": right, "rejected": wrong})
         rows["prompts"].append({"prompt": prompt})
@@ -144,7 +158,11 @@ def circle(folder: Path, sizes: Sizes) -> dict[str, Any]:
     write_data(folder, sizes)
     batch = ("--micro-batch", "32")
     weak = train(folder, "sft", "demo", "sft", sizes.sft_steps, *batch, "--learning-rate", "1e-3")
-    rewarder = train(folder, "reward", "demo", "pairs", sizes.reward_steps, *batch, "--learning-rate", "1e-3")
+    base = folder / "body"
+    rewarder = train(
+        folder, "reward", str(base if base.exists() else body(base)), "pairs", sizes.reward_steps, *batch,
+        "--learning-rate", "1e-2", "--freeze-base",
+    )  # fmt: skip
     before = served_accuracy(folder, weak, sizes.num_asked)
     with up(folder, "--reward", str(rewarder)) as url:
         strong = train(
