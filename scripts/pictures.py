@@ -124,6 +124,7 @@ def take(context: BrowserContext, name: str, suffix: str, width: int) -> None:
     prepare(page)
     for scheme in ("", "-dark"):
         page.mouse.move(0, 0)
+        page.evaluate("scrollTo(0, 0)")
         page.wait_for_timeout(1000)  # colours fade
         page.screenshot(path=IMAGES / f"ui-{name}{suffix}{scheme}.png", full_page=name != "chat")
         page.locator(".qs-theme").first.click()
@@ -133,8 +134,10 @@ def take(context: BrowserContext, name: str, suffix: str, width: int) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pages", nargs="*", choices=[*PAGES, []], default=list(PAGES))
-    names = parser.parse_args().pages
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(PAGES)} [all]")
+    names = parser.parse_args().pages or list(PAGES)
+    if unknown := set(names) - set(PAGES):
+        parser.error(f"no page {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}")
     with serving() as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=of_the_system(), args=list(FLAGS))
         context = browser.new_context(base_url=url, locale="en-US")
