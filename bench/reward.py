@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import random
 import statistics
 import sys
@@ -199,8 +200,11 @@ async def vllm_rate(session: aiohttp.ClientSession, url: str, texts: Texts, *, t
 
 
 def vllm_server(folder: Path) -> Server:
-    """vLLM's own server, as its documentation starts a classifier."""
-    port = free_port()
+    """vLLM's own server, as its documentation starts a classifier, on all cores of this process as qserve has them.
+
+    By itself it leaves a core to its server, which here is half of the machine.
+    """
+    port, cores = free_port(), ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
     return Server(
         "vLLM-CPU",
         [
@@ -208,7 +212,8 @@ def vllm_server(folder: Path) -> Server:
             "--served-model-name", "m", "--runner", "pooling", "--enforce-eager", "--max-model-len", "1024",
             "--dtype", "bfloat16", "--no-enable-prefix-caching",  # the same texts are asked twice; nobody may remember
         ],
-        port, "m", "/health", {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"},
+        port, "m", "/health",
+        {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": cores},
     )  # fmt: skip
 
 
