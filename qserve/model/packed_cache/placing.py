@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import nn
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
-from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from qserve.model.stored.hook import LayersHook
 
 __all__ = ["Misplaced", "placed", "placing"]
 
@@ -55,19 +55,9 @@ class _PackedConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
 
 @register_quantizer(_METHOD)
-class _PackedQuantizer(HfQuantizer):  # type: ignore[misc]
+class _PackedQuantizer(LayersHook):
     """See `HfQuantizer`."""
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
         placed(model, _layers_by_token[self.quantization_config.token])
         model._keys_to_ignore_on_load_unexpected = {".*"}  # what is packed already
-
-    def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        return dtype
-
-    def is_serializable(self) -> bool:
-        return False
-
-    @property
-    def is_trainable(self) -> bool:
-        return False

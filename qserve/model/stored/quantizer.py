@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
-from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from qserve.model.stored.hook import LayersHook
 from qserve.model.stored.layouts import ReadableLayers
 from qserve.model.stored.linear import StoredLinear
 
@@ -33,7 +32,7 @@ class _StoredConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
 
 @register_quantizer(_METHOD)
-class _StoredQuantizer(HfQuantizer):  # type: ignore[misc]
+class _StoredQuantizer(LayersHook):
     """See `HfQuantizer`."""
 
     def _process_model_before_weight_loading(self, model: nn.Module, **kwargs: Any) -> None:
@@ -43,13 +42,3 @@ class _StoredQuantizer(HfQuantizer):  # type: ignore[misc]
                 layer = layers.find(name)
                 if layer is not None:
                     model.set_submodule(name, StoredLinear(module, name, layer))
-
-    def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        return dtype
-
-    def is_serializable(self) -> bool:
-        return False
-
-    @property
-    def is_trainable(self) -> bool:
-        return False
