@@ -26,7 +26,7 @@ from pathlib import Path
 import httpx
 import psutil
 import uvloop
-from streams import KEY, Way, ended, message_of, wait_for
+from streams import KEY, Way, ended, message_of, serving_at, wait_for
 
 TARGET_TTFT_MS = 1.0
 TARGET_THROUGHPUT = 0.98
@@ -134,16 +134,7 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_places: in
     server = build_server(build_gateway(GatewaySettings(keys=(key,)), [worker]), "127.0.0.1", 0)
     freeze_heap()
 
-    async def run() -> None:
-        serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        partial = port_file.with_suffix(".partial")
-        partial.write_text(str(server.servers[0].sockets[0].getsockname()[1]))
-        partial.rename(port_file)
-        await serving
-
-    uvloop.run(run())
+    uvloop.run(serving_at(server, port_file))
 
 
 async def added_ttft_ms(ways: tuple[Way, Way], num_pairs: int, message: bytes, target_ms: float) -> float:

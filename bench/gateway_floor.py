@@ -10,7 +10,6 @@ nothing (the gateway's own connections to workers); and the gateway.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import logging
 import sys
@@ -24,7 +23,7 @@ import uvicorn
 import uvloop
 from gateway_cost import FAKE_WORKER, serve
 from gateway_limit import NUM_PLACES, Meter, middle, small_requests
-from streams import KEY, Way, ended, wait_for
+from streams import KEY, Way, ended, serving_at, wait_for
 
 KINDS = ("answers alone", "relays alone", "gateway")
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -74,14 +73,7 @@ async def served(app: Callable[..., Awaitable[None]], port_file: Path) -> None:
         app, host="127.0.0.1", port=0, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False,
     )  # fmt: skip
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    partial = port_file.with_suffix(".partial")
-    partial.write_text(str(server.servers[0].sockets[0].getsockname()[1]))
-    partial.rename(port_file)
-    await serving
+    await serving_at(uvicorn.Server(config), port_file)
 
 
 @contextlib.contextmanager

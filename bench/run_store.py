@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 import uvloop
 from gateway_cost import request, tokens_per_s
-from streams import KEY, Way, ended, wait_for
+from streams import KEY, Way, ended, serving_at, wait_for
 
 from qserve.runs import RunStore
 from qserve.runs.database import FILE_NAME
@@ -117,16 +117,7 @@ def serve(socket: Path, key: str, port_file: Path, state: Path | None) -> None:
     app = build_gateway(GatewaySettings(keys=(key,)), [worker], runs=record.kept)
     server = build_server(app, "127.0.0.1", 0)
 
-    async def run() -> None:
-        serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        partial = port_file.with_suffix(".partial")
-        partial.write_text(str(server.servers[0].sockets[0].getsockname()[1]))
-        partial.rename(port_file)
-        await serving
-
-    uvloop.run(run())
+    uvloop.run(serving_at(server, port_file))
 
 
 async def finished_until_killed(way: Way, process: psutil.Process, after_s: float) -> tuple[list[float], float]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import httptools
+import uvicorn
 
 KEY = secrets.token_hex(16)
 START_LIMIT_S = 300
@@ -103,6 +104,17 @@ def ended(command: list[str], log: Path | None = None) -> Iterator[subprocess.Po
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+async def serving_at(server: uvicorn.Server, port_file: Path) -> None:
+    """Serves to the end; its port stands in `port_file`, whole, once it listens."""
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    partial = port_file.with_suffix(".partial")
+    partial.write_text(str(server.servers[0].sockets[0].getsockname()[1]))
+    partial.rename(port_file)
+    await serving
 
 
 def wait_for(holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
