@@ -76,3 +76,21 @@ async def running(kind: type[Any], model: Any, **limits: int) -> AsyncIterator[A
     finally:
         batcher.stop()
     assert not died.is_set()
+
+
+async def come_and_go(batcher: Any, asked: list[list[int]], num_tokens: int, steps: list[int]) -> list[list[int]]:
+    """Tokens after each prompt, which come one after the other into a run; beside each, one that is cancelled in it.
+
+    `steps` grows by one with each step of a run.
+    """
+    tasks = []
+    for index, prompt in enumerate(asked):
+        before = len(steps)
+        tasks.append(asyncio.create_task(tokens_of(batcher, sequence(f"r{index}", prompt, num_tokens))))
+        gone = sequence(f"gone{index}", prompt[::-1], 500)
+        batcher.submit(gone)
+        async with asyncio.timeout(120):
+            while len(steps) < before + 3:
+                await asyncio.sleep(0.001)
+        batcher.cancel(gone)
+    return await asyncio.gather(*tasks)

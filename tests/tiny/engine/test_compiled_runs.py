@@ -19,7 +19,7 @@ from qserve.model.cpu.build import why_none
 from qserve.model.cpu.kernels import can_attend
 from qserve.model.cpu.linear import takes_bfloat16
 from tests.tiny.engine.families import build
-from tests.tiny.engine.running import choices_of, idle, prompts, running, sequence, tokens_of
+from tests.tiny.engine.running import choices_of, come_and_go, idle, prompts, running, sequence, tokens_of
 
 pytestmark = pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
 LIMITS: dict[str, dict[str, int]] = {"roomy": {}, "two at once": {"max_num_seqs": 2}}
@@ -81,17 +81,7 @@ async def test_a_run_says_what_the_library_says(name: str, steps: list[int]) -> 
 async def test_those_who_come_and_go_in_the_middle_change_nothing(steps: list[int]) -> None:
     asked = prompts(5, 25)
     async with running(PagedBatcher, packed()) as batcher:
-        tasks = []
-        for index, prompt in enumerate(asked):
-            before = len(steps)
-            tasks.append(asyncio.create_task(tokens_of(batcher, sequence(f"r{index}", prompt, 60))))
-            gone = sequence(f"gone{index}", prompt[::-1], 500)
-            batcher.submit(gone)
-            async with asyncio.timeout(120):
-                while len(steps) < before + 3:
-                    await asyncio.sleep(0.001)
-            batcher.cancel(gone)
-        said = await asyncio.gather(*tasks)
+        said = await come_and_go(batcher, asked, 60, steps)
         await idle(batcher)
     assert said == await by_the_library([sequence(f"r{i}", prompt, 60) for i, prompt in enumerate(asked)])
 

@@ -19,7 +19,7 @@ from qserve.engine.transformers.decoding.run import DecodeRun
 from qserve.model.failures import SequenceFailed
 from tests.tiny.engine.families import build
 from tests.tiny.engine.paged_reference import read_in_place
-from tests.tiny.engine.running import choices_of, generated, idle, prompts, running, sequence, tokens_of
+from tests.tiny.engine.running import choices_of, come_and_go, generated, idle, prompts, running, sequence, tokens_of
 
 LIMITS: dict[str, dict[str, int]] = {
     "roomy": {},
@@ -65,17 +65,7 @@ async def test_those_who_come_and_go_in_the_middle_change_nothing(steps: list[in
     model, reference = build("qwen3"), build("qwen3")
     asked = prompts(6, 25)
     async with running(PagedBatcher, model) as batcher:
-        tasks = []
-        for index, prompt in enumerate(asked):
-            before = len(steps)
-            tasks.append(asyncio.create_task(tokens_of(batcher, sequence(f"r{index}", prompt, 60))))
-            gone = sequence(f"gone{index}", prompt[::-1], 500)
-            batcher.submit(gone)
-            async with asyncio.timeout(120):
-                while len(steps) < before + 3:
-                    await asyncio.sleep(0.001)
-            batcher.cancel(gone)
-        said = await asyncio.gather(*tasks)
+        said = await come_and_go(batcher, asked, 60, steps)
         await idle(batcher)
     assert said == [generated(reference, prompt, 60) for prompt in asked]
 
