@@ -20,11 +20,11 @@ from typing import Any, Protocol
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.errors import UsageError
+from qserve.planner.changes import ChangeGroup
 from qserve.planner.options import EngineOptions, options_of
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
-from qserve.planner.ways import Ways
 
 __all__ = [
     "GROUP", "SCORER", "Engine", "EnginePlanner", "changed_request", "engine_for", "engine_named", "engine_names",
@@ -94,7 +94,7 @@ class EnginePlanner(Protocol):
         """What people get wrong about this engine's memory, with the plan's numbers."""
         return ()
 
-    def relaxations(self, setup: Setup) -> Iterable[Ways]:
+    def relaxations(self, setup: Setup) -> Iterable[ChangeGroup]:
         """Changes of its own options, or to itself, after which a plan that was refused may fit.
 
         Asked of every engine, for setups of others as well.

@@ -9,7 +9,7 @@ __all__ = ["check_fits"]
 
 
 def check_fits(plan: Plan) -> Plan:
-    """`plan`, if it fits. Raises DoesNotFit with the ways out."""
+    """`plan`, if it fits. Raises DoesNotFit with the suggestions."""
     if plan.fits:
         return plan
     ways = "".join(f"\n  - {way.change} ({way.cost}): {way.command}" for way in plan.suggestions)

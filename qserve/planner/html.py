@@ -1,4 +1,4 @@
-"""A plan as a piece of HTML: a bar for each device, what else was decided, and ways out. For notebooks."""
+"""A plan as a piece of HTML: a bar for each device, what else was decided, and suggestions. For notebooks."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Fit = Callable[[Setup, int], Plan]
 
 
 def make_plan(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Plan:
-    """The best plan that fits; where none does, the nearest one, with what it lacks and the ways out.
+    """The best plan that fits; where none does, the nearest one, with what it lacks and the suggestions.
 
     Raises UsageError for a request that contradicts itself or the model, and for an engine that nobody registered.
     """

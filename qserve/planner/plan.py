@@ -106,7 +106,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that was decided. `fits` is False with a sentence in `why_not` and ways out in `suggestions`."""
+    """All that was decided. `fits` is False with a sentence in `why_not` and suggestions in `suggestions`."""
 
     model: ModelSummary
     engine: str

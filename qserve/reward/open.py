@@ -19,11 +19,11 @@ __all__ = ["find_reward", "make_scorer", "open_scorer", "plan_reward"]
 
 
 def plan_reward(checkpoint: RewardCheckpoint, hardware: Hardware, request: PlanRequest) -> Plan:
-    """Weights, and the activations of one row of texts. Raises DoesNotFit with what is missing and ways out."""
+    """Weights, and the activations of one row of texts. Raises DoesNotFit with what is missing and suggestions."""
     plan = make_plan(checkpoint.planned(), hardware, replace(request, engine="transformers"))
     if not plan.fits:
         ways = "; ".join(suggestion.change for suggestion in plan.suggestions)
-        raise DoesNotFit(f"{checkpoint.id}: {plan.why_not}{f'. Ways out: {ways}' if ways else ''}")
+        raise DoesNotFit(f"{checkpoint.id}: {plan.why_not}{f'. What would fit: {ways}' if ways else ''}")
     return plan
 
 

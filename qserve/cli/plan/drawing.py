@@ -1,4 +1,4 @@
-"""What serving plans and training plans are drawn with: a bar of terms in a panel, a term explained, ways out."""
+"""What serving plans and training plans are drawn with: a bar of terms in a panel, a term explained, suggestions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from qserve.planner.plan import Suggestion, Term
 from qserve.units import GIB, format_bytes
 
-__all__ = ["Part", "bar_panel", "explained", "headline", "left_of", "ways_out"]
+__all__ = ["Part", "bar_panel", "explained", "headline", "left_of", "suggestion_list"]
 
 _BAR_WIDTH = 60
 
@@ -79,7 +79,7 @@ def explained(term: Term) -> RenderableType:
     )
 
 
-def ways_out(heading: str, suggestions: Iterable[Suggestion]) -> RenderableType:
+def suggestion_list(heading: str, suggestions: Iterable[Suggestion]) -> RenderableType:
     """Changes, what each costs, and its command."""
     lines: list[RenderableType] = [Text(heading, style="bold")]
     for number, suggestion in enumerate(suggestions, 1):

@@ -8,7 +8,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, ways_out
+from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, suggestion_list
 from qserve.cli.terminal import console_of
 from qserve.planner.layout_rows import layout_rows
 from qserve.planner.plan import DevicePlan, Plan
@@ -51,7 +51,7 @@ def show_plan(plan: Plan, explain: bool = False, console: Console | None = None)
     for note in plan.notes:
         console.print(Text(f"· {note}", style="dim"))
     if plan.suggestions and not plan.fits:
-        console.print(ways_out("What would fit:", plan.suggestions))
+        console.print(suggestion_list("What would fit:", plan.suggestions))
 
 
 def _headline(plan: Plan) -> RenderableType:

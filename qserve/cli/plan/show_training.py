@@ -7,7 +7,7 @@ from itertools import groupby
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, ways_out
+from qserve.cli.plan.drawing import Part, bar_panel, explained, headline, left_of, suggestion_list
 from qserve.cli.terminal import console_of
 from qserve.planner.plan import Term
 from qserve.planner.training import CardMemory, TrainingPlan
@@ -51,7 +51,7 @@ def show_training(plan: TrainingPlan, explain: bool = False, console: Console | 
             console.print(Text(f"· {trap}"))
     if plan.suggestions:
         console.print(
-            ways_out("What would fit, cheapest first:", plan.suggestions), soft_wrap=True
+            suggestion_list("What would fit, cheapest first:", plan.suggestions), soft_wrap=True
         )  # a wrapped command could not be copied
 
 

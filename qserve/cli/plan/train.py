@@ -12,7 +12,7 @@ import click
 from qserve.cli.options.planning import hardware_of
 from qserve.cli.options.training import training_options, training_request
 from qserve.hub import resolve
-from qserve.planner.training import TrainingJob, TrainingPlan, ways_out
+from qserve.planner.training import TrainingJob, TrainingPlan, training_suggestions
 
 __all__ = ["command"]
 
@@ -44,7 +44,7 @@ def command(model: str, gpu: str | None, reward_model: str | None, as_json: bool
     job = TrainingJob(model, checkpoint.spec, gpu, devices, training_request(values), reward_model, reward, ram_bytes)
     plan = job.plan()
     if not plan.fits:
-        plan = replace(plan, suggestions=ways_out(job))
+        plan = replace(plan, suggestions=training_suggestions(job))
     _print(replace(plan, notes=(*checkpoint.messages, *plan.notes)), as_json, explain)
     if not plan.fits:
         sys.exit(_DOES_NOT_FIT)

@@ -10,7 +10,7 @@ import click
 
 from qserve.core.hardware import Hardware
 from qserve.errors import DoesNotFit, MissingExtra
-from qserve.planner.training import TrainingJob, TrainingPlan, Way, fitting_jobs
+from qserve.planner.training import FittingChange, TrainingJob, TrainingPlan, fitting_jobs
 
 __all__ = ["default_precision", "fitting_request", "need_trl"]
 
@@ -32,9 +32,9 @@ def default_precision(hardware: Hardware, zero_stage: int) -> str:
 def fitting_request(
     job: TrainingJob, auto: bool, data: str | None, messages: Sequence[str] = (), *, elsewhere: bool = False
 ) -> tuple[TrainingJob, TrainingPlan]:
-    """(the job that runs, its plan). Raises DoesNotFit with the ways out where `auto` may not take one.
+    """(the job that runs, its plan). Raises DoesNotFit with suggestions where `auto` may not take one.
 
-    `elsewhere`: another machine runs it, with whatever packages and cards a way out needs.
+    `elsewhere`: another machine runs it, with whatever packages and cards the change needs.
     """
     from qserve.cli.plan.show_training import show_training
 
@@ -42,28 +42,30 @@ def fitting_request(
     if plan.fits:
         show_training(replace(plan, notes=(*messages, *plan.notes)))
         return job, plan
-    ways = tuple(way for way in fitting_jobs(job) if elsewhere or _can_run(way, job))
-    if auto and ways:
-        click.echo(f"does not fit: {plan.why_not}\n--auto: {ways[0].suggestion.change} ({ways[0].suggestion.cost})")
-        plan = ways[0].job.plan()
+    changes = tuple(change for change in fitting_jobs(job) if elsewhere or _can_run(change, job))
+    if auto and changes:
+        click.echo(
+            f"does not fit: {plan.why_not}\n--auto: {changes[0].suggestion.change} ({changes[0].suggestion.cost})"
+        )
+        plan = changes[0].job.plan()
         show_training(plan)
-        return ways[0].job, plan
-    offered = tuple(replace(way.suggestion, command=_as_run(way, data)) for way in ways)
+        return changes[0].job, plan
+    offered = tuple(replace(change.suggestion, command=_as_run(change, data)) for change in changes)
     show_training(replace(plan, notes=(*messages, *plan.notes), suggestions=offered))
-    none = "" if ways else "; no single change, pair or triple of them helps on this machine"
+    none = "" if changes else "; no single change, pair or triple of them helps on this machine"
     raise DoesNotFit(f"the run is not started: {plan.why_not}{none}")
 
 
-def _can_run(way: Way, job: TrainingJob) -> bool:
+def _can_run(change: FittingChange, job: TrainingJob) -> bool:
     """Only on the cards that are here, and by packages that are here."""
-    needs_deepspeed = way.job.request.zero_stage > 0 and importlib.util.find_spec("deepspeed") is None
-    needs_bnb = way.job.request.optimizer == "adamw-8bit" and importlib.util.find_spec("bitsandbytes") is None
-    return way.job.devices == job.devices and not (needs_deepspeed or needs_bnb)
+    needs_deepspeed = change.job.request.zero_stage > 0 and importlib.util.find_spec("deepspeed") is None
+    needs_bnb = change.job.request.optimizer == "adamw-8bit" and importlib.util.find_spec("bitsandbytes") is None
+    return change.job.devices == job.devices and not (needs_deepspeed or needs_bnb)
 
 
-def _as_run(way: Way, data: str | None) -> str:
+def _as_run(change: FittingChange, data: str | None) -> str:
     """The plan's command as one of `qserve train`."""
-    words = way.suggestion.command.replace("qserve plan train --method ", "qserve train ", 1).replace(
+    words = change.suggestion.command.replace("qserve plan train --method ", "qserve train ", 1).replace(
         " --tiled-loss", ""
     )
     return f"{words} --data {data or 'FILE'}"

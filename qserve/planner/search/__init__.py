@@ -1,1 +1,1 @@
-"""The search for a plan: quantizations in the order of preference, and the ways out where nothing fits."""
+"""The search for a plan: quantizations in the order of preference, and the suggestions where nothing fits."""

@@ -10,12 +10,12 @@ from itertools import islice
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware, known_gpus, usual_gpus
 from qserve.core.quantization import FAMILIES, SCHEMES
+from qserve.planner.changes import Change, ChangeGroup, ChangeKind, change_of, halved
 from qserve.planner.engine import EnginePlanner, engine_named, own_engines
 from qserve.planner.plan import Plan, Suggestion
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
 from qserve.planner.siblings import base_of
-from qserve.planner.ways import Change, Pain, Ways, change_of, halved
 from qserve.units import format_bytes
 
 __all__ = ["suggestions"]
@@ -26,13 +26,13 @@ _LENGTH_STEP, _LEAST_LENGTH = 256, 512
 
 
 def suggestions(setup: Setup, refused: Plan, attempt: Try) -> tuple[Suggestion, ...]:
-    """Ways out of the `refused` plan that were counted and fit: the first of a kind, the least painful kind first."""
+    """Changes after which the `refused` plan fits, each planned: the first of each kind, the cheapest kind first."""
     shared = (
         _shorter(setup, refused), _fewer_sequences(setup), _smaller_step(setup), _smaller_workload(setup),
         _fewer_bits(setup), _more_cards(setup), _larger_card(setup),
     )  # fmt: skip
-    of_engines = (ways for engine in _engines(setup) for ways in engine.relaxations(setup))
-    kinds = sorted((*shared, *of_engines), key=lambda ways: ways.pain)
+    of_engines = (group for engine in _engines(setup) for group in engine.relaxations(setup))
+    kinds = sorted((*shared, *of_engines), key=lambda group: group.kind)
     found = (first for kind in kinds for first in _that_fit(kind, setup.checkpoint, attempt))
     return tuple(islice(found, _MOST))
 
@@ -44,23 +44,23 @@ def _engines(setup: Setup) -> list[EnginePlanner]:
     return [engine.planner for engine in (*own, *others)]
 
 
-def _that_fit(ways: Ways, checkpoint: Checkpoint, attempt: Try) -> Iterator[Suggestion]:
+def _that_fit(group: ChangeGroup, checkpoint: Checkpoint, attempt: Try) -> Iterator[Suggestion]:
     """Those of a kind that fit; of an ordered kind (cards, precision) the first alone, as later ones cost more."""
-    for change in ways.changes:
+    for change in group.changes:
         better = attempt(change.checkpoint or checkpoint, change.hardware, change.request)
         if better is None:
             continue
         got = f"then {better.kv_cache_tokens} tokens of KV cache, max_model_len {better.workload.max_model_len}"
         yield Suggestion(change.change, f"{change.cost}; {got}", _command(change))
-        if ways.is_ordered:
+        if group.is_ordered:
             return
 
 
-def _shorter(setup: Setup, refused: Plan) -> Ways:
+def _shorter(setup: Setup, refused: Plan) -> ChangeGroup:
     """What is left of the cache holds that many tokens of one sequence; else half of what was asked for, and so on."""
     request, asked = setup.request, setup.request.max_model_len
     if asked is None:
-        return Ways(Pain.LENGTH, ())
+        return ChangeGroup(ChangeKind.LENGTH, ())
     whole = refused.kv_cache_tokens // _LENGTH_STEP * _LENGTH_STEP
     below = (asked >> times for times in range(1, asked.bit_length()))
     lengths = dict.fromkeys(n for n in (whole, *below) if _LEAST_LENGTH <= n < asked)
@@ -73,14 +73,14 @@ def _shorter(setup: Setup, refused: Plan) -> Ways:
         )
         for length in sorted(lengths, reverse=True)
     )
-    return Ways(Pain.LENGTH, tuple(changes))
+    return ChangeGroup(ChangeKind.LENGTH, tuple(changes))
 
 
-def _fewer_sequences(setup: Setup) -> Ways:
+def _fewer_sequences(setup: Setup) -> ChangeGroup:
     request = setup.request
     return halved(
         setup,
-        Pain.SEQUENCES,
+        ChangeKind.SEQUENCES,
         request.max_num_seqs,
         lambda number: replace(request, max_num_seqs=number),
         "max_num_seqs {}".format,
@@ -88,11 +88,11 @@ def _fewer_sequences(setup: Setup) -> Ways:
     )
 
 
-def _smaller_step(setup: Setup) -> Ways:
+def _smaller_step(setup: Setup) -> ChangeGroup:
     request = setup.request
     return halved(
         setup,
-        Pain.STEP,
+        ChangeKind.STEP,
         request.max_num_batched_tokens,
         lambda number: replace(request, max_num_batched_tokens=number),
         "max_num_batched_tokens {}".format,
@@ -101,7 +101,7 @@ def _smaller_step(setup: Setup) -> Ways:
     )
 
 
-def _smaller_workload(setup: Setup) -> Ways:
+def _smaller_workload(setup: Setup) -> ChangeGroup:
     request = setup.request
     changes: list[Change] = []
     if request.kv_cache_memory_bytes:
@@ -111,15 +111,15 @@ def _smaller_workload(setup: Setup) -> Ways:
         unscored = replace(request, prompt_logprobs=False)
         cost = "no log-probabilities of prompts: lm-eval's multiple choice fails"
         changes.append(change_of(setup, "no room for prompt log-probabilities", cost, unscored))
-    return Ways(Pain.CACHE, tuple(changes), is_ordered=False)
+    return ChangeGroup(ChangeKind.CACHE, tuple(changes), is_ordered=False)
 
 
-def _fewer_bits(setup: Setup) -> Ways:
+def _fewer_bits(setup: Setup) -> ChangeGroup:
     quality, checkpoint, model = SCHEMES[setup.quant.scheme].quality, setup.checkpoint, setup.checkpoint.id
     if checkpoint.spec.quantization is not None:
         base = base_of(model)
         if base is None:
-            return Ways(Pain.PRECISION, ())
+            return ChangeGroup(ChangeKind.PRECISION, ())
         plain = replace(checkpoint.spec, quantization=None, id=base)
         checkpoint, model = Checkpoint(base, None, checkpoint.config, plain), base
     options = (("fp8", "hardly any accuracy"), ("int8", "little accuracy"), ("4bit", "some points on hard benchmarks"))
@@ -131,12 +131,12 @@ def _fewer_bits(setup: Setup) -> Ways:
         for quant, cost in options
         if max(SCHEMES[name].quality for name in FAMILIES[quant]) < quality
     )  # fmt: skip
-    return Ways(Pain.PRECISION, tuple(changes))
+    return ChangeGroup(ChangeKind.PRECISION, tuple(changes))
 
 
-def _more_cards(setup: Setup) -> Ways:
+def _more_cards(setup: Setup) -> ChangeGroup:
     if setup.on_cpu:
-        return Ways(Pain.MORE_CARDS, ())
+        return ChangeGroup(ChangeKind.MORE_CARDS, ())
     request = engine_named(setup.engine).planner.on_other_cards(setup.request)
     card, have = setup.hardware.devices[0], len(setup.hardware.devices)
     name = _gpu_flag(card)
@@ -152,10 +152,10 @@ def _more_cards(setup: Setup) -> Ways:
         for count in (2, 4, 8)
         if count > have
     )
-    return Ways(Pain.MORE_CARDS, tuple(changes))
+    return ChangeGroup(ChangeKind.MORE_CARDS, tuple(changes))
 
 
-def _larger_card(setup: Setup) -> Ways:
+def _larger_card(setup: Setup) -> ChangeGroup:
     """The smallest of the usual cards; for a CPU any card is larger."""
     request = engine_named(setup.engine).planner.on_other_cards(setup.request)
     have = 0 if setup.on_cpu else setup.hardware.devices[0].total_bytes
@@ -171,7 +171,7 @@ def _larger_card(setup: Setup) -> Ways:
         for key, card in usual_gpus().items()
         if card.total_bytes > have
     )
-    return Ways(Pain.LARGER_CARD, tuple(changes))
+    return ChangeGroup(ChangeKind.LARGER_CARD, tuple(changes))
 
 
 def _gpu_flag(device: Device) -> str:

@@ -9,9 +9,17 @@ from __future__ import annotations
 from qserve.planner.training.make import plan_training
 from qserve.planner.training.plan import CardMemory, TrainingPlan
 from qserve.planner.training.request import TrainingRequest, VllmBeside
-from qserve.planner.training.suggest import TrainingJob, Way, cheaper, fitting_jobs, ways_out
+from qserve.planner.training.suggest import FittingChange, TrainingJob, cheaper, fitting_jobs, training_suggestions
 
 __all__ = [
-    "CardMemory", "TrainingJob", "TrainingPlan", "TrainingRequest", "VllmBeside", "Way", "cheaper", "fitting_jobs",
-    "plan_training", "ways_out",
+    "CardMemory",
+    "FittingChange",
+    "TrainingJob",
+    "TrainingPlan",
+    "TrainingRequest",
+    "VllmBeside",
+    "cheaper",
+    "fitting_jobs",
+    "plan_training",
+    "training_suggestions",
 ]  # fmt: skip

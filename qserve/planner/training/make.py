@@ -1,4 +1,4 @@
-"""From a request to a `TrainingPlan`: place, add up, judge, and look for ways out."""
+"""From a request to a `TrainingPlan`: place, add up, judge, and look for suggestions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan_training(
     reward: ModelSpec | None = None,
     ram_bytes: int | None = None,
 ) -> TrainingPlan:
-    """The plan of `request` on `devices`, without suggestions (see suggest.ways_out).
+    """The plan of `request` on `devices`, without suggestions (see suggest.training_suggestions).
 
     `reward` is the reward model of ppo or grpo (None: ppo's is of the policy's size, grpo has none). `ram_bytes`
     bounds what may be offloaded to RAM (None: unknown, not checked).

@@ -1,4 +1,4 @@
-"""Ways out of a training run that does not fit, cheapest first: each is planned before it is offered."""
+"""Suggestions for a training run that does not fit, cheapest first: each is planned before it is offered."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from qserve.planner.training.make import plan_training
 from qserve.planner.training.plan import TrainingPlan
 from qserve.planner.training.request import TrainingRequest
 
-__all__ = ["TrainingJob", "Way", "cheaper", "fitting_jobs", "ways_out"]
+__all__ = ["FittingChange", "TrainingJob", "cheaper", "fitting_jobs", "training_suggestions"]
 
-_WANTED = 4
+_MOST = 4
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class TrainingJob:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way out: what changes, and the job after it, which fits."""
+class FittingChange:
+    """What changes, and the job after it, which fits."""
 
     suggestion: Suggestion
     job: TrainingJob
@@ -58,25 +58,25 @@ class _Change:
     apply: Callable[[TrainingJob], TrainingJob | None]
 
 
-def ways_out(job: TrainingJob) -> tuple[Suggestion, ...]:
+def training_suggestions(job: TrainingJob) -> tuple[Suggestion, ...]:
     """Up to four changes after which the run fits: single ones first, then pairs and triples of them."""
-    return tuple(way.suggestion for way in fitting_jobs(job))
+    return tuple(one.suggestion for one in fitting_jobs(job))
 
 
-def fitting_jobs(job: TrainingJob) -> tuple[Way, ...]:
+def fitting_jobs(job: TrainingJob) -> tuple[FittingChange, ...]:
     """The same with the jobs that fit, cheapest first."""
-    found: list[Way] = []
+    found: list[FittingChange] = []
     used: list[set[str]] = []
     applicable = [change for change in _CHANGES if change.apply(job) is not None]
     for size in (1, 2, 3):
         for changes in combinations(applicable, size):
             names = {change.what for change in changes}
-            # A pair that holds a single way out says nothing new.
-            if any(done <= names for done in used) or len(found) >= _WANTED:
+            # A pair that holds a change that suffices alone adds nothing.
+            if any(done <= names for done in used) or len(found) >= _MOST:
                 continue
-            way = _tried(job, changes)
-            if way is not None and all(way.job != other.job for other in found):
-                found.append(way)
+            one = _tried(job, changes)
+            if one is not None and all(one.job != other.job for other in found):
+                found.append(one)
                 used.append(names)
         if len(found) >= 3:
             break
@@ -104,14 +104,14 @@ def _most_used(job: TrainingJob) -> int | None:
         return None
 
 
-def _tried(job: TrainingJob, changes: Sequence[_Change]) -> Way | None:
+def _tried(job: TrainingJob, changes: Sequence[_Change]) -> FittingChange | None:
     changed: TrainingJob | None = job
     for change in changes:
         changed = change.apply(changed) if changed is not None else None
     if changed is None or not _fits(changed):
         return None
     cost = "; ".join(change.cost for change in changes)
-    return Way(Suggestion(", and ".join(change.what for change in changes), cost, changed.command()), changed)
+    return FittingChange(Suggestion(", and ".join(change.what for change in changes), cost, changed.command()), changed)
 
 
 def _fits(job: TrainingJob) -> bool:

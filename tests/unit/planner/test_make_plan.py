@@ -1,4 +1,4 @@
-"""What the planner chooses, what it refuses, and the ways out that it offers."""
+"""What the planner chooses, what it refuses, and the suggestions that it offers."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_json_holds_the_contract(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_what_does_not_fit_is_status_3_and_its_ways_out_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # RAM that nobody else takes or gives back between the refusal and its ways out.
+    # RAM that nobody else takes or gives back between the refusal and its suggestions.
     machine = Hardware((), 64 * GIB, 40 * GIB, 16, disk_free_bytes=500 * GIB)
     monkeypatch.setattr("qserve.detect.detect", lambda **_: machine)
     command = "qserve plan --model Qwen/Qwen32B --quant 4bit --gpu rtx-3060 --json"

@@ -13,7 +13,14 @@ import pytest
 
 from qserve.core.hardware import parse_gpu
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.training import TrainingJob, TrainingPlan, TrainingRequest, VllmBeside, plan_training, ways_out
+from qserve.planner.training import (
+    TrainingJob,
+    TrainingPlan,
+    TrainingRequest,
+    VllmBeside,
+    plan_training,
+    training_suggestions,
+)
 from qserve.units import GIB
 
 SpecOf = Callable[[str], ModelSpec]
@@ -120,7 +127,7 @@ def test_c_second_try_fits_only_with_a_card_for_the_engine(spec_of: SpecOf) -> N
 def test_c_what_is_offered_is_what_helped(spec_of: SpecOf) -> None:
     vllm = VllmBeside("colocated", gpu_memory_utilization=0.8)
     asked = _case_c(spec_of("Qwen/Qwen2-7B"), "rtx-3090:4", micro_batch=2, zero_stage=2, lora_rank=8, vllm=vllm)
-    offered = ways_out(asked)
+    offered = training_suggestions(asked)
     assert len(offered) >= 3
     assert offered[0].change == "a card of its own for the engine"
     assert "--vllm separate" in offered[0].command
@@ -163,4 +170,4 @@ def test_e_bytes_a_parameter_of_32b(spec_of: SpecOf, precision: str, weights: in
     assert terms["weights (policy)"] == pytest.approx(weights * plan.parameters / GIB)
     assert terms["optimizer (policy)"] == pytest.approx(optimizer * plan.parameters / GIB)
     assert not plan.fits
-    assert ways_out(TrainingJob("Qwen/Qwen3-32B", spec, "b200", parse_gpu("b200"), plan.request))
+    assert training_suggestions(TrainingJob("Qwen/Qwen3-32B", spec, "b200", parse_gpu("b200"), plan.request))

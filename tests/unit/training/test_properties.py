@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qserve.core.hardware import parse_gpu
 from qserve.core.model_spec import ModelSpec
-from qserve.planner.training import TrainingJob, TrainingRequest, VllmBeside, plan_training, ways_out
+from qserve.planner.training import TrainingJob, TrainingRequest, VllmBeside, plan_training, training_suggestions
 from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
 
 BASE = ModelSpec.from_config(
@@ -132,6 +132,6 @@ def test_what_fits_still_fits_with_more_memory(request: TrainingRequest, more: i
 def test_every_way_out_is_a_plan_that_fits(method: str, gpu: str) -> None:
     request = TrainingRequest(method, micro_batch=8, max_length=4096, gradient_checkpointing=False)  # type: ignore[arg-type]
     asked = TrainingJob("Qwen/Qwen3-8B", BASE, gpu, parse_gpu(gpu), request)
-    for suggestion in ways_out(asked):
+    for suggestion in training_suggestions(asked):
         assert suggestion.command.startswith(f"qserve plan train --method {method}") or "qlora" in suggestion.command
         assert suggestion.cost

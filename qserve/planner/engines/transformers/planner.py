@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
+from qserve.planner.changes import ChangeGroup
 from qserve.planner.engine import EnginePlanner
 from qserve.planner.engines.transformers.candidates import candidates
 from qserve.planner.engines.transformers.constants import TESTED_RELEASE
@@ -21,7 +22,6 @@ from qserve.planner.options import EngineOptions
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
-from qserve.planner.ways import Ways
 
 __all__ = ["TransformersPlanner"]
 
@@ -48,7 +48,7 @@ class TransformersPlanner(EnginePlanner):
     def notes(self, setup: Setup, plan: Plan) -> Iterable[str]:
         return notes_on(setup, plan)
 
-    def relaxations(self, setup: Setup) -> Iterable[Ways]:
+    def relaxations(self, setup: Setup) -> Iterable[ChangeGroup]:
         return relaxations(setup)
 
     def loads(self, scheme: str) -> bool:

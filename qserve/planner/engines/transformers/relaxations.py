@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from qserve.planner.changes import ChangeGroup, ChangeKind, change_of
 from qserve.planner.engines.transformers.options import Offload, TransformersOptions
 from qserve.planner.setup import Setup
-from qserve.planner.ways import Pain, Ways, change_of
 from qserve.units import format_bytes
 
 __all__ = ["relaxations"]
@@ -15,7 +15,7 @@ __all__ = ["relaxations"]
 _UNSERVED = "enable_lora"  # it serves no adapters
 
 
-def relaxations(setup: Setup) -> Iterator[Ways]:
+def relaxations(setup: Setup) -> Iterator[ChangeGroup]:
     """Offloading, where nothing is offloaded yet."""
     request, options = setup.request, setup.request.of(TransformersOptions)
     wanted = request.given_to_others(TransformersOptions.engine).values()
@@ -33,4 +33,4 @@ def relaxations(setup: Setup) -> Iterator[Ways]:
         )
         for offload, place, cost in costs
     )
-    yield Ways(Pain.OFFLOAD, tuple(changes))
+    yield ChangeGroup(ChangeKind.OFFLOAD, tuple(changes))

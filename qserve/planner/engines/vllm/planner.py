@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
+from qserve.planner.changes import ChangeGroup
 from qserve.planner.engine import EnginePlanner
 from qserve.planner.engines.vllm.candidates import candidates
 from qserve.planner.engines.vllm.fit import fit
@@ -22,7 +23,6 @@ from qserve.planner.options import EngineOptions
 from qserve.planner.plan import Plan
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
-from qserve.planner.ways import Ways
 
 __all__ = ["VllmPlanner"]
 
@@ -59,7 +59,7 @@ class VllmPlanner(EnginePlanner):
     def explanations(self, setup: Setup, plan: Plan) -> Iterable[str]:
         return explanations_of(setup, plan)
 
-    def relaxations(self, setup: Setup) -> Iterable[Ways]:
+    def relaxations(self, setup: Setup) -> Iterable[ChangeGroup]:
         return relaxations(setup)
 
     def on_other_cards(self, request: PlanRequest) -> PlanRequest:

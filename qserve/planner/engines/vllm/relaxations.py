@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from qserve.planner.changes import Change, ChangeGroup, ChangeKind, change_of, halved
 from qserve.planner.engines.vllm.options import VllmOptions
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
-from qserve.planner.ways import Change, Pain, Ways, change_of, halved
 
 __all__ = ["relaxations"]
 
 
-def relaxations(setup: Setup) -> Iterator[Ways]:
+def relaxations(setup: Setup) -> Iterator[ChangeGroup]:
     """A free share of the card, cheaper settings, fewer adapters; nothing for a setup of another engine."""
     if setup.engine != VllmOptions.engine:
         return
@@ -23,12 +23,12 @@ def relaxations(setup: Setup) -> Iterator[Ways]:
         freed = change_of(
             setup, "let the planner choose the memory fraction", "nothing", _with(setup, gpu_memory_utilization=None)
         )
-        yield Ways(Pain.SHARE_OF_CARD, (freed,), is_ordered=False)
+        yield ChangeGroup(ChangeKind.SHARE_OF_CARD, (freed,), is_ordered=False)
     if not setup.on_cpu:
-        yield Ways(Pain.ENGINE_SETTINGS, tuple(_settings(setup, options)), is_ordered=False)
+        yield ChangeGroup(ChangeKind.ENGINE_SETTINGS, tuple(_settings(setup, options)), is_ordered=False)
     yield halved(
         setup,
-        Pain.ADAPTERS,
+        ChangeKind.ADAPTERS,
         options.max_loras,
         lambda number: _with(setup, max_loras=number),
         lambda number: f"{number} {'adapters' if number > 1 else 'adapter'} at once",

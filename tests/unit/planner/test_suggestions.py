@@ -1,4 +1,4 @@
-"""Ways out of a refusal: what is offered, that it is the nearest, and that its command gives a plan that fits."""
+"""Suggestions for a refusal: what is offered, that it is the nearest, and that its command gives a plan that fits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.unit.planner.test_weights import spec_of
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """RAM that nobody else takes or gives back between a refusal and its ways out."""
+    """RAM that nobody else takes or gives back between a refusal and its suggestions."""
     here = Hardware((), 64 * GIB, 40 * GIB, 16, disk_free_bytes=500 * GIB)
     monkeypatch.setattr("qserve.detect.detect", lambda **_: here)
 
 
-def ways_out(line):
+def suggestions(line):
     """Changes and their commands for a line that is refused."""
     asked = CliRunner().invoke(command, [*shlex.split(line), "--json"])
     assert asked.exit_code == 3, asked.output
@@ -55,14 +55,14 @@ REFUSED = [
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_every_command_that_is_offered_fits(line):
-    offered = ways_out(line)
+    offered = suggestions(line)
     assert offered
     for way in offered.values():
         assert planned(way)["fits"], way
 
 
 def test_the_longest_length_that_fits_is_offered_not_half_of_what_was_asked():
-    offered = ways_out(REFUSED[1])
+    offered = suggestions(REFUSED[1])
     (length,) = (int(change.split()[1]) for change in offered if change.startswith("max_model_len"))
     assert 55_000 < length < 65_536
     assert ("--max-model-len", str(length)) in zip(
@@ -85,16 +85,16 @@ def test_the_longest_length_that_fits_is_offered_not_half_of_what_was_asked():
     ],
 )
 def test_the_flag_that_is_too_much_is_the_one_that_is_changed(line, change):
-    assert change in ways_out(line)
+    assert change in suggestions(line)
 
 
 def test_adapters_are_not_dropped_in_silence():
     """The transformers engine has none, so that offloading is no way out."""
-    assert not any("transformers" in change for change in ways_out(REFUSED[5]))
+    assert not any("transformers" in change for change in suggestions(REFUSED[5]))
 
 
 def test_commands_keep_the_cpu_and_leave_out_what_nobody_chose():
-    offered = ways_out("--model Qwen/Qwen3-32B --gpu none --quant bf16")
+    offered = suggestions("--model Qwen/Qwen3-32B --gpu none --quant bf16")
     assert all("--engine-version" not in way for way in offered.values())
     assert all("--gpu" in way for way in offered.values())
 
@@ -121,14 +121,14 @@ def test_fp8_by_name_on_a_card_before_ampere():
 
 
 def test_a_stored_checkpoint_is_not_the_only_one_of_its_model():
-    offered = ways_out("--model Qwen/Qwen3-32B-FP8 --gpu rtx-4090")
+    offered = suggestions("--model Qwen/Qwen3-32B-FP8 --gpu rtx-4090")
     assert "--model Qwen/Qwen3-32B --gpu rtx-4090 --quant 4bit" in offered["weights in 4bit"]
     assert planned(offered["weights in 4bit"])["quant"]["checkpoint"] == "Qwen/Qwen3-32B-AWQ"
 
 
 def test_a_described_card_stays_as_described():
     """Its compute capability and what others hold of it decide, and are not in a table."""
-    offered = ways_out("--model Qwen/Qwen3-8B --quant bf16 --gpu memory=24GiB,sm=40,cc=7.5,used=8GiB")
+    offered = suggestions("--model Qwen/Qwen3-8B --quant bf16 --gpu memory=24GiB,sm=40,cc=7.5,used=8GiB")
     words = shlex.split(offered["weights in fp8"])
     gpu = words[words.index("--gpu") + 1]
     assert "cc=7.5" in gpu and f"used={8 * GIB}" in gpu

@@ -11,11 +11,11 @@ from qserve.core.hardware import Hardware
 from qserve.planner.request import PlanRequest
 from qserve.planner.setup import Setup
 
-__all__ = ["Change", "Pain", "Ways", "change_of", "halved"]
+__all__ = ["Change", "ChangeGroup", "ChangeKind", "change_of", "halved"]
 
 
-class Pain(IntEnum):
-    """How much a kind of change costs its user, least first: the order in which ways out are offered."""
+class ChangeKind(IntEnum):
+    """Kinds of change, cheapest for the user first: the order in which they are suggested."""
 
     LENGTH = 1
     SEQUENCES = 2
@@ -44,10 +44,10 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Ways:
+class ChangeGroup:
     """Changes of one kind. `is_ordered`: later ones cost more than earlier ones, so that the first that fits is it."""
 
-    pain: Pain
+    kind: ChangeKind
     changes: tuple[Change, ...]
     is_ordered: bool = True
 
@@ -59,14 +59,14 @@ def change_of(setup: Setup, change: str, cost: str, request: PlanRequest) -> Cha
 
 def halved(
     setup: Setup,
-    pain: Pain,
+    kind: ChangeKind,
     most: int | None,
     limited: Callable[[int], PlanRequest],
     label: Callable[[int], str],
     cost: str,
     least: int = 1,
-) -> Ways:
+) -> ChangeGroup:
     """A limit of the request at a half, a quarter, … of the `most` that was refused, down to `least`."""
     whole = most or 1
     numbers = (whole >> times for times in range(1, whole.bit_length()) if whole >> times >= least)
-    return Ways(pain, tuple(change_of(setup, label(n), cost, limited(n)) for n in numbers))
+    return ChangeGroup(kind, tuple(change_of(setup, label(n), cost, limited(n)) for n in numbers))
