@@ -20,7 +20,7 @@ from qserve.cluster.free_port import free_port
 from qserve.cluster.join import ray_module
 from qserve.cluster.lease import Lease
 from qserve.cluster.log_tail import LogTail
-from qserve.cluster.messages import Assignment, Failure, Seen, Told
+from qserve.cluster.messages import Assignment, Failure, GatewayStatus, WorkerStatus
 from qserve.cluster.spanning import tell_vllm
 from qserve.engine.base import TcpAddress, WorkerEndpoint
 from qserve.errors import QserveError
@@ -63,11 +63,11 @@ class Agent:
         """The service is there."""
         self._lease.renew()
 
-    def exchange(self, told: Told) -> Seen:
-        """Answers as soon as something has changed, or after `told.wait_s`."""
-        self._endpoint.num_awaited, self._endpoint.num_pieces = told.num_awaited, told.num_pieces
-        self._wait_for_change(told.wait_s)
-        return self._seen()
+    def exchange(self, gateway: GatewayStatus) -> WorkerStatus:
+        """Answers as soon as something has changed, or after `gateway.wait_s`."""
+        self._endpoint.num_awaited, self._endpoint.num_pieces = gateway.num_awaited, gateway.num_pieces
+        self._wait_for_change(gateway.wait_s)
+        return self._status()
 
     def memory(self) -> dict[str, Any]:
         """What the worker holds. Raises QserveError or TimeoutError where it does not tell."""
@@ -88,9 +88,11 @@ class Agent:
         try:
             if self._assignment.hosted.num_nodes > 1:
                 tell_vllm(ray_module().get_runtime_context().gcs_address, self._assignment.host)
-            told = self._assignment
-            folder = await asyncio.to_thread(folder_here, told.hosted.folder, told.checkpoint, told.checkpoint_key)
-            hosted = replace(told.hosted, folder=folder)
+            wanted = self._assignment
+            folder = await asyncio.to_thread(
+                folder_here, wanted.hosted.folder, wanted.checkpoint, wanted.checkpoint_key
+            )
+            hosted = replace(wanted.hosted, folder=folder)
             self._worker = local_worker(hosted, self._endpoint, self._private, self._log.file, self._tell)
             self._worker.start_limit_s = self._assignment.start_limit_s
             await self._worker.start()
@@ -121,7 +123,7 @@ class Agent:
     def _state(self) -> tuple[Any, ...]:
         return self._endpoint.state, self._endpoint.detail, self._endpoint.num_restarts, self._failure
 
-    def _seen(self) -> Seen:
+    def _status(self) -> WorkerStatus:
         endpoint, worker = self._endpoint, self._worker
         assert isinstance(endpoint.address, TcpAddress), "it listens for the service"
         with self._lock:
@@ -129,9 +131,9 @@ class Agent:
             self._seen_state = self._state()
         plan = (worker.plan if worker is not None else None) or self._assignment.hosted.plan
         notes = tuple(worker.notes) if worker is not None else ()
-        return Seen(
-            endpoint.state, endpoint.detail, endpoint.address, endpoint.num_restarts, Seen.fields_of(endpoint), events,
-            self._log.read(), notes, plan, self._failure,
+        return WorkerStatus(
+            endpoint.state, endpoint.detail, endpoint.address, endpoint.num_restarts, WorkerStatus.fields_of(endpoint),
+            events, self._log.read(), notes, plan, self._failure,
         )  # fmt: skip
 
     def _cut_off(self) -> None:

@@ -1,4 +1,4 @@
-"""What the service and a node's agent say to each other. Plain data: both sides have the same qserve."""
+"""Messages between the service and the agent on a node. Plain data: both sides have the same qserve."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
 from qserve.planner.plan import Plan
 from qserve.supervisor.hosted import Hosted
 
-__all__ = ["Assignment", "Failure", "Seen", "Told"]
+__all__ = ["Assignment", "Failure", "GatewayStatus", "WorkerStatus"]
 
 # What a worker that is ready says of itself; the gateway reads it from the endpoint.
 _OF_ENDPOINT = (
@@ -46,8 +46,8 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the gateway knows of its requests there, and how long the agent may wait for a change before it answers."""
+class GatewayStatus:
+    """The gateway's request counts for this worker, and how long the agent may wait for a change before it answers."""
 
     num_awaited: int
     num_pieces: int
@@ -63,13 +63,13 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """How the worker is.
+class WorkerStatus:
+    """The state of a worker on a node.
 
     Attributes:
-        fields: what it says of itself, as the endpoint has it.
-        events: what happened to it since the last answer, in order.
-        log: what it wrote since the last answer.
+        fields: those of its endpoint that the gateway reads (`fields_of`).
+        events: since the last status, in order.
+        log: bytes of its log since the last status.
     """
 
     state: WorkerState
@@ -85,5 +85,5 @@ class Seen:
 
     @staticmethod
     def fields_of(endpoint: WorkerEndpoint) -> dict[str, Any]:
-        """What of `endpoint` the other side takes over."""
+        """The fields of `endpoint` that the service copies into its own."""
         return {name: getattr(endpoint, name) for name in _OF_ENDPOINT}

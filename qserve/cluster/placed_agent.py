@@ -7,18 +7,18 @@ import contextlib
 from functools import partial
 from typing import Any, Self
 
-from qserve.cluster.messages import Assignment, Seen, Told
+from qserve.cluster.messages import Assignment, GatewayStatus, WorkerStatus
 from qserve.cluster.placement import Place, Places
 from qserve.cluster.settings import LEASE_S
 from qserve.errors import WorkerFailed
 
-__all__ = ["Lost", "PlacedAgent"]
+__all__ = ["PlacedAgent", "WorkerLost"]
 
 _RENEW_S = LEASE_S / 5
 _END_S = 5.0
 
 
-class Lost(Exception):
+class WorkerLost(Exception):
     """The worker must be placed again, on another node if there is one; `hears`: its agent is still there."""
 
     def __init__(self, reason: str, *, hears: bool = False) -> None:
@@ -27,7 +27,7 @@ class Lost(Exception):
 
 
 class PlacedAgent:
-    """From `reserve` to `release`. Whatever Ray raises comes as Lost or WorkerFailed."""
+    """From `reserve` to `release`. Whatever Ray raises comes as WorkerLost or WorkerFailed."""
 
     def __init__(self, places: Places, needs: dict[str, float], place: Place) -> None:
         """Use `reserve`."""
@@ -52,23 +52,23 @@ class PlacedAgent:
         return self._place.address
 
     async def start(self, assignment: Assignment) -> None:
-        """The agent begins, and with it its lease. Raises Lost."""
+        """The agent begins, and with it its lease. Raises WorkerLost."""
         try:
             await asyncio.to_thread(self._places.start, self._place, self._needs, assignment)
         except Exception as error:
-            raise Lost(f"no process could be started on the node {self.address}: {_words(error)}") from error
+            raise WorkerLost(f"no process could be started on the node {self.address}: {_words(error)}") from error
         self._renewing = asyncio.create_task(self._renew())
 
-    async def exchange(self, told: Told, limit_s: float) -> Seen:
-        """The agent's next words. Raises Lost where none come."""
+    async def exchange(self, status: GatewayStatus, limit_s: float) -> WorkerStatus:
+        """The agent's next status. Raises WorkerLost if none comes."""
         try:
             async with asyncio.timeout(limit_s):  # not wait_for, which may lose a cancellation (bpo-37658)
-                seen: Seen = await self._place.agent.exchange.remote(told)
+                answer: WorkerStatus = await self._place.agent.exchange.remote(status)
         except TimeoutError:
-            raise Lost(f"the node {self.address} did not answer for {limit_s:g} s") from None
+            raise WorkerLost(f"the node {self.address} did not answer for {limit_s:g} s") from None
         except Exception as error:  # every way in which an actor is lost has a class of its own in Ray
-            raise Lost(f"the node {self.address} is gone: {_words(error)}") from error
-        return seen
+            raise WorkerLost(f"the node {self.address} is gone: {_words(error)}") from error
+        return answer
 
     async def memory(self) -> dict[str, Any]:
         """What its worker holds. Raises WorkerFailed."""

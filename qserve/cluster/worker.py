@@ -17,19 +17,19 @@ from typing import Any
 
 import qserve.errors
 from qserve.cluster.checkpoints import key_of
-from qserve.cluster.messages import Assignment, Failure, Seen, Told
-from qserve.cluster.placed_agent import Lost, PlacedAgent
+from qserve.cluster.messages import Assignment, Failure, GatewayStatus, WorkerStatus
+from qserve.cluster.placed_agent import PlacedAgent, WorkerLost
 from qserve.cluster.placement import Places
 from qserve.cluster.settings import LEASE_S, RaySettings
 from qserve.engine.base import TcpAddress, WorkerEndpoint, WorkerState
 from qserve.errors import QserveError, WorkerFailed
 from qserve.planner.plan import Plan
 from qserve.runs.private import open_private
-from qserve.supervisor.asking import Asking
 from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.liveness import health
 from qserve.supervisor.liveness.restarts import Restarts, WorkerEvents
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
+from qserve.supervisor.worker_requests import WorkerRequests
 
 __all__ = ["RayWorker"]
 
@@ -67,7 +67,7 @@ class RayWorker:
         self._log_file = log_file
         self._restarts = Restarts(endpoint, tell)
         self._agent: PlacedAgent | None = None
-        self._asking = Asking(endpoint)
+        self._requests = WorkerRequests(endpoint)
         self._num_restarts_before = 0  # the agent that is there now
         self._is_leaving = False
 
@@ -83,11 +83,11 @@ class RayWorker:
             return
         try:
             await self._start()
-        except Lost as lost:
+        except WorkerLost as lost:
             await self._release(lost)
             raise WorkerFailed(str(lost)) from lost
         except QserveError as error:  # what is wrong may be wrong on this node alone
-            await self._release(Lost(str(error), hears=True))
+            await self._release(WorkerLost(str(error), hears=True))
             raise
         except BaseException:
             await self._release(None)
@@ -112,7 +112,7 @@ class RayWorker:
     async def stop(self) -> None:
         """See `Worker.stop`."""
         await self._release(None)
-        self._asking.close()
+        self._requests.close()
 
     async def memory(self) -> dict[str, Any]:
         """See `Worker.memory`; empty while it does not run."""
@@ -122,14 +122,14 @@ class RayWorker:
 
     async def work(self) -> dict[str, Any]:
         """See `Worker.work`."""
-        return await self._asking.work()
+        return await self._requests.work()
 
     async def sanity(self) -> Sanity | None:
         """See `Worker.sanity`."""
         if self.vocab_size is None:
             return None
-        ask = partial(self._asking.ask, timeout_s=LIMIT_S)
-        return await check_sanity(ask, self.endpoint.models[0], self.vocab_size)
+        send = partial(self._requests.send, timeout_s=LIMIT_S)
+        return await check_sanity(send, self.endpoint.models[0], self.vocab_size)
 
     async def _start(self) -> None:
         self.phases_s = {}
@@ -140,12 +140,12 @@ class RayWorker:
         self._agent = await PlacedAgent.reserve(self._places, self._needs, limit_s)
         self._restarts.event("phase", name=f"starting on {self.node}")
         await self._agent.start(await self._assignment())
-        while (seen := await self._exchange(limit_s)).state is not WorkerState.READY:
-            _raise(seen.failure)
-        self._mirror(seen)
+        while (status := await self._exchange(limit_s)).state is not WorkerState.READY:
+            _raise(status.failure)
+        self._mirror(status)
         self.phases_s = dict(self.endpoint.start_phases_s)
-        self.endpoint.address = seen.address
-        await self._check_reachable(seen.address)
+        self.endpoint.address = status.address
+        await self._check_reachable(status.address)
         self._restarts.enter(WorkerState.READY, "")
 
     async def _assignment(self) -> Assignment:
@@ -167,7 +167,7 @@ class RayWorker:
         except QserveError as error:
             await self._restarts.start_again(self.start, str(error), 0.0)
 
-    async def _until_down(self) -> Lost | None:
+    async def _until_down(self) -> WorkerLost | None:
         """Why it must be placed again; None where somebody wants it ended or restarted."""
         tasks = [asyncio.create_task(one) for one in (self._follow(), self._until_unreachable(), self._until_drained())]
         try:
@@ -177,7 +177,7 @@ class RayWorker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         error = next(iter(done)).exception()
-        if isinstance(error, Lost):
+        if isinstance(error, WorkerLost):
             self._restarts.enter(WorkerState.RESTARTING, str(error))
             return error
         if error is not None:
@@ -185,26 +185,26 @@ class RayWorker:
         return None
 
     async def _follow(self) -> None:
-        """Hear from the agent; raises Lost when it is gone or has given up."""
+        """Hear from the agent; raises WorkerLost when it is gone or has given up."""
         while True:
-            seen = await self._exchange(LEASE_S)
-            self._mirror(seen)
-            if seen.failure is not None:
-                raise Lost(seen.failure.message, hears=True)
-            if not self._is_leaving and (seen.state, seen.detail) != (self.endpoint.state, self.endpoint.detail):
-                self._restarts.enter(seen.state, seen.detail)
+            status = await self._exchange(LEASE_S)
+            self._mirror(status)
+            if status.failure is not None:
+                raise WorkerLost(status.failure.message, hears=True)
+            if not self._is_leaving and (status.state, status.detail) != (self.endpoint.state, self.endpoint.detail):
+                self._restarts.enter(status.state, status.detail)
 
     async def _until_unreachable(self) -> None:
-        """Raises Lost once it has missed several health checks from here, whatever Ray says of it."""
+        """Raises WorkerLost once it has missed several health checks from here, whatever Ray says of it."""
         missed = 0
         while missed < health.MISSED_CHECKS:
             await asyncio.sleep(health.INTERVAL_S)
             if self.endpoint.state not in (WorkerState.READY, WorkerState.DRAINING):
                 missed = 0  # its agent brings it back
                 continue
-            status, _ = await self._asking.ask("GET", "/health", b"", _HEALTH_TIMEOUT_S)
+            status, _ = await self._requests.send("GET", "/health", b"", _HEALTH_TIMEOUT_S)
             missed = 0 if status else missed + 1
-        raise Lost(f"the worker on {self.node} did not answer {missed} health checks")
+        raise WorkerLost(f"the worker on {self.node} did not answer {missed} health checks")
 
     async def _until_drained(self) -> None:
         """A restart is wanted, or it is not wanted any more, and nobody is answered by it."""
@@ -213,35 +213,35 @@ class RayWorker:
         self._is_leaving = True
         await self._restarts.drain("it is about to be ended; running requests finish first")
 
-    async def _exchange(self, limit_s: float) -> Seen:
-        """The agent's next words, kept. Raises Lost where none come."""
+    async def _exchange(self, limit_s: float) -> WorkerStatus:
+        """The agent's next status, kept. Raises WorkerLost if none comes."""
         assert self._agent is not None, "it was placed"
-        seen = await self._agent.exchange(
-            Told(self.endpoint.num_awaited, self.endpoint.num_pieces, _EXCHANGE_S), limit_s
+        status = await self._agent.exchange(
+            GatewayStatus(self.endpoint.num_awaited, self.endpoint.num_pieces, _EXCHANGE_S), limit_s
         )
-        for event, details in seen.events:
+        for event, details in status.events:
             self._restarts.event(event, **details)
-        self.notes, self.plan = list(seen.notes), seen.plan
-        if seen.log:
+        self.notes, self.plan = list(status.notes), status.plan
+        if status.log:
             with contextlib.suppress(OSError), io.FileIO(self._log_file, "a", opener=open_private) as log:
-                log.write(seen.log)
-        return seen
+                log.write(status.log)
+        return status
 
-    def _mirror(self, seen: Seen) -> None:
+    def _mirror(self, status: WorkerStatus) -> None:
         """What the worker says of itself; its state is the caller's to set."""
-        for name, value in seen.fields.items():
+        for name, value in status.fields.items():
             setattr(self.endpoint, name, value)
-        self.endpoint.num_restarts = self._num_restarts_before + seen.num_restarts
+        self.endpoint.num_restarts = self._num_restarts_before + status.num_restarts
 
     async def _check_reachable(self, address: TcpAddress) -> None:
-        status, _ = await self._asking.ask("GET", "/health", b"", _HEALTH_TIMEOUT_S)
+        status, _ = await self._requests.send("GET", "/health", b"", _HEALTH_TIMEOUT_S)
         if not status:
-            raise Lost(
+            raise WorkerLost(
                 f"the worker on {self.node} runs, and its port {address.port} can't be reached from here; open the "
                 f"ports {self._settings.ports} between the nodes, or choose others with --ray-ports"
             )
 
-    async def _release(self, lost: Lost | None) -> None:
+    async def _release(self, lost: WorkerLost | None) -> None:
         """Gives its place back; None: nothing is wrong with its node."""
         agent, self._agent, self._is_leaving = self._agent, None, False
         if agent is not None:

@@ -18,10 +18,10 @@ from qserve.errors import QserveError, UsageError
 from qserve.planner.engine import engine_named, load_attribute
 from qserve.planner.plan import Plan
 
-__all__ = ["Ask", "EngineLaunch", "Launch", "Retry", "engine_launch"]
+__all__ = ["EngineLaunch", "Launch", "Retry", "SendRequest", "engine_launch"]
 
-Ask = Callable[[str, str, bytes], Awaitable[tuple[int, bytes]]]
-"""`await ask(method, path, body)`: status and body of the worker's answer; (0, b"") when it can't be reached."""
+SendRequest = Callable[[str, str, bytes], Awaitable[tuple[int, bytes]]]
+"""`await send(method, path, body)`: status and body of the worker's answer; (0, b"") when it can't be reached."""
 
 
 class Launch(Protocol):
@@ -49,16 +49,16 @@ class Launch(Protocol):
     def hear(self, line: str) -> str | None:
         """Take a line of the worker's log in; the phase that begins with it, for people."""
 
-    async def is_ready(self, ask: Ask) -> bool:
+    async def is_ready(self, send: SendRequest) -> bool:
         """Whether it answers requests now. Asked again and again while it starts; raises where it never will."""
 
-    async def is_well(self, ask: Ask) -> bool | None:
+    async def is_well(self, send: SendRequest) -> bool | None:
         """Whether it is alive: False when it says itself that it is not, None when it says nothing."""
 
-    async def introduce(self, ask: Ask, endpoint: WorkerEndpoint) -> None:
+    async def introduce(self, send: SendRequest, endpoint: WorkerEndpoint) -> None:
         """Once it is ready: write to its endpoint what only the running engine knows."""
 
-    async def progress(self, ask: Ask) -> Progress | None:
+    async def progress(self, send: SendRequest) -> Progress | None:
         """How far its steps have come; None where it does not tell, or not now. Must not wait long."""
 
     def computing(self, pid: int) -> list[int]:
@@ -73,7 +73,7 @@ class Launch(Protocol):
     def retry_stuck(self) -> Retry | None:
         """After a start that got stuck: the same plan without what is known to hang; None where nothing is left out."""
 
-    async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
+    async def memory(self, send: SendRequest, pid: int) -> dict[str, Any]:
         """What GET /v1/qserve/memory says of this worker; `pid` is the process that was started."""
 
 

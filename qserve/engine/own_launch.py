@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from qserve.engine.base import Api, WorkerEndpoint
 from qserve.engine.heartbeat import Progress, heartbeat_file, read_heartbeat
-from qserve.engine.launch import Ask, Launch, Retry
+from qserve.engine.launch import Launch, Retry, SendRequest
 from qserve.engine.limits import EngineLimits
 from qserve.engine.process import FAILURE, NOTE, PHASE, WorkerSpec, death_of
 from qserve.engine.process_tree import tree_of
@@ -52,16 +52,16 @@ class OwnProcess:
             self.notes.append(line.removeprefix(NOTE))
         return line.removeprefix(PHASE) if line.startswith(PHASE) else None
 
-    async def is_ready(self, ask: Ask) -> bool:
-        return (await ask("GET", "/health", b""))[0] == 200
+    async def is_ready(self, send: SendRequest) -> bool:
+        return (await send("GET", "/health", b""))[0] == 200
 
-    async def is_well(self, ask: Ask) -> bool | None:
-        status, _ = await ask("GET", "/health", b"")
+    async def is_well(self, send: SendRequest) -> bool | None:
+        status, _ = await send("GET", "/health", b"")
         return None if status == 0 else status == 200
 
-    async def introduce(self, ask: Ask, endpoint: WorkerEndpoint) -> None:
+    async def introduce(self, send: SendRequest, endpoint: WorkerEndpoint) -> None:
         """The limits of the pool that was made; gateway and worker know the same schemas."""
-        status, body = await ask("GET", "/v1/qserve/limits", b"")
+        status, body = await send("GET", "/v1/qserve/limits", b"")
         if status == 200:  # a reward worker has none beside its plan's
             limits = EngineLimits(**json.loads(body))
             endpoint.max_model_len, endpoint.max_num_seqs = limits.max_model_len, limits.max_num_seqs
@@ -76,7 +76,7 @@ class OwnProcess:
     def retry(self) -> Retry | None:
         return None
 
-    async def progress(self, ask: Ask) -> Progress | None:
+    async def progress(self, send: SendRequest) -> Progress | None:
         return None if self._beats is None else await asyncio.to_thread(read_heartbeat, self._beats)
 
     def computing(self, pid: int) -> list[int]:
@@ -85,8 +85,8 @@ class OwnProcess:
     def retry_stuck(self) -> Retry | None:
         return None
 
-    async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
-        status, body = await ask("GET", "/v1/qserve/memory", b"")
+    async def memory(self, send: SendRequest, pid: int) -> dict[str, Any]:
+        status, body = await send("GET", "/v1/qserve/memory", b"")
         if status != 200:
             why = f"status {status}" if status else "it can't be reached"
             raise UsageError(f"the worker did not say what it holds ({why})")

@@ -14,7 +14,6 @@ from qserve.engine.process import death_of
 from qserve.engine.process_tree import tree_of
 from qserve.errors import QserveError
 from qserve.planner.plan import Plan
-from qserve.supervisor.asking import Asking
 from qserve.supervisor.child import Child
 from qserve.supervisor.liveness import activity, stacks
 from qserve.supervisor.liveness.health import until_hung, until_sick
@@ -22,6 +21,7 @@ from qserve.supervisor.liveness.phases import Phases
 from qserve.supervisor.liveness.restarts import FIRST_PAUSE_S, Restarts, WorkerEvents
 from qserve.supervisor.liveness.start_watch import StartStuck, StartWatch
 from qserve.supervisor.sanity import LIMIT_S, Sanity, check_sanity
+from qserve.supervisor.worker_requests import WorkerRequests
 
 __all__ = ["ANY", "CPU", "SupervisedWorker"]
 
@@ -63,7 +63,7 @@ class SupervisedWorker:
         self._restarts = Restarts(endpoint, tell)
         self._log_file = log_file
         self._child: Child | None = None
-        self._asking = Asking(endpoint)
+        self._requests = WorkerRequests(endpoint)
 
     @property
     def pid(self) -> int | None:
@@ -123,16 +123,16 @@ class SupervisedWorker:
         """End the worker: politely, then not."""
         if self._child is not None:
             await self._child.end()
-        self._asking.close()
+        self._requests.close()
 
     async def memory(self) -> dict[str, Any]:
         """What the worker holds, as it or its engine measured it."""
         assert self.pid is not None
-        return await self.launch.memory(self._ask, self.pid)
+        return await self.launch.memory(self._send, self.pid)
 
     async def work(self) -> dict[str, Any]:
         """What it tells of its own work; empty where it tells nothing, or not now."""
-        return await self._asking.work()
+        return await self._requests.work()
 
     async def sanity(self) -> Sanity | None:
         """Whether the model that it serves predicts text; None where that is no question. It must be ready."""
@@ -141,13 +141,13 @@ class SupervisedWorker:
         plan = self.launch.plan
         if self.endpoint.adapters and plan is not None and plan.on_cpu:
             return Sanity(self.vocab_size, why_not=_NO_LOGPROBS_BESIDE_ADAPTERS, is_no_question=True)
-        return await check_sanity(partial(self._ask, timeout_s=LIMIT_S), self.endpoint.models[0], self.vocab_size)
+        return await check_sanity(partial(self._send, timeout_s=LIMIT_S), self.endpoint.models[0], self.vocab_size)
 
     async def _start_once(self) -> None:
         await self._spawn()
         try:
             await self._until_ready()
-            await self.launch.introduce(self._ask, self.endpoint)
+            await self.launch.introduce(self._send, self.endpoint)
         except QserveError:
             if self._running.returncode is None:
                 await self._end_now()
@@ -178,7 +178,7 @@ class SupervisedWorker:
         child = self._running
         watch = StartWatch(self.start_limit_s)
         while child.returncode is None:
-            if await self.launch.is_ready(self._ask):
+            if await self.launch.is_ready(self._send):
                 self._phases.enter("ready")
                 return
             await child.wait(_READY_INTERVAL_S)
@@ -192,8 +192,8 @@ class SupervisedWorker:
     async def _until_down(self) -> str:
         """The reason, once the worker has ended, or was ended because it hung or said that it is not well."""
         child = self._running
-        sick = asyncio.create_task(until_sick(self.launch, self._ask))
-        hung = asyncio.create_task(until_hung(self.launch, self._ask, self.endpoint, child.pid))
+        sick = asyncio.create_task(until_sick(self.launch, self._send))
+        hung = asyncio.create_task(until_hung(self.launch, self._send, self.endpoint, child.pid))
         drained = asyncio.create_task(self._until_drained())
         tasks = (asyncio.create_task(child.ended()), sick, hung, drained)
         try:
@@ -245,7 +245,7 @@ class SupervisedWorker:
         await self._running.reap()
         self._restarts.event("down", returncode=self._running.returncode)
 
-    async def _ask(
+    async def _send(
         self, method: str, path: str, body: bytes, timeout_s: float = _HEALTH_TIMEOUT_S
     ) -> tuple[int, bytes]:
-        return await self._asking.ask(method, path, body, timeout_s)
+        return await self._requests.send(method, path, body, timeout_s)

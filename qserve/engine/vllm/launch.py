@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import qserve.engine.guard
 from qserve.engine.base import Api, WorkerEndpoint
 from qserve.engine.heartbeat import Progress
-from qserve.engine.launch import Ask, Launch, Retry
+from qserve.engine.launch import Launch, Retry, SendRequest
 from qserve.engine.process import WorkerSpec, death_of
 from qserve.engine.process_tree import children_of, tree_of
 from qserve.engine.vllm.command import command
@@ -101,32 +101,32 @@ class VllmLaunch:
         self._lines.append(line)
         return phase_of(line)
 
-    async def is_ready(self, ask: Ask) -> bool:
+    async def is_ready(self, send: SendRequest) -> bool:
         """It has answered a request: a server that listens may still have an engine that can't."""
-        status, _ = await ask("GET", "/health", b"")
+        status, _ = await send("GET", "/health", b"")
         if status != 200:
             return False
         one_token = {"model": self._spec.models[0], "prompt": "a", "max_tokens": 1, "temperature": 0}
-        status, body = await ask("POST", "/v1/completions", json.dumps(one_token).encode())
+        status, body = await send("POST", "/v1/completions", json.dumps(one_token).encode())
         if 400 <= status < 500:  # asking again would change nothing
             said = body.decode(errors="replace")[:500]
             raise UsageError(f"vLLM started, and refuses a request of one token (status {status}): {said}")
         return status == 200
 
-    async def is_well(self, ask: Ask) -> bool | None:
+    async def is_well(self, send: SendRequest) -> bool | None:
         """vLLM answers 503 once its engine is dead."""
-        status, _ = await ask("GET", "/health", b"")
+        status, _ = await send("GET", "/health", b"")
         return None if status == 0 else status == 200
 
-    async def introduce(self, ask: Ask, endpoint: WorkerEndpoint) -> None:
+    async def introduce(self, send: SendRequest, endpoint: WorkerEndpoint) -> None:
         """Which request fields this release knows, and the LoRA adapters that it serves beside the model."""
         self._figures = figures_of(self._lines)
-        status, body = await ask("GET", "/openapi.json", b"")
+        status, body = await send("GET", "/openapi.json", b"")
         if status != 200:
             raise WorkerFailed(f"vLLM did not say which requests it takes: GET /openapi.json answered {status}")
         endpoint.schema_library = self._schema_library
         endpoint.request_fields = fields_of(json.loads(body))
-        status, body = await ask("GET", "/v1/models", b"")
+        status, body = await send("GET", "/v1/models", b"")
         listed = [card["id"] for card in json.loads(body)["data"]] if status == 200 else []
         endpoint.adapters = tuple(name for name in listed if name not in endpoint.models)
 
@@ -152,11 +152,11 @@ class VllmLaunch:
         again.notes.append(changed.notes[-1])
         return Retry(again, changed.notes[-1])
 
-    async def progress(self, ask: Ask) -> Progress | None:
+    async def progress(self, send: SendRequest) -> Progress | None:
         """Its counters of steps and of sequences, which the API server keeps."""
         try:
             async with asyncio.timeout(_PROGRESS_TIMEOUT_S):
-                status, metrics = await ask("GET", "/metrics", b"")
+                status, metrics = await send("GET", "/metrics", b"")
         except TimeoutError:
             return None
         return progress_of(metrics.decode(errors="replace")) if status == 200 else None
@@ -178,8 +178,8 @@ class VllmLaunch:
         again.notes.append(f"started again with {reason}; slower between cards, until that is mended")
         return Retry(again, reason)
 
-    async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
-        _, metrics = await ask("GET", "/metrics", b"")
+    async def memory(self, send: SendRequest, pid: int) -> dict[str, Any]:
+        _, metrics = await send("GET", "/metrics", b"")
         processes = await asyncio.to_thread(process_figures, pid)
         return measured_memory(self._figures, metrics.decode(errors="replace"), processes, len(self.plan.devices))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from qserve.engine.base import WorkerEndpoint
-from qserve.engine.launch import Ask, Launch
+from qserve.engine.launch import Launch, SendRequest
 from qserve.supervisor.liveness import activity, stall
 
 __all__ = ["INTERVAL_S", "MISSED_CHECKS", "until_hung", "until_sick"]
@@ -15,12 +15,12 @@ INTERVAL_S = 2.0
 MISSED_CHECKS = 3
 
 
-async def until_sick(launch: Launch, ask: Ask) -> str:
+async def until_sick(launch: Launch, send: SendRequest) -> str:
     """What it said: that it is not well, or nothing for a long time."""
     missed = 0
     while True:
         await asyncio.sleep(INTERVAL_S)
-        is_well = await launch.is_well(ask)
+        is_well = await launch.is_well(send)
         missed = 0 if is_well else missed + 1
         if is_well is False:
             return "said that it is not well"
@@ -28,7 +28,7 @@ async def until_sick(launch: Launch, ask: Ask) -> str:
             return f"did not answer {missed} health checks"
 
 
-async def until_hung(launch: Launch, ask: Ask, endpoint: WorkerEndpoint, pid: int) -> str:
+async def until_hung(launch: Launch, send: SendRequest, endpoint: WorkerEndpoint, pid: int) -> str:
     """How it hangs, once requests wait for it and it does nothing (`stall.py`)."""
     watch, before = stall.StallWatch(), None
     while True:
@@ -39,7 +39,7 @@ async def until_hung(launch: Launch, ask: Ask, endpoint: WorkerEndpoint, pid: in
             now = await asyncio.to_thread(activity.activity_of, pids)
             is_working = before is None or now.worked_since(before, stall.INTERVAL_S) or activity.is_running(pids)
             before = now
-        progress = await launch.progress(ask) if watch.is_suspicious else None
+        progress = await launch.progress(send) if watch.is_suspicious else None
         reason = watch.see(stall.Observation(endpoint.num_awaited, endpoint.num_pieces, progress, is_working))
         if reason is not None:
             return reason

@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from qserve.engine.launch import SendRequest
 from qserve.errors import WorkerFailed
 
 __all__ = ["LIMIT_S", "NOISE_SHARE", "TEXTS", "Sanity", "check_sanity"]
@@ -30,8 +31,6 @@ NOISE_SHARE = 0.75
 """Of ln(vocabulary): a model that needs more on every text is taken for noise."""
 LIMIT_S = 180.0
 """vLLM compiles its log-probabilities at their first use: half a minute on a slow CPU."""
-
-Ask = Callable[[str, str, bytes], Awaitable[tuple[int, bytes]]]
 
 
 @dataclass(frozen=True)
@@ -98,12 +97,12 @@ class Sanity:
         }  # fmt: skip
 
 
-async def check_sanity(ask: Ask, model: str, vocab_size: int) -> Sanity:
+async def check_sanity(send: SendRequest, model: str, vocab_size: int) -> Sanity:
     """Ask a worker for the log-probabilities of the bundled texts; never raises for what it answers."""
     body = {"model": model, "prompt": list(TEXTS.values()), "echo": True, "logprobs": 1, "max_tokens": 1}
     try:
         async with asyncio.timeout(LIMIT_S):
-            status, answer = await ask("POST", "/v1/completions", json.dumps({**body, "temperature": 0}).encode())
+            status, answer = await send("POST", "/v1/completions", json.dumps({**body, "temperature": 0}).encode())
     except TimeoutError:
         return Sanity(vocab_size, why_not=f"no answer within {LIMIT_S:g} s")
     if status != 200:

@@ -34,11 +34,11 @@ AGENT = """
 import pickle, sys, threading
 from pathlib import Path
 from qserve.cluster.agent import Agent
-from qserve.cluster.messages import Told
+from qserve.cluster.messages import GatewayStatus
 
 agent = Agent(pickle.loads(Path(sys.argv[1]).read_bytes()))
 threading.Thread(target=lambda: [agent.renew() for _ in sys.stdin], daemon=True).start()
-while (seen := agent.exchange(Told(0, 0, 0.5))).state != "ready":
+while (seen := agent.exchange(GatewayStatus(0, 0, 0.5))).state != "ready":
     assert seen.failure is None, seen.failure
 print("ready", flush=True)
 threading.Event().wait()

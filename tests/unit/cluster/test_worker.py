@@ -13,7 +13,7 @@ import pytest
 
 from qserve.cluster import placed_agent
 from qserve.cluster import worker as module
-from qserve.cluster.messages import Assignment, Failure, Seen, Told
+from qserve.cluster.messages import Assignment, Failure, GatewayStatus, WorkerStatus
 from qserve.cluster.placement import Place
 from qserve.cluster.settings import PortRange, RaySettings
 from qserve.cluster.worker import RayWorker
@@ -46,13 +46,13 @@ class Agent:
         for name in ("exchange", "renew", "end"):
             setattr(self, name, SimpleNamespace(remote=getattr(self, f"_{name}")))
 
-    async def _exchange(self, told: Told) -> Seen:
+    async def _exchange(self, told: GatewayStatus) -> WorkerStatus:
         await asyncio.sleep(0.005)
         if self.lost:
             raise ConnectionError("The actor died unexpectedly\nbefore finishing this task.")
         fields = {"max_num_seqs": 3, "start_phases_s": {"loading weights": 1.5}}
         state = WorkerState.STARTING if self.failure else WorkerState.READY
-        return Seen(state, "", self.address, self.num_restarts, fields, (), b"a line\n", (), PLAN, self.failure)
+        return WorkerStatus(state, "", self.address, self.num_restarts, fields, (), b"a line\n", (), PLAN, self.failure)
 
     async def _renew(self) -> None:
         self.num_renewed += 1
@@ -179,12 +179,12 @@ async def test_a_worker_that_can_not_be_reached_from_here_is_replaced(
     """Whatever its agent and Ray say of it."""
     await worker.start()
     monkeypatch.setattr(module, "_HEALTH_TIMEOUT_S", 1.0)
-    asked = worker._asking.ask
+    asked = worker._requests.send
 
     async def ask(method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         return (0, b"") if len(places.agents) == 1 else await asked(method, path, body, timeout_s)
 
-    monkeypatch.setattr(worker._asking, "ask", ask)
+    monkeypatch.setattr(worker._requests, "send", ask)
 
     async def wait() -> None:
         await until(lambda: len(places.agents) == 2 and worker.endpoint.state is WorkerState.READY)

@@ -21,7 +21,7 @@ from qserve.cli.options.planning import hardware_of
 from qserve.core.hardware import parse_gpu
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.engine.heartbeat import Progress
-from qserve.engine.launch import Ask, Retry
+from qserve.engine.launch import Retry, SendRequest
 from qserve.errors import DoesNotFit, QserveError, UsageError, WorkerFailed
 from qserve.hub import resolve
 from qserve.planner import Plan, PlanRequest, make_plan
@@ -65,13 +65,13 @@ class Script:
         self._lines.append(line)
         return line
 
-    async def is_ready(self, ask: Ask) -> bool:
+    async def is_ready(self, send: SendRequest) -> bool:
         return "up" in self._lines
 
-    async def is_well(self, ask: Ask) -> bool | None:
+    async def is_well(self, send: SendRequest) -> bool | None:
         return not self.is_sick
 
-    async def introduce(self, ask: Ask, endpoint: WorkerEndpoint) -> None:
+    async def introduce(self, send: SendRequest, endpoint: WorkerEndpoint) -> None:
         self.introduced += 1
 
     def failure(self, returncode: int) -> QserveError:
@@ -80,7 +80,7 @@ class Script:
     def retry(self) -> Retry | None:
         return self._again()
 
-    async def progress(self, ask: Ask) -> Progress | None:
+    async def progress(self, send: SendRequest) -> Progress | None:
         return None
 
     def computing(self, pid: int) -> list[int]:
@@ -89,7 +89,7 @@ class Script:
     def retry_stuck(self) -> Retry | None:
         return self._again()
 
-    async def memory(self, ask: Ask, pid: int) -> dict[str, Any]:
+    async def memory(self, send: SendRequest, pid: int) -> dict[str, Any]:
         return {"pid": pid}
 
 
@@ -224,7 +224,7 @@ async def test_what_a_worker_started_does_not_outlive_it(plan: Plan, tmp_path: P
 async def test_an_introduction_that_fails_leaves_no_process(plan: Plan, tmp_path: Path) -> None:
     launch = Script(plan, LIVES)
 
-    async def fails(ask: Ask, endpoint: WorkerEndpoint) -> None:
+    async def fails(send: SendRequest, endpoint: WorkerEndpoint) -> None:
         raise WorkerFailed("it does not say what it takes")
 
     launch.introduce = fails  # type: ignore[method-assign]
@@ -258,7 +258,7 @@ async def test_a_second_try_shows_and_records_its_own_plan(plan: Plan, tmp_path:
 async def test_a_worker_that_never_will_be_ready_is_ended(plan: Plan, tmp_path: Path) -> None:
     launch = Script(plan, LIVES)
 
-    async def refuses(ask: Ask) -> bool:
+    async def refuses(send: SendRequest) -> bool:
         raise UsageError("one token is too many")
 
     launch.is_ready = refuses  # type: ignore[method-assign]
@@ -304,7 +304,7 @@ async def test_a_worker_that_dies_as_it_is_asked_what_it_holds_ends_nothing(
 ) -> None:
     one, _ = worker(Script(plan, LIVES), tmp_path)
 
-    async def fails(ask: Ask, pid: int) -> dict[str, Any]:
+    async def fails(send: SendRequest, pid: int) -> dict[str, Any]:
         raise error
 
     one.launch.memory = fails  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What the supervisor asks a worker itself, over the address of its endpoint."""
+"""Requests of the supervisor itself to a worker, at the address of its endpoint."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.bodies import Body
 from qserve.gateway.relay.client import ConnectionBroke, Unreachable, WorkerClient
 
-__all__ = ["Asking"]
+__all__ = ["WorkerRequests"]
 
 _CONNECT_S = 5.0
 
 
-class Asking:
-    """Follows the worker where it moves."""
+class WorkerRequests:
+    """A client of one worker that follows it to a new address."""
 
     def __init__(self, endpoint: WorkerEndpoint) -> None:
         self._endpoint = endpoint
-        self._client = self._connected()
+        self._client = self._connect()
 
-    async def ask(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+    async def send(self, method: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         """Status and body; (0, b"") when it can't be reached, or does not answer in time."""
         if self._reached != (self._endpoint.address, self._endpoint.key):
             self._client.close()
-            self._client = self._connected()
+            self._client = self._connect()
         try:
             async with (
                 asyncio.timeout(timeout_s),
@@ -37,16 +37,16 @@ class Asking:
             return 0, b""
 
     async def work(self) -> dict[str, Any]:
-        """What the worker tells of its own work; empty where it tells nothing, or not now."""
+        """The worker's report on its work (GET /v1/qserve/report); empty if it has none, or does not answer."""
         if not self._endpoint.tells_report:
             return {}
-        status, body = await self.ask("GET", "/v1/qserve/report", b"", 30.0)
+        status, body = await self.send("GET", "/v1/qserve/report", b"", 30.0)
         return dict(json.loads(body)) if status == 200 else {}
 
     def close(self) -> None:
         """Closes what is idle."""
         self._client.close()
 
-    def _connected(self) -> WorkerClient:
+    def _connect(self) -> WorkerClient:
         self._reached = (self._endpoint.address, self._endpoint.key)
         return WorkerClient(*self._reached, connect_timeout_s=_CONNECT_S)
