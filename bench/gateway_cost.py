@@ -112,7 +112,7 @@ def answers(socket: Path) -> bool:
     return False
 
 
-def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_places: int = 64) -> None:
+def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_slots: int = 64) -> None:
     """The gateway's process, with what `qserve up` imports and logs."""
     import qserve.cli.main
     import qserve.supervisor  # noqa: F401
@@ -124,7 +124,7 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_places: in
 
     logging.basicConfig(level=logging.INFO, filename=str(port_file.with_name("log")))
     worker = WorkerEndpoint(
-        name="chat", models=("fake",), address=UnixAddress(socket), key=key, max_num_seqs=num_places,
+        name="chat", models=("fake",), address=UnixAddress(socket), key=key, max_num_seqs=num_slots,
         max_model_len=4096, state=WorkerState.READY, detail="",
     )  # fmt: skip
     if is_vllm:

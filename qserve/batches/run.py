@@ -1,4 +1,4 @@
-"""One batch: its lines go out as the workers have free places, its answers are written down as they come."""
+"""One batch: its lines go out as the workers have free slots, its answers are written down as they come."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Service(Protocol):
     def refusal(self, endpoint: str, model: str) -> str | None:
         """Why `model` can't answer `endpoint`; None where it can."""
 
-    def free_places(self, endpoint: str, model: str) -> int:
+    def free_slots(self, endpoint: str, model: str) -> int:
         """Requests that would run at once without anybody else having to wait for them."""
 
     def ask(self, endpoint: str, body: bytes) -> Awaitable[LineReply]:
@@ -104,7 +104,7 @@ class BatchRun:
                 if not await self._until_free():
                     break
                 self._begin(request)
-                await asyncio.sleep(0)  # it takes its place before the next one is looked for
+                await asyncio.sleep(0)  # it takes its slot before the next one is looked for
                 await asyncio.sleep(0)
         while self._asking and not self._ended_as:
             await self._some_time()
@@ -117,7 +117,7 @@ class BatchRun:
         """Whether another line may be asked; False where the batch is to end."""
         while not self._ended_as:
             self._raise_failures()
-            if self._service.free_places(self._batch.endpoint, self._batch.model) > 0:
+            if self._service.free_slots(self._batch.endpoint, self._batch.model) > 0:
                 return True
             await self._some_time()
         return False

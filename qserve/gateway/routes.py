@@ -81,7 +81,7 @@ def _vllm(count: Callable[[Mapping[str, Any]], int] | None = None) -> Service:
 
 def _reward(schema: type[Any]) -> Service:
     """A reward model, whatever runs it. It shares its time out between requests itself."""
-    return Service("reward", None, BySchema(schema, lambda request: reward.num_places(request.num_texts())))
+    return Service("reward", None, BySchema(schema, lambda request: reward.num_slots(request.num_texts())))
 
 
 _VLLM_WITHOUT_BODY = Service("chat", Api.VLLM, None)

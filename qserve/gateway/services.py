@@ -29,7 +29,7 @@ class CheckedRequest:
 
     Attributes:
         model: the name that was asked for, if any.
-        num_sequences: places it takes at the worker; 0 for work so small that it never queues.
+        num_sequences: slots it takes at the worker; 0 for work so small that it never queues.
         max_tokens: that an answer may have; None where the request does not say.
         body: what the worker gets in place of the client's own; None: that, byte for byte.
     """

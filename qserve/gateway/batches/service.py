@@ -44,7 +44,7 @@ class GatewayAsService:
             return error.message
         return None
 
-    def free_places(self, endpoint: str, model: str) -> int:
+    def free_slots(self, endpoint: str, model: str) -> int:
         """One place of each replica stays free for others, as for everything in the background."""
         free = 0
         for replicas in self._roles:

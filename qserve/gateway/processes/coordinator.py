@@ -64,7 +64,7 @@ class Service:
 
 
 class Coordinator:
-    """Chooses replicas and gives places away for all gateway processes, and knows what they share."""
+    """Chooses replicas and gives slots away for all gateway processes, and knows what they share."""
 
     def __init__(
         self, settings: GatewaySettings, workers: Sequence[WorkerEndpoint], service: Service, ui: UiEndpoint | None,
@@ -161,7 +161,7 @@ class Coordinator:
         if member is None:
             return
         member.num_heard += 1
-        if name == "place":
+        if name == "slot":
             member.enter(number, arguments)
         elif number:
             answer = asyncio.create_task(self._answer(channel, number, self._asks()[name](*arguments)))

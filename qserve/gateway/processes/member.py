@@ -1,4 +1,4 @@
-"""One gateway process as the coordinator knows it: the requests that have, or wait for, a place in its name."""
+"""One gateway process as the coordinator knows it: the requests that have, or wait for, a slot in its name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Unanswered(Exception):
 
 
 class _Ticket:
-    """One request: a task that waits for its place and holds it until `end`."""
+    """One request: a task that waits for its slot and holds it until `end`."""
 
     def __init__(self, member: Member, number: int, request: list[Any]) -> None:
         self._member = member
@@ -34,7 +34,7 @@ class _Ticket:
         self._replicas = member.roles[role]
         lives = [(name, num_restarts) for name, num_restarts in without]
         self._asked = RoutedRequest(tuple(blocks), num_bytes, num_sequences, max_tokens, digest)
-        self._place = self._replicas.place(self._asked, lives, background=background)
+        self._slot = self._replicas.slot(self._asked, lives, background=background)
         self._ended: asyncio.Future[list[int] | None] = asyncio.get_running_loop().create_future()
         self._is_granted = False
         self._task = asyncio.create_task(self._hold())
@@ -42,7 +42,7 @@ class _Ticket:
     def has_begun(self) -> None:
         """The answer's first byte came."""
         if self._is_granted:
-            self._place.has_begun()
+            self._slot.has_begun()
 
     def end(self, told: list[int] | None) -> None:
         """The process needs it no more; `told`: the tokens that the worker reported, None where it did not answer."""
@@ -55,20 +55,20 @@ class _Ticket:
         channel = self._member.channel
         try:
             self._replicas.deadly.check(self._asked.digest)
-            async with self._place:
+            async with self._slot:
                 self._is_granted = True
-                self._member.push(self._place.upstream)  # it must not take for gone who has come back just now
-                channel.answer(self._number, self._place.upstream.name)
+                self._member.push(self._slot.upstream)  # it must not take for gone who has come back just now
+                channel.answer(self._number, self._slot.upstream.name)
                 told = await self._ended
                 if told is None:
                     raise _Unanswered
-                self._place.is_answered(RequestTokens(*told))
+                self._slot.is_answered(RequestTokens(*told))
         except ApiError as error:
             channel.refuse(self._number, error)
         except _Unanswered:
             pass
         except Exception:
-            _log.exception("a request of a gateway process was given no place")
+            _log.exception("a request of a gateway process was given no slot")
             channel.refuse(self._number, internal_error())
         finally:
             self._member.tickets.pop(self._number, None)
@@ -98,7 +98,7 @@ class Member:
         self._told: dict[str, tuple[Any, ...]] = {}
 
     def enter(self, number: int, request: list[Any]) -> None:
-        """A request asks for a place; it is answered with the name of the worker."""
+        """A request asks for a slot; it is answered with the name of the worker."""
         self.tickets[number] = _Ticket(self, number, request)
 
     def push(self, upstream: Upstream) -> None:
@@ -110,7 +110,7 @@ class Member:
             self.channel.tell("worker", document_of(endpoint))
 
     def left(self, number: int, told: list[int] | None) -> None:
-        """A request needs its place no more, or never will."""
+        """A request needs its slot no more, or never will."""
         if ticket := self.tickets.get(number):
             ticket.end(told)
 
@@ -137,6 +137,6 @@ class Member:
             self.push(upstream)
 
     def leave(self) -> None:
-        """It is gone: its requests' places are others'."""
+        """It is gone: its requests' slots are others'."""
         for ticket in list(self.tickets.values()):
             ticket.end(None)

@@ -1,4 +1,4 @@
-"""Replicas as a gateway process has them: it knows the workers, and asks the coordinator for places with them."""
+"""Replicas as a gateway process has them: it knows the workers, and asks the coordinator for slots with them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RemoteReplicas(Replicas):
     ) -> RoutedRequest:
         return routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)
 
-    def place(self, asked: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _Place:
-        return _Place(self, self._channel, asked, without, background)
+    def slot(self, asked: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _RemoteSlot:
+        return _RemoteSlot(self, self._channel, asked, without, background)
 
     async def died(self, asked: RoutedRequest, death: Life) -> bool:
         return bool(await self._channel.ask("died", self.role, asked.digest, death))
@@ -45,8 +45,8 @@ class RemoteReplicas(Replicas):
         return next(one for one in self.upstreams if one.name == name)
 
 
-class _Place:
-    """A place that the coordinator keeps under a number until it is told that the request left."""
+class _RemoteSlot:
+    """A slot that the coordinator keeps under a number until it is told that the request left."""
 
     __slots__ = ("_asked", "_background", "_channel", "_number", "_replicas", "_told", "_without", "upstream")
 
@@ -65,7 +65,7 @@ class _Place:
         asked, channel = self._asked, self._channel
         self._replicas.free -= asked.num_sequences
         self._number, granted = channel.asking(
-            "place", self._replicas.role, self._without, asked.digest, asked.blocks, asked.num_bytes,
+            "slot", self._replicas.role, self._without, asked.digest, asked.blocks, asked.num_bytes,
             asked.num_sequences, asked.max_tokens, self._background,
         )  # fmt: skip
         try:

@@ -22,7 +22,7 @@ class Shared:
     """The parts of `build_gateway` that several processes have in common (`processes/`).
 
     Attributes:
-        replicas: groups workers by their roles; who has a place with them is decided there.
+        replicas: groups workers by their roles; who has a slot with them is decided there.
         brake: on guessing keys.
         sessions: of browsers that signed in.
         metrics: what this process counts.

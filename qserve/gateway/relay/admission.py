@@ -1,4 +1,4 @@
-"""How many sequences a worker runs at once, and who waits for a place: a bounded queue, first come, first served."""
+"""How many sequences a worker runs at once, and who waits for a slot: a bounded queue, first come, first served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_RETRY_AFTER_S = 60
 
 
 class Moved(Exception):
-    """Whoever waited here has a place elsewhere, at `to`."""
+    """Whoever waited here has a slot elsewhere, at `to`."""
 
     def __init__(self, to: Any) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class _Ticket:
 class Admission:
     """The queue in front of one worker.
 
-    A request takes as many places as it has sequences, all of them if it has more than there are, so that an
+    A request takes as many slots as it has sequences, all of them if it has more than there are, so that an
     oversized one still runs, alone. Whoever waits longest goes next, even when somebody smaller behind would fit:
-    nobody starves. `num_places` may be changed while it is open.
+    nobody starves. `num_slots` may be changed while it is open.
     """
 
-    def __init__(self, num_places: int, max_waiting: int) -> None:
-        self.num_places = num_places
+    def __init__(self, num_slots: int, max_waiting: int) -> None:
+        self.num_slots = num_slots
         self.count_waiting: Callable[[], int] = lambda: self.num_waiting
         """What `max_waiting` bounds: this queue, or those of several workers together."""
         self._max_waiting = max_waiting
@@ -60,31 +60,31 @@ class Admission:
         return len(self._queue)
 
     @asynccontextmanager
-    async def places(self, num_sequences: int, *, background: bool = False) -> AsyncIterator[None]:
-        """Waits for the places and holds them, as `enter` and `leave` say."""
-        num_places, held_s = await self.enter(num_sequences, background=background), None
+    async def slots(self, num_sequences: int, *, background: bool = False) -> AsyncIterator[None]:
+        """Waits for the slots and holds them, as `enter` and `leave` say."""
+        num_slots, held_s = await self.enter(num_sequences, background=background), None
         granted_s = time.perf_counter()
         try:
             yield
             held_s = time.perf_counter() - granted_s
         finally:
-            self.leave(num_places, held_s)
+            self.leave(num_slots, held_s)
 
     async def enter(self, num_sequences: int, *, background: bool = False) -> int:
-        """Waits for the places; returns how many there are to `leave`. 429 if the queue is full.
+        """Waits for the slots; returns how many there are to `leave`. 429 if the queue is full.
 
-        A cancelled wait leaves no trace. A `background` request lets all others go before it, and leaves a place free
+        A cancelled wait leaves no trace. A `background` request lets all others go before it, and leaves a slot free
         for the next of them.
         """
-        num_places = min(num_sequences, self._places_for(background))
-        await self._enter(num_places, background)
-        return num_places
+        num_slots = min(num_sequences, self._slots_for(background))
+        await self._enter(num_slots, background)
+        return num_slots
 
-    def leave(self, num_places: int, held_s: float | None = None) -> None:
-        """Gives places back. `held_s`: how long a request took that came to its end; others say nothing about that."""
+    def leave(self, num_slots: int, held_s: float | None = None) -> None:
+        """Gives slots back. `held_s`: how long a request took that came to its end; others say nothing about that."""
         if held_s is not None:
             self._seconds_per_request += _SMOOTHING * (held_s - self._seconds_per_request)
-        self._leave(num_places)
+        self._leave(num_slots)
 
     def turn_away(self, error: ApiError) -> None:
         """Everybody who waits gets `error`; those who run are left alone."""
@@ -96,21 +96,21 @@ class Admission:
     @property
     def num_free_in_background(self) -> int:
         """Places that a background request would get at once; 0 while anybody waits."""
-        return 0 if self._queue else max(0, self._places_for(background=True) - self.num_running_sequences)
+        return 0 if self._queue else max(0, self._slots_for(background=True) - self.num_running_sequences)
 
     @property
-    def has_free_places(self) -> bool:
+    def has_free_slots(self) -> bool:
         """Whether somebody who came now would not wait."""
-        return not self._queue and self.num_running_sequences < self.num_places
+        return not self._queue and self.num_running_sequences < self.num_slots
 
     def move_first(self, to: Any, there: Admission, num_promised: int) -> int:
         """Who waits longest goes `to` another worker, if it would run `there` at once: its wait ends with `Moved`.
 
-        Returns the places that it takes there, 0 where nobody goes. `num_promised`: to those who were moved before.
+        Returns the slots that it takes there, 0 where nobody goes. `num_promised`: to those who were moved before.
         """
         ticket = self._queue[0] if self._queue else None
         num_taken = there.num_running_sequences + num_promised
-        if ticket is None or num_taken + ticket.num_sequences > there._places_for(ticket.is_background):
+        if ticket is None or num_taken + ticket.num_sequences > there._slots_for(ticket.is_background):
             return 0
         self._queue.popleft()
         if not ticket.granted.done():
@@ -128,12 +128,12 @@ class Admission:
     def retry_after_s(self) -> int:
         """Whole seconds until the queue will have moved through, by the pace of the requests that finished last."""
         ahead = sum(ticket.num_sequences for ticket in self._queue) + self.num_running_sequences
-        estimate_s = ahead / self.num_places * self._seconds_per_request
+        estimate_s = ahead / self.num_slots * self._seconds_per_request
         return max(1, min(_MAX_RETRY_AFTER_S, math.ceil(estimate_s)))
 
     async def _enter(self, num_sequences: int, background: bool) -> None:
         ahead = self._queue and (background or not self._queue[0].is_background)
-        if not ahead and self.num_running_sequences + num_sequences <= self._places_for(background):
+        if not ahead and self.num_running_sequences + num_sequences <= self._slots_for(background):
             self._take(num_sequences)
             return
         self.check_queue()
@@ -145,8 +145,8 @@ class Admission:
             self._withdraw(ticket)
             raise
 
-    def _places_for(self, background: bool) -> int:
-        return max(1, self.num_places - 1) if background else self.num_places
+    def _slots_for(self, background: bool) -> int:
+        return max(1, self.num_slots - 1) if background else self.num_slots
 
     def _turn_of(self, ticket: _Ticket) -> int:
         """Its place in the queue: at the end, or before the first that waits in the background."""
@@ -173,7 +173,7 @@ class Admission:
     def _admit(self) -> None:
         while self._queue:
             ticket = self._queue[0]
-            if self.num_running_sequences + ticket.num_sequences > self._places_for(ticket.is_background):
+            if self.num_running_sequences + ticket.num_sequences > self._slots_for(ticket.is_background):
                 return
             self._queue.popleft()
             if not ticket.granted.done():

@@ -24,7 +24,7 @@ class EarlyEnd:
     Raises ClientGone or WorkerGivenUp in place of the CancelledError; a cancellation from elsewhere passes through.
     `worker_down` None: nobody answers yet; `watch` names who does.
     `sending_since_s` is to be set around each send: a send that takes longer than `stall_timeout_s` means a client
-    that stopped reading, and its place at the worker goes to others.
+    that stopped reading, and its slot at the worker goes to others.
     """
 
     def __init__(self, receive: Receive, worker_down: asyncio.Future[None] | None, stall_timeout_s: float) -> None:

@@ -1,6 +1,6 @@
 """One generation, from the client's bytes to the worker's bytes and back.
 
-    validate once → choose a replica → wait for a place → forward the same bytes → relay what comes
+    validate once → choose a replica → wait for a slot → forward the same bytes → relay what comes
 
 Two things end it early, whatever it is doing: the client leaves, or the supervisor gives the worker up. Either closes
 the connection to the worker, and with it the generation. A request of which its client has seen no byte is then asked
@@ -41,7 +41,7 @@ class Call:
 
     Attributes:
         path: with the query, if there is one.
-        num_sequences: places it takes at the worker; 0 for work so small that it never queues.
+        num_sequences: slots it takes at the worker; 0 for work so small that it never queues.
         dialect: whose shape an error inside a stream has.
         is_bulk: of so many sequences that others go before it.
         max_tokens: that the answer may have; None: as many as fit.
@@ -94,7 +94,7 @@ class Exchange:
 
     async def _seen(self, error: ApiError, asked: RoutedRequest, tried: list[Life]) -> tuple[ApiError, bool]:
         """What the error comes to, and whether the request ends with it."""
-        if self._upstream is None:  # it never had a place
+        if self._upstream is None:  # it never had a slot
             return error, True
         has_died = error.code == "worker_died"
         self._num_deaths += has_died  # who could not be reached never had it
@@ -117,13 +117,13 @@ class Exchange:
         try:
             async with (
                 EarlyEnd(receive, None, self._stall_timeout_s) as self._end,
-                self._replicas.place(asked, tried, background=background) as self._place,
+                self._replicas.slot(asked, tried, background=background) as self._slot,
             ):
-                self._has_place(self._place.upstream)
+                self._has_slot(self._slot.upstream)
                 await self._forward(send)
-                self._place.is_answered(RequestTokens(record.num_prompt_tokens or 0, self._num_generated()))
+                self._slot.is_answered(RequestTokens(record.num_prompt_tokens or 0, self._num_generated()))
         except WorkerGivenUp:
-            raise _died(self._place.upstream.endpoint.detail) from None
+            raise _died(self._slot.upstream.endpoint.detail) from None
         if self._call.num_sequences and not record.error_code:
             self._metrics.e2e.labels(record.model).observe(record.elapsed_s)
 
@@ -132,7 +132,7 @@ class Exchange:
             self._record.phase = "queued"
             self._queued_s = self._queued_s or time.perf_counter()  # also where it was asked elsewhere before
 
-    def _has_place(self, upstream: Upstream) -> None:
+    def _has_slot(self, upstream: Upstream) -> None:
         self._upstream, record = upstream, self._record
         self._life = upstream.life
         record.worker = upstream.name
@@ -153,7 +153,7 @@ class Exchange:
         call, record = self._call, self._record
         # Until its client has seen a byte, the request may have to be asked again.
         body = self._body if self._replicas.is_single else Body(self._body.data)
-        request = self._place.upstream.client.request(
+        request = self._slot.upstream.client.request(
             call.method, call.path, record.request_id, body, record.trace_headers
         )
         self._await_worker(True)
@@ -173,14 +173,14 @@ class Exchange:
 
     def _await_worker(self, is_awaiting: bool) -> None:
         """What the supervisor tells a hung worker by: who waits for the worker, not for a client that reads slowly."""
-        self._place.upstream.endpoint.num_awaited += is_awaiting - self._is_awaiting
+        self._slot.upstream.endpoint.num_awaited += is_awaiting - self._is_awaiting
         self._is_awaiting = is_awaiting
 
     async def _relay_whole(self, reply: Reply, send: Send) -> None:
         self._record.first_byte_s = self._record.elapsed_s
         body = await reply.read()
         self._await_worker(False)
-        self._place.upstream.endpoint.num_pieces += 1
+        self._slot.upstream.endpoint.num_pieces += 1
         status = reply.status
         if status in (401, 403) or reply.content_type != JSON:
             # The gateway's own key was refused, or it is no answer of the API: neither means anything to the client.
@@ -196,7 +196,7 @@ class Exchange:
 
     def _refuse_in_our_words(self, status: int, body: bytes, reply: Reply) -> None:
         """Raises what another engine answered as the error that it is; our own engine's errors pass as they are."""
-        if self._place.upstream.endpoint.speaks_our_errors:
+        if self._slot.upstream.endpoint.speaks_our_errors:
             return
         error = from_engine(status, body)
         if error is None:
@@ -231,12 +231,12 @@ class Exchange:
         self._await_worker(True)
         chunk = await reply.read_some()
         self._await_worker(False)
-        self._place.upstream.endpoint.num_pieces += 1
+        self._slot.upstream.endpoint.num_pieces += 1
         return chunk
 
     async def _start_stream(self, reply: Reply, send: Send) -> None:
         """The status line waits for the first event: until then an error has a status of its own."""
-        self._place.has_begun()
+        self._slot.has_begun()
         headers = [(b"content-type", reply.headers[b"content-type"]), *_STREAM_HEADERS]
         self._body.drop()
         await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -24,7 +24,7 @@ from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import record_of
 from qserve.wire import vllm
-from qserve.wire.reward import BULK_PLACES
+from qserve.wire.reward import BULK_SLOTS
 
 __all__ = ["RelayedEndpoints"]
 
@@ -57,7 +57,7 @@ class RelayedEndpoints:
                 body.data = body.data if checked.body is None else checked.body
                 if route.names_model and checked.model is not None and checked.model not in replicas.endpoint.names:
                     named(self._roles, checked.model)
-                is_bulk = replicas.role == "reward" and checked.num_sequences >= BULK_PLACES
+                is_bulk = replicas.role == "reward" and checked.num_sequences >= BULK_SLOTS
                 call = Call(route.method, route.path, checked.num_sequences, route.dialect, is_bulk, checked.max_tokens)
                 await self._exchange(replicas, call, body, checked.model, scope).run(receive, send)
 

@@ -68,8 +68,8 @@ class ReplicaSet(Replicas):
         self.deadly.check(asked.digest)
         return asked
 
-    def place(self, asked: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _Place:
-        return _Place(self, asked, without, background)
+    def slot(self, asked: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _LocalSlot:
+        return _LocalSlot(self, asked, without, background)
 
     async def died(self, asked: RoutedRequest, death: Life) -> bool:
         return self.deadly.died(asked.digest, death)
@@ -95,14 +95,14 @@ class ReplicaSet(Replicas):
             self.even_out(upstream)
 
     def even_out(self, free: Upstream) -> None:
-        """Who waits elsewhere while `free` has places enough goes there, the first of the longest queue first."""
-        if self.is_single or not free.is_ready or not free.admission.has_free_places:
+        """Who waits elsewhere while `free` has slots enough goes there, the first of the longest queue first."""
+        if self.is_single or not free.is_ready or not free.admission.has_free_slots:
             return
-        num_promised, num_places = 0, 1
-        while num_places:
+        num_promised, num_slots = 0, 1
+        while num_slots:
             fullest = max(self.upstreams, key=lambda one: one.num_waiting)
-            num_places = fullest.admission.move_first(free, free.admission, num_promised)
-            num_promised += num_places
+            num_slots = fullest.admission.move_first(free, free.admission, num_promised)
+            num_promised += num_slots
 
     def _chosen_now(self, asked: RoutedRequest, without: Collection[Life]) -> Upstream | None:
         ready = {one.name: one for one in self.upstreams if one.is_ready and one.life not in without}
@@ -125,8 +125,8 @@ class ReplicaSet(Replicas):
         raise ApiError(503, message, "worker_not_ready", retry_after_s=5)
 
 
-class _Place:
-    """What one request holds of a replica: places in its admission, and tokens in the router's count."""
+class _LocalSlot:
+    """What one request holds of a replica: slots in its admission, and tokens in the router's count."""
 
     __slots__ = (
         "_asked", "_background", "_granted_s", "_is_alone", "_left", "_num_places", "_prompt", "_replicas", "_without",
@@ -154,7 +154,7 @@ class _Place:
         return self
 
     async def _find(self) -> None:
-        """Chooses, and waits in the queue of who was chosen, until there is a place."""
+        """Chooses, and waits in the queue of who was chosen, until there is a slot."""
         to: Upstream | None = None
         while True:
             self.upstream = to or await self._replicas.choose(self._asked, self._without)

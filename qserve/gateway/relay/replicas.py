@@ -11,7 +11,7 @@ from qserve.engine.base import WorkerEndpoint, WorkerState
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.routing.outstanding import RequestTokens
 
-__all__ = ["Place", "Replicas", "RoutedRequest"]
+__all__ = ["Replicas", "RoutedRequest", "Slot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class RoutedRequest:
     digest: int
 
 
-class Place(Protocol):
-    """`async with`: waits until a replica is to answer, with as many places there as the request has sequences.
+class Slot(Protocol):
+    """`async with`: waits until a replica is to answer, with as many slots there as the request has sequences.
 
     Raises ApiError: 503 where nobody can answer, 429 where too many wait, 422 for a request that ends workers.
     """
@@ -46,7 +46,7 @@ class Place(Protocol):
 
 
 class Replicas:
-    """Workers that serve the same model; who has a place with them is decided where `place` is made."""
+    """Workers that serve the same model; who has a slot with them is decided where `slot` is made."""
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         """At least one, all of one role."""
@@ -94,8 +94,8 @@ class Replicas:
         """What a request comes to. Raises ApiError 422 for one that is known to end workers."""
         raise NotImplementedError
 
-    def place(self, asked: RoutedRequest, without: Collection[Life], *, background: bool) -> Place:
-        """A place for it at one of them, `without` those that were asked already and were not restarted since."""
+    def slot(self, asked: RoutedRequest, without: Collection[Life], *, background: bool) -> Slot:
+        """A slot for it at one of them, `without` those that were asked already and were not restarted since."""
         raise NotImplementedError
 
     async def died(self, asked: RoutedRequest, death: Life) -> bool:

@@ -111,9 +111,9 @@ class Upstream:
     def observe(self) -> None:
         """Acts on what the supervisor wrote: a worker that left READY loses its queue, a dead one all its requests.
 
-        A worker may come back with fewer places than it had.
+        A worker may come back with fewer slots than it had.
         """
-        self.admission.num_places = self.endpoint.max_num_seqs
+        self.admission.num_slots = self.endpoint.max_num_seqs
         if self.is_ready:
             return
         try:

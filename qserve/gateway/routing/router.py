@@ -66,8 +66,8 @@ class Router:
         self._turn += 1  # of equal replicas each is the first in its turn
         shift = self._turn % len(names)
         candidates = [self._candidate(name, blocks) for name in (*names[shift:], *names[:shift])]
-        places = min(self._replicas[name].max_num_seqs for name in names)
-        return choose(candidates, slack_tokens(places, self._tokens_per_request(names)))
+        slots = min(self._replicas[name].max_num_seqs for name in names)
+        return choose(candidates, slack_tokens(slots, self._tokens_per_request(names)))
 
     def begin(self, name: str, blocks: Sequence[int], tokens: RequestTokens) -> RequestTokens:
         """It is given this request; returns what of it counts: what it has seen it need not read again."""

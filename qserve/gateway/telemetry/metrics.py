@@ -55,7 +55,7 @@ class GatewayMetrics:
         self.stream_events = counter("stream_events", "Server-sent events relayed", "model")
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens, from the usage that workers report", "model")
         self._generation_tokens = counter("generation_tokens", "Tokens generated, from the same usage", "model")
-        self.queue_wait = histogram("queue_wait_seconds", "Wait for a place at the worker", _QUEUE_BUCKETS_S, "worker")
+        self.queue_wait = histogram("queue_wait_seconds", "Wait for a slot at the worker", _QUEUE_BUCKETS_S, "worker")
         self.ttft = histogram(
             "time_to_first_token_seconds", "Streams: request received to first event sent", _TTFT_BUCKETS_S, "model"
         )

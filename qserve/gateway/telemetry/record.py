@@ -32,7 +32,7 @@ class RequestRecord:
         phase: how far it got: `reading`, `queued`, `waiting` (for the first byte), `streaming`, `done`.
         client_left: the client closed the connection before its answer was complete.
         is_background: the client lets others go first (`x-qserve-priority: background`).
-        queue_wait_s: the wait for a place at the worker; None while it has none.
+        queue_wait_s: the wait for a slot at the worker; None while it has none.
         admitted_s: received to the end of that wait.
         first_byte_s: received to the first event sent (of a stream, the one that only names the role not counted), or
             to the answer's first byte; None before.

@@ -26,7 +26,7 @@ _SENTENCE_TRANSFORMERS = "modules.json"
 
 
 @dataclass(frozen=True)
-class _Place:
+class _CheckpointFiles:
     """A path with what its headers say: a whole model, or (`adapter`) what is to be merged into `base`."""
 
     id: str
@@ -45,49 +45,49 @@ def recognise(path: Path, settings: RewardSettings, model_id: str | None = None)
     No weights are read. Raises ModelNotFound when nothing is there, BrokenCheckpoint when it holds no reward model:
     no head, a head of the wrong shape, an adapter or a file without its base. Each message says what was found.
     """
-    place = _look(path, settings, model_id or str(path))
-    text = _text_config(place.config)
+    files = _look(path, settings, model_id or str(path))
+    text = _text_config(files.config)
     hidden_size = int(text.get("hidden_size", 0))
-    words = answer_tokens(settings.answer_tokens, place.own_config, f"{place.id} {place.path.name}")
+    words = answer_tokens(settings.answer_tokens, files.own_config, f"{files.id} {files.path.name}")
     if words is not None and settings.head is None:
-        return _reranker(place, words, settings)
-    asked = settings.head or _named_head(place.own_config)
-    _refuse_gating(place, asked)
-    head = find_head(place.own, asked, hidden_size, place.id)
-    if head is None and place.adapter is not None:
-        head = find_head(place.body, None, hidden_size, place.id)
+        return _reranker(files, words, settings)
+    asked = settings.head or _named_head(files.own_config)
+    _refuse_gating(files, asked)
+    head = find_head(files.own, asked, hidden_size, files.id)
+    if head is None and files.adapter is not None:
+        head = find_head(files.body, None, hidden_size, files.id)
     if head is None:
-        raise BrokenCheckpoint(_no_head(place))
-    return _described(place, head, settings)
+        raise BrokenCheckpoint(_no_head(files))
+    return _described(files, head, settings)
 
 
-def _refuse_gating(place: _Place, asked: str | None) -> None:
+def _refuse_gating(files: _CheckpointFiles, asked: str | None) -> None:
     """Raises BrokenCheckpoint for a reward that a network of the checkpoint's own code makes of its labels (ArmoRM)."""
-    gating = next((tensor.name for tensor in place.own if strip_wrappers(tensor.name).startswith("gating.")), None)
+    gating = next((tensor.name for tensor in files.own if strip_wrappers(tensor.name).startswith("gating.")), None)
     if gating is None or asked is not None:
         return
-    linear = find_head(place.own, "regression_layer", int(_text_config(place.config).get("hidden_size", 0)), place.id)
+    linear = find_head(files.own, "regression_layer", int(_text_config(files.config).get("hidden_size", 0)), files.id)
     alone = (
         f" Its {linear.num_labels} attributes without it: --head regression_layer --weights LABEL_0=1,…"
         if linear is not None
         else ""
     )
     raise BrokenCheckpoint(
-        f"{place.id} weighs its attributes by a gating network over the prompt ({gating}), which only the Python code "
+        f"{files.id} weighs its attributes by a gating network over the prompt ({gating}), which only the Python code "
         "in the checkpoint computes: transformers does not load it without trust_remote_code, and qserve runs no code "
         f"of a checkpoint.{alone}"
     )
 
 
-def _reranker(place: _Place, words: tuple[str, str], settings: RewardSettings) -> RewardCheckpoint:
-    tokenizer = _tokenizer(place)
-    ids = token_id(tokenizer, words[0], place.config), token_id(tokenizer, words[1], place.config)
-    head = reranker_head(place.body, ids, place.id)
-    found = replace(_checkpoint(place, head, "reranker"), template=find_file(TEMPLATE))
-    return _with_habits(found, place.own_config, settings)
+def _reranker(files: _CheckpointFiles, words: tuple[str, str], settings: RewardSettings) -> RewardCheckpoint:
+    tokenizer = _tokenizer(files)
+    ids = token_id(tokenizer, words[0], files.config), token_id(tokenizer, words[1], files.config)
+    head = reranker_head(files.body, ids, files.id)
+    found = replace(_checkpoint(files, head, "reranker"), template=find_file(TEMPLATE))
+    return _with_habits(found, files.own_config, settings)
 
 
-def _look(path: Path, settings: RewardSettings, model_id: str) -> _Place:
+def _look(path: Path, settings: RewardSettings, model_id: str) -> _CheckpointFiles:
     if path.is_file():
         return _single_file(path, settings, model_id)
     if not path.is_dir():
@@ -113,10 +113,10 @@ def _look(path: Path, settings: RewardSettings, model_id: str) -> _Place:
             "it is for adapters, single files, and folders without one of the two. Leave it out"
         )
     config = own_config or read_config(_folder(base))
-    return _Place(model_id, path, base, None, own, own, config, own_config)
+    return _CheckpointFiles(model_id, path, base, None, own, own, config, own_config)
 
 
-def _single_file(path: Path, settings: RewardSettings, model_id: str) -> _Place:
+def _single_file(path: Path, settings: RewardSettings, model_id: str) -> _CheckpointFiles:
     if path.suffix not in SINGLE_FILES:
         raise BrokenCheckpoint(
             f"{path} is not a file of weights; a reward model's file ends in {', '.join(SINGLE_FILES)}"
@@ -126,15 +126,15 @@ def _single_file(path: Path, settings: RewardSettings, model_id: str) -> _Place:
             f"{path} holds weights without a config.json or a tokenizer; name the base model's folder: --base FOLDER"
         )
     own, base = stored_in_file(path), _folder(Path(settings.base).expanduser())
-    return _Place(model_id, path, base, None, own, own, read_config(base), {})
+    return _CheckpointFiles(model_id, path, base, None, own, own, read_config(base), {})
 
 
-def _adapter(path: Path, settings: RewardSettings, model_id: str) -> _Place:
+def _adapter(path: Path, settings: RewardSettings, model_id: str) -> _CheckpointFiles:
     adapter = read_adapter_config(path)
     base = base_of(path, adapter, settings.base)
     own, body = stored_in_folder(path, adapter=True), stored_in_folder(base)
     labels = read_config(path) if (path / "config.json").is_file() else {}
-    return _Place(model_id, path, base, adapter, own, body, read_config(base), labels)
+    return _CheckpointFiles(model_id, path, base, adapter, own, body, read_config(base), labels)
 
 
 def _folder(base: Path | None) -> Path:
@@ -154,31 +154,31 @@ def _named_head(config: Mapping[str, Any]) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def _no_head(place: _Place) -> str:
-    kind = "an adapter" if place.adapter else "a checkpoint"
-    names = [tensor.name for tensor in place.own]
-    if (place.path / _SENTENCE_TRANSFORMERS).is_file():
+def _no_head(files: _CheckpointFiles) -> str:
+    kind = "an adapter" if files.adapter else "a checkpoint"
+    names = [tensor.name for tensor in files.own]
+    if (files.path / _SENTENCE_TRANSFORMERS).is_file():
         return (
-            f"{place.id} is an embedding model ({_SENTENCE_TRANSFORMERS}): it gives a text a vector and no reward, and "
+            f"{files.id} is an embedding model ({_SENTENCE_TRANSFORMERS}): it gives a text a vector and no reward, and "
             "qserve has no route for vectors; vLLM serves it by itself (vllm serve --runner pooling). Of its family a "
             "reranker scores a query with a document in one text, which --reward takes"
         )
-    if any("lm_head" in name for name in names) or _is_causal(place.own_config):
+    if any("lm_head" in name for name in names) or _is_causal(files.own_config):
         return (
-            f"{place.id} is {kind} of a causal language model and has no reward head: a merge through "
+            f"{files.id} is {kind} of a causal language model and has no reward head: a merge through "
             "AutoModelForCausalLM drops it (trl#297, trl#368), and a random one would score at random. Merge with "
             'AutoModelForSequenceClassification and modules_to_save=["score"], or name the head: --head. A model that '
-            f"writes verdicts is served as a judge: qserve up --reward {place.id} --judge pointwise; one that says yes "
+            f"writes verdicts is served as a judge: qserve up --reward {files.id} --judge pointwise; one that says yes "
             "or no is a reranker: --answer-tokens yes,no"
         )
-    if place.adapter:
+    if files.adapter:
         return (
-            f"the adapter {place.id} holds no head, and neither does its base {place.base}: it must be trained with "
+            f"the adapter {files.id} holds no head, and neither does its base {files.base}: it must be trained with "
             'modules_to_save=["score"], else the head that it was trained with is lost. '
             f"Found: {', '.join(sorted(names)[:3])}…"
         )
     return (
-        f"{place.id} holds no reward head among its {len(names)} tensors ({', '.join(sorted(names)[:3])}…); "
+        f"{files.id} holds no reward head among its {len(names)} tensors ({', '.join(sorted(names)[:3])}…); "
         "if it is there under a name of its own, say which: --head NAME"
     )
 
@@ -187,28 +187,28 @@ def _is_causal(config: Mapping[str, Any]) -> bool:
     return any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in config.get("architectures") or ())
 
 
-def _described(place: _Place, head: RewardHead, settings: RewardSettings) -> RewardCheckpoint:
-    return _with_habits(_checkpoint(place, head, _format(place, head)), place.own_config, settings)
+def _described(files: _CheckpointFiles, head: RewardHead, settings: RewardSettings) -> RewardCheckpoint:
+    return _with_habits(_checkpoint(files, head, _format(files, head)), files.own_config, settings)
 
 
-def _checkpoint(place: _Place, head: RewardHead, own_format: Format) -> RewardCheckpoint:
-    prefix = body_prefix(place.body)
+def _checkpoint(files: _CheckpointFiles, head: RewardHead, own_format: Format) -> RewardCheckpoint:
+    prefix = body_prefix(files.body)
     if prefix is None:
         raise BrokenCheckpoint(
-            f"{place.id} has the head {head.prefix!r}, but no body (no embed_tokens.weight); "
+            f"{files.id} has the head {head.prefix!r}, but no body (no embed_tokens.weight); "
             "a head alone needs the model that it was trained on"
         )
-    body = tuple(t for t in place.body if t.name.startswith(prefix) and not _belongs_to(head, t))
+    body = tuple(t for t in files.body if t.name.startswith(prefix) and not _belongs_to(head, t))
     return RewardCheckpoint(
-        place.id, own_format, place.path, _text_config(place.config), body, prefix, head, _tokenizer(place),
-        base=place.base, adapter=place.path if place.adapter else None,
+        files.id, own_format, files.path, _text_config(files.config), body, prefix, head, _tokenizer(files),
+        base=files.base, adapter=files.path if files.adapter else None,
     )  # fmt: skip
 
 
-def _tokenizer(place: _Place) -> Path:
-    tokenizer = place.path if has_tokenizer(place.path) else place.base
+def _tokenizer(files: _CheckpointFiles) -> Path:
+    tokenizer = files.path if has_tokenizer(files.path) else files.base
     if tokenizer is None or not has_tokenizer(tokenizer):
-        raise BrokenCheckpoint(f"{place.id} holds no tokenizer; name the folder that has it: --base FOLDER")
+        raise BrokenCheckpoint(f"{files.id} holds no tokenizer; name the folder that has it: --base FOLDER")
     return tokenizer
 
 
@@ -218,19 +218,19 @@ def _belongs_to(head: RewardHead, tensor: StoredTensor) -> bool:
     return head.answer_ids is None and any(tensor in (layer.weight, layer.bias) for layer in head.layers)
 
 
-def _format(place: _Place, head: RewardHead) -> Format:
+def _format(files: _CheckpointFiles, head: RewardHead) -> Format:
     name = head.prefix.rpartition(".")[2]
     if head.prefix.endswith(("v_head.summary", "v_head")):
         return "value-head"
     if head.num_labels == 2 and len(head.layers) == 2:
-        return "process-reward-model" if place.adapter is None else "lora"
+        return "process-reward-model" if files.adapter is None else "lora"
     if head.num_labels > 1:
         return "multi-attribute"
-    if place.adapter is not None:
+    if files.adapter is not None:
         return "lora"
     if len(head.layers) == 2:
         return "reward-model"
-    if _is_openrlhf(place.own_config):
+    if _is_openrlhf(files.own_config):
         return "openrlhf"
     return "sequence-classification" if name == "score" else "reward-head"
 

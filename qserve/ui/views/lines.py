@@ -31,18 +31,18 @@ def line_chart(title: str, x_name: str, series: Sequence[Series], say_value: Say
         return ""
     marks = scale_of([y for one in drawn for _, y in one.points])
     low, high = min(one.points[0][0] for one in drawn), max(one.points[-1][0] for one in drawn)
-    place = _Place(low, high, marks[0], marks[-1])
+    area = _PlotArea(low, high, marks[0], marks[-1])
     told = "; ".join(_told(one, x_name, say_value) for one in drawn)
     grid = "".join(
-        f'<line x1="0" x2="100" y1="{place.y(y):.2f}" y2="{place.y(y):.2f}" class="qs-grid-line"/>' for y in marks
+        f'<line x1="0" x2="100" y1="{area.y(y):.2f}" y2="{area.y(y):.2f}" class="qs-grid-line"/>' for y in marks
     )
-    lines = "".join(_line(one, place) for one in drawn)
+    lines = "".join(_line(one, area) for one in drawn)
     return (
         f'<figure class="qs-histogram qs-chart"><figcaption>{html.escape(title)}</figcaption><div class="qs-plot">'
         f'<div class="qs-counts" aria-hidden="true">{"".join(_mark(y, say_value) for y in reversed(marks))}</div>'
         f'<svg width="100%" height="150" viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
         f'aria-label="{html.escape(f"{title} by {x_name}: {told}")}">'
-        f"{grid}{lines}{_pointed(drawn, place, x_name, say_value)}</svg>"
+        f"{grid}{lines}{_pointed(drawn, area, x_name, say_value)}</svg>"
         f'<div class="qs-ticks"><span class="qs-first" style="left:0">{low:,.0f}</span>'
         f'<span class="qs-axis-name" style="left:50%">{html.escape(x_name)}</span>'
         f'<span class="qs-last" style="left:100%">{high:,.0f}</span></div></div>{_legend(drawn)}</figure>'
@@ -62,7 +62,7 @@ def scale_of(values: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _PlotArea:
     """Where a value is drawn, in hundredths of the width and the height."""
 
     left: float
@@ -77,23 +77,23 @@ class _Place:
         return 100 * (self.top - value) / (self.top - self.bottom)
 
 
-def _line(one: Series, place: _Place) -> str:
+def _line(one: Series, area: _PlotArea) -> str:
     """A single point is drawn as a short stroke: a line of no length would not be seen."""
-    points = [(place.x(x), place.y(y)) for x, y in one.points]
+    points = [(area.x(x), area.y(y)) for x, y in one.points]
     if len(points) == 1:
         points = [(points[0][0] - 1, points[0][1]), (points[0][0] + 1, points[0][1])]
     path = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
     return f'<polyline points="{path}" class="qs-line qs-stroke-{one.kind}" vector-effect="non-scaling-stroke"/>'
 
 
-def _pointed(series: Sequence[Series], place: _Place, x_name: str, say_value: Say) -> str:
+def _pointed(series: Sequence[Series], area: _PlotArea, x_name: str, say_value: Say) -> str:
     """Columns over the drawing, each of which says the values there."""
     points = max((one.points for one in series), key=len)
     every = math.ceil(len(points) / _MOST_TOLD)
     chosen = points[::every]
     width = 100 / len(chosen)
     return "".join(
-        f'<rect x="{min(100 - width, max(0.0, place.x(x) - width / 2)):.2f}" width="{width:.2f}" height="100" '
+        f'<rect x="{min(100 - width, max(0.0, area.x(x) - width / 2)):.2f}" width="{width:.2f}" height="100" '
         f'fill="transparent"><title>{html.escape(f"{x_name} {x:,.0f}: {say_value(y)}")}</title></rect>'
         for x, y in chosen
     )

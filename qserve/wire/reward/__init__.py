@@ -14,13 +14,13 @@ rules.py          rules between fields, as JSON Schema
 """
 
 from qserve.wire.reward.classifiers import ClassifyRequest, EmbeddingRequest, PoolingRequest, PredictRequest
-from qserve.wire.reward.fields import BULK_PLACES, MAX_TEXTS, as_list, num_places, num_texts
+from qserve.wire.reward.fields import BULK_SLOTS, MAX_TEXTS, as_list, num_slots, num_texts
 from qserve.wire.reward.native import Normalization, PreferencePair, RewardRequest
 from qserve.wire.reward.rankers import RerankRequest, ScoreRequest
 from qserve.wire.reward.trainers import ChatRequest, GetRewardRequest, ScoreEvaluationRequest
 
 __all__ = [
-    "BULK_PLACES",
+    "BULK_SLOTS",
     "MAX_TEXTS",
     "ChatRequest",
     "ClassifyRequest",
@@ -35,6 +35,6 @@ __all__ = [
     "ScoreEvaluationRequest",
     "ScoreRequest",
     "as_list",
-    "num_places",
+    "num_slots",
     "num_texts",
 ]

@@ -10,16 +10,16 @@ from pydantic_core import PydanticCustomError
 from qserve.wire.openai import ChatMessage, NonEmptyString, OnlyZero, TokenIds, Wire
 
 __all__ = [
-    "BULK_PLACES", "MAX_TEXTS", "Conversation", "Conversations", "Cut", "Input", "RewardFields", "Scored",
-    "ScoredStrings", "ScoredTexts", "Strings", "Texts", "VllmFields", "as_list", "num_places", "num_texts", "one_of",
+    "BULK_SLOTS", "MAX_TEXTS", "Conversation", "Conversations", "Cut", "Input", "RewardFields", "Scored",
+    "ScoredStrings", "ScoredTexts", "Strings", "Texts", "VllmFields", "as_list", "num_slots", "num_texts", "one_of",
     "refuse",
 ]  # fmt: skip
 
 
 MAX_TEXTS = 32_768
 """Texts of one request. More would keep gigabytes of objects in memory while nobody gains by it: send several."""
-_TEXTS_A_PLACE = 64
-BULK_PLACES = 16
+_TEXTS_A_SLOT = 64
+BULK_SLOTS = 16
 """Places in the queue that a request with a thousand texts or more takes. The worker shares its time out between
 requests; the places bound how many of them it holds."""
 
@@ -46,9 +46,9 @@ def one_of(value: Wire, *names: str) -> str:
     return given[0]
 
 
-def num_places(num_texts: int) -> int:
+def num_slots(num_texts: int) -> int:
     """Places in the queue of a request: one for every 64 texts begun."""
-    return min(BULK_PLACES, -(-num_texts // _TEXTS_A_PLACE))
+    return min(BULK_SLOTS, -(-num_texts // _TEXTS_A_SLOT))
 
 
 class RewardFields(Wire):

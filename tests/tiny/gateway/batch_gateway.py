@@ -19,9 +19,9 @@ from qserve.gateway.http.server import build_server
 from qserve.gateway.settings import GatewaySettings
 
 
-async def _serve(socket: Path, worker_key: str, folder: Path, num_places: int, keys: tuple[str, ...]) -> None:
+async def _serve(socket: Path, worker_key: str, folder: Path, num_slots: int, keys: tuple[str, ...]) -> None:
     endpoint = WorkerEndpoint(
-        name="chat", models=("fake",), address=UnixAddress(socket), key=worker_key, max_num_seqs=num_places,
+        name="chat", models=("fake",), address=UnixAddress(socket), key=worker_key, max_num_seqs=num_slots,
         max_model_len=4096, state=WorkerState.READY, detail="",
     )  # fmt: skip
     app = build_gateway(GatewaySettings(keys=keys), [endpoint], files=folder)

@@ -28,9 +28,9 @@ LIMIT_S = 60  # keeps a broken promise from hanging the suite
 class Gateways:
     """Gateways over one worker and one folder; each can be killed."""
 
-    def __init__(self, folder: Path, num_places: int = 8) -> None:
+    def __init__(self, folder: Path, num_slots: int = 8) -> None:
         self.folder = folder
-        self.num_places = num_places
+        self.num_slots = num_slots
         self.worker = FakeWorkerProcess(folder / "w.sock")
         self.worker.start()
         self.keys = itertools.cycle(KEYS)
@@ -39,7 +39,7 @@ class Gateways:
 
     def start(self) -> openai.OpenAI:
         script = Path(__file__).with_name("batch_gateway.py")
-        arguments = (str(self.worker.socket), WORKER_KEY, str(self.folder / "files"), str(self.num_places), *KEYS)
+        arguments = (str(self.worker.socket), WORKER_KEY, str(self.folder / "files"), str(self.num_slots), *KEYS)
         command = [sys.executable, str(script), *arguments]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.processes.append(process)
@@ -236,7 +236,7 @@ def test_killed_in_the_middle_every_line_is_answered_once(own):
     client = own.start()
     count = 100
     batch = begin(client, lines_of(count, itl_ms=150))
-    until(client, batch, lambda batch: own.num_asked() > 2 * own.num_places)
+    until(client, batch, lambda batch: own.num_asked() > 2 * own.num_slots)
     own.kill()
     asked_before = own.num_asked()
     assert asked_before < count, "killed too late to show anything"
@@ -247,7 +247,7 @@ def test_killed_in_the_middle_every_line_is_answered_once(own):
     assert done.request_counts.model_dump() == {"total": count, "completed": count, "failed": 0}
     answered = Counter(one["custom_id"] for one in records(client, done.output_file_id))
     assert answered == Counter(f"q-{number}" for number in range(count))
-    assert own.num_asked() <= count + own.num_places, "only those that were at the worker are asked again"
+    assert own.num_asked() <= count + own.num_slots, "only those that were at the worker are asked again"
 
 
 def test_of_two_gateways_one_runs_a_batch(own):
@@ -262,7 +262,7 @@ def test_of_two_gateways_one_runs_a_batch(own):
 
 
 def test_users_go_first(tmp_path):
-    gateways = Gateways(tmp_path, num_places=2)
+    gateways = Gateways(tmp_path, num_slots=2)
     try:
         client = gateways.start()
         batch = begin(client, lines_of(4, fault="hang"))

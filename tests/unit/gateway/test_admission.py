@@ -1,4 +1,4 @@
-"""Admission to a worker, without HTTP: order, bounds, and no place lost however a wait ends."""
+"""Admission to a worker, without HTTP: order, bounds, and no slot lost however a wait ends."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from qserve.gateway.relay.admission import Admission, Moved
 from qserve.wire.errors import ApiError
-from qserve.wire.reward import BULK_PLACES, num_places
+from qserve.wire.reward import BULK_SLOTS, num_slots
 
 
 class Guest:
-    """Asks for places in a task, and leaves when told."""
+    """Asks for slots in a task, and leaves when told."""
 
     def __init__(self, admission, num_sequences=1, background=False):
         self.inside = False
@@ -23,7 +23,7 @@ class Guest:
         self.task = asyncio.create_task(self._visit(admission, num_sequences, background))
 
     async def _visit(self, admission, num_sequences, background):
-        async with admission.places(num_sequences, background=background):
+        async with admission.slots(num_sequences, background=background):
             self.inside = True
             await self._leave.wait()
         self.inside = False
@@ -39,7 +39,7 @@ async def _settle():
 
 
 async def test_first_come_first_served_and_nobody_overtakes():
-    admission = Admission(num_places=4, max_waiting=10)
+    admission = Admission(num_slots=4, max_waiting=10)
     first, big, small = Guest(admission, 2), Guest(admission, 4), Guest(admission, 1)
     await _settle()
     assert (first.inside, big.inside, small.inside) == (True, False, False)
@@ -54,10 +54,10 @@ async def test_first_come_first_served_and_nobody_overtakes():
 
 
 async def test_who_waits_in_the_background_lets_others_go_first():
-    admission = Admission(num_places=2, max_waiting=10)
+    admission = Admission(num_slots=2, max_waiting=10)
     evaluation = [Guest(admission, background=True) for _ in range(3)]
     await _settle()
-    assert [guest.inside for guest in evaluation] == [True, False, False], "a place is left for the next user"
+    assert [guest.inside for guest in evaluation] == [True, False, False], "a slot is left for the next user"
     user, later = Guest(admission), Guest(admission)
     await _settle()
     assert (user.inside, later.inside) == (True, False)
@@ -74,7 +74,7 @@ async def test_who_waits_in_the_background_lets_others_go_first():
 
 
 async def test_a_worker_with_one_place_runs_the_background_too():
-    admission = Admission(num_places=1, max_waiting=10)
+    admission = Admission(num_slots=1, max_waiting=10)
     guest = Guest(admission, 5, background=True)
     await _settle()
     assert guest.inside and admission.num_running_sequences == 1
@@ -82,7 +82,7 @@ async def test_a_worker_with_one_place_runs_the_background_too():
 
 
 async def test_an_oversize_request_takes_every_place_and_no_more():
-    admission = Admission(num_places=4, max_waiting=1)
+    admission = Admission(num_slots=4, max_waiting=1)
     guest = Guest(admission, 1000)
     await _settle()
     assert guest.inside and admission.num_running_sequences == 4
@@ -90,11 +90,11 @@ async def test_an_oversize_request_takes_every_place_and_no_more():
 
 
 async def test_beyond_the_queue_is_429_with_a_time_to_come_back():
-    admission = Admission(num_places=1, max_waiting=1)
+    admission = Admission(num_slots=1, max_waiting=1)
     inside, waiting = Guest(admission), Guest(admission)
     await _settle()
     with pytest.raises(ApiError) as refused:
-        async with admission.places(1):
+        async with admission.slots(1):
             pass
     assert refused.value.status == 429 and refused.value.code == "queue_full"
     assert 1 <= int(refused.value.headers["retry-after"]) <= 60
@@ -103,15 +103,15 @@ async def test_beyond_the_queue_is_429_with_a_time_to_come_back():
 
 
 async def test_a_queue_of_no_length_admits_whoever_fits():
-    admission = Admission(num_places=1, max_waiting=0)
-    async with admission.places(1):
+    admission = Admission(num_slots=1, max_waiting=0)
+    async with admission.slots(1):
         with pytest.raises(ApiError):
-            async with admission.places(1):
+            async with admission.slots(1):
                 pass
 
 
 async def test_turning_away_spares_those_who_run():
-    admission = Admission(num_places=1, max_waiting=5)
+    admission = Admission(num_slots=1, max_waiting=5)
     inside, waiting = Guest(admission), [Guest(admission), Guest(admission)]
     await _settle()
     admission.turn_away(ApiError(503, "draining", "draining"))
@@ -123,7 +123,7 @@ async def test_turning_away_spares_those_who_run():
 
 
 async def test_leaving_in_the_tick_of_being_admitted_gives_the_place_back():
-    admission = Admission(num_places=1, max_waiting=5)
+    admission = Admission(num_slots=1, max_waiting=5)
     inside, waiting = Guest(admission), Guest(admission)
     await _settle()
     inside._leave.set()
@@ -139,13 +139,13 @@ async def test_leaving_in_the_tick_of_being_admitted_gives_the_place_back():
 async def test_retry_after_follows_the_pace(monkeypatch):
     now_s = 0.0
     monkeypatch.setattr("time.perf_counter", lambda: now_s)
-    admission = Admission(num_places=2, max_waiting=5)
+    admission = Admission(num_slots=2, max_waiting=5)
     slow = fast = 0
     for seconds, times in ((30.0, 40), (0.01, 80)):
         for _ in range(times):
-            async with admission.places(2):
+            async with admission.slots(2):
                 now_s += seconds
-        async with admission.places(2):
+        async with admission.slots(2):
             if seconds == 30.0:
                 slow = admission.retry_after_s()
             else:
@@ -155,12 +155,12 @@ async def test_retry_after_follows_the_pace(monkeypatch):
 
 @settings(deadline=None, max_examples=60)
 @given(
-    num_places=st.integers(1, 5),
+    num_slots=st.integers(1, 5),
     actions=st.lists(st.tuples(st.sampled_from(["come", "leave", "cancel"]), st.integers(0, 7)), max_size=30),
 )
-def test_no_order_of_events_loses_a_place(num_places, actions):
+def test_no_order_of_events_loses_a_slot(num_slots, actions):
     async def play():
-        admission = Admission(num_places, max_waiting=100)
+        admission = Admission(num_slots, max_waiting=100)
         guests = []
         for action, number in actions:
             if action == "come":
@@ -170,7 +170,7 @@ def test_no_order_of_events_loses_a_place(num_places, actions):
                 guest._leave.set() if action == "leave" else guest.task.cancel()
             if number % 2:
                 await _settle()
-            assert 0 <= admission.num_running_sequences <= num_places
+            assert 0 <= admission.num_running_sequences <= num_slots
         for guest in guests:
             guest._leave.set()
         await asyncio.gather(*(guest.task for guest in guests), return_exceptions=True)
@@ -180,7 +180,7 @@ def test_no_order_of_events_loses_a_place(num_places, actions):
 
 
 async def test_when_a_large_one_in_front_leaves_the_small_one_behind_goes_in():
-    admission = Admission(num_places=2, max_waiting=5)
+    admission = Admission(num_slots=2, max_waiting=5)
     inside, large, small = Guest(admission, 1), Guest(admission, 2), Guest(admission, 1)
     await _settle()
     large.task.cancel()
@@ -191,11 +191,11 @@ async def test_when_a_large_one_in_front_leaves_the_small_one_behind_goes_in():
 
 
 async def test_large_requests_for_rewards_leave_places_for_small_ones():
-    admission = Admission(num_places=64, max_waiting=100)
-    large = [Guest(admission, BULK_PLACES, background=True) for _ in range(5)]
+    admission = Admission(num_slots=64, max_waiting=100)
+    large = [Guest(admission, BULK_SLOTS, background=True) for _ in range(5)]
     await _settle()
     assert [guest.inside for guest in large] == [True, True, True, False, False]
-    small = [Guest(admission, num_places(2)) for _ in range(16)]
+    small = [Guest(admission, num_slots(2)) for _ in range(16)]
     await _settle()
     assert all(guest.inside for guest in small)
     for guest in (*small, *large):
@@ -204,20 +204,20 @@ async def test_large_requests_for_rewards_leave_places_for_small_ones():
 
 async def test_who_waits_moves_only_where_it_would_run_at_once():
     """One that would wait there as well, in the background or with many sequences, would be moved back and forth."""
-    full, free = Admission(num_places=2, max_waiting=10), Admission(num_places=4, max_waiting=10)
+    full, free = Admission(num_slots=2, max_waiting=10), Admission(num_slots=4, max_waiting=10)
     guests = [Guest(full, 2), Guest(full, 2), Guest(full, 2), Guest(full, background=True), Guest(free, 2)]
     await _settle()
     assert full.num_waiting == 3
     assert full.move_first("free", free, 0) == 2
-    assert full.move_first("free", free, 2) == 0, "its places are promised"
+    assert full.move_first("free", free, 2) == 0, "its slots are promised"
     there = Guest(free, 1)
     await _settle()
-    assert full.move_first("free", free, 0) == 0, "one place is free, and it needs two"
+    assert full.move_first("free", free, 0) == 0, "one slot is free, and it needs two"
     await there.leave()
     assert full.move_first("free", free, 0) == 2
     there = Guest(free, 1)
     await _settle()
-    assert full.move_first("free", free, 0) == 0, "the last place is left for a user"
+    assert full.move_first("free", free, 0) == 0, "the last slot is left for a user"
     await there.leave()
     assert full.move_first("free", free, 0) == 1
     assert full.move_first("free", free, 0) == 0

@@ -242,7 +242,7 @@ async def test_what_breaks_while_a_place_is_looked_for_is_told_to_who_waits(monk
         monkeypatch.setattr(coordinator._roles["chat"].deadly, "check", lambda digest: 1 / 0)
         asked = replicas.asked("/v1/completions", b"{}", "m", 1, None)
         with pytest.raises(ApiError, match="its log tells more"):
-            async with asyncio.timeout(30), replicas.place(asked):
+            async with asyncio.timeout(30), replicas.slot(asked):
                 pass
 
 

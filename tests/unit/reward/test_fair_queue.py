@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from qserve.reward.protocols.job import Text
 from qserve.reward.scoring.fair_queue import FairQueue, Flow
 from qserve.reward.serving.portions import is_large, portions
-from qserve.wire.reward import BULK_PLACES, num_places
+from qserve.wire.reward import BULK_SLOTS, num_slots
 
 
 class Job:
@@ -120,8 +120,8 @@ def test_portions_are_the_texts_in_order_and_none_is_large(sizes):
 
 
 def test_places_bound_how_many_large_requests_the_worker_holds():
-    assert [num_places(count) for count in (1, 64, 65, 1024, 30_000)] == [1, 1, 2, BULK_PLACES, BULK_PLACES]
-    assert len(list(groupby(num_places(count) for count in range(1, 2000)))) == BULK_PLACES
+    assert [num_slots(count) for count in (1, 64, 65, 1024, 30_000)] == [1, 1, 2, BULK_SLOTS, BULK_SLOTS]
+    assert len(list(groupby(num_slots(count) for count in range(1, 2000)))) == BULK_SLOTS
 
 
 def described(**changed):
