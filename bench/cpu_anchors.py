@@ -1,13 +1,14 @@
 """qserve on a CPU beside llama.cpp, OpenVINO GenAI and vLLM-CPU, in turns: prompts, decoding and resident memory.
 
-    bash bench/anchors/prepare.sh ~/anchors                      # once: their environments and formats, no root needed
+    bash bench/anchors/prepare.sh ~/anchors [qwen3-1.7b]         # once: their environments and formats, no root needed
     python bench/cpu_anchors.py --anchors ~/anchors              # bf16, int8 and 4 bit, 1 and 8 streams: 30 minutes
     python bench/cpu_anchors.py --anchors ~/anchors --formats 4bit --without vllm --rounds 5
+    python bench/cpu_anchors.py --anchors ~/anchors --shape qwen3-1.7b
 
-Qwen3-0.6B shape, random weights, prompts of 128 tokens, 33 new ones. qserve and vLLM are asked over HTTP; llama.cpp
-(`llama-batched-bench`) and OpenVINO (its continuous batching) compute in a process of their own, without a server. All
-have the cores that this process may use. A round that something else disturbed is thrown away: cores that were busy
-beside what is measured (/proc/stat) for more than `--most-busy` of its time.
+A shape of Qwen3 [0.6B], random weights, prompts of 128 tokens, 33 new ones. qserve and vLLM are asked over HTTP;
+llama.cpp (`llama-batched-bench`) and OpenVINO (its continuous batching) compute in a process of their own, without a
+server. All have the cores that this process may use. A round that something else disturbed is thrown away: cores that
+were busy beside what is measured (/proc/stat) for more than `--most-busy` of its time.
 """
 
 from __future__ import annotations
@@ -145,12 +146,13 @@ async def started(args: argparse.Namespace, folder: Path, name: str, stack: cont
         found.append(Contender(engine, by_http(server), process.pid))
     if "llama.cpp" not in args.without:
         program = args.anchors / "llama.cpp" / "bin" / "llama-batched-bench"
-        found.append(
-            Contender("llama.cpp", by_llama(program, args.anchors / f"model-{llama_type}.gguf", threads), None)
-        )
+        model = args.anchors / args.shape / f"model-{llama_type}.gguf"
+        found.append(Contender("llama.cpp", by_llama(program, model, threads), None))
     if "openvino" not in args.without:
         python = args.anchors / "openvino" / "bin" / "python"
-        child = child_of(python, "openvino_streams.py", str(args.anchors / f"openvino-{exported}"), str(threads))
+        child = child_of(
+            python, "openvino_streams.py", str(args.anchors / args.shape / f"openvino-{exported}"), str(threads)
+        )
         stack.callback(child.kill)
         found.append(Contender("openvino", by_lines(child), child.pid))
     return found
@@ -236,7 +238,7 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
             for streams in args.streams:
                 rounds = await take_turns(args, contenders, streams)
                 show(name, streams, rounds, {one.name: resident_mb(one.pid) for one in contenders})
-    machine = limits_of("qwen3-0.6b")
+    machine = limits_of(args.shape)
     print(
         f"\nThe machine: reads {machine['read_bytes_per_s'] / 1e9:.1f} GB/s, {machine['gemm_flop_per_s'] / 1e9:.0f} "
         f"GFLOP/s in bf16; a step in bf16 reads {machine['step_bytes'] / 1e9:.2f} GB: at most "
@@ -248,6 +250,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--anchors", type=Path, required=True, help="the folder that anchors/prepare.sh made")
+    parser.add_argument("--shape", choices=("qwen3-0.6b", "qwen3-1.7b"), default="qwen3-0.6b")
     parser.add_argument("--formats", choices=sorted(FORMATS), nargs="+", default=list(FORMATS))
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=5)
@@ -255,8 +258,8 @@ def main() -> None:
     parser.add_argument("--most-busy", type=float, default=0.1, help="share of the cores that others may take [0.1]")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    folder = args.anchors / "checkpoint"
-    write_checkpoint(folder, "qwen3-0.6b")
+    folder = args.anchors / args.shape / "checkpoint"
+    write_checkpoint(folder, args.shape)
     asyncio.run(measure(args, folder))
 
 
