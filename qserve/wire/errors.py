@@ -10,14 +10,11 @@ from __future__ import annotations
 import difflib
 import enum
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
-__all__ = ["ApiError", "Dialect", "from_engine", "from_failure", "from_validation", "internal_error", "unknown_field"]
+__all__ = ["MAX_NAME", "ApiError", "Dialect", "from_engine", "from_failure", "internal_error", "unknown_field"]
 
 _TYPE_OF_STATUS = {
     400: "invalid_request_error",
@@ -71,12 +68,8 @@ class Dialect(enum.StrEnum):
     TEI = "tei"
 
 
-# What pydantic writes into a path for the alternative that it tried: no name in the body.
-_ALTERNATIVE = re.compile(r"(str|int|bool|list\[.*\]|function-(?:before|after|wrap)\[.*\]|constrained-.*)")
-_OUR_SENTENCES = frozenset({"part"})
 # A name in an error is the client's own text, and may be as long as its body.
-_MAX_NAME = 100
-_MOST_PROBLEMS = 4
+MAX_NAME = 100
 
 
 @dataclass(eq=False)  # not frozen: Python writes __traceback__ on exceptions
@@ -144,37 +137,6 @@ def from_failure(code: str, message: str, param: str | None = None) -> ApiError:
     return ApiError(status, message, code, param, retry_after_s=_RETRY_AFTER_S.get(code))
 
 
-def from_validation(error: ValidationError, known: Iterable[str] = ()) -> ApiError:
-    """A 400 that names the first wrong field (all of them in the message). `known`: the fields at the top."""
-    problems: list[str] = []
-    first_param = None
-    items = error.errors(include_url=False, include_input=False)
-    # Of alternatives each complains; the one that knows what is wrong says all there is to say.
-    items = [item for item in items if item["type"] in _OUR_SENTENCES] or items
-    for item in items:
-        if item["type"] == "json_invalid":
-            return ApiError(400, f"the body is not valid JSON: {item['ctx']['error']}", "invalid_json")
-        is_unknown = item["type"] == "extra_forbidden"  # its name is the client's, and may look like an alternative's
-        places = [str(part)[:_MAX_NAME] for part in item["loc"]]
-        path = ".".join(part for part in places if is_unknown or not _ALTERNATIVE.fullmatch(part))[: 4 * _MAX_NAME]
-        if item["type"] == "extra_forbidden":
-            problems.append(_unknown(path, known if len(problems) < _MOST_PROBLEMS else ()))
-        elif item["type"] == "unsupported_field":
-            path = str(item["ctx"]["field"])
-            problems.append(item["msg"])
-        elif path and f"'{path}'" not in item["msg"]:
-            problems.append(f"'{path}': {item['msg']}")
-        else:
-            problems.append(item["msg"])
-        first_param = first_param or path or None
-    code = (
-        "unsupported_field"
-        if any(item["type"] in {"extra_forbidden", "unsupported_field"} for item in items)
-        else "invalid_value"
-    )
-    return ApiError(400, "; ".join(problems[:_MOST_PROBLEMS]), code, first_param)
-
-
 def internal_error(where: str = "") -> ApiError:
     """A fault of qserve's own; `where`: how its log names it."""
     return ApiError(500, f"something broke inside qserve; its log tells more{where}", "internal_error")
@@ -182,12 +144,12 @@ def internal_error(where: str = "") -> ApiError:
 
 def unknown_field(path: str, known: Iterable[str] = ()) -> ApiError:
     """A 400 that names a field which nobody would read, and the one of `known` that was probably meant."""
-    path = path[: 4 * _MAX_NAME]
+    path = path[: 4 * MAX_NAME]
     return ApiError(400, _unknown(path, known), "unsupported_field", path)
 
 
 def _unknown(path: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(path, known, n=1, cutoff=0.75) if len(path) <= _MAX_NAME else []
+    near = difflib.get_close_matches(path, known, n=1, cutoff=0.75) if len(path) <= MAX_NAME else []
     hint = f"; did you mean '{near[0]}'?" if near else ""
     return f"'{path}' is not a field of this request{hint}"
 

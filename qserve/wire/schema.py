@@ -20,8 +20,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, from_json, to_json
 
-from qserve.wire.errors import from_validation
 from qserve.wire.refused_fields import REFUSED
+from qserve.wire.validation import from_validation
 
 __all__ = [
     "INT64_MAX",
@@ -45,7 +45,7 @@ MAX_STOP_CHARS = 4096
 
 def _check_bool(value: Any) -> Any:
     if not isinstance(value, bool):
-        raise PydanticCustomError("bool_type", "Input should be a valid boolean")
+        raise PydanticCustomError("bool_type", "not true or false")
     return value
 
 
@@ -109,12 +109,14 @@ class Wire(BaseModel):
             return cls.model_validate_json(body)
         except ValidationError as error:
             refused = error
-        if any(item["type"] == "int_type" for item in refused.errors(include_url=False, include_input=False)):
+        kinds = {item["type"] for item in refused.errors(include_url=False, include_input=False)}
+        value = None if "json_invalid" in kinds else from_json(body)
+        if "int_type" in kinds:
             try:
-                return cls.model_validate_json(to_json(_with_whole_numbers(from_json(body))))
+                return cls.model_validate_json(to_json(_with_whole_numbers(value)))
             except ValidationError as error:
                 refused = error
-        raise from_validation(refused, cls.model_fields)
+        raise from_validation(refused, value, cls.model_fields)
 
     @classmethod
     def known_names(cls) -> frozenset[str]:

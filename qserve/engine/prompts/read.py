@@ -18,7 +18,7 @@ from qserve.engine.prompts.tokenize import PromptTokenizer
 from qserve.hub.chat_template import tool_format
 from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
 from qserve.wire.dialects.responses import ResponsesRequest
-from qserve.wire.errors import ApiError, from_validation
+from qserve.wire.errors import ApiError
 from qserve.wire.messages import ConversationMessage
 from qserve.wire.openai import (
     ChatCompletionRequest,
@@ -28,6 +28,7 @@ from qserve.wire.openai import (
 )
 from qserve.wire.structured import StructuredOutputs
 from qserve.wire.tools import as_json, without_descriptions
+from qserve.wire.validation import from_validation
 
 __all__ = ["BodyReader", "PromptBody"]
 
@@ -230,7 +231,7 @@ def _chat_of(fields: dict[str, Any]) -> ChatCompletionRequest:
     try:
         return ChatCompletionRequest.model_validate(fields)
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise from_validation(error, fields) from None
 
 
 def _structured(structure: StructuredOutputs) -> GrammarSpec:

@@ -7,8 +7,8 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from qserve.wire.errors import from_validation
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest, DetokenizeRequest
+from qserve.wire.validation import from_validation
 
 N = 20_000
 _MESSAGE = {"role": "user", "content": "x"}
@@ -35,7 +35,7 @@ WRONG = {
 def test_a_wrong_item_ends_the_check_of_its_list(case):
     request, fields = WRONG[case]
     with pytest.raises(ValidationError) as refused:
-        request.model_validate_json(json.dumps({"model": "m", **fields}))
+        request.model_validate_json(json.dumps(body := {"model": "m", **fields}))
     assert refused.value.error_count() <= 8
-    error = from_validation(refused.value)
+    error = from_validation(refused.value, body)
     assert error.status == 400 and len(error.message) < 2000

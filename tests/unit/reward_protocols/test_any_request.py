@@ -13,7 +13,8 @@ from qserve.errors import RequestFailed
 from qserve.reward.items import Score
 from qserve.reward.protocols.job import About, Scored
 from qserve.reward.protocols.table import PROTOCOLS
-from qserve.wire.errors import ApiError, from_failure, from_validation
+from qserve.wire.errors import ApiError, from_failure
+from qserve.wire.validation import from_validation
 
 ABOUT = st.sampled_from([About("rm", {}), About("prm", {"step_token": "<extra_0>", "mean": 0.5, "std": 2.0})])
 REWARD = st.floats(-1e30, 1e30)
@@ -43,7 +44,7 @@ def check(path, body, about, reward):
         request = protocol.schema.model_validate_json(json.dumps(body))
         job = protocol.job(request, about)
     except ValidationError as error:
-        assert from_validation(error).status == 400
+        assert from_validation(error, body).status == 400
         return
     except ApiError as error:
         assert error.status == 400

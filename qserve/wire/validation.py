@@ -1,0 +1,160 @@
+"""What is wrong with a request's body, in our words: what was seen, and what is needed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from qserve.wire.errors import MAX_NAME, ApiError, unknown_field
+
+__all__ = ["NEEDED", "from_validation"]
+
+# Of alternatives each complains; the one that knows what is wrong says all there is to say.
+_KNOWS_WHAT_IS_WRONG = frozenset({"part"})
+_MOST_PROBLEMS = 4
+_MAX_SEEN = 40
+_MAX_SEEN_BITS = 128
+_MISSING = frozenset({"missing", "union_tag_not_found"})
+
+Context = Mapping[str, Any]
+Path = tuple[str | int, ...]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _container(told: Context) -> str:
+    return "an object" if told["field_type"] == "Dictionary" else "a list"
+
+
+_IN_JSON = {"False": "false", "True": "true"}
+# What is needed, by the kind of pydantic's error: its own sentences tell clients of JSON about Python's types.
+NEEDED: Mapping[str, Callable[[Context], str]] = {
+    "bool_type": lambda _: "true or false",
+    "dict_type": lambda _: "an object",
+    "float_type": lambda _: "a number",
+    "greater_than": lambda told: f"a number above {_number(told['gt'])}",
+    "greater_than_equal": lambda told: f"a number of at least {_number(told['ge'])}",
+    "int_type": lambda _: "a whole number",
+    "less_than_equal": lambda told: f"a number of at most {_number(told['le'])}",
+    "list_type": lambda _: "a list",
+    "literal_error": lambda told: _IN_JSON.get(str(told["expected"]), str(told["expected"])),
+    "model_attributes_type": lambda _: "an object",
+    "model_type": lambda _: "an object",
+    "string_pattern_mismatch": lambda told: f"a string that matches {told['pattern']}",
+    "string_too_long": lambda told: f"a string of at most {_counted(told['max_length'], 'character')}",
+    "string_too_short": lambda told: f"a string of at least {_counted(told['min_length'], 'character')}",
+    "string_type": lambda _: "a string",
+    "too_long": lambda told: f"{_container(told)} of at most {_counted(told['max_length'], 'item')}",
+    "too_short": lambda told: f"{_container(told)} of at least {_counted(told['min_length'], 'item')}",
+    "union_tag_invalid": lambda told: f"one of {told['expected_tags']}",
+}
+
+
+def from_validation(error: ValidationError, body: Any, known: Iterable[str] = ()) -> ApiError:
+    """A 400 that names the first wrong field, and up to four in its message.
+
+    `body` is what was validated, `known` the names that fields at its top have. Alternatives for one field share a
+    sentence, and one that went into the field is the one that was meant: who complains of the whole of it is left out.
+    """
+    items = error.errors(include_url=False, include_input=False)
+    items = [item for item in items if item["type"] in _KNOWS_WHAT_IS_WRONG] or items
+    if items[0]["type"] == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {items[0]['ctx']['error']}", "invalid_json")
+    complaints: dict[Path, list[Any]] = {}
+    for item in items:
+        complaints.setdefault(_path(item, body), []).append(item)
+    entered = {path[:length] for path in complaints for length in range(len(path))}
+    problems: list[ApiError] = []
+    for path, told in complaints.items():
+        ours = next((item for item in told if item["type"] not in NEEDED), None)
+        if len(problems) < _MOST_PROBLEMS and (ours is not None or path not in entered):
+            problems.append(_what_is_needed(path, told, body) if ours is None else _ours(path, ours, known))
+    kinds = {item["type"] for item in items}
+    code = "unsupported_field" if kinds & {"extra_forbidden", "unsupported_field"} else "invalid_value"
+    return ApiError(400, "; ".join(str(one) for one in problems), code, problems[0].param)
+
+
+def _ours(path: Path, item: Any, known: Iterable[str]) -> ApiError:
+    """What our own checks say, and the two that no value is needed for."""
+    name, said = _name(path), item["msg"]
+    if item["type"] == "extra_forbidden":
+        return unknown_field(name, known)
+    if item["type"] == "unsupported_field":
+        name = str(item["ctx"]["field"])
+    elif item["type"] in _MISSING:
+        said = f"'{name}' is missing"
+    elif name and f"'{name}'" not in said:
+        said = f"'{name}': {said}"
+    return ApiError(400, said, "invalid_value", name or None)
+
+
+def _what_is_needed(path: Path, told: list[Any], body: Any) -> ApiError:
+    *first, last = dict.fromkeys(NEEDED[item["type"]](item.get("ctx", {})) for item in told)
+    needed = f"{', '.join(first)} or {last}" if first else last
+    name = _name(path)
+    field = f"'{name}'" if name else "the body"
+    return ApiError(400, f"{field} is {_seen(_at(body, path))}; {needed} is needed", "invalid_value", name or None)
+
+
+def _name(path: Path) -> str:
+    return ".".join(str(part)[:MAX_NAME] for part in path)[: 4 * MAX_NAME]
+
+
+def _path(item: Any, body: Any) -> Path:
+    """Names and numbers as the body has them; pydantic puts the alternatives that it tried between them."""
+    path = _found(body, item["loc"], item["type"] in ("missing", "extra_forbidden")) or ()
+    if item["type"].startswith("union_tag_"):
+        return (*path, item["ctx"]["discriminator"].strip("'"))
+    return path
+
+
+def _found(value: Any, parts: Path, ends_in_a_name: bool) -> Path | None:
+    """Those of `parts` that lead through `value`; the last one may be a name that is missing there."""
+    if not parts:
+        return ()
+    part, rest = parts[0], parts[1:]
+    if _holds(value, part):
+        inner = _found(value[part], rest, ends_in_a_name)
+        if inner is not None:
+            return (part, *inner)
+    if ends_in_a_name and not rest:
+        return (part,) if isinstance(value, dict) else None
+    return _found(value, rest, ends_in_a_name)
+
+
+def _holds(value: Any, part: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
+
+
+def _at(body: Any, path: Path) -> Any:
+    for part in path:
+        body = body[part]
+    return body
+
+
+def _seen(value: Any) -> str:
+    """A value in the words of JSON; of a long one how long it is."""
+    if isinstance(value, str):
+        return f"'{value}'" if 0 < len(value) <= _MAX_SEEN else _sized("a string", len(value), "character")
+    if isinstance(value, list):
+        return _sized("a list", len(value), "item")
+    if isinstance(value, dict):
+        return "an object" if value else "an empty object"
+    if isinstance(value, int) and value.bit_length() > _MAX_SEEN_BITS:
+        return "a number of very many digits"
+    return json.dumps(value)
+
+
+def _sized(what: str, number: int, of: str) -> str:
+    return f"{what} of {_counted(number, of)}" if number else what.replace("a ", "an empty ")
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
