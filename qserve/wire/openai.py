@@ -132,6 +132,13 @@ class SamplingFields(Wire):
         """What the answer must look like, whichever way it was said; None: anything."""
         return self._structures[0] if self._structures else None
 
+    @property
+    def structure_param(self) -> str:
+        """The field that says it."""
+        guided = (f"guided_{name}" for name in ("json", "regex", "choice", "grammar"))
+        names = [name for name in ("structured_outputs", *guided) if getattr(self, name) is not None]
+        return names[0] if names else "response_format"
+
     @cached_property
     def _structures(self) -> list[StructuredOutputs]:
         guided = {name: getattr(self, f"guided_{name}") for name in ("json", "regex", "choice", "grammar")}

@@ -19,6 +19,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from tokenizers import Tokenizer
 
+from qserve.engine.grammar.refusals import refusal
 from qserve.engine.prompts.token_text import TokenText
 from qserve.model.failures import PromptRefused
 
@@ -35,10 +36,9 @@ _NUM_PROBED = 16
 class GrammarTooComplex(PromptRefused):
     """A grammar that can't be followed within bounds, or that no text fulfils."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(
-            f"no answer can follow this structure: {why.splitlines()[0][:300]}", "invalid_grammar", "response_format"
-        )
+    def __init__(self, error: str, param: str) -> None:
+        """`error`: llguidance's own; `param`: the field that asks for it."""
+        super().__init__(refusal(error), "invalid_grammar", param)
 
 
 class _Vocabulary:
@@ -79,10 +79,10 @@ class Grammars:
         # One at a time and behind everything else: a large grammar takes half a second.
         self._thread = ThreadPoolExecutor(1, "grammars", initializer=_be_nice)
 
-    async def ready(self, grammar: str) -> LLMatcher:
-        """A matcher at its beginning, to be copied for each answer. Raises GrammarTooComplex."""
+    async def ready(self, grammar: str, param: str = "response_format") -> LLMatcher:
+        """A matcher at its beginning, to be copied for each answer. Raises GrammarTooComplex, of the field `param`."""
         if grammar not in self._ready:
-            made = await asyncio.get_running_loop().run_in_executor(self._thread, self._make, grammar)
+            made = await asyncio.get_running_loop().run_in_executor(self._thread, self._make, grammar, param)
             self._keep(grammar, made)
         self._ready.move_to_end(grammar)
         return self._ready[grammar]
@@ -91,7 +91,7 @@ class Grammars:
         """End its thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _make(self, grammar: str) -> LLMatcher:
+    def _make(self, grammar: str, param: str) -> LLMatcher:
         matcher = LLMatcher(self._tokens, grammar, limits=self._limits, log_level=0)
         probe = matcher.deep_copy()
         # What explodes, or holds no answer at all, does so at its first tokens.
@@ -99,7 +99,7 @@ class Grammars:
             if not probe.is_error():
                 probe.compute_bitmask()
             if probe.is_error():
-                raise GrammarTooComplex(probe.get_error())
+                raise GrammarTooComplex(probe.get_error(), param)
             if not (forced := probe.compute_ff_tokens()):
                 break
             probe.consume_tokens(forced)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
 
 from qserve.engine.grammar.schema import prepared, unanchored
 from qserve.wire.errors import ApiError
@@ -14,14 +14,13 @@ from qserve.wire.structured import StructuredOutputs
 __all__ = ["structured_grammar"]
 
 
-def structured_grammar(structure: StructuredOutputs) -> str:
-    """The grammar of the whole answer. Raises ApiError 400 for what can't be read."""
+def structured_grammar(structure: StructuredOutputs, param: str = "response_format") -> str:
+    """The grammar of the whole answer. Raises ApiError 400, of the field `param`, for what can't be read."""
     try:
         return _grammar(structure)
-    except (ValueError, RecursionError, GbnfToLarkError) as error:  # a schema too deep, EBNF that is none
-        raise ApiError(
-            400, f"this structure can't be read as a grammar: {str(error)[:300]}", "invalid_grammar", "response_format"
-        ) from error
+    except (ValueError, RecursionError) as error:  # a schema too deep, EBNF that is none
+        message = f"this structure can't be read as a grammar: {str(error)[:300]}"
+        raise ApiError(400, message, "invalid_grammar", param) from error
 
 
 def _grammar(structure: StructuredOutputs) -> str:
@@ -31,6 +30,16 @@ def _grammar(structure: StructuredOutputs) -> str:
         alternatives = " | ".join(json.dumps(one, ensure_ascii=False) for one in structure.choice)
         return LLMatcher.grammar_from_lark(f"start: {alternatives}")
     if structure.grammar is not None:
-        return LLMatcher.grammar_from_lark(any_to_lark(structure.grammar))
+        return LLMatcher.grammar_from_lark(_lark_of(structure.grammar))
     schema = structure.schema_object
     return LLMatcher.grammar_from_json_schema(json.dumps(prepared({"type": "object"} if schema is None else schema)))
+
+
+def _lark_of(grammar: str) -> str:
+    """Lark as it is, EBNF as Lark. Raises ValueError for what is neither; the library says so by errors of any kind."""
+    try:
+        return any_to_lark(grammar)
+    except RecursionError:
+        raise
+    except Exception as error:
+        raise ValueError(str(error)) from error

@@ -28,9 +28,9 @@ def tool_call_grammar(
     callable_ = [tool for tool in tools if is_named is False or tool.function.name == choice.function.name]  # type: ignore[union-attr]
     call = _FORMATS[tool_format](callable_)
     if choice in (None, "auto"):
-        return GrammarSpec(_lark(f"start: body\n{call}"), "tool_call", only_one=not is_parallel)
+        return GrammarSpec(_lark(f"start: body\n{call}"), "tool_call", only_one=not is_parallel, param="tools")
     again = "" if is_named or not is_parallel else ' ("\\n<tool_call>" body)*'
-    return GrammarSpec(_lark(f'start: "<tool_call>" body{again}\n{call}'))
+    return GrammarSpec(_lark(f'start: "<tool_call>" body{again}\n{call}'), param="tools")
 
 
 def _lark(rules: str) -> str:

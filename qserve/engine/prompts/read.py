@@ -116,7 +116,7 @@ class BodyReader:
 
     def _grammar(self, request: ChatCompletionRequest) -> GrammarSpec | None:
         if request.structure is not None:
-            return _structured(request.structure)
+            return _structured(request.structure, request.structure_param)
         if not request.offered_tools:
             return None
         from qserve.engine.grammar.tool_calls import tool_call_grammar
@@ -140,7 +140,7 @@ class BodyReader:
             if max(ids, default=0) >= self._vocab_size:
                 raise self._unknown_id("prompt", max(ids))
             prompts.append(array("i", ids))
-        grammar = None if request.structure is None else _structured(request.structure)
+        grammar = None if request.structure is None else _structured(request.structure, request.structure_param)
         rest = _without(request, "prompt") | {"prompt": ""}
         return PromptBody(json.dumps(rest).encode(), prompts, grammar=grammar)
 
@@ -234,11 +234,11 @@ def _chat_of(fields: dict[str, Any]) -> ChatCompletionRequest:
         raise from_validation(error, fields) from None
 
 
-def _structured(structure: StructuredOutputs) -> GrammarSpec:
+def _structured(structure: StructuredOutputs, param: str) -> GrammarSpec:
     # Imported when it is first wanted: the library takes 10 MB.
     from qserve.engine.grammar.structured import structured_grammar
 
-    return GrammarSpec(structured_grammar(structure))
+    return GrammarSpec(structured_grammar(structure, param), param=param)
 
 
 # They tell the worker nothing, or what the grammar holds already.

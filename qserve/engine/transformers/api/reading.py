@@ -40,7 +40,7 @@ async def guide_of(engine: Engine, spec: GrammarSpec | None, thought: ThoughtSta
         return None
     chat = engine.chat_format
     return Guide(
-        await engine.grammars.ready(spec.grammar),
+        await engine.grammars.ready(spec.grammar, spec.param),
         spec.begins,
         spec.only_one,
         chat.call_ids,
