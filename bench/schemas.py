@@ -55,6 +55,8 @@ async def outcome(session: aiohttp.ClientSession, server: Server, number: int, s
         "model": server.model, "messages": [{"role": "user", "content": f"What is {number} + 25?"}],
         "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
         "reasoning_effort": "none", "temperature": 1.0, "seed": number, "max_tokens": 600,
+        # A number or a pattern may have no upper bound, and the demo repeats itself: so each repetition gets rarer.
+        "frequency_penalty": 1.0,
     }  # fmt: skip
     async with session.post(f"{server.url}/v1/chat/completions", json=body) as answer:
         told = await answer.json()
