@@ -15,6 +15,7 @@ from qserve.demo import chat_model_path
 from qserve.engine.grammar.compiled import Grammars, token_table
 from qserve.engine.grammar.structured import structured_grammar
 from qserve.engine.grammar.tool_calls import tool_call_grammar
+from qserve.engine.transformers.sampling.adjust import Adjustment
 from qserve.engine.transformers.sampling.batch import choose_one
 from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.engine.transformers.sampling.params import SamplingParams
@@ -123,3 +124,13 @@ def test_a_grammar_that_can_t_go_on_fails_its_own_sequence() -> None:
     one.record(END)  # what the grammar does not allow
     with pytest.raises(SequenceFailed, match="can't be followed"):
         choose_one(one, torch.randn(VOCAB, generator=noise(6)))
+
+
+def test_the_likeliest_allowed_token_is_taken_without_laying_the_mask_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greedy answers on a CPU: the same tokens as by the mask, which log-probabilities still need."""
+    plain, masked = sampler(structured(), temperature=0.0), sampler(structured(), temperature=0.0, num_logprobs=0)
+    noise = torch.Generator().manual_seed(3)
+    meant = drawn(masked, noise)
+    monkeypatch.setattr(Adjustment, "_bind_on_host", lambda *_: pytest.fail("a mask was laid on"))
+    assert drawn(plain, noise.manual_seed(3)) == meant
+    assert meant[-1] == END and len(meant) > 10

@@ -10,12 +10,13 @@ from functools import cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from qserve.engine.transformers.sampling.penalties import SeenTokens
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.engine.transformers.transfers import upload, upload_bytes
 
-__all__ = ["Adjustment"]
+__all__ = ["Adjustment", "likeliest_allowed"]
 
 _LOWEST = float("-inf")
 
@@ -25,6 +26,14 @@ def _added_by_byte(device: torch.device) -> torch.Tensor:
     """float32 [256, 8]: what each byte of a mask adds to the scores of its eight tokens, zero or minus infinity."""
     allowed = torch.arange(256)[:, None] >> torch.arange(8) & 1
     return torch.where(allowed.bool(), 0.0, _LOWEST).to(device)
+
+
+def likeliest_allowed(scores: NDArray[np.float32], likeliest: int, mask: bytes) -> int:
+    """The likeliest token of `scores` [vocab] that `mask` allows, where `likeliest` is that of them all."""
+    if likeliest // 8 < len(mask) and mask[likeliest // 8] >> likeliest % 8 & 1:
+        return likeliest
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=len(scores), bitorder="little")
+    return int(np.where(bits, scores, _LOWEST).argmax())
 
 
 class Adjustment:

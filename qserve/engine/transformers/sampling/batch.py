@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of
-from qserve.engine.transformers.sampling.adjust import Adjustment
+from qserve.engine.transformers.sampling.adjust import Adjustment, likeliest_allowed
 from qserve.engine.transformers.sampling.draw import Truncation, drawn, largest, likeliest, num_candidates
 from qserve.engine.transformers.sampling.params import LOWEST_LOGPROB, SamplingParams, TokenChoice
 from qserve.engine.transformers.sampling.penalties import SeenTokens
@@ -121,14 +121,17 @@ class BatchSampler:
         device = scores.device
         known = _known_before(samplers)
         rows = self._rows_of(samplers, scores)
+        highest, best = largest(scores) if rows.has_greedy else (scores.amax(dim=-1), None)
+        if best is not None and device.type == "cpu":
+            known.force_likeliest_allowed(samplers, scores, best)
         adjusted = rows.adjust(scores, samplers, self._seen, known.masks)
-        tokens = rows.drawn(adjusted, known.uniforms)
+        tokens = rows.drawn(adjusted, known.uniforms, best if adjusted is scores else None)
         if known.forced:
             forced = upload([known.forced.get(row, -1) for row in range(len(samplers))], torch.long, device)
             tokens = torch.where(forced >= 0, forced, tokens)
         if known.instead:
             tokens = _instead(tokens, known.instead, device)
-        columns = [tokens.double()[:, None], scores.amax(dim=-1).double()[:, None]]
+        columns = [tokens.double()[:, None], highest.double()[:, None]]
         if rows.num_top is not None:
             columns += _described(tokens, scores, rows.num_top)
         copied = HostCopy(torch.cat(columns, dim=-1))
@@ -150,6 +153,16 @@ class _Known:
     masks: dict[int, bytes]
     instead: dict[int, tuple[int, list[int]]]
     failures: dict[int, Exception]
+
+    def force_likeliest_allowed(
+        self, samplers: list[SequenceSampler], scores: torch.Tensor, best: torch.Tensor
+    ) -> None:
+        """On a CPU, for rows that take the likeliest token that is allowed: no mask of theirs is left.
+
+        `best`, the likeliest of each row, mostly follows its structure: then nothing is laid on its scores.
+        """
+        for row in [row for row in self.masks if samplers[row].takes_likeliest]:
+            self.forced[row] = likeliest_allowed(scores[row].numpy(), int(best[row]), self.masks.pop(row))
 
 
 def _known_before(samplers: list[SequenceSampler]) -> _Known:
@@ -216,12 +229,13 @@ class _Rows:
             if not one.is_greedy:
                 kinds.setdefault(_kind_of(one, vocab_size), []).append(row)
         self._groups = [_Group(kind, rows, params, vocab_size, device) for kind, rows in kinds.items()]
+        self.has_greedy = any(one.is_greedy for one in params)
 
-    def drawn(self, adjusted: torch.Tensor, uniforms: list[float]) -> torch.Tensor:
-        """A token of each row."""
+    def drawn(self, adjusted: torch.Tensor, uniforms: list[float], best: torch.Tensor | None) -> torch.Tensor:
+        """A token of each row; `best`: the likeliest of each, where that is known."""
         if len(self._groups) == 1 and len(self._groups[0].rows) == len(adjusted):
             return self._groups[0].drawn(adjusted, uniforms)
-        _, tokens = largest(adjusted)
+        tokens = largest(adjusted)[1] if best is None else best
         for group in self._groups:
             tokens.index_copy_(0, group.index, group.drawn(adjusted[group.index], uniforms))
         return tokens

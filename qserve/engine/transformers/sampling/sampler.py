@@ -50,11 +50,16 @@ class SequenceSampler:
     @property
     def is_plain_greedy(self) -> bool:
         """Whether an argmax over the raw row is all there is to do for the next token."""
-        if not self._is_plain_greedy or self.is_too_short:
+        if not self.takes_likeliest:
             return False
         if self._guidance is not None and self._guidance.is_active:
             return False
         return self.forced is None
+
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether the next token is the likeliest of those that its grammar allows, and nothing else is asked of it."""
+        return self._is_plain_greedy and not self.is_too_short
 
     @property
     def is_too_short(self) -> bool:
