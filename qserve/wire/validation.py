@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ _KNOWS_WHAT_IS_WRONG = frozenset({"part"})
 _MOST_PROBLEMS = 4
 _MAX_SEEN = 40
 _MAX_SEEN_BITS = 128
+_BEGINS_WITH_A_NAME = re.compile(r"'([\w.]+)'")
 _MISSING = frozenset({"missing", "union_tag_not_found"})
 
 Context = Mapping[str, Any]
@@ -90,6 +92,8 @@ def _ours(path: Path, item: Any, known: Iterable[str]) -> ApiError:
         said = f"'{name}' is missing"
     elif name and f"'{name}'" not in said:
         said = f"'{name}': {said}"
+    elif not name and (named := _BEGINS_WITH_A_NAME.match(said)) is not None:
+        name = named[1]
     return ApiError(400, said, "invalid_value", name or None)
 
 

@@ -66,3 +66,12 @@ def test_a_refusal_says_which_engine_serves_it(fields: dict[str, Any], param: st
 def test_an_unknown_field_is_refused_by_name() -> None:
     assert refusal(zzz=1).message == "'zzz' is not a field of this request"
     assert refusal(temprature=1).message == "'temprature' is not a field of this request; did you mean 'temperature'?"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"tool_choice": "required"}, "tool_choice"), ({"top_logprobs": 2}, "top_logprobs")],
+    ids=json.dumps,
+)
+def test_an_error_of_several_fields_names_the_first(fields: dict[str, Any], param: str) -> None:
+    assert refusal(**fields).param == param
