@@ -29,8 +29,12 @@ _CACHE_TOKENS = (16384, 8192, 4096, 2048)
 Fit = Callable[[Setup, int], Plan]
 
 
-def make_plan(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Plan:
+def make_plan(
+    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, with_suggestions: bool = True
+) -> Plan:  # fmt: skip
     """The best plan that fits; where none does, the nearest one, with what it lacks and the suggestions.
+
+    `with_suggestions`: these are searched for, which takes as long as dozens of plans.
 
     Raises UsageError for a request that contradicts itself or the model, and for an engine that nobody registered.
     """
@@ -48,6 +52,8 @@ def make_plan(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) 
     plan = with_corrections(setup, replace(plan, notes=notes, explanations=explanations, host=hardware.host))
     if plan.fits:
         return replace(plan, engine_args=engine.flags(setup, plan))
+    if not with_suggestions:
+        return plan
     return replace(plan, suggestions=suggestions(setup, plan, _fits))
 
 

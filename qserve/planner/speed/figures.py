@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from qserve.planner.speed.load import Load
@@ -21,10 +21,15 @@ class Targets:
     def __bool__(self) -> bool:
         return self.ttft_ms is not None or self.tpot_ms is not None
 
-    def kept_by(self, one: Finished, ttft_factor: float = 1.0, tpot_factor: float = 1.0) -> bool:
-        """Whether a request keeps them, also where its times come out longer by the factors."""
-        first = self.ttft_ms is None or 1000 * one.ttft_s * ttft_factor <= self.ttft_ms
-        return first and (self.tpot_ms is None or 1000 * one.tpot_s * tpot_factor <= self.tpot_ms)
+    def kept_by(self, some: Iterable[Finished], ttft_factor: float = 1.0, tpot_factor: float = 1.0) -> int:
+        """How many of the requests keep them, also where their times come out longer by the factors."""
+        if self.ttft_ms is not None:
+            most_ms = self.ttft_ms
+            some = [one for one in some if 1000 * one.ttft_s * ttft_factor <= most_ms]
+        if self.tpot_ms is not None:
+            most_ms = self.tpot_ms
+            some = [one for one in some if 1000 * one.tpot_s * tpot_factor <= most_ms]
+        return sum(1 for _ in some)
 
 
 NO_TARGETS = Targets()
@@ -57,7 +62,7 @@ class Figures:
 
     def kept_share(self, targets: Targets, ttft_factor: float = 1.0, tpot_factor: float = 1.0) -> float:
         """The share of requests that keep the targets: goodput over throughput."""
-        kept = sum(targets.kept_by(one, ttft_factor, tpot_factor) for one in self.finished)
+        kept = targets.kept_by(self.finished, ttft_factor, tpot_factor)
         return kept / len(self.finished) if self.finished else 0.0
 
 

@@ -15,11 +15,12 @@ from qserve.planner.replicas.plans import num_engines
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import estimate_speed, is_launch_bound
 from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.fitting_plans import COMPARED, FittingPlans
 from qserve.planner.speed.learned import Measured
 from qserve.planner.speed.price import hourly_price, price_table
 from qserve.planner.speed.rate import KEPT_SHARE
 from qserve.planner.speed.request import SpeedRequest
-from qserve.planner.speed.search import COMPARED, Layout, choose_layout, layouts_for, pareto, with_rate
+from qserve.planner.speed.search import Layout, choose_layout, layouts_for, pareto, with_rate
 from qserve.planner.speed.terms.engine_costs import has_speed
 from qserve.planner.speed.ways_out import ways_out
 
@@ -33,7 +34,8 @@ def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
     """The plan with its `speed`. Where nothing fits, the plan that says so, without."""
     if wanted.load is None and not wanted.replicas:
         return with_one_stream(make_plan(checkpoint, hardware, request), checkpoint, hardware, wanted.measured)
-    layouts = layouts_for(checkpoint, hardware, request, wanted, tunes=bool(wanted.targets))
+    plans = FittingPlans(checkpoint)
+    layouts = layouts_for(plans, hardware, request, wanted, tunes=bool(wanted.targets))
     if not layouts or (wanted.replicas and num_engines(layouts[0].plan) > 1):
         return _refused(checkpoint, hardware, request, wanted)
     chosen = choose_layout(layouts, wanted.targets)
@@ -48,7 +50,7 @@ def plan_for_load(checkpoint: Checkpoint, hardware: Hardware, request: PlanReque
         *_left_out(layouts, request),
     )
     missed = bool(wanted.targets) and better.kept < KEPT_SHARE
-    found = ways_out(checkpoint, hardware, request, wanted, better) if missed else ()
+    found = ways_out(plans, hardware, request, wanted, better) if missed else ()
     front = pareto(layouts)
     speed = {
         **better.speed.to_json(),
@@ -71,14 +73,14 @@ def cheapest_cards(
 
     Only cards with a price are ranked. Raises UsageError where none of them holds the model.
     """
-    found = []
+    found, plans = [], FittingPlans(checkpoint)
     for key in price_table(wanted.prices):
         device = known_gpus().get(key)
         if device is None or hourly_price(device, wanted.prices) is None:
             continue
         for count in _COUNTS:
             machine = replace(hardware, devices=(device,) * count, notes=())
-            layouts = layouts_for(checkpoint, machine, request, wanted)
+            layouts = layouts_for(plans, machine, request, wanted)
             layouts = [one for one in layouts if one.cards == count]
             if layouts:
                 best = choose_layout(layouts, wanted.targets)

@@ -6,26 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Device, Hardware
 from qserve.core.model_spec import ModelSpec
-from qserve.core.quantization import FAMILIES, SCHEMES
-from qserve.errors import QserveError
-from qserve.planner.engine import changed_request, option_value
-from qserve.planner.make import make_plan
+from qserve.core.quantization import SCHEMES
+from qserve.planner.engine import option_value
 from qserve.planner.plan import Plan
 from qserve.planner.replicas.plans import num_engines
 from qserve.planner.request import PlanRequest
 from qserve.planner.speed.estimate import SpeedEstimate, estimate_speed, is_launch_bound, replica_of
 from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.fitting_plans import FittingPlans
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import Price, price_of
 from qserve.planner.speed.rate import KEPT_SHARE, highest_rate
 from qserve.planner.speed.request import SpeedRequest
-from qserve.planner.speed.terms.engine_costs import has_speed, launch_bound_engines
 
 __all__ = [
-    "COMPARED",
     "Layout",
     "choose_layout",
     "device_for",
@@ -38,8 +34,6 @@ __all__ = [
 ]
 
 _REPLICAS = (1, 2, 3, 4, 6, 8, 12, 16)
-COMPARED = ("fp8", "awq", "gptq-int4")
-"""What is counted beside the quantization that quality prefers, where it is the planner's to choose."""
 _KEPT_RATE = 0.9
 _NEARLY = 1.05
 """A layout that is slower by less than this and takes fewer cards is preferred."""
@@ -135,14 +129,15 @@ class Layout:
 
 
 def layouts_for(
-    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, tunes: bool = False
+    plans: FittingPlans, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, tunes: bool = False
 ) -> list[Layout]:
     """Every layout that fits, the ones that the flags fix first among them; empty where nothing fits.
 
     `tunes`: limits follow the targets where a layout misses them.
     """
     found = []
-    for plan, spec in _plans(checkpoint, hardware, request):
+    spec = plans.checkpoint.spec
+    for plan in plans.of(hardware, request):
         device = device_for(hardware, plan)
         ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
         most = max(1, len(hardware.devices) // ranks) if not plan.on_cpu and not is_launch_bound(plan) else 1
@@ -258,37 +253,6 @@ def _layout(plan: Plan, spec: ModelSpec, device: Device, wanted: SpeedRequest, r
         surely = speed.figures.kept_share(targets, speed.ttft.high, speed.latency.high)
     ranks = plan.placement.tensor_parallel_size * plan.placement.pipeline_parallel_size
     return Layout(plan, speed, replicas, kept, surely, price_of(device, ranks * replicas, speed, wanted.prices))
-
-
-def _plans(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[tuple[Plan, ModelSpec]]:
-    """A plan for every quantization and number of ranks that fits, each once."""
-    seen = set()
-    for scheme in _schemes(checkpoint, request):
-        for ranks in _ranks(hardware, request):
-            wanted = changed_request(request, quant=scheme, tensor_parallel_size=ranks)
-            try:
-                plan = make_plan(checkpoint, hardware, wanted)
-            except QserveError:
-                continue
-            key = (plan.quant.scheme, plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size)
-            if plan.fits and key not in seen and has_speed(plan.engine):
-                seen.add(key)
-                yield plan, checkpoint.spec
-
-
-def _schemes(checkpoint: Checkpoint, request: PlanRequest) -> list[str]:
-    if request.quant in FAMILIES and checkpoint.spec.quantization is None:
-        others = COMPARED if request.quant == "auto" else FAMILIES[request.quant]
-        return [request.quant, *others]
-    return [request.quant]
-
-
-def _ranks(hardware: Hardware, request: PlanRequest) -> list[int | None]:
-    fixed = option_value(request, "tensor_parallel_size")
-    if fixed or option_value(request, "pipeline_parallel_size") or request.engine in launch_bound_engines():
-        return [fixed]
-    count = len(hardware.devices)
-    return [ranks for ranks in (1, 2, 4, 8, 16) if ranks <= count] or [None]
 
 
 def device_for(hardware: Hardware, plan: Plan) -> Device:

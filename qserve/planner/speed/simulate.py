@@ -6,10 +6,10 @@ one leap: a run of a hundred requests takes milliseconds.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections import deque
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from qserve.planner.speed.load import Arrival, Load
 from qserve.planner.speed.simulated import Finished, Limits, SimulatedRun, Steps
@@ -43,6 +43,8 @@ class _Scheduler:
 
     def __init__(self, steps: Steps, load: Load, limits: Limits) -> None:
         self.decode_s, self.mixed_s, self.load, self.limits = steps.decode_s, steps.mixed_s, load, limits
+        self.recv_interval, self.cache_tokens = limits.recv_interval, limits.kv_cache_tokens
+        self.most_tokens = limits.max_num_batched_tokens
         self.draw = random.Random(load.seed)  # noqa: S311
         self.lengths = load.lengths_by(self.draw)
         self.future: list[tuple[float, int, _Request]] = []
@@ -70,14 +72,18 @@ class _Scheduler:
                 self.followers.setdefault(arrival.after, []).append((place, arrival))
 
     def run(self) -> SimulatedRun:
-        while self.future or self.waiting or self.prefilling or self.running:
-            self._admit()
-            if self.prefilling:
+        future, waiting, prefilling, looks_late = self.future, self.waiting, self.prefilling, self.recv_interval > 1
+        while future or waiting or prefilling or self.running:
+            if future and (looks_late or future[0][0] <= self.now + 1e-9):
+                self._receive()
+            if waiting:
+                self._admit()
+            if prefilling:
                 self._prefill_step()
             elif self.running:
                 self._decode_leap()
-            elif self.future:
-                self.now = max(self.now, self.future[0][0])
+            elif future:
+                self.now = max(self.now, future[0][0])
         # The last token still has to reach its client.
         return SimulatedRun(
             tuple(self.done), self.now, self.prefill_s, self.preemptions, self.rejected, self.peak
@@ -87,10 +93,10 @@ class _Scheduler:
         self.issued += 1
         request = _Request(at_s, input_tokens, output_tokens, place)
         ready = at_s + self.intake_s + self.intake_s_per_token * input_tokens
-        heapq.heappush(self.future, (ready, self.issued, request))
+        heappush(self.future, (ready, self.issued, request))
 
     def _receive(self) -> None:
-        interval, future, until = self.limits.recv_interval, self.future, self.now + 1e-9
+        interval, future, waiting, until = self.recv_interval, self.future, self.waiting, self.now + 1e-9
         if interval > 1 and self.running:
             late = self.step - self.receives_at
             if late < 0:
@@ -98,18 +104,14 @@ class _Scheduler:
             self.receives_at = self.step + interval - late % interval
             if late % interval:
                 return
-        is_first = self.starts_alone and not (self.running or self.prefilling or self.waiting)
+        is_first = self.starts_alone and not (self.running or self.prefilling or waiting)
         while future and future[0][0] <= until:
-            self.waiting.append(heapq.heappop(future)[2])
+            waiting.append(heappop(future)[2])
             if is_first:
                 return
 
     def _admit(self) -> None:
-        if self.future:
-            self._receive()
         waiting, prefilling, limits = self.waiting, self.prefilling, self.limits
-        if not waiting:
-            return
         cache, running = limits.kv_cache_tokens, self.running
         watermark = 0.01 * cache if running or prefilling else 0
         while waiting and running + len(prefilling) < limits.max_num_seqs:
@@ -129,7 +131,7 @@ class _Scheduler:
 
     def _prefill_step(self) -> None:
         prefilling, decoding = self.prefilling, self.running if self.mixes else 0
-        left = budget = self.limits.max_num_batched_tokens - decoding
+        left = budget = self.most_tokens - decoding
         chunks, completed = [], []
         while prefilling and left > 0:
             request = prefilling[0]
@@ -169,7 +171,7 @@ class _Scheduler:
         self.running += 1
         request.joined, request.key = self.step, self.count
         ends_at = self.step + request.output_tokens - request.generated
-        heapq.heappush(self.ends, (ends_at, self.count, request))
+        heappush(self.ends, (ends_at, self.count, request))
         if self.running > self.peak:
             self.peak = self.running
         if ends_at <= self.step:
@@ -178,17 +180,22 @@ class _Scheduler:
     def _decode_leap(self) -> None:
         """As many steps as are alike: to the next end, the next arrival, or the last free block."""
         batch = self.running
-        free = self.limits.kv_cache_tokens - self.held_tokens
+        free = self.cache_tokens - self.held_tokens
         if free < batch:
             self._preempt()
             return
         context = self.held_tokens / batch
-        count = min(self.ends[0][0] - self.step, free // batch)
+        count, most = self.ends[0][0] - self.step, free // batch
+        if most < count:
+            count = most
         one = self.decode_s(batch, context)
         if self.future and not self.waiting:
-            until = self.future[0][0] - self.now
-            count = min(count, self._steps_to_receive(max(1, int(until / one) + 1)))
-        count = max(1, count)
+            most = int((self.future[0][0] - self.now) / one) + 1
+            most = self._steps_to_receive(most if most > 1 else 1)
+            if most < count:
+                count = most
+        if count < 1:
+            count = 1
         self.now += count * (one if count < 8 else self.decode_s(batch, context + count / 2))
         self.step += count
         self.held_tokens += count * batch
@@ -197,7 +204,7 @@ class _Scheduler:
 
     def _steps_to_receive(self, steps: int) -> int:
         """From now to the first look at what arrives in so many steps."""
-        interval = self.limits.recv_interval
+        interval = self.recv_interval
         if interval == 1:
             return steps
         first = self.receives_at - self.step
@@ -206,7 +213,7 @@ class _Scheduler:
     def _finish(self) -> None:
         ends, step, now, done = self.ends, self.step, self.now, self.done
         while ends and ends[0][0] <= step:
-            _, key, request = heapq.heappop(ends)
+            _, key, request = heappop(ends)
             if request.key != key:  # preempted meanwhile
                 continue
             self.running -= 1

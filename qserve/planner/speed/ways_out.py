@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.planner.engine import changed_request
 from qserve.planner.plan import Suggestion
 from qserve.planner.request import PlanRequest
+from qserve.planner.speed.fitting_plans import FittingPlans
 from qserve.planner.speed.load import Load
 from qserve.planner.speed.price import gpu_key
 from qserve.planner.speed.rate import KEPT_SHARE
@@ -24,7 +24,7 @@ Change = tuple[str, str, Hardware, PlanRequest, Load]
 
 
 def ways_out(
-    checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, missed: Layout
+    plans: FittingPlans, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, missed: Layout
 ) -> tuple[Suggestion, ...]:
     """Changes after which the targets are kept; of each kind the smallest."""
     load = wanted.named_load
@@ -35,19 +35,19 @@ def ways_out(
         _lower_rate(hardware, request, load, missed),
         _shorter_inputs(hardware, request, load),
     )
-    found = (next(_that_keep(kind, checkpoint, wanted), None) for kind in kinds)
+    found = (next(_that_keep(kind, plans, wanted), None) for kind in kinds)
     return tuple(one for one in found if one is not None)
 
 
-def _that_keep(kind: Iterator[Change], checkpoint: Checkpoint, wanted: SpeedRequest) -> Iterator[Suggestion]:
+def _that_keep(kind: Iterator[Change], plans: FittingPlans, wanted: SpeedRequest) -> Iterator[Suggestion]:
     for change, flags, hardware, request, load in kind:
-        layouts = layouts_for(checkpoint, hardware, request, replace(wanted, load=shortened(load)))
+        layouts = layouts_for(plans, hardware, request, replace(wanted, load=shortened(load)))
         if not layouts:
             continue
         best = choose_layout(layouts, wanted.targets)
         if best.kept >= KEPT_SHARE:  # of few requests; now of all
             device = device_for(hardware, best.plan)
-            best = recounted(best, checkpoint.spec, device, replace(wanted, load=load))
+            best = recounted(best, plans.checkpoint.spec, device, replace(wanted, load=load))
         if best.kept >= KEPT_SHARE:
             figures = best.speed.figures
             cost = (

@@ -15,6 +15,7 @@ from qserve.hub import resolve
 from qserve.planner import plan_request
 from qserve.planner.speed import Load
 from qserve.planner.speed.figures import Targets
+from qserve.planner.speed.fitting_plans import FittingPlans
 from qserve.planner.speed.price import price_table
 from qserve.planner.speed.request import SpeedRequest
 from qserve.planner.speed.search import layouts_for
@@ -31,7 +32,7 @@ def test_a_card_a_line_with_the_longest_names() -> None:
     """Of the longest name with a price, with layouts of several servers, and each verdict."""
     hardware = Hardware(parse_gpu("l4:8"), 256 * GIB, 200 * GIB, 32)
     wanted = SpeedRequest(Load(users=30), Targets(ttft_ms=1000.0))
-    layouts = layouts_for(resolve("Qwen/Qwen3-32B"), hardware, plan_request(engine="vllm"), wanted)
+    layouts = layouts_for(FittingPlans(resolve("Qwen/Qwen3-32B")), hardware, plan_request(engine="vllm"), wanted)
     longest = max(price_table(None), key=len)
     text = io.StringIO()
     shown.show_cheapest([(longest, 8, one) for one in layouts], Console(file=text, width=100), monthly=True)

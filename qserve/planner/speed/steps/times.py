@@ -167,20 +167,21 @@ class StepTimes:
         return network.state_layers * kernels.state_decode_us(self.card, network.value_heads, batch)
 
     def _decode_attention_us(self, batch: int, context: float) -> float:
-        network = self.network
-        total = self._decode.us(batch, context) * network.attention_layers
+        network, us = self.network, self._decode.us
+        total = us(batch, context) * network.attention_layers
         if network.sliding_layers:
-            total += self._decode.us(batch, min(context, network.sliding_window)) * network.sliding_layers
+            total += us(batch, min(context, network.sliding_window)) * network.sliding_layers
         return total
 
     def _prefill_attention_us(self, chunks: list[tuple[int, int]]) -> tuple[int, float]:
         """New tokens of all chunks, and their attention."""
-        tokens, total, network, form = 0, 0.0, self.network, self._prefill
+        tokens, total, network, us = 0, 0.0, self.network, self._prefill.us
+        layers, sliding = network.attention_layers, network.sliding_layers
         for new, before in chunks:
             tokens += new
-            total += form.us(new, before) * network.attention_layers
-            if network.sliding_layers:
-                total += form.us(new, min(before, network.sliding_window)) * network.sliding_layers
+            total += us(new, before) * layers
+            if sliding:
+                total += us(new, min(before, network.sliding_window)) * sliding
         return tokens, total
 
     def _prefill_states_us(self, new: int, chunks: list[tuple[int, int]]) -> float:

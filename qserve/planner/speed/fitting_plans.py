@@ -1,0 +1,65 @@
+"""The memory plans among which a layout is chosen: every quantization and number of ranks that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.core.quantization import FAMILIES
+from qserve.errors import QserveError
+from qserve.planner.engine import changed_request, option_value
+from qserve.planner.make import make_plan
+from qserve.planner.plan import Plan
+from qserve.planner.request import PlanRequest
+from qserve.planner.speed.terms.engine_costs import has_speed, launch_bound_engines
+
+__all__ = ["COMPARED", "FittingPlans"]
+
+COMPARED = ("fp8", "awq", "gptq-int4")
+"""What is counted beside the quantization that quality prefers, where it is the planner's to choose."""
+
+
+class FittingPlans:
+    """Of one checkpoint, each made once: what would help a load is asked of the same layouts under other loads."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self._made: dict[tuple[Hardware, PlanRequest], tuple[Plan, ...]] = {}
+
+    def of(self, hardware: Hardware, request: PlanRequest) -> tuple[Plan, ...]:
+        """A plan for every quantization and number of ranks that fits, each once."""
+        key = hardware, request
+        if key not in self._made:
+            self._made[key] = tuple(_plans(self.checkpoint, hardware, request))
+        return self._made[key]
+
+
+def _plans(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Plan]:
+    seen = set()
+    for scheme in _schemes(checkpoint, request):
+        for ranks in _ranks(hardware, request):
+            wanted = changed_request(request, quant=scheme, tensor_parallel_size=ranks)
+            try:
+                plan = make_plan(checkpoint, hardware, wanted, with_suggestions=False)
+            except QserveError:
+                continue
+            key = (plan.quant.scheme, plan.placement.tensor_parallel_size, plan.placement.pipeline_parallel_size)
+            if plan.fits and key not in seen and has_speed(plan.engine):
+                seen.add(key)
+                yield plan
+
+
+def _schemes(checkpoint: Checkpoint, request: PlanRequest) -> list[str]:
+    if request.quant in FAMILIES and checkpoint.spec.quantization is None:
+        others = COMPARED if request.quant == "auto" else FAMILIES[request.quant]
+        return [request.quant, *others]
+    return [request.quant]
+
+
+def _ranks(hardware: Hardware, request: PlanRequest) -> list[int | None]:
+    fixed = option_value(request, "tensor_parallel_size")
+    if fixed or option_value(request, "pipeline_parallel_size") or request.engine in launch_bound_engines():
+        return [fixed]
+    count = len(hardware.devices)
+    return [ranks for ranks in (1, 2, 4, 8, 16) if ranks <= count] or [None]
