@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -28,13 +28,40 @@ __all__ = ["CpuProbe", "main"]
 
 _READ_BYTES = 256 * 1024**2
 _ROWS, _WIDTH = 1024, 2048
-_LEAST, _BLOCK = 3, 64
+_LEAST, _MOST_TIMES, _BLOCK = 3, 8, 64
 _TINY, _CALLS = 64, 200
 Product = Callable[[torch.Tensor], torch.Tensor]
-# Linear layers of the sizes that a model of half a billion weights has: fused or not, wide or tall. Together they are
-# larger than caches.
-_SIZES = ((1024, 2048), (2048, 1024), (1024, 3072), (1024, 3072), (3072, 1024)) * 6
+Sizes = tuple[tuple[int, int], ...]
+# (inputs, outputs), wide and tall: of a model of half a billion weights, and of one of some billions. What begins and
+# ends a product is the same in both. Each set is larger than caches.
+_SMALL: Sizes = ((1024, 3072), (3072, 1024)) * 13
+_LARGE: Sizes = ((2048, 8192), (8192, 2048)) * 3
 _FEW_ROWS = (1, 4, 16, 64, 256)
+
+
+class _Layers:
+    """Linear layers of some sizes with random weights, in every way that an engine computes them."""
+
+    def __init__(self, sizes: Sizes, dtype: torch.dtype) -> None:
+        self.sizes = sizes
+        self.library: list[Product] = []
+        """As vLLM has them, which packs for oneDNN too."""
+        self.own: list[Product] = []
+        for size in sizes:
+            plain = nn.Linear(*size, bias=False, dtype=dtype)
+            packed: Product = PackedLinear(plain) if dtype == torch.bfloat16 else plain
+            self.library.append(packed)
+            self.own.append(compiled_from(plain) or packed)
+
+    @cached_property
+    def coded(self) -> dict[str, list[Product]]:
+        """By the names of `CpuRates.coded_ps`; none without products of our own."""
+        if library() is None:
+            return {}
+        made = {"int8": [*map(_int8, self.sizes)], "4bit": [*map(_four_bit, self.sizes)]}
+        exact = {f"{name}-exact": matrices for name, matrices in made.items() if has_int8_activations()}
+        made = {name: [with_int8_activations(one) or one for one in matrices] for name, matrices in made.items()}
+        return {name: [one.product for one in matrices] for name, matrices in (made | exact).items()}
 
 
 @dataclass
@@ -49,56 +76,48 @@ class CpuProbe:
         self._buffer = torch.ones(_READ_BYTES // 4)
         self._left = torch.randn(_ROWS, _WIDTH, dtype=self.dtype)
         self._right = torch.randn(_WIDTH, _WIDTH, dtype=self.dtype)
-        self._weights = sum(rows * columns for rows, columns in _SIZES)
-        plain = [nn.Linear(*size, bias=False, dtype=self.dtype) for size in _SIZES]
-        has_16_bit = self.dtype == torch.bfloat16
-        self._library: list[Product] = [PackedLinear(one) if has_16_bit else one for one in plain]
-        """As vLLM has them, which packs for oneDNN too."""
-        self._own = [compiled_from(one) or packed for one, packed in zip(plain, self._library, strict=True)]
-        self._coded: dict[str, list[Product]] = {}
         if library() is not None:
             use_own_threads()
-            made = {"int8": [*map(_int8, _SIZES)], "4bit": [*map(_four_bit, _SIZES)]}
-            exact = {f"{name}-exact": matrices for name, matrices in made.items() if has_int8_activations()}
-            made = {name: [with_int8_activations(one) or one for one in matrices] for name, matrices in made.items()}
-            self._coded = {name: [one.product for one in matrices] for name, matrices in (made | exact).items()}
+        self._small, self._large = _Layers(_SMALL, self.dtype), _Layers(_LARGE, self.dtype)
         tiny = compiled_from(nn.Linear(_TINY, _TINY, bias=False, dtype=self.dtype))
         self._call: Product | None = None if tiny is None else tiny.matrix.product
         """A product that takes the time of its call alone."""
 
-    def all_rates(self, seconds: float, with_codes: bool = True) -> dict[str, Any]:
-        """`CpuRates.to_json` of all cores, and of all but one; `seconds` for each of the figures.
+    def all_rates(self, seconds: float) -> dict[str, Any]:
+        """`CpuRates.to_json` of all cores, and of all but one; `seconds` for each of the figures."""
+        fewer = self.fewer_rates(seconds) if torch.get_num_threads() > 1 else None
+        call_s = self._call_s()
+        coded = {
+            f"{name}{suffix}": self._products(each, layers.sizes, torch.bfloat16, seconds, call_s)
+            for suffix, layers in (("", self._small), ("-large", self._large))
+            for name, each in layers.coded.items()
+        }
+        return {**self.own_rates(seconds), "coded_ps": coded, "fewer": fewer}
 
-        `with_codes`: of weights in int8 and 4 bit, too.
-        """
+    def own_rates(self, seconds: float) -> dict[str, Any]:
+        """Of all cores, as our engine computes; without weights in int8 and 4 bit."""
+        rates = self._rates(self._small.own, self._large.own, seconds, self._call_s())
+        return {**rates, "is_compiled": self._call is not None}
+
+    def fewer_rates(self, seconds: float) -> dict[str, Any]:
+        """Of all cores but one, as vLLM computes."""
         threads = torch.get_num_threads()
-        fewer = None
-        if threads > 1:
-            torch.set_num_threads(threads - 1)
-            try:
-                fewer = self._rates(threads - 1, self._library, {}, seconds)
-            finally:
-                torch.set_num_threads(threads)
-        coded = self._coded if with_codes else {}
-        return {**self._rates(threads, self._own, coded, seconds, self._call_s()), "fewer": fewer}
+        torch.set_num_threads(threads - 1)
+        try:
+            return self._rates(self._small.library, self._large.library, seconds, 0.0)
+        finally:
+            torch.set_num_threads(threads)
 
     @torch.inference_mode()
-    def _rates(
-        self,
-        threads: int,
-        layers: list[Product],
-        coded: dict[str, list[Product]],
-        seconds: float,
-        call_s: float = 0.0,
-    ) -> dict[str, Any]:
+    def _rates(self, small: list[Product], large: list[Product], seconds: float, call_s: float) -> dict[str, Any]:
         read = self._buffer.nbytes / _typical(self._buffer.sum, seconds)
         multiply = _typical(lambda: nn.functional.linear(self._left, self._right), seconds)
         return {
             "read_bytes_per_s": read,
             "gemm_flop_per_s": 2 * _ROWS * _WIDTH * _WIDTH / multiply,
-            "cores": threads,
-            "linear_ps": self._products(layers, self.dtype, seconds, call_s),
-            "coded_ps": {name: self._products(one, torch.bfloat16, seconds, call_s) for name, one in coded.items()},
+            "cores": torch.get_num_threads(),
+            "linear_ps": self._products(small, _SMALL, self.dtype, seconds, call_s),
+            "large_ps": self._products(large, _LARGE, self.dtype, seconds, call_s),
             "at_unix_s": time.time(),
         }
 
@@ -109,22 +128,23 @@ class CpuProbe:
         if call is None:
             return 0.0
         inputs = torch.randn(1, _TINY, dtype=self.dtype)
-        return _typical(lambda: [call(inputs) for _ in range(_CALLS)], 0.0) / _CALLS
+        return _typical(lambda: [call(inputs) for _ in range(_CALLS)], 0.01) / _CALLS
 
+    @torch.inference_mode()
     def _products(
-        self, layers: list[Product], dtype: torch.dtype, seconds: float, call_s: float
+        self, layers: list[Product], sizes: Sizes, dtype: torch.dtype, seconds: float, call_s: float
     ) -> dict[str, float]:  # fmt: skip
         """Picoseconds a weight, by rows: every layer once, one after the other, less `call_s` for each."""
 
         def once(inputs: dict[int, torch.Tensor]) -> None:
-            for layer, (width, _) in zip(layers, _SIZES, strict=True):
+            for layer, (width, _) in zip(layers, sizes, strict=True):
                 layer(inputs[width])
 
-        found = {}
+        found, weights = {}, sum(width * out for width, out in sizes)
         for rows in _FEW_ROWS:
-            inputs = {width: torch.randn(rows, width, dtype=dtype) for width, _ in _SIZES}
+            inputs = {width: torch.randn(rows, width, dtype=dtype) for width, _ in sizes}
             computing = _typical(partial(once, inputs), seconds) - len(layers) * call_s
-            found[str(rows)] = 1e12 * computing / self._weights
+            found[str(rows)] = 1e12 * computing / weights
         return found
 
 
@@ -147,21 +167,26 @@ def _made(matrix: Matrix | None) -> Matrix:
 def main() -> None:
     """Prints `CpuRates.to_json`."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=0.4, help="for each figure")
+    parser.add_argument("--seconds", type=float, default=0.25, help="for each figure")
     told = CpuProbe().all_rates(parser.parse_args().seconds)
     sys.stdout.write(json.dumps(told) + "\n")
 
 
 def _typical(once: Callable[[], object], seconds: float) -> float:
-    """Seconds of a call, the median: what a server will find, not the machine's best moment."""
+    """Seconds of a call, the median: what a server will find, not the machine's best moment.
+
+    Some calls at least, but where these take many times the `seconds`.
+    """
     once()
     taken: list[float] = []
-    ends_s = time.perf_counter() + seconds
-    while len(taken) < _LEAST or time.perf_counter() < ends_s:
+    began_s = time.perf_counter()
+    while True:
         start = time.perf_counter()
         once()
         taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+        spent = time.perf_counter() - began_s
+        if spent >= seconds * (1 if len(taken) >= _LEAST else _MOST_TIMES):
+            return statistics.median(taken)
 
 
 if __name__ == "__main__":

@@ -199,7 +199,9 @@ def _uncorrected(plan: Plan, spec: ModelSpec, device: Device, measured: Measured
 
 
 def _on_cpu(plan: Plan, spec: ModelSpec, device: Device, limits: Limits, rates: CpuRates) -> Replica:
-    costs = engine_costs(f"{plan.engine}-cpu", plan.engine_version)
+    # In 32 bit products are called one by one, too.
+    calls = is_launch_bound(plan) and (not rates.is_compiled or plan.dtype == "float32")
+    costs = engine_costs(f"{plan.engine}-cpu{'-calls' if calls else ''}", plan.engine_version)
     card = cpu_card(device, rates, costs)
     scheme = "fp32" if plan.dtype == "float32" and plan.quant.scheme in ("bf16", "fp16") else plan.quant.scheme
     network = rank_network(spec, cpu_format(scheme, rates, costs, is_exact=plan.cpu_activations == "exact"))

@@ -8,7 +8,7 @@ import torch
 from qserve.engine.cpu_rates import CpuProbe
 from qserve.model.cpu.build import library
 from qserve.model.cpu.matrix import has_int8_activations
-from qserve.planner.speed.terms.cpu import CpuRates
+from qserve.planner.speed.terms.cpu import LARGE_WEIGHTS, SMALL_WEIGHTS, CpuRates
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +23,23 @@ def test_what_is_measured_can_be_planned_with(probe: CpuProbe) -> None:
     for rates in (told, *([told.fewer] if told.fewer else [])):
         assert rates.read_bytes_per_s > 1e8
         assert rates.gemm_flop_per_s > 1e9
-        assert [rows for rows, _ in rates.linear_ps] == [1, 4, 16, 64, 256]
+        for products in (rates.linear_ps, rates.large_ps):
+            assert [rows for rows, _ in products] == [1, 4, 16, 64, 256]
     assert told.cores == threads
     coded = {"int8", "4bit"} if library() is not None else set()
     if coded and has_int8_activations():
         coded |= {"int8-exact", "4bit-exact"}
-    assert {name for name, _ in told.coded_ps} == coded
+    assert {name for name, _ in told.coded_ps} == coded | {f"{name}-large" for name in coded}
     assert (told.fewer is None) == (threads == 1)
+
+
+def test_matrices_are_as_large_as_the_plan_takes_them_for(probe: CpuProbe) -> None:
+    for layers, weights in ((probe._small, SMALL_WEIGHTS), (probe._large, LARGE_WEIGHTS)):
+        assert {width * out for width, out in layers.sizes} == {weights}
 
 
 def test_what_a_call_from_python_takes_is_no_part_of_our_own_products(probe: CpuProbe) -> None:
     """A step of ours is one call. Where every call were charged with a minute, no time would be left for products."""
-    left = probe._products(probe._own, probe.dtype, 0.0, 60.0)
+    left = probe._products(probe._small.own, probe._small.sizes, probe.dtype, 0.0, 60.0)
     assert max(left.values()) < 0
     assert (probe._call_s() > 0) == (probe._call is not None)

@@ -28,7 +28,7 @@ from qserve.planner.speed.served import ServedRequest, replayed, served_of
 from qserve.planner.speed.simulate import simulate
 from qserve.planner.speed.simulated import Limits
 from qserve.planner.speed.steps.times import StepTimes
-from qserve.planner.speed.terms.cpu import CpuRates, assumed_rates, cpu_card, cpu_format
+from qserve.planner.speed.terms.cpu import LARGE_WEIGHTS, SMALL_WEIGHTS, CpuRates, assumed_rates, cpu_card, cpu_format
 from qserve.planner.speed.terms.engine_costs import EngineCosts, engine_costs
 from qserve.planner.speed.terms.formats import BF16, weight_format
 from qserve.planner.speed.terms.kernels import gemm_form
@@ -168,7 +168,7 @@ def test_a_cpus_step_is_what_the_throughput_page_measured() -> None:
     config = bundled_config("Qwen/Qwen3-0.6B")
     assert config is not None
     network = rank_network(ModelSpec.from_config(config, "Qwen/Qwen3-0.6B"), weight_format("bf16", ()))
-    costs = engine_costs("transformers-cpu")
+    costs = engine_costs("transformers-cpu-calls")
     card = cpu_card(Device("a CPU", "cpu", 1 << 34), CpuRates(44.4e9, 880e9, 2), costs)
     steps = StepTimes(card, network, costs)
     for batch, context, seconds in ((1, 144, 0.056), (8, 144, 0.066), (8, 816, 0.105)):
@@ -206,6 +206,26 @@ def test_between_two_measured_numbers_of_rows_products_go_straight() -> None:
     assert [form.us(rows) for rows in (1, 4, 10, 256, 512)] == pytest.approx([80.0, 84.0, 102.0, 820.0, 1640.0])
     fp32 = cpu_format("fp32", MEASURED, engine_costs("transformers-cpu"))
     assert gemm_form(card, fp32, 1000, 1000).us(1) > 120.0, "twice the bytes, of which nothing was measured"
+
+
+def test_a_product_costs_what_matrices_of_its_size_were_measured_to() -> None:
+    """What begins and ends one is shared by fewer weights in a small one; between two sizes the time goes straight."""
+    large = tuple((rows, 0.8 * ps) for rows, ps in MEASURED.linear_ps)
+    coded = (("int8", ((1, 50.0), (256, 850.0))), ("int8-large", ((1, 40.0), (256, 840.0))))
+    rates, costs = replace(MEASURED, large_ps=large, coded_ps=coded), engine_costs("transformers-cpu")
+    card = cpu_card(Device("a CPU", "cpu", 1 << 34), rates, costs)
+    between = (SMALL_WEIGHTS + LARGE_WEIGHTS) // 2
+    for weights, us in (
+        (SMALL_WEIGHTS // 2, SMALL_WEIGHTS // 2 * 80e-6),
+        (SMALL_WEIGHTS, SMALL_WEIGHTS * 80e-6),
+        (between, (SMALL_WEIGHTS * 80e-6 + LARGE_WEIGHTS * 64e-6) / 2),
+        (LARGE_WEIGHTS, LARGE_WEIGHTS * 64e-6),
+        (9 * LARGE_WEIGHTS, 9 * LARGE_WEIGHTS * 64e-6),
+    ):
+        assert gemm_form(card, BF16, weights // 1024, 1024).us(1) == pytest.approx(us), weights
+    int8 = cpu_format("bnb-int8", rates, costs)
+    assert gemm_form(card, int8, 8192, 4096).us(1) == pytest.approx(8192 * 4096 * 40e-6)
+    assert CpuRates.from_json(json.loads(json.dumps(rates.to_json()))) == rates
 
 
 def test_weights_in_int8_and_4_bit_take_what_was_measured_of_them() -> None:

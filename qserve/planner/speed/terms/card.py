@@ -34,7 +34,8 @@ class CardSpeed:
     """`bandwidth` in bytes/s, `peaks` in dense FLOP/s by format (bf16, fp8, int8, fp4).
 
     `kernels` are rows of configs/speed_kernels.toml; `like` is the card they were measured on where it is another.
-    `products` are (rows, picoseconds a weight) of linear layers measured on this machine, by the format's name.
+    `products` are what was measured of linear layers on this machine, by the format's name: (weights of a matrix, its
+    (rows, picoseconds a weight)), in order of size.
     `links` are (t0_us, GB/s) of an all-reduce by number of cards. `power_w` is the board's limit, 0 where unknown.
     """
 
@@ -46,7 +47,7 @@ class CardSpeed:
     links: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     power_w: float = 0.0
     interconnect: str = "pcie4"
-    products: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    products: Mapping[str, tuple[tuple[int, tuple[tuple[int, float], ...]], ...]] = field(default_factory=dict)
     is_hopper: bool = False
     """Compute capability 9.0 and later, where kernels written for Ampere reach less."""
 

@@ -12,7 +12,7 @@ from qserve.planner.speed.terms.card import CardSpeed, Row
 from qserve.planner.speed.terms.engine_costs import EngineCosts
 from qserve.planner.speed.terms.formats import BF16, WeightFormat, weight_format
 
-__all__ = ["UNKNOWN_CPU", "CpuRates", "assumed_rates", "cpu_card", "cpu_format"]
+__all__ = ["LARGE_WEIGHTS", "SMALL_WEIGHTS", "UNKNOWN_CPU", "CpuRates", "assumed_rates", "cpu_card", "cpu_format"]
 
 _FAST_FORMATS = ("bf16",)
 _CODED = {
@@ -31,16 +31,25 @@ _STEEPEST = 60
 
 Products = tuple[tuple[int, float], ...]
 """(rows, picoseconds a weight)."""
+Measurements = tuple[tuple[int, Products], ...]
+"""(weights of a matrix, its products), in order of size."""
+SMALL_WEIGHTS = 3 << 20
+LARGE_WEIGHTS = 1 << 24
+"""Of the matrices that are timed: what begins and ends a product costs a small one more a weight."""
+_LARGE = "-large"
+"""Ends the name of what `coded_ps` holds of large matrices."""
 
 
 @dataclass(frozen=True)
 class CpuRates:
     """Bytes/s of reading memory in order, FLOP/s of a 16-bit (else 32-bit) product of 1024 rows; all cores together.
 
-    `linear_ps` are (rows, picoseconds a weight) of linear layers as the engine runs them, weights larger than caches;
+    `linear_ps` are (rows, picoseconds a weight) of linear layers as the engine runs them, together larger than caches,
+    of SMALL_WEIGHTS each; `large_ps` of LARGE_WEIGHTS each, empty where that was not timed.
     `coded_ps` the same of weights in int8 and in 4 bit, where the engine has products of its own for them: `int8` and
     `4bit` as it multiplies unless it is told otherwise, `int8-exact` and `4bit-exact` with activations in 16 bit, where
-    that is another product.
+    that is another product; of large matrices under the name with `-large` behind it.
+    `is_compiled`: our engine's layers run in C from one product to the next on this CPU, which costs less beside them.
     `fewer` is the same of all cores but one, which an engine leaves to its server. `at_unix_s`: when it was measured.
     """
 
@@ -49,7 +58,9 @@ class CpuRates:
     cores: int = 2
     is_measured: bool = True
     linear_ps: Products = ()
+    large_ps: Products = ()
     coded_ps: tuple[tuple[str, Products], ...] = ()
+    is_compiled: bool = True
     fewer: CpuRates | None = None
     at_unix_s: float = 0.0
 
@@ -62,7 +73,9 @@ class CpuRates:
             float(told["gemm_flop_per_s"]),
             int(told["cores"]),
             linear_ps=_products(told.get("linear_ps") or {}),
+            large_ps=_products(told.get("large_ps") or {}),
             coded_ps=tuple(sorted((name, _products(one)) for name, one in coded.items())),
+            is_compiled=bool(told.get("is_compiled", True)),
             fewer=cls.from_json(fewer) if fewer else None,
             at_unix_s=float(told.get("at_unix_s", 0.0)),
         )
@@ -74,7 +87,9 @@ class CpuRates:
             "gemm_flop_per_s": self.gemm_flop_per_s,
             "cores": self.cores,
             "linear_ps": {str(rows): ps for rows, ps in self.linear_ps},
+            "large_ps": {str(rows): ps for rows, ps in self.large_ps},
             "coded_ps": {name: {str(rows): ps for rows, ps in one} for name, one in self.coded_ps},
+            "is_compiled": self.is_compiled,
             "fewer": self.fewer.to_json() if self.fewer else None,
             "at_unix_s": self.at_unix_s,
         }
@@ -87,7 +102,7 @@ class CpuRates:
         if self.fewer is not None and self.fewer.cores == self.cores - cores:
             return self.fewer
         share = (self.cores - cores) / self.cores
-        return replace(self, gemm_flop_per_s=self.gemm_flop_per_s * share, linear_ps=(), coded_ps=())
+        return replace(self, gemm_flop_per_s=self.gemm_flop_per_s * share, linear_ps=(), large_ps=(), coded_ps=())
 
 
 UNKNOWN_CPU = CpuRates(40e9, 400e9, 4, is_measured=False)
@@ -104,9 +119,11 @@ def cpu_card(device: Device, rates: CpuRates, costs: EngineCosts) -> CardSpeed:
     """The cores that the engine computes on; its kernels are rows of configs/speed.toml, its products as measured."""
     left = rates.without(costs.kept_cores)
     kernels = {name: tuple(map(float, row)) for name, row in load("speed")["cpu_kernels"][costs.era].items()}
-    measured = {_CODED[name].name: products for name, products in left.coded_ps}
+    coded = dict(left.coded_ps)
+    measured = {one.name: _measurements(coded[name], coded.get(name + _LARGE, ())) for name, one in _CODED.items()
+                if name in coded}  # fmt: skip
     if left.linear_ps:
-        measured[BF16.name] = left.linear_ps
+        measured[BF16.name] = _measurements(left.linear_ps, left.large_ps)
         kernels["gemm_bf16"] = _gemm_row(left, left.linear_ps, 2.0)  # of formats that it borrows
     return CardSpeed(
         name=device.name,
@@ -131,6 +148,10 @@ def cpu_format(scheme: str, rates: CpuRates, costs: EngineCosts, *, is_exact: bo
         return _CODED[f"{name}-exact"]
     is_assumed = not rates.is_measured and f"gemm_{name}" in load("speed")["cpu_kernels"][costs.era]
     return _CODED[name] if name in measured or is_assumed else weight_format(scheme, ())
+
+
+def _measurements(small: Products, large: Products) -> Measurements:
+    return ((SMALL_WEIGHTS, small), *([(LARGE_WEIGHTS, large)] if large else []))
 
 
 def _products(told: Mapping[str, float]) -> Products:

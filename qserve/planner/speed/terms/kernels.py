@@ -28,6 +28,8 @@ __all__ = [
     "state_prefill_us",
 ]
 
+Products = tuple[tuple[int, float], ...]
+"""(rows, picoseconds a weight)."""
 _STATE_BYTES = 128 * 128 * 4 * 2
 """Of one value head of the gated delta rule: float32, read and written."""
 
@@ -58,7 +60,7 @@ class MeasuredForm(NamedTuple):
     """
 
     num_weights: int
-    products: tuple[tuple[int, float], ...]
+    products: Products
 
     def us(self, tokens: int) -> float:
         """Of so many rows of activations."""
@@ -77,12 +79,29 @@ class MeasuredForm(NamedTuple):
 def gemm_form(card: CardSpeed, weights: WeightFormat, rows: int, columns: int) -> GemmForm | MeasuredForm:
     """Of a weight of `rows` by `columns`: as it was measured, else the q-norm of memory and math bound."""
     if weights.name in card.products:
-        return MeasuredForm(rows * columns, card.products[weights.name])
+        return MeasuredForm(rows * columns, _products_of(rows * columns, card.products[weights.name]))
     floor, bandwidth_share, peak_share, q = card.kernel(f"gemm_{weights.gemm}")[:4]
     per_byte = 1e6 / (card.bandwidth * bandwidth_share * weights.bandwidth_factor)
     math = 2e6 * rows * columns / (card.peak(weights.math) * peak_share * weights.peak_factor)
     one, several = (rows * columns * weights.bytes_read(tokens) * per_byte for tokens in (1, 2))
     return GemmForm(floor, one, several, (rows + columns) * 2 * per_byte, math, q)
+
+
+def _products_of(num_weights: int, measured: tuple[tuple[int, Products], ...]) -> Products:
+    """(rows, picoseconds a weight) of a matrix: between two sizes that were measured the time goes straight.
+
+    What begins and ends a product is a constant, and the rest goes with the bytes. Beyond the sizes a weight costs what
+    it does at the nearest one.
+    """
+    place = bisect.bisect_left(measured, (num_weights, ()))
+    if place in (0, len(measured)):
+        return measured[min(place, len(measured) - 1)][1]
+    (few, small), (many, large) = measured[place - 1], measured[place]
+    share = (num_weights - few) / (many - few)
+    return tuple(
+        (rows, ((1 - share) * few * ps + share * many * other) / num_weights)
+        for (rows, ps), (_, other) in zip(small, large, strict=True)
+    )
 
 
 def gemm_us(card: CardSpeed, weights: WeightFormat, tokens: int, rows: int, columns: int) -> float:
