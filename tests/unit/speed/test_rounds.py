@@ -1,0 +1,99 @@
+"""The record of rounds against real engines: what is planned, learned and told of made-up machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.speed_rounds import Judge, Record, Round, Subject, drift_between, mean_of, table
+from qserve.core.checkpoint import Checkpoint
+from qserve.core.hardware import Hardware
+from qserve.hub import resolve
+from qserve.planner import Plan, PlanRequest, make_plan
+from qserve.planner.speed import Load
+from qserve.planner.speed.estimate import replica_of
+from qserve.planner.speed.figures import figures_of
+from qserve.planner.speed.learned import CorrectedSteps, Measured, StepFactors
+from qserve.planner.speed.served import served_of
+from qserve.planner.speed.simulate import simulate
+from qserve.planner.speed.terms.cpu import CpuRates
+
+SUBJECT = Subject("transformers", "demo")
+LINEAR = ((1, 80.0), (4, 84.0), (16, 120.0), (256, 820.0))
+RATES = CpuRates(40e9, 800e9, 2, linear_ps=LINEAR, large_ps=tuple((rows, 0.9 * ps) for rows, ps in LINEAR))
+
+
+@pytest.fixture(scope="module")
+def planned() -> tuple[Plan, Checkpoint]:
+    checkpoint = resolve("demo")
+    machine = Hardware((), 1 << 36, 1 << 36, 2)
+    return make_plan(checkpoint, machine, PlanRequest(engine="transformers")), checkpoint
+
+
+def a_round(planned: tuple[Plan, Checkpoint], turn: int, streams: int, slower: float, **how: object) -> Round:
+    """On a machine that takes `slower` times what the plan says."""
+    plan, checkpoint = planned
+    replica = replica_of(plan, checkpoint.spec, Hardware((), 1 << 36, 1 << 36, 2).cpu_device, Measured(RATES))
+    load = Load(64, 16, concurrency=streams, jitter=0.0, num_prompts=max(3, streams))
+    run = simulate(
+        CorrectedSteps(replica.steps, StepFactors(((1, slower),), ((1, slower),), slower)), load, replica.limits
+    )
+    found = figures_of(run, load)
+    figures = {
+        "ttft_ms": found.ttft_ms.mean, "tpot_ms": found.tpot_ms.mean,
+        "output_tokens_per_s": found.output_tokens_per_s,
+    }  # fmt: skip
+    served = tuple(replace(one, at_s=one.at_s + 1000.0 * turn) for one in served_of(run.finished))
+    one = Round(SUBJECT.engine, SUBJECT.shape, turn, load, figures, RATES, 0.01, 0.0, True, served)
+    return replace(one, **how)
+
+
+def recorded(path: Path, planned: tuple[Plan, Checkpoint], rounds: list[Round]) -> Record:
+    record = Record(path / "rounds.jsonl")
+    record.note(plan=planned[0].to_json(), engine=SUBJECT.engine, shape=SUBJECT.shape, folder="demo")
+    for one in rounds:
+        record.note(round=one.to_json())
+    return record
+
+
+def test_what_rounds_teach_is_judged_on_the_others(tmp_path: Path, planned: tuple[Plan, Checkpoint]) -> None:
+    """Half of them ran on a machine that is 1.3 times as slow as planned; the others teach nothing, however slow."""
+    rounds = [a_round(planned, turn, streams, 1.3 if turn % 2 == 0 else 2.6) for turn in range(4) for streams in (1, 4)]
+    judge = Judge(*planned, recorded(tmp_path, planned, rounds).rounds(SUBJECT))
+    taught, judged = rounds[0], rounds[2]
+    assert judge.before(taught)["tpot_ms"] == pytest.approx(taught.figures["tpot_ms"] / 1.3, rel=0.03)
+    assert judge.learned(taught)["tpot_ms"] == pytest.approx(taught.figures["tpot_ms"], rel=0.03)
+    assert judge.learned(judged)["tpot_ms"] == pytest.approx(judged.figures["tpot_ms"] / 2, rel=0.03)
+
+
+def test_the_table_counts_what_is_further_off_than_allowed(tmp_path: Path, planned: tuple[Plan, Checkpoint]) -> None:
+    rounds = [a_round(planned, turn, 4, 1.3) for turn in range(4)]
+    rounds += [a_round(planned, turn, 4, 9.0, is_clean=False) for turn in range(4, 6)]
+    record = recorded(tmp_path, planned, rounds)
+    rows = [row for row in table(record) if row[1]]
+    assert [misses for _, misses in rows] == [[True, False]] * 3, "23 % off before, nothing after; none is of 9.0"
+    assert all(" ! | 4: +0 to +0 %" in row and "| 2: +0 to +0 %" in row for row, _ in rows)
+    record.note(failed="no port", engine="vllm", shape="demo")
+    assert next(row for row in table(record) if "no port" in row[0])[1] == [True]
+    record.note(plan=planned[0].to_json(), engine="vllm", shape="demo", folder="demo")
+    assert not any("no port" in row for row, _ in table(record)), "it was taken up again"
+
+
+def test_a_record_that_was_cut_off_holds_what_was_whole(tmp_path: Path, planned: tuple[Plan, Checkpoint]) -> None:
+    whole = a_round(planned, 0, 1, 1.0)
+    record = recorded(tmp_path, planned, [whole, a_round(planned, 1, 1, 1.0)])
+    record.path.write_text(record.path.read_text()[:-40])
+    assert record.rounds(SUBJECT) == [whole]
+
+
+def test_rates_around_a_round() -> None:
+    later = replace(
+        RATES, linear_ps=tuple((rows, 1.1 * ps) for rows, ps in LINEAR), large_ps=RATES.large_ps, read_bytes_per_s=50e9
+    )
+    assert drift_between(RATES, RATES) == 0.0
+    assert drift_between(later, RATES) == pytest.approx(0.05), "the mean of both sizes"
+    both = mean_of(RATES, later)
+    assert both.read_bytes_per_s == 45e9
+    assert dict(both.linear_ps)[1] == pytest.approx(84.0)
