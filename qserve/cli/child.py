@@ -1,6 +1,6 @@
-"""`python -m qserve.cli.child PARENT up …`: a qserve that stops when process PARENT, which started it, ends.
+"""`python -m qserve.cli.child PARENT up …`: runs qserve and stops it when its parent process PARENT ends.
 
-However that ends: by SIGKILL too, and also before this process has come to its first line.
+Also if the parent is killed by SIGKILL, or ends before this process has started.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ from qserve.cli.main import main
 from qserve.engine.process import end_with_parent
 
 if __name__ == "__main__":
-    # SIGTERM: it drains, ends its workers and takes its private folder away.
+    # SIGTERM: it drains, ends its workers and removes its private folder.
     end_with_parent(signal.SIGTERM, int(sys.argv.pop(1)))
     main()

@@ -1,4 +1,4 @@
-"""What earlier runs measured, for the plan of the next one."""
+"""Corrections of a plan from the memory that earlier runs measured."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["with_learned"]
 
 
 def with_learned(request: PlanRequest, state: Path, model: str | None, gpu: str | None, is_off: bool) -> PlanRequest:
-    """The request with the residuals of the state folder's runs.
+    """The request with the residuals of the runs in the state folder.
 
-    Without them for cards that --gpu describes (they are not the ones that were measured), and where the store is
-    not there or can't be read: a plan is possible all the same.
+    Without any for cards that --gpu describes (other cards were measured), and if the run store is missing or can't
+    be read: the plan does not depend on it.
     """
     if is_off or model is None or gpu not in (None, "none"):
         return request

@@ -1,4 +1,4 @@
-"""`qserve`: a folder or a file per command, imported only when it is called, so that --help stays instant."""
+"""`qserve`: one module per command, imported only when it is called, so that --help stays instant."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = ["cli", "main"]
 
 # Name, module, first line of its help: here, so that `qserve --help` imports none of them.
 COMMANDS = {
-    "plan": "Does it fit? With which quantization, placement and limits?",
-    "up": "Plan, start, serve, measure.",
-    "deploy": "Files that run a service elsewhere: compose, systemd, Kubernetes, KubeRay.",
-    "ui": "The web UI for a server that runs already.",
-    "eval": "lm-eval against a running server; diff compares two results.",
-    "compare": "One model at several quantizations: accuracy, memory, latency side by side.",
-    "batch": "A file of requests, answered in the background.",
+    "plan": "Compute memory and speed before anything is downloaded.",
+    "up": "Plan, start and serve models behind one port.",
+    "deploy": "Write deployment files: compose, systemd, Kubernetes, KubeRay.",
+    "ui": "Open the web UI for a running server.",
+    "eval": "Run lm-eval against a server; `eval diff` compares two results.",
+    "compare": "Compare quantizations of one model: accuracy, memory, latency.",
+    "batch": "Answer a file of requests in the background.",
     "bench": "Load test of chat or reward: TTFT, TPOT, ITL, E2E, goodput, saturation.",
     "train": "Train with TRL: SFT, LoRA, QLoRA, reward models, DPO, GRPO; planned, measured, hosted.",
-    "score": "Rewards for a file of prompts and answers, without a server.",
-    "reward": "Are the rewards right? Against plain transformers, per quantization.",
-    "eval-reward": "Accuracy of a reward model on preference data.",
-    "report": "A run's whole story on one page: planned against measured, latency, results, faults.",
-    "runs": "What ran on this machine: list, show, compare, delete.",
-    "models": "Known models, their sizes and aliases.",
-    "doctor": "What this machine can run, and which command installs the rest.",
+    "score": "Score a file of prompts and answers, without a server.",
+    "reward": "Check rewards against plain transformers, per quantization.",
+    "eval-reward": "Measure the accuracy of a reward model on preference data.",
+    "report": "Report on a run: memory and latency, planned and measured; results; faults.",
+    "runs": "List, show, compare or delete recorded runs.",
+    "models": "List known models, their sizes and aliases.",
+    "doctor": "Show what this machine can run, and how to install the rest.",
 }
-# Where a command is not in a file, or in the folder, of its own name.
+# Commands whose module has another name.
 _MODULES = {"eval-reward": "reward.eval_reward", "score": "reward.score"}
 _FILES = ("models", "ui")
-# Of a mistake's sentence, in characters: a value that is repeated in it may be of any length.
+# Of an error message, in characters: a value that is repeated in it may be of any length.
 _LONGEST = 1600
 
 
@@ -82,7 +82,7 @@ def main() -> NoReturn:
         if server is not None and (error.name or "").startswith("qserve."):
             _say(f"`{_called()}` {server}")
             sys.exit(UsageError.exit_status)
-        if package is None:  # a mistake of ours, with its traceback
+        if package is None:  # a bug of ours: with its traceback
             raise
         first, *others = needed_with(package)
         _say(str(MissingExtra(first, f"`{_called()}`", *others)))
@@ -98,7 +98,7 @@ def main() -> NoReturn:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except OSError as error:
-        if error.filename is None:  # no file of the user's: a mistake of ours, with its traceback
+        if error.filename is None:  # not about a file of the user's: a bug of ours, with its traceback
             raise
         _say(sentence_of_os_error(error))
         sys.exit(UsageError.exit_status)
@@ -106,7 +106,7 @@ def main() -> NoReturn:
 
 
 def _called() -> str:
-    """The command that was called, without its options: `qserve reward check`."""
+    """The command that was called, without options: `qserve reward check`."""
     names = itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:])
     return " ".join(("qserve", *(name for name in names if name.isidentifier() or name in COMMANDS)))
 

@@ -1,4 +1,4 @@
-"""A mistake on the command line as one sentence: what was seen, what is allowed, and what was probably meant."""
+"""Errors of the command line as one sentence: what was seen, what is allowed, and the nearest valid word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 __all__ = ["sentence_of", "sentence_of_os_error", "shortened"]
 
 _CHOICE = re.compile(r"'(?P<seen>.*?)' is not one of (?P<allowed>.*)", re.DOTALL)
-# click names its own types; people don't.
+# click's names of types mean nothing to users.
 _TYPES = (
     (re.compile(r"is not a valid integer(?: range)?\."), "is not a whole number"),
     (re.compile(r"is not a valid float(?: range)?\."), "is not a number"),
@@ -19,7 +19,7 @@ _TYPES = (
 
 
 def sentence_of(error: click.ClickException) -> str:
-    """One line for what click found: its words, the near match, and where the help is."""
+    """One line for an error of click: its message, the nearest match, and where the help is."""
     said = " ".join(error.format_message().split()).removesuffix(".")
     for pattern, words in _TYPES:
         said = pattern.sub(words, f"{said}.").removesuffix(".")
@@ -44,11 +44,11 @@ def _near(error: click.ClickException) -> str:
 
 
 def shortened(text: str, most: int = 400) -> str:
-    """A value of a megabyte is not repeated whole."""
+    """`text` cut to `most` characters: a value in it may be a megabyte long."""
     return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
 
 
 def sentence_of_os_error(error: OSError) -> str:
-    """What the system refused, and for which file: a full disk, no permission, a name that is too long."""
+    """An OSError with its file in one sentence: a full disk, no permission, a name that is too long."""
     where = f"{shortened(str(error.filename), 200)}: " if error.filename else ""
     return f"{where}{error.strerror or os.strerror(error.errno or 0)}"

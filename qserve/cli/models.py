@@ -1,4 +1,4 @@
-"""`qserve models`: what is known without a network, how large it is, and which quantized siblings it has."""
+"""`qserve models`: models that can be planned without a network, with sizes and quantized siblings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["command"]
 @click.argument("part", default="")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 def command(part: str, as_json: bool) -> None:
-    """Known models, their sizes and aliases. PART: only ids that contain it, upper or lower case.
+    """List known models, their sizes and aliases. PART: only ids that contain it, in upper or lower case.
 
     \b
     qserve models

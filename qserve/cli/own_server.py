@@ -1,4 +1,4 @@
-"""A server for the time of one command: `qserve up` as a user would start it, on a free port, with a key of its own."""
+"""A temporary server for one command: `qserve up` in a child process, on a free port, with a key of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class OwnServer:
-    """Where it is, the key that it wants, and the seconds from nothing to ready."""
+    """A running server: its address, its API key, and the seconds it took to start."""
 
     url: str
     api_key: str
@@ -35,7 +35,7 @@ class OwnServer:
 
 
 def up_arguments(text: str) -> list[str]:
-    """--up-args as a shell would read it. Raises UsageError for a quotation that does not end."""
+    """--up-args split as a shell does. Raises UsageError for an unclosed quotation."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -43,7 +43,7 @@ def up_arguments(text: str) -> list[str]:
 
 
 def rounding_arguments(cpu_activations: str) -> list[str]:
-    """--cpu-activations for `qserve up`; nothing where the plan decides, which engines that round nothing take too."""
+    """--cpu-activations for `qserve up`; empty if the plan decides."""
     return [] if cpu_activations == "auto" else ["--cpu-activations", cpu_activations]
 
 
@@ -51,9 +51,9 @@ def rounding_arguments(cpu_activations: str) -> list[str]:
 def own_server(
     arguments: Sequence[str], log: Path, state_dir: Path | None, started_by: Literal["compare", "eval", "library"]
 ) -> Iterator[OwnServer]:
-    """`qserve up` with `arguments`, ready; its output goes to `log`, its run to the store of `state_dir`.
+    """Runs `qserve up` with `arguments` until the block ends; its output goes to `log`, its run to `state_dir`.
 
-    It ends with the block, and with this process, however that ends. Raises WorkerFailed with its last words.
+    It also stops when this process ends in any way. Raises WorkerFailed with the last lines of its log.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     key, state = secrets.token_urlsafe(24), [] if state_dir is None else ["--state-dir", str(state_dir)]
@@ -65,7 +65,7 @@ def own_server(
              "--ready-file", str(ready), *state],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             env={**os.environ, "QSERVE_API_KEY": key, STARTED_BY: started_by},
-            start_new_session=True,  # Ctrl-C is ours: the server must still answer while an evaluation winds up
+            start_new_session=True,  # Ctrl-C must not reach the server: it answers until the evaluation has stopped
         )  # fmt: skip
         try:
             while not ready.is_file():

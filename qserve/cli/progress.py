@@ -1,4 +1,4 @@
-"""A bar of requests for commands that ask many, and a word when they are interrupted."""
+"""A progress bar for commands that send many requests, and their message after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def request_progress() -> Iterator[Callable[[int, int], None]]:
 
 @contextlib.contextmanager
 def resumable(console: Console) -> Iterator[None]:
-    """Ctrl-C in here says that nothing is lost."""
+    """On Ctrl-C in the block, say that the same command resumes."""
     try:
         yield
     except KeyboardInterrupt:

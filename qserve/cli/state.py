@@ -1,4 +1,4 @@
-"""Where qserve keeps what outlives a command."""
+"""The state folder: where qserve keeps runs, files and caches."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["run_store", "state_folder"]
 
 
 def state_folder(state_dir: Path | None) -> Path:
-    """--state-dir, else the user's state folder as the XDG Base Directory Specification has it."""
+    """--state-dir, else the user's state folder by the XDG Base Directory Specification."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return (state_dir or Path(home)) / "qserve"
 
 
 def run_store(state_dir: Path | None) -> RunStore:
-    """The store of runs that are there. Raises UsageError where there are none: to read makes no file."""
+    """The existing run store. Raises UsageError if there is none: reading creates no file."""
     from qserve.runs import RunStore
     from qserve.runs.database import FILE_NAME
 

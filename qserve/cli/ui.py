@@ -1,4 +1,4 @@
-"""`qserve ui`: the web UI for a server that runs already, qserve's or any other that is OpenAI-compatible."""
+"""`qserve ui`: the web UI for a running server, qserve's or any other OpenAI-compatible one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["command"]
 
 @click.command("ui")
 @click.option(
-    "--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to speak to."
+    "--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="Address of the server."
 )
-@click.option("--api-key", envvar="QSERVE_API_KEY", default="", help="Its key, where it has one.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where the page is: this machine only.")
+@click.option("--api-key", envvar="QSERVE_API_KEY", default="", help="API key of the server.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the page: this machine only.")
 @click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="0 takes a free one.")
 def command(url: str, api_key: str, host: str, port: int) -> None:
-    """Chat, scores, memory and latency in a browser, of a server that runs already.
+    """Open the web UI for a running server: chat, scores, memory and latency.
 
     \b
     qserve ui
     qserve ui --url http://gpu-box:8000 --api-key $KEY --port 7861
 
-    `qserve up` has the same pages at its own address, behind its own sign-in. Pages that the server can't fill are
-    not shown. Exit status: 2 bad input, 4 the port is taken.
+    `qserve up` serves the same pages at its own address, behind its own sign-in. Pages that the server does not
+    support are hidden. Exit status: 2 bad input, 4 the port is in use.
     """
     from qserve.supervisor.ports import bind, url_host
 

@@ -1,1 +1,1 @@
-"""The gateway: one port, one key, no torch. It admits, routes, relays bytes and counts."""
+"""The gateway: one port, one key, no torch. It admits, routes, relays and counts requests."""

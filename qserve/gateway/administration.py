@@ -1,4 +1,4 @@
-"""What an administrator may ask of the service over HTTP."""
+"""Administrative routes: the rolling restart over HTTP."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from qserve.wire.errors import ApiError
 __all__ = ["Administration", "Restart", "begun"]
 
 Restart = Callable[[], Awaitable[Sequence[str] | None] | Sequence[str] | None]
-"""Begins a rolling restart and returns the names of the workers in their order; None while one is under way."""
+"""Starts a rolling restart; returns the names of the workers in order, None while one is running."""
 
 
 class Administration:
     """Guarded by the admin keys, whatever other keys there are."""
 
     def __init__(self, keys: AdminKeys, restart: Restart | None) -> None:
-        """`restart` None: nobody here can restart workers."""
+        """`restart` None: this gateway can't restart workers."""
         self._keys = keys
         self._restart = restart
 
@@ -39,6 +39,6 @@ class Administration:
 
 
 async def begun(restart: Restart) -> Sequence[str] | None:
-    """What `restart` says, whether it does so at once or is in another process."""
+    """The result of `restart`, synchronous or from another process."""
     names = restart()
     return await names if inspect.isawaitable(names) else names

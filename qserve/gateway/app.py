@@ -1,4 +1,4 @@
-"""The gateway, put together. From the outside in:
+"""Builds the gateway's ASGI app. Its layers, from the outside in:
 
 RequestContext   id, metrics, span, log line, run middleware.py, telemetry/, kept_runs.py
 CORSMiddleware   only if origins are named        starlette
@@ -56,10 +56,10 @@ def build_gateway(
 
     It needs its lifespan run, and reads the workers' `state` and `detail` while they change.
 
-    With `ui`, browsers that ask for `/` get the web UI. `runs` shows runs, and takes requests that are over. `restart`
-    begins a rolling restart and names the workers; None while one is under way. `host`
-    tells what the processes without a model hold. `files`: the folder of files and batches, which several processes
-    may share; None: none are kept. `shared`: what it has in common with others at the same port.
+    `ui`: the web UI that browsers get at `/`. `runs`: the run store, read by routes and given finished requests.
+    `restart`: starts a rolling restart and names the workers; returns None while one is running. `host`: memory of
+    the processes without a model. `files`: folder of files and batches, which several processes may share; None:
+    these routes are off. `shared`: state in common with the other gateway processes of the port.
     """
     assert workers, "a gateway without workers has nothing to serve"
     shared = shared or Shared()
@@ -98,12 +98,12 @@ def build_gateway(
 
 
 def _opening(settings: GatewaySettings, beside: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that open every route; none where there are no keys for users. An admin's opens them as well."""
+    """All accepted keys, those of administrators included; none if users need no key."""
     return (*settings.keys, *settings.admin_keys, *beside) if settings.keys else ()
 
 
 class _WithLifespan:
-    """Runs what goes on in the background, the watch over the workers' states first, from start-up to shutdown."""
+    """Runs background tasks from start-up to shutdown: the watch over worker states first."""
 
     def __init__(
         self, app: ASGIApp, background: Sequence[Callable[[], Coroutine[Any, Any, None]]],

@@ -1,4 +1,4 @@
-"""Who may ask: an API key on every route but /health, and the Host header where that is pinned."""
+"""Authentication: an API key on every route but /health, and the Host header if it is pinned."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ class Keys:
     def holds(self, token: bytes) -> bool:
         """Whether `token` is one of them."""
         digest = hashlib.sha256(token).digest()
-        # No early exit: how long it takes tells nothing about which key was near.
+        # No early exit: the time taken must not reveal which key is similar.
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return any(matches)
 
 
 class GuardedKeys:
-    """Keys, and a brake on guessing them: the same for the API and for the UI's sign-in."""
+    """Checks keys and throttles guessing, for the API and the UI's sign-in together."""
 
     def __init__(self, keys: Sequence[str], brake: KeyBrake | None = None) -> None:
-        """`brake`: counts wrong keys together with whoever else asks for them."""
+        """`throttle`: counts wrong keys; shared with everything else that checks keys."""
         self._keys = Keys(keys)
         self._brake = brake or KeyBrake()
 
@@ -65,14 +65,14 @@ class GuardedKeys:
         return bool(self._keys)
 
     async def admit(self, scope: Scope, token: bytes) -> bool:
-        """Whether `token` is right; told only after a pause where the request's address showed many wrong ones."""
+        """Whether `token` is valid; answers after a delay if the address has sent many wrong ones."""
         connection: BoundedHttp | None = scope.get(CONNECTION)
         address = peer_of(scope)
         is_trusted = connection is not None and connection.is_trusted
         pause_s = self._brake.pause_s(address, is_trusted=is_trusted)
         is_right = self._keys.holds(token)
         if is_right:
-            trust(scope)  # before the pause: it must not be closed in favour of strangers meanwhile
+            trust(scope)  # before the delay: meanwhile the connection must not be evicted in favour of others
         else:
             self._brake.count_wrong(address)
             if connection is not None:
@@ -83,7 +83,7 @@ class GuardedKeys:
 
 
 class KeyAuth:
-    """ASGI middleware: the Host where that is pinned, then the key."""
+    """ASGI middleware: checks the Host if it is pinned, then the key."""
 
     def __init__(self, app: ASGIApp, keys: GuardedKeys, allowed_hosts: Sequence[str]) -> None:
         self._app = app
@@ -108,13 +108,13 @@ class KeyAuth:
 
 
 class AdminKeys:
-    """Who may administer: what restarts or changes the service for everybody."""
+    """Keys for routes that restart or change the service."""
 
     def __init__(self, keys: Sequence[str], brake: KeyBrake) -> None:
         self._keys = GuardedKeys(keys, brake)
 
     async def check(self, scope: Scope, instead: str) -> None:
-        """403 without such a key; `instead`: what does the same on the machine itself."""
+        """403 without such a key; `instead`: how to do the same on the machine itself."""
         if not self._keys:
             message = f"this service has no admin key; start it with --admin-key-file FILE, or {instead}"
             raise ApiError(403, message, "not_admin")
@@ -123,35 +123,35 @@ class AdminKeys:
 
 
 def client_of(scope: Scope) -> str:
-    """Who asks, as far as it can be told: the key, where one was accepted, and the address; IPv6 by its /64."""
+    """Identity of a client for fair shares: its accepted key, if any, and its address (IPv6: the /64)."""
     client: str = scope.get(_CLIENT) or network_of(peer_of(scope))
     return client
 
 
 def owner_of(scope: Scope) -> str:
-    """Whose files a request may see: a digest of its key, "" where the gateway asks for none."""
+    """Owner of a request's files: a digest of its key, "" if the gateway needs no key."""
     owner: str = scope.get(_OWNER, "")
     return owner
 
 
 def trust(scope: Scope) -> None:
-    """The request was let in: its connection is kept longer than those of strangers."""
+    """Marks the connection of an accepted request as trusted: it is evicted last."""
     connection: BoundedHttp | None = scope.get(CONNECTION)
     if connection is not None:
         connection.trust()
 
 
 def peer_of(scope: Scope) -> str:
-    """The address that the connection comes from; "" where it has none."""
+    """The client's address; "" if there is none."""
     return scope["client"][0] if scope.get("client") else ""
 
 
 def _token(scope: Scope) -> bytes:
-    """The key that was sent. Anthropic's clients have a header of their own for it, x-api-key."""
+    """The API key of a request: the bearer token, or Anthropic's header x-api-key."""
     authorization = header(scope, b"authorization")
     token = bearer_token(authorization)
     if authorization and not token:
-        # Not looked at, it would be a credential that passes without being right.
+        # Ignoring it would accept a credential without checking it.
         message = "the Authorization header holds no key; send Authorization: Bearer <key>, or x-api-key alone"
         raise ApiError(401, message, "invalid_api_key")
     token = token or header(scope, b"x-api-key")
@@ -161,7 +161,7 @@ def _token(scope: Scope) -> bytes:
 
 
 def check_host(scope: Scope, hosts: Sequence[str]) -> None:
-    """421 unless the request came under one of the names `hosts`; with none, any name will do."""
+    """421 unless the Host header is one of `hosts`; without any, all are accepted."""
     if hosts and _host_name(header(scope, b"host")) not in {host.lower().encode() for host in hosts}:
         names = ", ".join(sorted(hosts))
         message = f"this gateway answers to the hosts {names}; ask it under one of these names, or give it a key"
@@ -181,6 +181,6 @@ def header(scope: Scope, name: bytes) -> bytes:
 
 
 def _host_name(host: bytes) -> bytes:
-    """`[::1]:8000` → `[::1]`, `localhost:8000` → `localhost`; b"" for what is no host."""
+    """`[::1]:8000` → `[::1]`, `localhost:8000` → `localhost`; b"" if malformed."""
     match = _HOST.fullmatch(host)
     return match[1].lower() if match is not None else b""

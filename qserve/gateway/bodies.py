@@ -1,8 +1,8 @@
-"""The bodies that the gateway holds in memory: a bound over all of them, and a fair share of it for each client.
+"""Request bodies in memory: one budget for all of them, and a fair share of it for each client.
 
-A body counts from before its first byte is read until the worker has it. What does not fit waits unread, so that its
-client waits in its own send. A client may hold as many bytes as are free then: alone half of all, beside others less
-(the dynamic threshold of shared buffers in switches: Choudhury and Hahne, 1998), so that a newcomer finds space.
+A body counts from before its first byte is read until the worker has it. What does not fit stays unread, so that its
+client blocks in send. A client may hold as many bytes as are free at that time: half of all when alone, less beside
+others (the dynamic threshold of shared buffers in switches: Choudhury and Hahne, 1998), so that new clients find space.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from qserve.wire.errors import ApiError
 
 __all__ = ["Bodies", "Body", "BodyBudget"]
 
-# Up to here a body needs no share of its own, and has this part of the budget to itself.
+# Smaller bodies need no share, and have this part of the budget to themselves.
 _SMALL_BYTES = 128 * KIB
 _PART_OF_SMALL = 8
 _RETRY_AFTER_S = 5
 
 
 class BodyBudget:
-    """Who holds how many bytes. Pure."""
+    """Bytes held by each client. Pure."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -52,7 +52,7 @@ class BodyBudget:
 
 
 class Body:
-    """The body of one request. `data` is there until it was dropped."""
+    """The body of one request. `data` is available until `drop`."""
 
     __slots__ = ("_give_back", "data")
 
@@ -62,7 +62,7 @@ class Body:
         self._give_back: Callable[[], None] | None = give_back
 
     def drop(self) -> None:
-        """It is not needed any more: the worker has it, or never will."""
+        """Frees the body: the worker has it, or never will."""
         self.data = b""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
@@ -81,12 +81,12 @@ class Bodies:
 
     @property
     def num_bytes(self) -> int:
-        """Held now."""
+        """Bytes held now."""
         return self._budget.num_bytes
 
     @asynccontextmanager
     async def read(self, scope: Scope, receive: Receive) -> AsyncIterator[Body]:
-        """The whole body, once there is space for it; it is dropped at the end, if nobody dropped it before.
+        """Reads the whole body once there is space for it; it is dropped at the end of the block at the latest.
 
         Raises ApiError: 413 for what is too long, 408 for what stops arriving, 429 where there is no space in time.
         """
@@ -123,11 +123,11 @@ class Bodies:
         if num_bytes:
             self._budget.add(client, -num_bytes)
         if self._num_waiting:
-            self._freed.set()  # whoever waits looks again
+            self._freed.set()  # waiting requests check again
             self._freed = asyncio.Event()
 
 
 def _most_bytes(scope: Scope, max_bytes: int) -> int:
-    """What the body may have: its declared length, or the longest that is allowed where it comes in chunks."""
+    """Upper bound of the body's length: the declared length, or the limit if it is chunked."""
     is_chunked = any(name == b"transfer-encoding" for name, _ in scope["headers"])
     return max_bytes if is_chunked else declared_length(scope)

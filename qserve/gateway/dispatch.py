@@ -1,4 +1,4 @@
-"""From method and path to the endpoint. A dictionary: no pattern is tried, and no answer comes from a framework."""
+"""From method and path to the endpoint, by a dictionary: no patterns, no default answers of a framework."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Endpoint = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Dispatch:
-    """The innermost ASGI app. What stands for the name in a template goes into the scope's `path_params`."""
+    """The innermost ASGI app. The value of a template's name goes into the scope's `path_params`."""
 
     def __init__(self, endpoints: Mapping[Route, Endpoint]) -> None:
         self._endpoints = {(route.path, route.method): endpoint for route, endpoint in endpoints.items()}

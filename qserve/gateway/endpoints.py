@@ -1,4 +1,4 @@
-"""What the gateway answers itself, and who answers the rest (`relay/relayed.py`)."""
+"""Endpoints that the gateway answers itself; the others are relayed (`relay/relayed.py`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from qserve.wire.errors import ApiError
 __all__ = ["Endpoints", "HostTeller"]
 
 HostTeller = Callable[[], Awaitable[list[dict[str, Any]]]]
-"""What the service's processes without a model hold, planned beside measured: the `host` of the memory's document."""
+"""Returns planned and measured memory of the processes without a model: `host` in the memory document."""
 
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
@@ -42,7 +42,7 @@ _TOKENIZER_FILES = (
 
 
 class Endpoints:
-    """The routes' work over the same workers, settings and metrics."""
+    """Endpoints of all routes, over the same workers, settings and metrics."""
 
     def __init__(
         self, settings: GatewaySettings, roles: Sequence[Replicas], shared: Shared, runs: KeptRuns,
@@ -65,11 +65,11 @@ class Endpoints:
         return [upstream for replicas in self._roles for upstream in replicas.upstreams]
 
     async def close(self) -> None:
-        """Ends what was started for requests."""
+        """Ends the processes that were started for requests."""
         await self._relayed.close()
 
     def of(self, route: Route) -> Endpoint:
-        """What answers requests to this route of `ROUTES`."""
+        """The endpoint of a route of `ROUTES`."""
         if isinstance(route, RelayedRoute):
             return self._relayed.of(route)
         return {
@@ -178,7 +178,7 @@ class Endpoints:
         from qserve.gateway.openapi import (
             DocumentedWorker,
             document,
-        )  # the response schemas are needed for nothing else
+        )  # only this route needs the response schemas
 
         workers = tuple(DocumentedWorker.of(replicas.endpoint) for replicas in self._roles)
         await send_body(send, 200, document(bool(self._settings.keys), workers))
@@ -197,7 +197,7 @@ class Endpoints:
             return {**entry, "error": str(error)}
 
     async def _report_of(self, upstream: Upstream) -> dict[str, Any]:
-        """The memory entry, and beside it the start, the restarts, and what the worker tells of its own work."""
+        """The memory entry, with start phases, restarts and the worker's own report."""
         endpoint = upstream.endpoint
         entry = {
             **await self._memory_of(upstream),
@@ -211,12 +211,12 @@ class Endpoints:
         return entry if work is None else {**entry, "work": work}
 
     async def _told_by(self, upstream: Upstream) -> dict[str, Any]:
-        """What is known of a worker now, beside the store."""
+        """A worker's live figures, which are not in the store."""
         found = {"work": await self._work_of(upstream), "latency": await _latency_of(upstream)}
         return {name: value for name, value in found.items() if value}
 
     async def _work_of(self, upstream: Upstream) -> Any:
-        """What the worker tells of its own work; None where it tells nothing, or can't now."""
+        """The worker's report on its own work; None if it has none, or does not answer."""
         if not upstream.endpoint.tells_report:
             return None
         with contextlib.suppress(ApiError, ValueError):
@@ -238,11 +238,11 @@ class Endpoints:
 
 
 async def _latency_of(upstream: Upstream) -> dict[str, Any]:
-    """Planned and measured latency of its requests; empty where nothing was planned or asked."""
+    """Planned and measured latency of its requests; empty without a plan or requests."""
     latency = upstream.endpoint.latency
     return dict(await latency()) if latency is not None else {}
 
 
 def _tokenizer_files(folder: Path) -> dict[str, str]:
-    """The files that make a tokenizer, and nothing else of the checkpoint's folder."""
+    """The files of the tokenizer, and no others of the checkpoint's folder."""
     return {name: (folder / name).read_text() for name in _TOKENIZER_FILES if (folder / name).is_file()}

@@ -1,4 +1,4 @@
-"""An engine's request schemas as this gateway's document says them: closed, and without what is refused here."""
+"""Adapts an engine's request schemas for /openapi.json: no additional fields, without those refused here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _copy(schema: Any, prefix: str) -> Any:
         copied["$ref"] = _REF + f"{prefix}.{schema['$ref'].removeprefix(_REF)}"
     if isinstance(schema.get("properties"), dict):
         copied["additionalProperties"] = {"type": "null"}
-    copied.pop("discriminator", None)  # its mapping has the schemas' old names, and says nothing more
+    copied.pop("discriminator", None)  # its mapping has the schemas' old names and is redundant
     return copied
 
 

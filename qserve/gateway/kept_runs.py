@@ -1,4 +1,4 @@
-"""The run store as the gateway sees it: what it shows of runs, and where requests go that are over."""
+"""The run store in the gateway: reads runs for its routes, and records finished requests."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class KeptRuns:
-    """The store, the run that this gateway belongs to, and what takes its requests.
+    """The store, the run of this gateway, and where its finished requests go.
 
     Attributes:
-        store: None where nothing is kept: there are no runs to show then.
+        store: None if nothing is recorded; then there are no runs to show.
         run_id: of this run.
-        keep: takes a request that is over; returns at once and never raises.
+        keep: records a finished request; returns at once and never raises.
     """
 
     store: RunStore | None = None
@@ -38,13 +38,13 @@ class KeptRuns:
     keep: Callable[[RequestRecord], None] = lambda record: None
 
     async def documents(self) -> dict[str, Any]:
-        """The newest runs. Raises ApiError where the store can't be read."""
+        """The newest runs. Raises ApiError if the store can't be read."""
         if self.store is None:
             return {"object": "list", "data": []}
         return await _asked(runs_document, self.store, _MOST_RUNS)
 
     async def trainings(self) -> dict[str, Any]:
-        """The newest training runs. Raises ApiError where the store can't be read."""
+        """The newest training runs. Raises ApiError if the store can't be read."""
         if self.store is None:
             return {"object": "list", "state_dir": None, "data": []}
         return await _asked(trainings_document, self.store)
@@ -60,7 +60,7 @@ class KeptRuns:
 
 
 async def _by_process(store: RunStore, run: StoredRun) -> dict[str, Any]:
-    """Summing up a million requests takes Python two seconds, in which no stream would move."""
+    """A run's document from a process of its own: summing a million requests here would stall streams for 2 s."""
     command = ("-m", "qserve", "runs", "show", run.id, "--json", "--state-dir", str(store.path.parent.parent))
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""Checking large bodies in processes of their own, so that nobody else's stream waits for it.
+"""Checks large bodies in separate processes, so that no stream waits for it.
 
 A megabyte of token ids or messages takes a tenth of a second to check, nested nonsense nearly one, in one call that
 holds the interpreter: a thread would stop the event loop all the same. There is a process for each of `_LANES`, so
@@ -36,19 +36,19 @@ _IDLE_S = 60.0
 
 
 class LargeBody:
-    """One body whose turn it is."""
+    """The body that its lane is checking."""
 
     def __init__(self, lane: _Lane, body: bytes) -> None:
         self._lane = lane
         self._body = body
 
     async def model(self) -> str | None:
-        """The model that it names. Raises ApiError 400 if it is not a JSON object."""
+        """The model named in the body. Raises ApiError 400 if it is not a JSON object."""
         answer, _ = await self._ask({"what": "model"})
         return answer["model"] if isinstance(answer["model"], str) else None
 
     async def read(self, route: RelayedRoute, service: Service, endpoint: WorkerEndpoint) -> CheckedRequest:
-        """What `service.reader` says of it, its ApiError too."""
+        """The result of `service.reader` for the body; raises its ApiError."""
         head: dict[str, Any] = {
             "what": "read", "method": route.method, "path": route.path, "service": route.services.index(service),
             "worker": endpoint.role, "models": endpoint.models, "api": endpoint.api,
@@ -72,13 +72,13 @@ class LargeBodies:
 
     @asynccontextmanager
     async def turn_of(self, body: bytes) -> AsyncIterator[LargeBody]:
-        """Waits until this body may be asked about, and holds its lane."""
+        """Waits for the lane of this body and holds it."""
         lane = next(lane for lane, longest in zip(self._lanes, _LANES, strict=True) if len(body) <= longest)
         async with lane.turn:
             yield LargeBody(lane, body)
 
     async def close(self) -> None:
-        """Ends the processes, where there are any."""
+        """Ends the processes, if any."""
         for lane in self._lanes:
             await lane.process.close()
 
@@ -93,7 +93,7 @@ class _Lane:
         self._held: bytes | None = None  # the body that the process has
 
     async def ask(self, head: dict[str, Any], body: bytes, fields: EngineFields | None) -> tuple[dict[str, Any], bytes]:
-        """One frame there and one back."""
+        """Sends one frame and receives one."""
 
         def compose(is_new: bool) -> tuple[dict[str, Any], bytes]:
             if is_new:
@@ -109,7 +109,7 @@ class _Lane:
 
 
 def main(source: BinaryIO, sink: BinaryIO) -> None:
-    """The process: a frame in, a frame out, until there are no more."""
+    """The process: answers each frame until its input ends."""
     known: dict[str, EngineFields] = {}
     held = b""
     for head, body in frames(source):
@@ -125,7 +125,7 @@ def main(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> tuple[dict[str, Any], bytes | None]:
-    """The head of the answer, and the body that the worker gets where it is another one."""
+    """The head of the answer, and the body for the worker if it was rewritten."""
     if head["what"] == "model":
         return {"model": first_look(body).model}, None
     wanted = (head["method"], head["path"])

@@ -1,4 +1,4 @@
-"""Bounds on what a client may send, and the wait for it to leave."""
+"""Bounds on requests: content type, length, arrival time, disconnects of clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "stopped_arriving",
 ]
 
-# Of a body, after the first time-out: its memory is held as long as it comes. Apache asks for 500.
+# Lowest rate of a body after the first timeout: its memory is held until it is complete. Apache: 500.
 _MIN_BYTES_PER_S = 1024
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _QUERY = re.compile(
@@ -35,7 +35,7 @@ _QUERY = re.compile(
 
 
 class ClientGone(Exception):
-    """The client closed the connection; there is nobody left to answer."""
+    """The client closed the connection."""
 
 
 def require_json(scope: Scope) -> None:
@@ -82,19 +82,19 @@ def arrival_deadline_s(first_deadline_s: float, num_bytes: int, idle_timeout_s: 
 
 
 def stopped_arriving(idle_timeout_s: float) -> ApiError:
-    """The 408 of a body that is later than that."""
+    """The 408 for a body that arrives too slowly."""
     why = f"the body stopped arriving: nothing for {idle_timeout_s:g} s, or less than 1 KiB a second"
     return ApiError(408, why, "body_timeout")
 
 
 def check_declared_length(scope: Scope, max_bytes: int) -> None:
-    """413 where the request says itself that its body is too long."""
+    """413 if the declared length is too long."""
     if declared_length(scope) > max_bytes:
         raise _too_large(max_bytes)
 
 
 def declared_length(scope: Scope) -> int:
-    """What Content-Length says; 0 where there is none."""
+    """Content-Length; 0 if absent."""
     return next((int(value) for name, value in scope["headers"] if name == b"content-length" and value.isdigit()), 0)
 
 
@@ -105,7 +105,7 @@ def _too_large(max_bytes: int) -> ApiError:
 
 
 class Departure:
-    """Notice of a client that closes its connection, once its body was read whole. `stop` ends the watch.
+    """Watches for the client closing its connection after its body was read. `stop` ends the watch.
 
     A connection of our own server calls back; of any other, a task waits for its message.
     """
@@ -136,7 +136,7 @@ class Departure:
 
 
 class ConnectedReceive:
-    """ASGI's `receive` with the connection that it reads, which knows of the client's end without being asked."""
+    """ASGI's `receive` with its connection, which reports a disconnect without polling."""
 
     __slots__ = ("_receive", "connection")
 
@@ -160,14 +160,14 @@ def _nothing() -> None:
 
 
 def safe_name(name: str) -> str:
-    """A name from the client's path that may stand in a path at the worker; 404 for anything else."""
+    """A name from the client's path that is safe in a path at the worker; 404 for any other."""
     if _NAME.fullmatch(name) is None:
         raise ApiError(404, f"{name[:100]!r} is no id that was given out here", "not_found")
     return name
 
 
 def safe_query(query: bytes) -> str:
-    """The query of GET /v1/responses/{response_id}, to be put behind the path; 400 for names it does not have."""
+    """The query string of GET /v1/responses/{response_id} for the worker; 400 for unknown parameters."""
     if not query:
         return ""
     if _QUERY.fullmatch(query) is None:

@@ -1,4 +1,4 @@
-"""What surrounds every request, whatever its route: its id, its log line, and the shape of its errors."""
+"""Middleware of every request: its id, its log line, and the shape of its errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("qserve.gateway")
 
 
 class RequestContext:
-    """Outermost: makes the record, puts the request id on the answer, counts, traces, logs and keeps it at the end."""
+    """Outermost: creates the record, sets the request id header; at the end counts, traces, logs and stores it."""
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics, traces: Traces, runs: KeptRuns) -> None:
         self._app = app
@@ -56,7 +56,7 @@ class RequestContext:
 
 
 class ApiErrors:
-    """Turns what was raised into an answer of the API: nothing leaves as HTML or as another framework's JSON."""
+    """Turns exceptions into errors of the API: never HTML or another framework's JSON."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -77,7 +77,7 @@ class ApiErrors:
         except Exception as raised:
             error = _as_api_error(raised, record)
             record.error_code = error.code
-            if record.status:  # too late for a status line: cut the connection, so that nobody takes this for the end
+            if record.status:  # too late for a status: cut the connection, so that the answer does not look complete
                 raise
             await send_error(send, error, dialect_of(record.route, scope["method"]))
 

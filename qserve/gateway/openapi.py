@@ -1,4 +1,4 @@
-"""/openapi.json, built from `ROUTES` and the schemas that check the requests: it says what they do, nothing else."""
+"""Builds /openapi.json from `ROUTES` and the schemas that validate the requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ERRORS_OF_RELAYED = {
     "502": "the worker died or answered nonsense",
     "503": "the worker is not ready, or the server drains; Retry-After tells when to come back",
 }
-# Their clients send a name of their own, which nobody looks at.
+# Their clients send an arbitrary name, which is ignored.
 _UNNAMED = {
     service.reader.schema
     for route in ROUTES if isinstance(route, RelayedRoute) and not route.names_model
@@ -61,14 +61,14 @@ class DocumentedWorker:
 
     @classmethod
     def of(cls, endpoint: WorkerEndpoint) -> DocumentedWorker:
-        """As the worker is now."""
+        """From the worker's current state."""
         return cls(
             endpoint.role, endpoint.api, endpoint.names, endpoint.request_fields, endpoint.max_model_len,
             endpoint.vocab_size,
         )  # fmt: skip
 
     def serves(self, service: Service, route: RelayedRoute) -> bool:
-        """An engine of its own mind tells which of the routes it has for its model."""
+        """Whether the worker serves the route: vLLM reports which routes it has for its model."""
         if service.role != self.role or service.api not in (None, self.api):
             return False
         return self.fields is None or (route.path, route.method) in self.fields.routes
@@ -130,7 +130,7 @@ def _own_schemas(workers: tuple[DocumentedWorker, ...]) -> dict[str, Any]:
 
 
 def _takers(workers: tuple[DocumentedWorker, ...]) -> dict[type[BaseModel], list[DocumentedWorker]]:
-    """Our request schemas, and the workers that take each of them on some route."""
+    """qserve's request schemas, with the workers that accept each."""
     takers: dict[type[BaseModel], list[DocumentedWorker]] = {}
     for route in (one for one in ROUTES if isinstance(one, RelayedRoute)):
         for service in route.services:

@@ -1,4 +1,4 @@
-"""GET /report: the page is made by a process of its own, one at a time, and shown for a few seconds."""
+"""GET /report: pages are rendered in a separate process, one at a time, and cached for a few seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_FOUND = 2
 
 
 class ReportPages:
-    """Reports of the runs that are kept."""
+    """Report pages of recorded runs."""
 
     def __init__(self, runs: KeptRuns) -> None:
         self._runs = runs

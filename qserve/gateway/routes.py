@@ -1,4 +1,4 @@
-"""Every route of the gateway, in one table: what dispatches, what /openapi.json says, what docs/api.md is held to.
+"""The table of all routes: used by the dispatcher, /openapi.json, and the test of docs/api.md.
 
 To add a route that workers answer: one `RelayedRoute` with a `Service` for each kind of worker that serves it. A path
 that several kinds share (a reward model's /classify and vLLM's) is one route with several services; the one that fits
@@ -48,7 +48,7 @@ class RelayedRoute(Route):
         services: the kinds of workers that answer it.
         dialect: whose shape its errors have.
         streams: whether the answer can be a stream of events.
-        names_model: whether `model` in the body is one of ours; there are clients that always write the same word.
+        names_model: whether `model` in the body names a served model; some clients always send a constant.
     """
 
     services: tuple[Service, ...]
@@ -80,7 +80,7 @@ def _vllm(count: Callable[[Mapping[str, Any]], int] | None = None) -> Service:
 
 
 def _reward(schema: type[Any]) -> Service:
-    """A reward model, whatever runs it. It shares its time out between requests itself."""
+    """A reward model on any engine. It schedules its requests itself."""
     return Service("reward", None, BySchema(schema, lambda request: reward.num_slots(request.num_texts())))
 
 
@@ -209,7 +209,7 @@ _ANY_BODY = "it takes the bodies of all other routes unchecked; use the route th
 _EMBED = "Cohere's format is not spoken; use /v1/embeddings"
 _SPEECH = "speech is not served"
 
-# Routes of vLLM that stay behind the gateway, and why: docs/api.md lists them.
+# Routes of vLLM that the gateway does not expose: docs/api.md lists them with the reasons.
 CLOSED: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -237,7 +237,7 @@ CLOSED: Mapping[str, str] = {
 }  # fmt: skip
 
 _FIXED = frozenset(route.path for route in ROUTES if "{" not in route.path)
-# (what stands before the name, what after it, the template); the longest ends first.
+# (prefix, suffix, template); the longest suffix first.
 _TEMPLATES = sorted(
     {
         (path[: path.index("{")], path[path.index("}") + 1 :], path)
@@ -251,16 +251,16 @@ _DIALECTS = {route.path: route.dialect for route in ROUTES if isinstance(route, 
 
 
 def dialect_of(template: str, method: str = "POST") -> Dialect:
-    """Whose shape the errors of a route have; OpenAI's where there is no such route."""
+    """The error format of a route; OpenAI's for unknown routes."""
     if template == PAGE and method != "POST":
         return Dialect.OPENAI
     return _DIALECTS.get(template, Dialect.OPENAI)
 
 
 def route_template(path: str) -> str:
-    """The template that a request's path falls under; `unmatched` if there is none.
+    """The template that matches a request's path; `unmatched` if there is none.
 
-    What stands for a name in braces may hold slashes: models' names do.
+    The value of a name in braces may hold slashes, as model names do.
     """
     if path in _FIXED:
         return path

@@ -1,4 +1,4 @@
-"""Who answers a relayed route: workers of one role and one API, and how a request for them is read and counted.
+"""Services of relayed routes: workers of one role and API, and how requests to them are checked and counted.
 
 The same path can mean different things to different models (`/classify` of a reward host and of vLLM): a route has a
 `Service` for each, and the worker that serves the request's model picks one.
@@ -25,13 +25,13 @@ _LIMITS_OF_ANSWERS = ("max_completion_tokens", "max_tokens", "max_output_tokens"
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """What the gateway needs to know of a request that it has checked.
+    """What the gateway knows of a checked request.
 
     Attributes:
-        model: the name that was asked for, if any.
+        model: the requested model, if any.
         num_sequences: slots it takes at the worker; 0 for work so small that it never queues.
-        max_tokens: that an answer may have; None where the request does not say.
-        body: what the worker gets in place of the client's own; None: that, byte for byte.
+        max_tokens: of an answer; None if the request does not say.
+        body: the rewritten body for the worker; None: the client's, byte for byte.
     """
 
     model: str | None
@@ -46,7 +46,7 @@ class Reader(Protocol):
     def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest: ...
 
     def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:
-        """Names that a body may have at its top; None: any."""
+        """Top-level fields that a body may have; None: any."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class BySchema:
 
     def read(self, body: bytes, path: str, endpoint: WorkerEndpoint) -> CheckedRequest:
         request: Any = self.schema.parse(body)
-        if endpoint.role == "chat":  # a reward model may be told to truncate
+        if endpoint.role == "chat":  # reward models may truncate
             _check_size(request.__dict__, endpoint)
         return CheckedRequest(
             request.model, self.count(request) if self.count is not None else 0, _max_tokens(vars(request))
@@ -104,7 +104,7 @@ def _check_size(fields: Mapping[str, Any], endpoint: WorkerEndpoint) -> None:
 
 @dataclass(frozen=True)
 class Service:
-    """One kind of worker that answers a route.
+    """One kind of worker that serves a route.
 
     Attributes:
         role: `WorkerEndpoint.role`: `chat` or `reward`.
@@ -117,5 +117,5 @@ class Service:
     reader: Reader | None
 
     def fits(self, endpoint: WorkerEndpoint) -> bool:
-        """Whether this worker is of the kind."""
+        """Whether the worker is of this kind."""
         return endpoint.role == self.role and self.api in (None, endpoint.api)

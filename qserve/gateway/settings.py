@@ -1,4 +1,4 @@
-"""What the gateway can be told. Each default exists once, here."""
+"""Settings of the gateway. Each default exists once, here."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class GatewaySettings:
     """How one gateway guards and relays.
 
     Attributes:
-        keys: API keys; any of them opens every route. Without one the gateway is open to whoever reaches its port.
+        keys: API keys; any of them opens every route. Without any, the gateway is open to all who reach its port.
         admin_keys: keys that may administer the service as well (POST /v1/qserve/restart); none: nobody may over HTTP.
         cors_origins: browser origins that may call, spelled exactly (`https://chat.example.org`); none: CORS is off.
         allowed_hosts: names that a request's Host header may carry, without the port; empty: any. With no key on
             loopback this is what keeps a web page from reaching the gateway through a DNS name of its own.
         max_queue: requests that may wait for one worker; more get 429.
-        max_bodies_bytes: bodies that are held together, read, checked or waiting; one more waits unread, then 429.
+        max_bodies_bytes: request bodies in memory; further ones wait unread, then get 429.
         max_body_bytes: a longer request body gets 413.
-        body_idle_timeout_s: a body of which nothing arrives for so long gets 408.
-        client_stall_timeout_s: a client that reads nothing of its stream for so long is taken for gone.
+        body_idle_timeout_s: a body gets 408 if nothing arrives for so long.
+        client_stall_timeout_s: a client that reads nothing for so long counts as disconnected.
         connect_timeout_s: bound on opening a connection to a worker. Nothing bounds how long an answer may take.
-        watch_interval_s: how often the workers' states are looked at; a worker that hangs is given up this fast.
+        watch_interval_s: how often the workers' states are polled.
     """
 
     keys: tuple[str, ...] = field(default=(), repr=False)

@@ -25,18 +25,18 @@ _CHUNK_BYTES = 1 << 20
 class BatchServer:
     """A server that has /v1/files and /v1/batches.
 
-    Raises UsageError with what it refused, QserveError where it is not there or has failed itself.
+    Raises UsageError with what it refused, QserveError if it can't be reached or fails.
     """
 
     url: str
     api_key: str
 
     def check(self) -> None:
-        """Whether it takes files under this key: one that refuses a large upload may be heard too late."""
+        """A refused key shows here: during a large upload the server may hang up before its answer is read."""
         self._json("GET", "/v1/files?limit=1")
 
     def upload(self, file: Path) -> str:
-        """The id under which the server keeps it; its bytes are read as they go out."""
+        """Upload a file; returns its id. It is read as it is sent, never whole."""
         border = uuid.uuid4().hex
         name = file.name.encode("ascii", "replace").decode().replace('"', "_").replace("\\", "_")
         head = (
@@ -59,17 +59,17 @@ class BatchServer:
         return str(uploaded["id"])
 
     def create(self, file_id: str, endpoint: str, window: str) -> dict[str, Any]:
-        """The new batch."""
+        """Create a batch; returns it."""
         body = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
         headers = {"content-type": "application/json"}
         return self._json("POST", "/v1/batches", json.dumps(body).encode(), headers)
 
     def batch(self, batch_id: str) -> dict[str, Any]:
-        """How it is."""
+        """The batch as it is now."""
         return self._json("GET", f"/v1/batches/{batch_id}")
 
     def download(self, file_id: str, target: Path) -> None:
-        """Its bytes into a file."""
+        """Write the content of a file on the server to `target`."""
         with self._opened("GET", f"/v1/files/{file_id}/content") as answer, target.open("wb") as file:
             shutil.copyfileobj(answer, file, _CHUNK_BYTES)
 

@@ -28,31 +28,38 @@ _ENDED = ("completed", "failed", "expired", "cancelled")
 @click.command("batch")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to ask.")
-@click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="Its key, where it has one.")
-@click.option("--endpoint", help="What the requests are for [the `url` of the first line].")
+@click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="API key of the server.")
+@click.option("--endpoint", help="Route of the requests [the `url` of the first line].")
 @click.option(
-    "--completion-window", default="24h", show_default=True, help="What is late then is not asked: 30m, 24h, 7d."
+    "--completion-window",
+    default="24h",
+    show_default=True,
+    help="Time after which unanswered requests expire: 30m, 24h, 7d.",
 )
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Answers [FILE.results.jsonl].")
-@click.option("--errors", type=click.Path(dir_okay=False, path_type=Path), help="Failures [FILE.errors.jsonl].")
-@click.option("--resume", metavar="BATCH_ID", help="Wait for a batch that was begun before.")
-@click.option("--no-wait", is_flag=True, help="Begin it, print its id, and leave.")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="File for answers [FILE.results.jsonl]."
+)
+@click.option(
+    "--errors", type=click.Path(dir_okay=False, path_type=Path), help="File for failed requests [FILE.errors.jsonl]."
+)
+@click.option("--resume", metavar="BATCH_ID", help="Wait for a batch that was started before.")
+@click.option("--no-wait", is_flag=True, help="Start the batch, print its id, and exit.")
 def command(
     file: Path | None, url: str, api_key: str, endpoint: str | None, completion_window: str, output: Path | None,
     errors: Path | None, resume: str | None, no_wait: bool,
 ) -> None:  # fmt: skip
     """Answer a file of requests in the background, behind all other clients, and write the results.
 
-    FILE holds a request a line, as OpenAI's batches have it: {"custom_id", "method": "POST", "url", "body"}.
+    FILE holds one request per line, as OpenAI's batches do: {"custom_id", "method": "POST", "url", "body"}.
 
     \b
     qserve batch questions.jsonl
     qserve batch questions.jsonl --output answers.jsonl --url http://gpu-box:8000
     qserve batch --resume batch_5f0c… --output answers.jsonl
 
-    Results stand in the order of FILE. The server goes on when this ends, after Ctrl-C too, and after a crash of its
-    own; --resume waits again. Exit status: 0 every request was answered, 1 some were not or the server is not there,
-    2 bad input, 130 after Ctrl-C.
+    Results are in the order of FILE. The server continues when this command ends (also by Ctrl-C) and after a crash;
+    --resume waits for the batch again. Exit status: 0 every request was answered, 1 some were not or the server can't
+    be reached, 2 bad input, 130 after Ctrl-C.
     """  # fmt: skip
     if (file is None) == (resume is None):
         raise UsageError("give FILE, to begin a batch, or --resume BATCH_ID, to wait for one")
@@ -94,14 +101,14 @@ def _again(batch: dict[str, Any]) -> str:
 
 
 def _check_folders(*files: Path | None) -> None:
-    """Before anything is sent: where results are to go, and can't."""
+    """Refuse output files that can't be written, before anything is sent."""
     for file in files:
         if file is not None and not file.absolute().parent.is_dir():
             raise UsageError(f"{file}: there is no folder {file.parent}; make it first, or name another file")
 
 
 def _waited(server: BatchServer, batch: dict[str, Any], console: Console) -> dict[str, Any]:
-    """The batch when it has ended; how far it is stands on the screen meanwhile."""
+    """Wait for the batch, with its progress on the screen; returns it when it has ended."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -125,7 +132,7 @@ def _written(
     server: BatchServer, batch: dict[str, Any], console: Console, file: Path | None, output: Path | None,
     errors: Path | None,
 ) -> int:  # fmt: skip
-    """Writes the results and says what they are; the exit status."""
+    """Write the results and report them; returns the exit status."""
     from qserve.cli.batch.results import write_results
 
     if batch["status"] == "failed":

@@ -1,4 +1,4 @@
-"""Results of a batch on this machine: in the order of the questions, whole or not at all."""
+"""Writes the results of a batch to a local file: in the order of the requests, complete or not at all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def endpoint_of(file: Path) -> str:
 
 
 def write_results(server: BatchServer, file_id: str, target: Path, questions: Path | None) -> None:
-    """The lines of a file of results into `target`, in the order of `questions` where these are known."""
+    """Write a results file of the server to `target`, in the order of the requests in `questions` if given."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
         fetched = Path(folder) / "fetched"
         server.download(file_id, fetched)
@@ -40,7 +40,7 @@ def write_results(server: BatchServer, file_id: str, target: Path, questions: Pa
 
 
 def _in_order(results: Path, questions: Path) -> Path:
-    """Only where each line stands is held in memory."""
+    """Sort the lines by request; only their offsets are held in memory."""
     ordered = results.with_name("ordered")
     with results.open("rb") as lines, ordered.open("wb") as target:
         places: dict[Any, tuple[int, int]] = {}
@@ -54,7 +54,7 @@ def _in_order(results: Path, questions: Path) -> Path:
                 if place is not None:
                     lines.seek(place[0])
                     target.write(lines.read(place[1]))
-        for start, num_bytes in places.values():  # of a file that was changed since
+        for start, num_bytes in places.values():  # the file of requests was changed since
             lines.seek(start)
             target.write(lines.read(num_bytes))
     return ordered

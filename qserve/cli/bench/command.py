@@ -1,4 +1,4 @@
-"""`qserve bench`: load on any OpenAI-compatible server."""
+"""`qserve bench`: a load test of any OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Numbers(click.ParamType[Any]):
 
 
 class _Burstiness(FiniteRange):
-    """A shape of the gamma distribution; below a hundredth whole stages arrive at once. `inf` is no draw at all."""
+    """The shape of the gamma distribution of pauses, at least 0.01; `inf`: constant pauses."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return math.inf if str(value).strip().lower() == "inf" else super().convert(value, param, ctx)
@@ -64,54 +64,56 @@ class _Burstiness(FiniteRange):
 
 @click.command("bench")
 @click.argument("more_limits", nargs=-1, metavar="")
-@click.option("--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to load.")
-@click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="Its key, where it has one.")
-@click.option("--model", "--served-model-name", "model", help="Which of its models [the only one].")
+@click.option("--url", type=ServerUrl(), default="http://127.0.0.1:8000", show_default=True, help="The server to test.")
+@click.option("--api-key", envvar=["QSERVE_API_KEY", "OPENAI_API_KEY"], default="", help="API key of the server.")
+@click.option("--model", "--served-model-name", "model", help="Model to test [the only one].")
 @click.option(
     "--endpoint",
     type=click.Choice(["chat", "completions", "reward", "classify"]),
     default="chat",
     show_default=True,
-    help="What is asked; reward is POST /v1/reward, classify vLLM's.",
+    help="Kind of requests; reward is POST /v1/reward, classify vLLM's.",
 )
-@click.option("--concurrency", type=_Numbers(int), help="Closed loop: requests at once, a stage each. [8]")
-@click.option("--request-rate", type=_Numbers(float), help="Open loop: requests a second, a stage each.")
+@click.option("--concurrency", type=_Numbers(int), help="Closed loop: concurrent requests, one stage per number. [8]")
+@click.option("--request-rate", type=_Numbers(float), help="Open loop: requests per second, one stage per number.")
 @click.option(
     "--burstiness", type=_Burstiness(min=0.01), default=1.0, show_default=True,
-    help="Of the open loop: 1 Poisson, less in bursts, more evenly, inf like a clock.",
+    help="Open loop: 1 Poisson, below in bursts, above more even, inf constant.",
 )  # fmt: skip
 @click.option("--burst-size", type=Count(min=1), default=1, show_default=True, help="Requests that arrive together.")
-@click.option("--sweep", is_flag=True, help="1, 2, 4, … at once, until more load brings nothing.")
-@click.option(
-    "--max-concurrency", type=Count(min=1), default=256, show_default=True, help="Where a sweep ends at last."
-)
-@click.option("--num-prompts", type=Count(min=1), help="Requests a stage [4 a stream, 30 s of an open loop].")
-@click.option("--duration", type=FiniteRange(min=0, min_open=True), help="Seconds a stage [of a sweep: 15].")
+@click.option("--sweep", is_flag=True, help="Closed loops of 1, 2, 4, … until the throughput saturates.")
+@click.option("--max-concurrency", type=Count(min=1), default=256, show_default=True, help="Last stage of a sweep.")
+@click.option("--num-prompts", type=Count(min=1), help="Requests per stage [4 per stream, 30 s of an open loop].")
+@click.option("--duration", type=FiniteRange(min=0, min_open=True), help="Seconds per stage [sweep: 15].")
 @click.option("--input-len", type=Count(min=1), default=256, show_default=True, help="Tokens of a prompt.")
 @click.option("--output-len", type=Count(min=1), help="Tokens to generate, or of an answer to score. [128]")
 @click.option(
     "--range-ratio", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True,
     help="Lengths vary by up to this share.",
 )  # fmt: skip
-@click.option("--shared-prefix-len", type=Count(min=0), default=0, help="Tokens in front that all share.")
+@click.option("--shared-prefix-len", type=Count(min=0), default=0, help="Tokens of a prefix shared by all prompts.")
 @click.option("--dataset", type=click.Path(path_type=Path), help="Prompts from ShareGPT-shaped JSON or JSON lines.")
-@click.option("--best-of", type=Count(min=1), help="Answers that a reward request scores. [1]")
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="Folder of one [the server's own].")
-@click.option("--num-warmups", type=Count(min=0), default=2, show_default=True, help="Requests before it all.")
-@click.option("--seed", type=Count(), default=0, show_default=True, help="Of prompts and arrivals.")
-@click.option("--goodput", multiple=True, help="Limits in ms for good requests: ttft:200 tpot:50 e2el:3000.")
+@click.option("--best-of", type=Count(min=1), help="Answers per reward request. [1]")
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="Folder of a tokenizer [the server's own].")
+@click.option("--num-warmups", type=Count(min=0), default=2, show_default=True, help="Requests before the first stage.")
+@click.option("--seed", type=Count(), default=0, show_default=True, help="Random seed of prompts and arrivals.")
+@click.option("--goodput", multiple=True, help="Latency limits of good requests, in ms: ttft:200 tpot:50 e2el:3000.")
 @click.option("--ignore-eos/--no-ignore-eos", default=None, help="Answers of exactly --output-len. [on if synthetic]")
 @click.option("--temperature", type=FiniteRange(min=0), default=0.0, show_default=True)
 @click.option("--extra-body", default="{}", help="Further fields of each request, as a JSON object.")
-@click.option("--stream/--no-stream", default=True, help="Whether tokens come one by one. [on]")
+@click.option("--stream/--no-stream", default=True, help="Stream the answers. [on]")
 @click.option("--timeout", type=FiniteRange(min=0, min_open=True), default=600.0, show_default=True, help="s.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="JSON [below --state-dir].")
-@click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="A line for each request.")
+@click.option(
+    "--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="CSV with one line per request."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, without single requests.")
-@click.option("--self-test", is_flag=True, help="Measure a server of set latencies, and the generator's own cost.")
+@click.option(
+    "--self-test", is_flag=True, help="Measure a fake server of known latencies, and the load generator's own cost."
+)
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
 def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
-    """Load on any OpenAI-compatible server: TTFT, TPOT, ITL, E2E as `vllm bench serve` defines them.
+    """Load test of any OpenAI-compatible server: TTFT, TPOT, ITL, E2E as `vllm bench serve` defines them.
 
     \b
     qserve bench --concurrency 1,8,32
@@ -120,8 +122,8 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
     qserve bench --endpoint reward --best-of 8 --concurrency 4
     qserve bench --dataset sharegpt.json --num-prompts 200 --output result.json --csv requests.csv
 
-    Ctrl-C ends the load and prints what there is. Exit status: 0, 1 nothing was measured or the server went away, 2
-    bad input or a server that can't be measured, 130 after Ctrl-C.
+    Ctrl-C ends the load and prints what was measured so far. Exit status: 0, 1 nothing was measured or the server
+    went away, 2 bad input or a server that can't be measured, 130 after Ctrl-C.
     """
     if self_test:
         sys.exit(0 if _self_test() else 1)
@@ -150,12 +152,12 @@ def command(self_test: bool, state_dir: Path | None, **values: Any) -> None:
 
 
 def _own_file(state: Path) -> Path:
-    """Named as runs are, by time and process: loads of one second are not written over each other."""
+    """A result file named by time and process id, so that two tests of one second do not overwrite each other."""
     return state / "bench" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.json"
 
 
 def _measured(plan: LoadPlan, values: dict[str, Any], console: Console) -> tuple[BenchResult, int]:
-    """The result, and the exit status that it means."""
+    """Run the load test; returns the result and the exit status."""
     from qserve.bench.connection import Address
     from qserve.bench.counting import counter_of
     from qserve.bench.result import BenchResult
@@ -198,7 +200,7 @@ def _measured(plan: LoadPlan, values: dict[str, Any], console: Console) -> tuple
 
 
 def _told(values: dict[str, Any], counter: Counter, session: Session) -> dict[str, Any]:
-    """What was asked for, without the key."""
+    """The settings of the load for the result file, without the key."""
     kept = {name: value for name, value in values.items() if name not in ("api_key", "output", "csv_file", "as_json")}
     paths = {name: str(value) for name, value in kept.items() if isinstance(value, Path)}
     first = session.first
@@ -209,7 +211,7 @@ def _told(values: dict[str, Any], counter: Counter, session: Session) -> dict[st
 
 
 def _keep(result: BenchResult, state: Path, output: Path) -> str:
-    """Beside the run of the server that was loaded, where that is one of ours here; says where."""
+    """Add the result to the run of the tested server if it is in this run store, and print where it is."""
     run_id = result.server["run"]
     if not run_id:
         return ""

@@ -1,4 +1,4 @@
-"""From the flags of `qserve bench` to what is asked: stages, limits, the endpoint, prompts."""
+"""From the flags of `qserve bench` to its load plan: stages, limits, endpoint, prompts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_REQUESTS = 1_000_000
 
 
 def load_plan_of(values: dict[str, Any]) -> LoadPlan:
-    """Stages and limits of the flags. Raises UsageError for what does not go together."""
+    """Stages and limits from the flags. Raises UsageError for flags that contradict each other."""
     from qserve.bench.metrics import parse_goodput
     from qserve.bench.session import LoadPlan
 
@@ -54,7 +54,7 @@ def load_plan_of(values: dict[str, Any]) -> LoadPlan:
 
 
 def _check_amount(stages: Sequence[Stage]) -> None:
-    """An open loop is drawn and written out before its clock starts, and so are --num-prompts."""
+    """Refuse more requests than fit in memory: an open loop's arrivals and --num-prompts are made before the start."""
     from qserve.bench.session import bounded
 
     for stage in map(bounded, stages):
@@ -77,7 +77,7 @@ def _stages(values: dict[str, Any]) -> tuple[Stage, ...]:
 
 
 def client_of(target: Target, values: dict[str, Any], counter: Counter) -> LoadClient:
-    """Asks that endpoint of that model. Raises UsageError for --extra-body that is not an object."""
+    """The client for the endpoint and model. Raises UsageError for --extra-body that is not an object."""
     from qserve.bench.client import LoadClient
     from qserve.bench.endpoints import ENDPOINTS, Endpoint
 

@@ -26,9 +26,9 @@ __all__ = ["command"]
 
 @click.command("compare")
 @click.option("--model", help="A folder, a hub id, an alias, or demo.")
-@click.option("--reward", help="In its place, a trained reward model: a folder, a hub id, or demo.")
+@click.option("--reward", help="Instead of --model, a trained reward model: a folder, a hub id, or demo.")
 @click.option(
-    "--quants", default="bf16,int8,4bit", show_default=True, help="What to compare; the first is the measure."
+    "--quants", default="bf16,int8,4bit", show_default=True, help="Quantizations to compare; the first is the baseline."
 )
 @click.option(
     "--suite",
@@ -45,26 +45,30 @@ __all__ = ["command"]
     type=click.Path(dir_okay=False, path_type=Path),
     help="Pairs for --reward, in JSON lines [the demo's held-out ones].",
 )
-@click.option("--limit", type=Count(min=1), help="Items a task [all].")
-@click.option("--seed", type=Count(), default=1234, show_default=True, help="Of everything that is drawn.")
+@click.option("--limit", type=Count(min=1), help="Items per task [all].")
+@click.option("--seed", type=Count(), default=1234, show_default=True, help="Random seed.")
 @click.option(
     "--prices",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="USD an hour by card, TOML, for what a right answer costs [configs/prices.toml].",
+    help="USD per hour and card, as TOML, for the cost of a right answer [configs/prices.toml].",
 )
 @plan_option("cpu_activations")
 @click.option("--up-args", default="", help='Further flags of `qserve up`, for every quantization: "--engine vllm".')
-@click.option("--out", type=click.Path(path_type=Path), help="Folder; one that exists is gone on with [by the names].")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder of the results; an existing one is resumed [named after model and suite].",
+)
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
 def command(
     model: str | None, reward: str | None, quants: str, suite: str | None, thinking: str, preferences: Path | None,
     limit: int | None, seed: int, prices: Path | None, cpu_activations: str, up_args: str, out: Path | None,
     state_dir: Path | None,
 ) -> None:  # fmt: skip
-    """What is lost at 4 bit, and what is gained?
+    """Compare quantizations of one model: accuracy, memory and latency.
 
-    Each quantization is planned, started, measured under a fixed load and asked the same items, one after the other;
-    what is finished is not done again. A table, a picture, and one sentence of advice.
+    Each quantization is planned, started, measured under a fixed load and evaluated on the same items, one after the
+    other; finished ones are not repeated. Prints a table and a recommendation, and writes a chart.
 
     \b
     qserve compare --model demo --quants bf16,int8,4bit --suite offline
@@ -89,7 +93,7 @@ def command(
 
 
 def _what_to_serve(model: str | None, reward: str | None, more: list[str]) -> list[str]:
-    """The arguments of `qserve up` less the quantization, which comes last."""
+    """The arguments of `qserve up` except for the quantization, which is appended."""
     if (model is None) == (reward is None):
         raise UsageError("--model or --reward says what to compare; give one of them")
     if reward is not None:
@@ -106,7 +110,7 @@ def _questions(
     limit: int | None,
     seed: int,
 ) -> tuple[Questions, str, dict[str, Any]]:
-    """What is asked, what it is called, and what tells it from other questions."""
+    """The questions, their title, and the settings that distinguish them from other comparisons."""
     from qserve.evaluation.comparison.questions import ChatQuestions, RewardQuestions
 
     if reward is not None:
@@ -123,7 +127,7 @@ def _questions(
     from qserve.evaluation.request import EvalRequest
     from qserve.evaluation.tasks import load_tasks
 
-    # What is lost by quantization shows first in long thoughts: perplexity and choices hardly see it.
+    # Long reasoning shows the loss by quantization first; perplexity and multiple choice hardly do.
     chosen = suites.load(suite or ("thinking" if _thinks(str(model)) else "offline"))
     request = EvalRequest(chosen.tasks, limit or chosen.limit, chosen.num_fewshot, chosen.chat, seed, thinking=thinking)
     told = {"tasks": list(request.tasks), "limit": request.limit, "seed": seed, "thinking": thinking}
@@ -131,7 +135,7 @@ def _questions(
 
 
 def _thinks(model: str) -> bool:
-    """By the chat template, where the checkpoint is on this machine."""
+    """Whether the model thinks by default, by its chat template; False if the checkpoint is not on this machine."""
     from qserve.hub.chat_template import read_template, thinking_template
     from qserve.hub.resolve import resolve
 
@@ -162,7 +166,7 @@ def _measure(
 
 
 def _check_same(folder: Path, asked: dict[str, Any]) -> None:
-    """A folder is only gone on with for the same question."""
+    """Refuse to resume a folder that was made with other settings."""
     file = folder / "asked.json"
     if file.is_file() and json.loads(file.read_text()) != asked:
         raise UsageError(f"{folder} holds another comparison ({file.read_text()}); name another folder with --out")
@@ -172,7 +176,7 @@ def _check_same(folder: Path, asked: dict[str, Any]) -> None:
 def _finish(
     console: Console, title: str, folder: Path, names: tuple[str, ...], prices: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Show it all, and write it down; the comparison as plain JSON."""
+    """Print the comparison and write its files; returns it as JSON."""
     from qserve.evaluation.comparison.compare import advice, candidates_of, summary_of
 
     candidates = candidates_of([folder / name for name in names], prices)

@@ -1,4 +1,4 @@
-"""What a comparison looks like: a table, the flips of each quantization, and the points of the picture."""
+"""The output of `qserve compare`: a table, changed answers per quantization, and the points of the chart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["picture_of", "show_candidates"]
 
 
 def show_candidates(console: Console, candidates: Sequence[Candidate]) -> None:
-    """A column a quantization; below it, task by task, what changed against the first."""
+    """A table with one column per quantization, then for each task which answers changed against the first one."""
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     table.add_column("", no_wrap=True)
     for one in candidates:
@@ -41,7 +41,7 @@ def show_candidates(console: Console, candidates: Sequence[Candidate]) -> None:
 
 
 def picture_of(title: str, candidates: Sequence[Candidate]) -> str:
-    """The Pareto picture as SVG."""
+    """The Pareto chart as SVG."""
     from qserve.evaluation.comparison.picture import Point, pareto_svg
 
     points = [Point(one.quant, one.held_bytes, one.accuracy, one.stderr, one.load.tokens_per_s) for one in candidates]

@@ -1,4 +1,4 @@
-"""`qserve deploy`: the files that run a service elsewhere, from the same flags and the same plan as `qserve up`."""
+"""`qserve deploy`: deployment files (compose, systemd, Kubernetes) from the flags and plan of `qserve up`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from qserve.version import __version__
 __all__ = ["command"]
 
 _TARGETS = ("compose", "systemd", "k8s", "kuberay")
-# Those of `up` that --help repeats; it has the others by a sentence.
+# The options of `up` that --help repeats; the others are named in one sentence.
 _SHOWN = ("config", "model", "reward", "gpu", "replicas", "reward_replicas")
-# Where it listens, its keys and its folders are the manifest's own.
+# The manifest itself decides where the service listens, its keys and its folders.
 _REPLACED = ("host", "port", "api_key_file", "admin_key_file", "state_dir", "gpu")
 _OF_THE_CLUSTER = ("namespace", "models_claim", "storage_class", "min_pods", "max_pods", "pod_monitor")
-# The manifest says them itself: one replica a pod, from --min-pods to --max-pods.
+# The manifest decides them: one replica per pod, from --min-pods to --max-pods.
 _OF_KUBERAY = (
     "replicas", "reward_replicas", "ray", "ray_nodes", "min_replicas", "max_replicas",
 )  # fmt: skip
@@ -46,7 +46,7 @@ _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
 def _up_options() -> Iterator[click.Parameter]:
-    """Every option of `up`; what a variable of this shell says is none of the target's business."""
+    """Every option of `up`, without its environment variables: those of this shell are not the target's."""
     for option in up.params:
         same = copy.copy(option)
         same.envvar = None
@@ -57,34 +57,34 @@ def _up_options() -> Iterator[click.Parameter]:
 
 @click.command("deploy")
 @click.argument("target", type=click.Choice(_TARGETS))
-@click.option("--name", help="Of the unit, the project or the objects [the file of --config, else qserve].")
-@click.option("--image", help=f"compose, k8s, kuberay: the image, made from the Dockerfile [qserve:{__version__}].")
-@click.option("--user", help="systemd: who runs it, never root [who calls this].")
-@click.option("--namespace", help="k8s, kuberay: where the objects go [kubectl's own].")
+@click.option("--name", help="Name of the unit, project or objects [the file of --config, else qserve].")
+@click.option("--image", help=f"compose, k8s, kuberay: image, built from the Dockerfile [qserve:{__version__}].")
+@click.option("--user", help="systemd: user of the service, not root [the current user].")
+@click.option("--namespace", help="k8s, kuberay: namespace of the objects [kubectl's].")
+@click.option("--models-claim", help="k8s, kuberay: volume claim with your own checkpoints, by folder name.")
 @click.option(
-    "--models-claim", help="k8s, kuberay: the claim of a volume with checkpoints of your own, by their folders' names."
+    "--storage-class", help="k8s, kuberay: storage class of the volume for runs and caches [the cluster's default]."
 )
-@click.option("--storage-class", help="k8s, kuberay: of the volume that keeps runs and caches [the cluster's default].")
-@click.option("--min-pods", type=Count(min=1), default=1, show_default=True, help="k8s, kuberay: the fewest.")
+@click.option("--min-pods", type=Count(min=1), default=1, show_default=True, help="k8s, kuberay: fewest pods.")
 @click.option(
     "--max-pods",
     type=Count(min=1),
     default=2,
     show_default=True,
-    help="k8s: the most, by the queue; kuberay: by the load.",
+    help="Most pods; k8s scales by the queue, kuberay by the load.",
 )
 @click.option(
     "--pod-monitor/--no-pod-monitor",
     default=True,
-    help="k8s, kuberay: for the Prometheus operator [with it].",
+    help="k8s, kuberay: write a PodMonitor for the Prometheus operator [yes].",
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="A new file [standard output].")
 @click.pass_context
 def command(ctx: click.Context, /, target: str, **values: Any) -> None:
-    """Files that run a service elsewhere, from the plan of the same flags.
+    """Write deployment files for a service, from the plan of the same flags.
 
-    Takes every option of `qserve up` beside its own. Nothing is started, and no key is written: each file says in its
-    first lines where the keys go and how it is applied.
+    Takes every option of `qserve up` in addition to its own. Nothing is started and no key is written: the first
+    lines of each file say where the keys go and how to apply it.
 
     \b
     qserve deploy compose --config qwen3-32b-2x24gb
@@ -97,7 +97,7 @@ def command(ctx: click.Context, /, target: str, **values: Any) -> None:
     """  # fmt: skip
     _check(ctx, target, values)
     relays = Relays.of(values["gateway_processes"])
-    # On a cluster the gateway has the head's pod for itself.
+    # On a Ray cluster the gateway has the head pod to itself.
     planned = planned_service(values, values["gpu"], Relays.of(1) if target == "kuberay" else relays)
     service = _service(ctx, target, values, planned)
     _write(_text(ctx, target, service, planned, relays, values), values["out"])
@@ -109,7 +109,7 @@ command.params.extend(_up_options())
 
 
 def _check(ctx: click.Context, target: str, values: dict[str, Any]) -> None:
-    """Refuse what no file can hold, and what this target does not read."""
+    """Refuse options that can't be written to a file, or that this target does not read."""
     if values["api_key"]:
         raise UsageError(
             "--api-key would stand in the file for all to read; leave it out: the file's first lines say where the key "
@@ -198,7 +198,7 @@ def _default_name(ctx: click.Context) -> str:
 
 
 def _call(ctx: click.Context, target: str, values: dict[str, Any]) -> str:
-    """The call itself, for the file's first line."""
+    """The command line of this call, for the file's first line."""
     words = ["qserve", "deploy", target]
     deployment = deployment_of(ctx)
     if deployment is not None:

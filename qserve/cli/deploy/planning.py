@@ -1,4 +1,4 @@
-"""The plans of a service that will run elsewhere: nothing is fetched but headers, nothing is asked of this machine."""
+"""Plans of a service that will run on another machine: fetches only headers, does not inspect this machine."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ __all__ = ["Planned", "planned_service"]
 
 @dataclass(frozen=True)
 class Planned:
-    """The service's models, the chat model before the reward model, each as the plans of its replicas."""
+    """The models of a service, chat before reward, each with the plans of its replicas."""
 
     models: tuple[tuple[Plan, ...], ...]
     needs: Needs
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A line for each model, for people."""
+        """One line per model, for the file's comment."""
         return tuple(map(_line, self.models))
 
     @property
     def max_num_seqs(self) -> int:
-        """Requests that the first model's replicas answer at once."""
+        """Concurrent requests of all replicas of the first model."""
         return sum(plan.workload.max_num_seqs for plan in self.models[0])
 
 
 def planned_service(values: dict[str, Any], gpu: str | None, relays: Relays) -> Planned:
-    """The plan on the cards that `gpu` names; None: this machine's, which are taken for the target's.
+    """The plan on the cards that `gpu` names; None: assume the target has this machine's.
 
-    `relays`: of the gateway, that run where the models do.
+    `relays`: gateway processes on the same machine as the models.
     Raises UsageError, ModelNotFound, BrokenCheckpoint or DoesNotFit, each with what would work.
     """
     model, reward = values.get("model"), values.get("reward")
@@ -54,7 +54,7 @@ def planned_service(values: dict[str, Any], gpu: str | None, relays: Relays) -> 
         raise UsageError(
             "nothing is named that could be deployed; give --config FILE (as for `qserve up`), --model, or --reward"
         )
-    if model is None and values.get("judge"):  # a judge writes: it is served as a chat model
+    if model is None and values.get("judge"):  # a judge generates its verdicts: it is served as a chat model
         model, reward = reward, None
     hardware = hardware_of(gpu)
     request = with_counted_flags(request_of(values), values.get("engine_args") or "")
@@ -68,7 +68,7 @@ def planned_service(values: dict[str, Any], gpu: str | None, relays: Relays) -> 
 def _with_reward(
     model: str | None, reward: str, hardware: Hardware, request: PlanRequest, values: dict[str, Any], relays: Relays
 ) -> Planned:
-    from qserve.reward.find import planned_reward  # brings YAML and templates
+    from qserve.reward.find import planned_reward  # imports YAML and Jinja
 
     scored = planned_reward(reward)
     scoring = PlanRequest(
@@ -106,7 +106,7 @@ def _num_cards(plan: Plan) -> int:
 
 
 def _fetched(named: str, checkpoint: Checkpoint) -> int:
-    """Parameters that are downloaded where the service runs: none of a folder, which is mounted, or of the demo."""
+    """Parameters that the target has to download: 0 for a mounted folder and for the demo."""
     return 0 if named == "demo" or local_path(named) is not None else checkpoint.parameters
 
 

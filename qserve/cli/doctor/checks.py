@@ -1,4 +1,4 @@
-"""What `qserve doctor` looks at, a line each: the machine, the engines, the packages."""
+"""The checks of `qserve doctor`: the machine, the engines, the packages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["Check", "can_chat", "examine", "schemes_of"]
 
 State = Literal["ok", "missing", "warning"]
 _OWN = tuple(engine.name for engine in own_engines())
-# What the compiled kernels (`model/cpu/matrix.c`) and torch's products ask for, as Linux names it.
+# CPU flags that the compiled kernels (`model/cpu/matrix.c`) and torch's matrix products use, as Linux names them.
 _INSTRUCTIONS = (
     ("AVX2", "avx2"), ("AVX-512", "avx512f"), ("VNNI", "avx512_vnni"), ("bf16", "avx512_bf16"), ("AMX", "amx_bf16"),
 )  # fmt: skip
-# The demo model and its worker need less; anything that people ask for needs more.
+# The demo model and its worker need less; real models need more.
 _LEAST_RAM_BYTES = GIB
 # One 8B model in 16 bit.
 _USUAL_DISK_BYTES = 16 * GIB
@@ -33,7 +33,7 @@ _USUAL_DISK_BYTES = 16 * GIB
 
 @dataclass(frozen=True)
 class Check:
-    """One line: what was looked at, what was found, and what to do where something is missing."""
+    """One line of the report: what was checked, what was found, and how to install what is missing."""
 
     topic: str
     name: str
@@ -43,14 +43,14 @@ class Check:
 
 
 def examine(hardware: Hardware, packages: Packages, cache: Path, port: int, port_is_free: bool) -> list[Check]:
-    """Every line of the report, in its order."""
+    """All checks, in the order of the report."""
     toolchain = [_toolchain(packages)] if hardware.devices else []
     machine = _machine(hardware, cache, port, port_is_free)
     return [*machine, *toolchain, *_engines(hardware, packages), *_attention(hardware, packages), *_extras(packages)]
 
 
 def can_chat(hardware: Hardware, packages: Packages) -> bool:
-    """Whether one engine is there with memory to run in."""
+    """Whether an engine is installed and there is enough memory to run it."""
     has_engine = any(check.state == "ok" for check in _engines(hardware, packages))
     return has_engine and hardware.ram_available_bytes >= _LEAST_RAM_BYTES
 
@@ -112,7 +112,7 @@ def _compiler() -> Check:
 
 
 def _toolchain(packages: Packages) -> Check:
-    """What Triton compiles with when vLLM starts on a card."""
+    """The toolchain with which Triton compiles kernels when vLLM starts on a card."""
     if packages.lacking:
         found = "vLLM can't compile its kernels: there is not " + ", nor ".join(packages.lacking)
         return Check("machine", "toolchain", "missing", found, "install it, then vLLM starts on the card")
@@ -137,7 +137,7 @@ def _engines(hardware: Hardware, packages: Packages) -> list[Check]:
 
 
 def _attention(hardware: Hardware, packages: Packages) -> list[Check]:
-    """Of each kind of card, what the own engine's attention will be."""
+    """The attention kernel that the transformers engine will use, for each kind of card."""
     kinds = {device.name: device.compute_capability for device in hardware.devices}
     return [
         Check(
@@ -169,6 +169,6 @@ def _extras(packages: Packages) -> list[Check]:
 
 
 def schemes_of(hardware: Hardware, packages: Packages) -> dict[str, dict[str, str | None]]:
-    """Scheme to engine to the reason why a checkpoint stored so does not run there; None where it does."""
+    """For each scheme and engine the reason why a checkpoint stored so does not run; None if it runs."""
     stored = [name for name, scheme in SCHEMES.items() if scheme.is_stored]
     return {name: {engine: why_not_scheme(name, engine, hardware, packages) for engine in _OWN} for name in stored}

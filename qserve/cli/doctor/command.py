@@ -20,17 +20,17 @@ __all__ = ["command", "hub_cache"]
 
 
 @click.command("doctor")
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="The port to look at.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Port to check.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--measure", is_flag=True, help="Measure this CPU (seconds), for what `qserve plan` says of its speed.")
+@click.option("--measure", is_flag=True, help="Measure this CPU for the speeds in `qserve plan` (takes seconds).")
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
     envvar="QSERVE_STATE_DIR",
-    help="Where what was measured is kept [~/.local/state/qserve].",
+    help="Folder for the measurements [~/.local/state/qserve].",
 )
 def command(port: int, as_json: bool, measure: bool, state_dir: Path | None) -> None:
-    """What this machine can run, and which command installs the rest.
+    """Show what this machine can run, and how to install the rest.
 
     \b
     qserve doctor
@@ -75,7 +75,7 @@ def _document(hardware: Hardware, packages: Packages, checks: list[Check], serve
 
 
 def hub_cache() -> Path:
-    """Where models from the hub are kept, as huggingface_hub decides it."""
+    """The folder of the Hugging Face cache, found as huggingface_hub does."""
     home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
     return Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
 

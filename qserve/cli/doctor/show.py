@@ -1,4 +1,4 @@
-"""What `qserve doctor` prints: the machine, the engines, and what runs where."""
+"""The output of `qserve doctor`: the machine, the engines, and which formats run on which."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _lines(checks: list[Check]) -> Table:
     table.add_column(overflow="fold")
     table.add_column(overflow="fold", style="dim")
     for check in checks:
-        # An extra that nobody asked for yet is no fault.
+        # A missing optional extra is not an error.
         mark, color = ("–", "dim") if check.topic == "extra" and check.state == "missing" else _MARKS[check.state]
         table.add_row(Text(mark, style=color), check.name, Text(check.found), Text(check.remedy))
     return table

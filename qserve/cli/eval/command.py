@@ -1,4 +1,4 @@
-"""`qserve eval`: lm-eval against a running server, or one of its own; `qserve eval diff`: two results item by item."""
+"""`qserve eval`: lm-eval against a running or temporary server; `qserve eval diff`: two results item by item."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _URL = "http://127.0.0.1:8000"
 
 
 class _WithDiff(click.Group):
-    """`qserve eval` is a command of its own, `qserve eval diff A B` beside it."""
+    """A group that is a command itself (`qserve eval`), with the subcommand `qserve eval diff A B`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return ["diff"]
@@ -44,10 +44,10 @@ class _WithDiff(click.Group):
 
 @click.group("eval", cls=_WithDiff, invoke_without_command=True)
 @click.option("--url", help=f"A running server [{_URL}].")
-@click.option("--api-key", envvar="QSERVE_API_KEY", default="", help="Its key, where it has one.")
-@click.option("--served-model-name", help="Which of its models [the only one that generates].")
+@click.option("--api-key", envvar="QSERVE_API_KEY", default="", help="API key of the server.")
+@click.option("--served-model-name", help="Model to evaluate [the only chat model].")
 @click.option(
-    "--model", help="In place of --url: serve this for the evaluation. A folder, a hub id, an alias, or demo."
+    "--model", help="Instead of --url: serve this model for the evaluation. A folder, a hub id, an alias, or demo."
 )
 @click.option("--quant", help="With --model: auto, fp16, bf16, fp8, int8, 4bit or a scheme [auto].")
 @plan_option("cpu_activations")
@@ -60,10 +60,10 @@ class _WithDiff(click.Group):
 @click.option(
     "--include-path", multiple=True, help="A folder with tasks of your own, then known by name; may be repeated."
 )
-@click.option("--suite", help="A list of tasks by its name or its file: offline, quick, quality, math, chinese, long.")
-@click.option("--limit", type=Count(min=1), help="Items a task [all].")
+@click.option("--suite", help="A list of tasks, by name or file: offline, quick, quality, math, chinese, long.")
+@click.option("--limit", type=Count(min=1), help="Items per task [all].")
 @click.option("--num-fewshot", type=Count(min=0), help="Examples before each question [the task's own].")
-@click.option("--chat", is_flag=True, help="Through the model's chat template.")
+@click.option("--chat", is_flag=True, help="Use the model's chat template.")
 @click.option(
     "--thinking",
     type=click.Choice(["on", "off", "auto"]),
@@ -75,13 +75,15 @@ class _WithDiff(click.Group):
     help="Tokens of an answer, its thought included [thinking: 32768 and the task's own; else the task's own].",
 )
 @click.option("--thinking-budget", type=Count(min=1), help="Tokens after which the engine ends a thought, if it can.")
-@click.option("--gen-kwargs", help="Sampling that goes before a task's own: temperature=0.6,top_p=0.95, or JSON.")
+@click.option(
+    "--gen-kwargs", help="Sampling parameters that override a task's own: temperature=0.6,top_p=0.95, or JSON."
+)
 @click.option(
     "--num-samples",
     type=click.IntRange(min=1, max=1024),
     default=1,
     show_default=True,
-    help="Answers to each generated item: avg@k, pass@k and maj@k are told.",
+    help="Answers per generated item, for avg@k, pass@k and maj@k.",
 )
 @click.option(
     "--max-truncated",
@@ -90,17 +92,17 @@ class _WithDiff(click.Group):
     show_default=True,
     help="Percent of a task's answers that may be cut off, empty or null; above it the result is unusable.",
 )
-@click.option("--seed", type=Count(), default=1234, show_default=True, help="Of everything that is drawn.")
+@click.option("--seed", type=Count(), default=1234, show_default=True, help="Random seed.")
 @click.option("--tokenizer", help="Folder or hub id [the server's own].")
-@click.option("--max-length", type=Count(min=2), help="For servers that do not tell their max_model_len.")
+@click.option("--max-length", type=Count(min=2), help="For servers that do not report max_model_len.")
 @click.option("--background", is_flag=True, help="Let the server answer its users first.")
-@click.option("--preflight/--no-preflight", default=True, help="First see whether the server can be evaluated. [on]")
-@click.option("--resume/--no-resume", default=True, help="Take answers over that an interrupted run left behind. [on]")
+@click.option("--preflight/--no-preflight", default=True, help="Check first whether the server can be evaluated. [on]")
+@click.option("--resume/--no-resume", default=True, help="Reuse the answers of an interrupted run. [on]")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the result [below --state-dir].")
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> None:
-    """lm-eval against a server: accuracies with standard errors, and every answer kept.
+    """Run lm-eval against a server: accuracies with standard errors; every answer is kept.
 
     \b
     qserve eval --suite offline
@@ -111,10 +113,10 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     qserve eval --tasks ./my-text.txt
     qserve eval diff evals/bf16 evals/4bit
 
-    An evaluation that was interrupted goes on where it stopped when the same command is given again.
+    The same command resumes an interrupted evaluation where it stopped.
 
-    Exit status: 0, 2 where something can't be asked, 5 where the server did not start or stopped answering, 6 where
-    more answers than --max-truncated could not be scored.
+    Exit status: 0, 2 bad input, 5 the server did not start or stopped answering, 6 more answers than --max-truncated
+    could not be scored.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -122,7 +124,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
     request = eval_request(values)
     from qserve.evaluation.tasks import load_tasks
 
-    tasks = load_tasks(request.tasks, request.include_path)  # before a server is started for nothing
+    tasks = load_tasks(request.tasks, request.include_path)  # before a server is started in vain
     console = Console(highlight=False, soft_wrap=True)
     with _server(console, values, tasks) as (url, api_key):
         result = _evaluate(console, url, api_key, request, tasks, values)
@@ -135,7 +137,7 @@ def command(ctx: click.Context, /, **values: Any) -> None:
 
 
 def _check_which_server(values: dict[str, Any]) -> None:
-    """Flags of one way to have a server are never silently ignored in the other."""
+    """Refuse flags of a temporary server together with those of a running one."""
     if values["model"] is None:
         asked = [*rounding_arguments(values["cpu_activations"])[:1]]
         asked += [f"--{name.replace('_', '-')}" for name in ("quant", "up_args") if values[name]]
@@ -150,7 +152,7 @@ def _check_which_server(values: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _server(console: Console, values: dict[str, Any], tasks: Tasks) -> Iterator[tuple[str, str]]:
-    """Address and key: of the running server, or of one for the time of this command, planned for what is asked."""
+    """Address and key of the running server, or of a temporary one that is planned for these tasks."""
     if values["model"] is None:
         yield values["url"] or _URL, values["api_key"]
         return
@@ -204,7 +206,7 @@ def _evaluate(
 
 
 def _keep_in_run(console: Console, state: Path, name: str, result: EvalResult) -> None:
-    """Beside the run that was evaluated, if it is in the store of this state folder, and in any case in the store."""
+    """Add the result to the run store, and to the evaluated run if that is in the same store."""
     from qserve.runs import RunStore, StoreUnusable
 
     try:
@@ -217,7 +219,7 @@ def _keep_in_run(console: Console, state: Path, name: str, result: EvalResult) -
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
 def diff(first: Path, second: Path) -> None:
-    """What changed between two results, item by item; McNemar's exact test says whether it can be chance.
+    """Compare two results item by item; McNemar's exact test says whether the difference can be chance.
 
     \b
     qserve eval diff evals/bf16 evals/4bit

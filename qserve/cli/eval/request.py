@@ -1,4 +1,4 @@
-"""The flags of `qserve eval` as a request: what to ask, and how answers are generated."""
+"""The flags of `qserve eval` as an `EvalRequest`: tasks, limits, and how answers are generated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOR_CHAT = ("thinking", "thinking_budget")
 
 
 def eval_request(values: dict[str, Any]) -> EvalRequest:
-    """What the flags ask for: a suite, tasks, or both; flags win over the suite."""
+    """The request of a suite, of tasks, or of both; flags override the suite."""
     from qserve.evaluation import suites
     from qserve.evaluation.request import EvalRequest
 

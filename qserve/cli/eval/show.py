@@ -1,4 +1,4 @@
-"""What an evaluation, and a difference of two, look like on a screen."""
+"""The terminal output of `qserve eval` and `qserve eval diff`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGE = 1000
 
 
 def show_result(console: Console, result: EvalResult) -> None:
-    """Every figure of every task with its standard error."""
+    """All metrics of all tasks, with standard errors."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for name in ("task", "metric"):
         table.add_column(name, no_wrap=True, overflow="ignore")
@@ -42,7 +42,7 @@ def show_result(console: Console, result: EvalResult) -> None:
 
 
 def _ended(counts: OutcomeCounts) -> str:
-    """How the answers of a task ended, in a line."""
+    """One line: how many answers of a task were complete, truncated or empty."""
     tokens = "" if counts.mean_tokens is None else f", {counts.mean_tokens:,.0f} tokens each"
     thoughts = f", {counts.num_thoughts:,} with a thought" if counts.num_thoughts else ""
     lost = [f"{number:,} {name}" for name, number in
@@ -51,7 +51,7 @@ def _ended(counts: OutcomeCounts) -> str:
 
 
 def show_preview(console: Console, one: Preview) -> None:
-    """The first question of a task, with what became of it."""
+    """The first item of a task: prompt, answer, what was extracted, target."""
     console.print(f"preflight: the first item of {one.task}")
     rows = (("prompt", one.prompt), ("thought", one.thought), ("answer", one.answer), ("scored", one.extracted),
             ("right", one.target))  # fmt: skip
@@ -68,7 +68,7 @@ def _short(text: str) -> str:
 
 
 def show_warnings(console: Console, warnings: Mapping[str, int]) -> None:
-    """What lm-eval warned of; all of it is in lm-eval.log beside the result."""
+    """lm-eval's warnings, shortened; lm-eval.log beside the result has all of them."""
     for text, times in list(warnings.items())[:_MOST_WARNINGS]:
         console.print(f"lm-eval: {text}{f' ({times:,} times)' if times > 1 else ''}", markup=False)
     if len(warnings) > _MOST_WARNINGS:
@@ -76,12 +76,12 @@ def show_warnings(console: Console, warnings: Mapping[str, int]) -> None:
 
 
 def _figure(value: float) -> str:
-    """Shares with four decimals; a perplexity may be of any size."""
+    """Four decimals for shares, fewer for larger values such as a perplexity."""
     return f"{value:.4f}" if abs(value) < _LARGE else f"{value:.4g}"
 
 
 def show_diff(console: Console, diff: TaskDiff) -> None:
-    """One task: both shares, the flips, whether chance explains them, and the first of them by name."""
+    """One task: both scores, changed answers, whether chance explains them, and the first changed items."""
     console.print(f"[bold]{diff.task}[/bold]  {said_of(diff)}")
     for flip in diff.flips[:_MOST_FLIPS_SHOWN]:
         sign = "better" if flip.is_better else "worse "
@@ -93,7 +93,7 @@ def show_diff(console: Console, diff: TaskDiff) -> None:
 
 
 def said_of(diff: TaskDiff) -> str:
-    """The figures of one task in a line."""
+    """One line with the figures of a task."""
     drift = "" if diff.drift is None else f" · {diff.drift}"
     if not diff.has_answers:
         return f"mean {diff.metric} {diff.before:.4f} → {diff.after:.4f} on {diff.num_items:,} texts{drift}"

@@ -1,1 +1,1 @@
-"""Options that several commands take, and what becomes of their values."""
+"""Options that several commands share, and their conversion to requests."""

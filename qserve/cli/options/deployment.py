@@ -1,7 +1,7 @@
-"""`--config FILE`: the flags of one `qserve up` in a YAML file, and what its plan must come to.
+"""`--config FILE`: the flags of `qserve up` in a YAML file, with the plan that is expected of them.
 
-A file holds the options of `plan` and `up` with underscores (`max_model_len: 8192`), and beside them two things that
-are no flags of a running service: `gpu`, the cards that it was written for, and `expect`, the plan on them.
+A file holds the options of `plan` and `up` with underscores (`max_model_len: 8192`), and two keys that are no flags:
+`gpu`, the cards that it was written for, and `expect`, the plan on them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _IN_CONTEXT = "qserve.deployment"
 _SECRET = "api_key"  # noqa: S105 - the name of an option
-# About this one call, not about the service.
+# Options of a single call, not of the service.
 _NOT_IN_A_FILE = frozenset({"config", "as_json", "explain", "help"})
-# They plan for cards that are elsewhere; a service takes those that are there.
+# They describe cards of another machine; a service takes those that are installed.
 _FOR_NAMED_CARDS = ("plan", "deploy")
 _TYPES: dict[str, type] = {"bool": bool, "int | None": int, "str | None": str}
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the plan of a deployment must come to. None: anything.
+    """The expected figures of a deployment's plan. None: any.
 
     `max_model_len` and `kv_cache_tokens` are lower bounds, `reward_scheme` is the reward model's; the rest is exact.
     """
@@ -51,7 +51,7 @@ class Expectation:
     reward_scheme: str | None = None
 
     def differences(self, plan: Plan, reward: Plan | None = None) -> tuple[str, ...]:
-        """One sentence for each figure that the plan does not come to."""
+        """One sentence for each figure in which the plan differs."""
         if plan.fits != self.fits:
             return (f"expected to {'fit' if self.fits else 'not fit'}, but {plan.why_not or 'it fits'}",)
         found: list[tuple[str, Any, Any]] = [
@@ -78,7 +78,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A file, read and checked: `options` by name of the option, as the options' own types."""
+    """A checked deployment file; `options`: values by option name, converted to the options' types."""
 
     path: Path
     options: Mapping[str, Any]
@@ -105,19 +105,19 @@ def load(name: str) -> Deployment:
 
 
 def config_option(function: Function) -> Function:
-    """Adds --config to a command: the file's values take the place of the options' defaults, so that flags win."""
+    """Adds --config to a command: the file's values replace the options' defaults, so that flags override them."""
     return click.option(
         "--config",
         metavar="FILE",
         is_eager=True,
         expose_value=False,
         callback=_into_defaults,
-        help="Flags from a YAML file, or from one of configs/deployments by its name; those of the command line win.",
+        help="Flags from a YAML file, or a name in configs/deployments; flags given here override it.",
     )(function)
 
 
 def deployment_of(ctx: click.Context) -> Deployment | None:
-    """What --config named for this command."""
+    """The deployment that --config named; None without."""
     found: Deployment | None = ctx.meta.get(_IN_CONTEXT)
     return found
 
@@ -127,7 +127,7 @@ def _into_defaults(ctx: click.Context, param: click.Parameter, value: str | None
         return
     deployment = load(value)
     own = {option.name for option in ctx.command.params}
-    # Where a service listens is nothing to a plan; but a service that leaves a setting out is not the one in the file.
+    # `plan` may ignore where a service listens; `up` must not leave out a setting of the file.
     strange = [key for key in deployment.options if key not in own]
     if strange and ctx.command.name != "plan":
         raise UsageError(f"{deployment.path}: `qserve {ctx.command.name}` has no {', '.join(strange)}; leave it out")
@@ -139,7 +139,7 @@ def _into_defaults(ctx: click.Context, param: click.Parameter, value: str | None
 
 
 def _options() -> dict[str, click.Parameter]:
-    """Every option that a file may hold: those of `up` and of `plan`, `gpu` aside."""
+    """All options that a file may hold: those of `up` and `plan`, except for `gpu`."""
     commands = filter(None, (cli.get_command(click.Context(cli), name) for name in ("plan", "up")))
     both = {str(option.name): option for command in commands for option in command.params}
     return {name: option for name, option in both.items() if name not in _NOT_IN_A_FILE}
@@ -157,7 +157,7 @@ def _path_of(name: str) -> Path:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    """The mapping in the file. YAML would let the last of two equal keys win in silence: they are refused."""
+    """The mapping in the file. Duplicate keys are refused: YAML would silently take the last one."""
     import yaml
 
     try:
@@ -193,7 +193,7 @@ def _near(key: str, allowed: list[str]) -> str:
 
 
 def _converted(path: Path, key: str, value: Any) -> Any:
-    """The value as the option's own type. YAML's `true` would pass for 1, and a text for a list of letters."""
+    """The value converted to the option's type; refuses YAML's `true` for a number and a string for a list."""
     option = _options()[key]
     is_flag = getattr(option, "is_flag", False)
     several = getattr(option, "multiple", False)

@@ -1,4 +1,4 @@
-"""Which flags somebody gave. One that nothing reads is refused by its name, never dropped in silence."""
+"""Which flags were given explicitly: one that has no effect is refused by name, never silently ignored."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ASKED = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSou
 
 
 def given(names: Iterable[str]) -> list[str]:
-    """The flags among the running command's options `names` that come from a command line, a variable or --config."""
+    """Those of the options `names` that were set on the command line, by a variable or by --config, as flags."""
     context = click.get_current_context()
     options = {param.name: param.opts[0] for param in context.command.params}
     return [options[name] for name in names if name in options and context.get_parameter_source(name) in _ASKED]
 
 
 def refuse_given(names: Iterable[str], why: str) -> None:
-    """Raises UsageError that names the flags among `names` that were given; `why` says what would read them."""
+    """Raises UsageError if any of the options `names` was given; `why` says when they have an effect."""
     if flags := given(names):
         raise UsageError(f"{', '.join(flags)}: {why}")

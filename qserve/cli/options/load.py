@@ -1,4 +1,4 @@
-"""Flags that name a load and its targets, and what becomes of them."""
+"""Flags of a load, its latency targets and prices, and their conversion to a `SpeedRequest`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOAD_FLAGS = (
     "input_tokens", "output_tokens", "concurrency", "burst", "rps", "users", "think_time", "trace", "num_prompts",
     "prefix_share", "ttft", "tpot", "replicas",
 )  # fmt: skip
-"""Their names among a command's keyword arguments."""
+"""Names of these options among a command's keyword arguments."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 _POSITIVE = Count(min=1)
 _RATE = FiniteRange(0, min_open=True)
@@ -64,24 +64,30 @@ class ReplicaCount(click.ParamType):  # type: ignore[type-arg]
 _OPTIONS = (
     click.option("--input", "input_tokens", type=_POSITIVE, help="Tokens of a prompt [1000]."),
     click.option("--output", "output_tokens", type=_POSITIVE, help="Tokens of an answer [300]."),
-    click.option("--concurrency", type=_POSITIVE, help="The load: so many requests are always running."),
-    click.option("--burst", type=_POSITIVE, help="The load: so many requests at once."),
-    click.option("--rps", type=_RATE, help="The load: requests a second, arriving at random (Poisson)."),
-    click.option("--users", type=_POSITIVE, help="The load: people who read an answer before they ask again."),
-    click.option("--think-time", type=_RATE, help=f"Seconds a user waits in the mean [{THINK_S:g}]."),
+    click.option("--concurrency", type=_POSITIVE, help="The load: constant number of running requests."),
+    click.option("--burst", type=_POSITIVE, help="The load: requests that arrive at the same time."),
+    click.option("--rps", type=_RATE, help="The load: requests per second, Poisson arrivals."),
+    click.option(
+        "--users", type=_POSITIVE, help="The load: users who pause between an answer and their next question."
+    ),
+    click.option("--think-time", type=_RATE, help=f"Mean pause of a user in seconds [{THINK_S:g}]."),
     click.option(
         "--trace",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help='The load: JSON lines {"arrival": seconds, "input": tokens, "output": tokens}.',
     ),
-    click.option("--num-prompts", type=_POSITIVE, help="Requests of the load [10 of each stream]."),
-    click.option("--prefix-share", type=FiniteRange(0, 1, max_open=True), help="Part of a prompt that is cached [0]."),
+    click.option("--num-prompts", type=_POSITIVE, help="Number of requests [10 per stream]."),
+    click.option(
+        "--prefix-share",
+        type=FiniteRange(0, 1, max_open=True),
+        help="Share of a prompt that is in the prefix cache [0].",
+    ),
     click.option("--ttft", type=_Milliseconds(), help="Target: time to first token, for 90 % of requests: 1s, 500ms."),
     click.option("--tpot", type=_Milliseconds(), help="Target: time per output token after the first: 50ms."),
     click.option(
         "--replicas",
         type=ReplicaCount(),
-        help="Servers of the model side by side, each on tensor-parallel-size cards, or that many parts of a CPU; "
+        help="Replicas of the model, each on tensor-parallel-size cards, or that many parts of a CPU; "
         "auto: as many as the cards hold, or as the load wants [1; with a load auto].",
     ),
 )
@@ -89,28 +95,28 @@ _PRICE_OPTIONS = (
     click.option(
         "--prices",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="USD an hour by card, TOML: [cards] rtx-4090 = 0.35 [configs/prices.toml].",
+        help="USD per hour and card, as TOML: [cards] rtx-4090 = 0.35 [configs/prices.toml].",
     ),
     click.option("--monthly", is_flag=True, help="Show prices per month."),
 )
 
 
 def load_options(function: Function) -> Function:
-    """Adds every flag of a load, and of what it shall keep."""
+    """Adds the flags of a load and its latency targets."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
 def price_options(function: Function) -> Function:
-    """Adds the flags of what cards cost."""
+    """Adds the flags of prices."""
     for option in reversed(_PRICE_OPTIONS):
         function = option(function)
     return function
 
 
 def speed_request_of(values: dict[str, Any]) -> SpeedRequest:
-    """The load and targets of a command's keyword arguments; without a load, no `load`.
+    """The load and targets among a command's keyword arguments; `load` is None if none was named.
 
     Raises UsageError for two loads at once, and for targets without a load.
     """
@@ -140,7 +146,7 @@ def speed_request_of(values: dict[str, Any]) -> SpeedRequest:
 
 
 def price_file(path: Path) -> dict[str, Any]:
-    """The table of a --prices file: USD an hour by card. Raises UsageError for what is none."""
+    """The table of a --prices file: USD an hour by card. Raises UsageError if it is not such a file."""
     try:
         cards = tomllib.loads(path.read_text()).get("cards")
     except tomllib.TOMLDecodeError as error:

@@ -1,4 +1,4 @@
-"""Numbers that options take, with bounds beyond which none of them means anything."""
+"""Number types of options, with upper bounds beyond which no value makes sense."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import click
 
 __all__ = ["LARGEST", "Count", "FiniteRange", "number_option"]
 
-# Nothing is counted beyond: the arithmetic after it would take minutes, or print lines of digits.
+# Larger numbers would make the arithmetic take minutes, or print lines of digits.
 LARGEST = 2**31 - 1
 _SHOWN_CHARS = 40
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Count(click.IntRange):
-    """click's IntRange, where no upper bound is given with one that every option has."""
+    """click's IntRange with a common upper bound where none is given."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -27,7 +27,7 @@ class Count(click.IntRange):
 
 
 class FiniteRange(click.FloatRange):
-    """click's FloatRange lets `nan` through every bound, and `inf` and 1e300 where there is no upper one."""
+    """click's FloatRange without `nan`, `inf` and huge values, which it lets through."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)

@@ -64,10 +64,11 @@ _NO_LEARN = click.option(
     "--no-learn",
     is_flag=True,
     envvar="QSERVE_NO_LEARN",
-    help="Plan without what earlier runs on this machine measured (qserve runs residuals).",
+    help="Ignore measurements of earlier runs on this machine (qserve runs residuals).",
 )
 _GPU = click.option(
-    "--gpu", help="Plan for cards that are not here: rtx-4090:2, or memory=23.6GiB,sm=128. `none`: the CPU."
+    "--gpu",
+    help="Plan for these cards instead of this machine's: rtx-4090:2, or memory=23.6GiB,sm=128. `none`: the CPU.",
 )
 
 
@@ -79,12 +80,12 @@ def plan_options(function: Function) -> Function:
 
 
 def plan_option(name: str) -> Callable[[Function], Function]:
-    """One of them alone, by the name of its field, for commands that load a model without all of a plan's options."""
+    """A single option of a plan by field name, for commands that load a model and need few of them."""
     return _click_option(next(one for one in _options() if one.name == name))
 
 
 def _options() -> list[Option]:
-    """Those that all engines share, then each engine's own."""
+    """The options of all engines, then those of each engine."""
     held: tuple[type[Any], ...] = (PlanRequest, *option_kinds())
     return [one for holder in held for one in options_of(holder)]
 
@@ -100,7 +101,7 @@ def _click_option(one: Option) -> Callable[[Function], Function]:
 
 
 def request_of(values: dict[str, Any]) -> PlanRequest:
-    """The request of a command's keyword arguments; others among them are left alone.
+    """The request in a command's keyword arguments; other arguments are ignored.
 
     Raises UsageError for values that contradict each other.
     """
@@ -114,7 +115,7 @@ def request_of(values: dict[str, Any]) -> PlanRequest:
 
 
 def hardware_of(gpu: str | None) -> Hardware:
-    """This machine, with the cards that `gpu` describes in place of its own (`none`: without any)."""
+    """This machine; with `gpu`, the described cards instead of its own (`none`: no card)."""
     from qserve.core.hardware import parse_gpu
     from qserve.detect import detect
 

@@ -1,4 +1,4 @@
-"""The flags of a training request, which `qserve plan train` and `qserve train` share."""
+"""Flags of a training request, shared by `qserve plan train` and `qserve train`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _OFFLOAD = click.Choice(["none", "cpu", "nvme"])
 
 _OPTIONS = (
     click.option(
-        "--gpu", help="Plan for cards that are not here: rtx-3090:4, or memory=23.6GiB,count=4. none: the CPU."
+        "--gpu",
+        help="Plan for these cards instead of this machine's: rtx-3090:4, or memory=23.6GiB,count=4. none: the CPU.",
     ),
     click.option(
         "--micro-batch", type=_POSITIVE, default=1, show_default=True, help="Sequences a card; reward, dpo: pairs."
@@ -37,14 +38,16 @@ _OPTIONS = (
     click.option("--mean-length", type=_TOKENS, help="The data's mean, where batches are not padded to one length."),
     click.option("--gradient-accumulation-steps", type=_POSITIVE, default=1, show_default=True),
     click.option("--gradient-checkpointing/--no-gradient-checkpointing", default=True, show_default=True),
-    click.option("--freeze-base", is_flag=True, help="reward: train the head alone."),
-    click.option("--num-labels", type=_POSITIVE, help="reward: so many scores of single texts [one reward, by pairs]."),
-    click.option("--step-labels", is_flag=True, help="reward, with --num-labels 2: each step is good or bad."),
+    click.option("--freeze-base", is_flag=True, help="reward: train only the head."),
+    click.option(
+        "--num-labels", type=_POSITIVE, help="reward: number of scores per text [one reward, trained on pairs]."
+    ),
+    click.option("--step-labels", is_flag=True, help="reward, with --num-labels 2: label each step as good or bad."),
     click.option("--optimizer", type=click.Choice(list(OPTIMIZERS)), default="adamw", show_default=True),
     click.option(
         "--zero", "zero_stage", type=click.IntRange(0, 3), default=0, show_default=True, help="DeepSpeed ZeRO."
     ),
-    click.option("--fsdp", is_flag=True, help="Shard by torch's FSDP2 in place of ZeRO-3."),
+    click.option("--fsdp", is_flag=True, help="Shard by torch's FSDP2 instead of ZeRO-3."),
     click.option("--offload-optimizer", type=_OFFLOAD, default="none", show_default=True),
     click.option("--offload-param", type=_OFFLOAD, default="none", show_default=True),
     click.option("--lora-rank", type=_POSITIVE, help="Train adapters [8 with lora and qlora]."),
@@ -55,7 +58,7 @@ _OPTIONS = (
         type=click.Choice(get_args(Base)),
         help="The frozen base of adapters; int8 is LLM.int8, 4bit nf4 [bf16].",
     ),
-    click.option("--train-embeddings", is_flag=True, help="Train embedding and lm_head beside the adapters."),
+    click.option("--train-embeddings", is_flag=True, help="Train embedding and lm_head in addition to the adapters."),
     click.option("--attention", type=click.Choice(["sdpa", "eager"]), default="sdpa", show_default=True),
     click.option(
         "--beta", type=_WEIGHT, default=0.04, show_default=True, help="KL weight; grpo: 0 needs no reference model."
@@ -63,14 +66,14 @@ _OPTIONS = (
     click.option(
         "--vllm",
         type=click.Choice(["colocated", "separate", "none"]),
-        help="Where the engine for rollouts lives [train grpo with a card and vLLM: colocated; else none].",
+        help="Placement of the engine for rollouts [train grpo with a card and vLLM: colocated; else none].",
     ),
     click.option("--vllm-gpus", type=_POSITIVE, default=1, show_default=True, help="Cards of a separate engine."),
     click.option("--vllm-tensor-parallel-size", type=_POSITIVE, default=1, show_default=True),
     click.option(
         "--vllm-sleep",
         is_flag=True,
-        help="A colocated engine gives its memory back while the trainer works [as it fits, without a fraction].",
+        help="A colocated engine frees its memory during the training step [if needed, unless a fraction is given].",
     ),
     click.option(
         "--gpu-memory-utilization",
@@ -82,7 +85,7 @@ _PRECISION = click.Choice(list(PRECISIONS))
 
 
 def training_options(precision: str | None) -> Callable[[Function], Function]:
-    """Adds them all. `precision` is the default of --precision; None: what the machine and ZeRO make of it."""
+    """Adds the flags. `precision`: the default of --precision; None: decided by the machine and ZeRO stage."""
     kind = click.option(
         "--precision", type=_PRECISION, default=precision, show_default=precision or "by device and ZeRO"
     )
@@ -96,7 +99,7 @@ def training_options(precision: str | None) -> Callable[[Function], Function]:
 
 
 def training_request(values: Mapping[str, Any]) -> TrainingRequest:
-    """The request of a command's keyword arguments; others among them are left alone. Raises UsageError."""
+    """The request in a command's keyword arguments; other arguments are ignored. Raises UsageError."""
     given = {name: value for name, value in values.items() if value is not None}
     known = {field.name: given[field.name] for field in fields(TrainingRequest) if field.name in given}
     mode = known.pop("vllm", None)

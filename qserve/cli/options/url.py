@@ -1,4 +1,4 @@
-"""The address of a server, checked before anything is imported for it."""
+"""The --url of a server, checked before anything is imported."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _DOES_NOT_FIT = 3
 
 
 class _WithTraining(click.Group):
-    """`qserve plan` is a command of its own; `qserve plan train` is loaded when it is called."""
+    """A group that is a command itself (`qserve plan`); `qserve plan train` is imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return ["train"]
@@ -59,14 +59,16 @@ class _WithTraining(click.Group):
 @plan_options
 @load_options
 @price_options
-@click.option("--engine-args", default="", help="As for `qserve up`: adapters and images among them are counted.")
+@click.option(
+    "--engine-args", default="", help="As for `qserve up`: flags of adapters and images are included in the plan."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 @click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path),
     envvar="QSERVE_STATE_DIR",
-    help="Where the runs are that it learns from [~/.local/state/qserve].",
+    help="Run store with the measurements of earlier runs [~/.local/state/qserve].",
 )
 @click.pass_context
 def command(
@@ -82,9 +84,9 @@ def command(
     state_dir: Path | None,
     **values: Any,
 ) -> None:
-    """Does it fit? With which quantization, placement and limits?
+    """Compute memory and speed of a model: does it fit, with which quantization, placement and limits?
 
-    Nothing is downloaded but config.json and safetensors headers. Exit status: 0 fits, 3 does not, 2 bad input.
+    Downloads only config.json and safetensors headers. Exit status: 0 fits, 3 does not, 2 bad input.
 
     \b
     qserve plan --model Qwen/Qwen32B --quant 4bit --gpu rtx-4090
@@ -117,7 +119,7 @@ def command(
         _print(plan, as_json, explain, values["monthly"])
         fits, shared = plan.fits, None
     else:
-        from qserve.reward.find import planned_reward  # brings YAML and templates
+        from qserve.reward.find import planned_reward  # imports YAML and Jinja
 
         counts = (values["replicas"] or 1, reward_replicas)
         shared = _shared(checkpoint, planned_reward(reward), hardware, request, counts)
@@ -131,7 +133,7 @@ def command(
 def _shared(
     chat: Checkpoint, reward: Checkpoint, hardware: Hardware, request: PlanRequest, counts: tuple[NumReplicas, int]
 ) -> SharedPlan:
-    """One of each, or replicas, each kind told as one plan over all of its devices."""
+    """One model of each kind, or replicas; each kind is one plan over all of its devices."""
     scoring = with_same_rounding(PlanRequest(), request)
     if counts == (1, 1):
         return make_shared_plan(chat, reward, hardware, request, scoring)
@@ -142,7 +144,7 @@ def _shared(
 def _planned(
     checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, wanted: SpeedRequest, replicas: NumReplicas | None
 ) -> Plan:
-    """Replicas that no load decides, on whole cards or on parts of a device, or the layout for the load."""
+    """The given number of replicas, on whole cards or parts of a device; or the layout that suits the load."""
     is_apart = isinstance(replicas, int) and replicas <= len(hardware.devices)
     one_server = replicas in (None, 1) and not (option_value(request, "data_parallel_size") or 1) > 1
     if one_server or is_apart or (wanted.load is not None and hardware.devices):
@@ -152,7 +154,7 @@ def _planned(
 
 
 def _hold_against(ctx: click.Context, plan: Plan, reward: Plan | None) -> None:
-    """What the file of --config expected and the plan does not come to, on standard error: --json stays JSON."""
+    """Print where the plan differs from what --config expects, on standard error: --json stays JSON."""
     deployment = deployment_of(ctx)
     if deployment is None:
         return
@@ -199,4 +201,4 @@ def _print_shared(shared: SharedPlan, as_json: bool, explain: bool) -> None:
 
     click.secho(shared.where, bold=True)
     show_plan(replace(shared.chat, host=()), explain)
-    show_plan(shared.reward, explain)  # what both have beside them once, at the end
+    show_plan(shared.reward, explain)  # what both share, once, at the end

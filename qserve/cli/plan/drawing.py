@@ -1,4 +1,4 @@
-"""What serving plans and training plans are drawn with: a bar of terms in a panel, a term explained, suggestions."""
+"""Rendering shared by serving and training plans: a panel with a bar of terms, explained terms, suggestions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
 
 def headline(fits: bool, facts: str, notes: Iterable[str], why_not: str | None) -> RenderableType:
-    """The verdict and what it is about; below it what is loaded, and why it does not fit."""
+    """The verdict with the model; below it notes on what is loaded, and why it does not fit."""
     verdict, style = (" fits ", "bold white on green") if fits else (" does not fit ", "bold white on red")
     lines: list[RenderableType] = [Text.assemble((verdict, style), (f" {facts}", "bold"))]
     lines += [Text(f"  {note}", style="dim") for note in notes]
@@ -37,14 +37,14 @@ def headline(fits: bool, facts: str, notes: Iterable[str], why_not: str | None) 
 
 
 def left_of(free_bytes: int) -> str:
-    """What a card has left, or lacks."""
+    """The free memory of a card, or how much is missing."""
     return f"{format_bytes(free_bytes)} left" if free_bytes >= 0 else f"{format_bytes(-free_bytes)} too much"
 
 
 def bar_panel(
     title: str, parts: Sequence[Part], whole_bytes: int, parts_a_row: int, below: RenderableType | None = None
 ) -> Panel:
-    """The parts as one bar of `whole_bytes`, in order, with a legend of those that are not empty."""
+    """A panel with the parts as one bar of `whole_bytes`, and a legend of those that are not empty."""
     content = [_bar(parts, max(whole_bytes, 1)), _legend(parts, parts_a_row), *([] if below is None else [below])]
     return Panel(Group(*content), title=title, title_align="left", width=_BAR_WIDTH + 18, border_style="dim")
 
@@ -57,7 +57,7 @@ def _bar(parts: Sequence[Part], whole_bytes: int) -> Text:
 
 
 def _legend(parts: Sequence[Part], parts_a_row: int) -> Table:
-    """So many a row that a name is never parted from its figure."""
+    """The legend, `parts_a_row` entries per row so that no name is separated from its figure."""
     grid = Table.grid(padding=(0, 3))
     cells = [
         Text.assemble(("■ ", part.colour), f"{part.name} {format_bytes(part.num_bytes)}")
@@ -80,7 +80,7 @@ def explained(term: Term) -> RenderableType:
 
 
 def suggestion_list(heading: str, suggestions: Iterable[Suggestion]) -> RenderableType:
-    """Changes, what each costs, and its command."""
+    """The suggestions: each change, its cost, and the command that makes it."""
     lines: list[RenderableType] = [Text(heading, style="bold")]
     for number, suggestion in enumerate(suggestions, 1):
         lines.append(Text(f"{number}. {suggestion.change}", style="green"))

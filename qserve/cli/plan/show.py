@@ -1,4 +1,4 @@
-"""A plan as a person likes to read it: one bar per device, the terms in colours, and what is left."""
+"""Terminal output of a plan: one bar per device with its terms in colours, and the free memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _headline(plan: Plan) -> RenderableType:
 
 
 def _device(device: DevicePlan, count: int) -> RenderableType:
-    """One panel for cards that are alike: the ranks of a stage."""
+    """One panel for identical cards (the ranks of a stage)."""
     name = f"{count} × {device.name}, each" if count > 1 else device.name
     title = f"{name} · {format_bytes(device.total_bytes)} · {left_of(device.free_bytes)}"
     parts = [Part(term, getattr(device, field), colour) for term, field, colour in _TERMS]
@@ -95,7 +95,7 @@ def _limits(plan: Plan) -> RenderableType:
 
 
 def _beside(plan: Plan) -> str:
-    """What of the machine's RAM the service's other processes are planned to hold."""
+    """The planned RAM of the service's other processes."""
     told = [f"{process.name} {format_bytes(process.num_bytes)}" for process in plan.host]
     return f"beside it, in RAM: {' · '.join(told)}"
 
@@ -111,6 +111,6 @@ def _describe_map(plan: Plan) -> str:
 
 
 def _terms(device: DevicePlan, count: int) -> RenderableType:
-    """The terms of one device, or of `count` that are alike."""
+    """The terms of one device, or of `count` identical ones."""
     name = f"each of {count} × {device.name}" if count > 1 else device.name
     return Group(Text(f"How {name} is counted:", style="bold"), *map(explained, device.terms))

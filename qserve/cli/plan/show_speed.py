@@ -1,4 +1,4 @@
-"""What a plan says of speed, as a person likes to read it: one line of figures with bands, a table of layouts."""
+"""Terminal output of a plan's speed: latencies and rates with their bands, and a table of layouts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_ROWS = 8
 def show_speed(
     speed: dict[str, Any], explain: bool = False, console: Console | None = None, monthly: bool = False
 ) -> None:
-    """Prints the figures of `Plan.speed`, and the layouts that were counted."""
+    """Print the figures of `Plan.speed` and the layouts that were simulated."""
     console = console or console_of()
     console.print(Text(f"Speed, {_load(speed['load'])}", style="bold"))
     console.print(_figures(speed, monthly))
@@ -41,9 +41,9 @@ def show_speed(
 
 
 def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None = None, monthly: bool = False) -> None:
-    """The ranking of --gpu any: what carries the load first, cheapest first."""
+    """The ranking of --gpu any: layouts that carry the load first, cheapest first."""
     console = console or console_of()
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")  # a row each within 100 columns
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")  # keeps a row within 100 columns
     price_of = "$/month" if monthly else "$/h"
     for name in ("cards", "layout", "TTFT ms", "TPOT ms", "tok/s", price_of, "$/M in", "$/M out", ""):
         table.add_column(name, justify="left" if name in ("cards", "layout", "") else "right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""A training plan as a person likes to read it: one bar per kind of card, its terms, and what to change first."""
+"""Terminal output of a training plan: one bar per kind of card, its terms, and the suggestions."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ _DOES_NOT_FIT = 3
 @training_options("mixed")
 @click.option("--fused-loss", is_flag=True, help="Liger's fused linear cross-entropy (use_liger_kernel=True).")
 @click.option("--tiled-loss", is_flag=True, help="TRL 1.16 and later: log-probabilities in tiles, never all logits.")
-@click.option("--reward-model", help="ppo, grpo: a reward model beside the policy [ppo: one of its size].")
+@click.option("--reward-model", help="ppo, grpo: a reward model on the same cards [ppo: one of the policy's size].")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
 @click.option("--explain", is_flag=True, help="Print each term with its formula, its numbers and its source.")
 def command(model: str, gpu: str | None, reward_model: str | None, as_json: bool, explain: bool, **values: Any) -> None:
-    """Does a training run fit, what fills the card, and what to change first?
+    """Plan the memory of a training run: does it fit, what fills the cards, and what to change first?
 
     \b
     qserve plan train --method lora --model Qwen/Qwen3-8B --gpu rtx-4090

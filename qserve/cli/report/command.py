@@ -1,4 +1,4 @@
-"""`qserve report`: what a run promised and what was measured of it, as a page, as text or JSON; or live."""
+"""`qserve report`: a run's planned and measured figures as HTML, Markdown, JSON or text; or those of a live service."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["command"]
 )
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="File [standard output].")
 @click.option("--state-dir", type=click.Path(path_type=Path), envvar="QSERVE_STATE_DIR", help="[~/.local/state/qserve]")
-@click.option("--url", type=ServerUrl(), help="Ask the service that listens here instead of the store.")
-@click.option("--api-key", envvar="QSERVE_API_KEY", help="Its key, where it has one.")
+@click.option("--url", type=ServerUrl(), help="Report on the running service at this address.")
+@click.option("--api-key", envvar="QSERVE_API_KEY", help="API key of the server.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json; with --url, its answer as it is.")
 def command(
     run: str | None,
@@ -38,9 +38,9 @@ def command(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Memory planned against measured, start, latency, results and faults of a run: the newest, or RUN.
+    """Report on a run: memory and latency, planned and measured; start; results; faults. The newest run, or RUN.
 
-    RUN is an id of `qserve runs` or the beginning of one. A service that runs shows its page at /report.
+    RUN is an id shown by `qserve runs`, or its beginning. A running service shows its report at /report.
 
     \b
     qserve report
@@ -48,7 +48,7 @@ def command(
     qserve report 20261121-2240 --format md
     qserve report --url http://127.0.0.1:9000
 
-    Exit status: 0, or 2 where there is no such run, or nothing answers.
+    Exit status: 0, or 2 if there is no such run or the service does not answer.
     """
     form = "json" if as_json else form
     if url is not None:
@@ -65,7 +65,7 @@ def command(
 
 
 def _by_name(output: Path | None) -> str | None:
-    """What a file's name asks for."""
+    """The format that a file's name implies."""
     kinds = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
     if output is None:
         return None

@@ -1,4 +1,4 @@
-"""`qserve report --url`: what a running service promised and what was measured of it until now."""
+"""`qserve report --url`: planned and measured figures of a running service."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TERMS = {
 
 
 def show_live(url: str, api_key: str | None, *, as_json: bool) -> None:
-    """GET /v1/qserve/report of the service at `url`, as tables or as it is. Raises UsageError where none answers."""
+    """Print GET /v1/qserve/report of the service at `url`, as tables or JSON. Raises UsageError if none answers."""
     document = _fetched(url.rstrip("/"), api_key)
     if as_json:
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
@@ -41,7 +41,7 @@ def show_live(url: str, api_key: str | None, *, as_json: bool) -> None:
 
 
 def _fetched(url: str, api_key: str | None) -> Any:
-    """GET /v1/qserve/report. Raises UsageError with what answered in its place."""
+    """GET /v1/qserve/report. Raises UsageError with the answer if it is not a report."""
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     request = urllib.request.Request(f"{url}/v1/qserve/report", headers=headers)  # noqa: S310 - an option's type checked it
     try:
@@ -104,7 +104,7 @@ def _show_memory(console: Console, planned: dict[str, Any], memory: dict[str, An
 
 
 def _show_host(console: Console, host: list[dict[str, Any]]) -> None:
-    """The processes without a model; an older service does not tell of them."""
+    """The processes without a model; an older service does not report them."""
     if not host:
         return
     table = _table("beside the models", "planned", "measured", "difference")

@@ -1,4 +1,4 @@
-"""A stored report on the terminal: headlines and tables; what is long is left to the page."""
+"""Terminal output of a stored report: headings and tables, without the long ones of the HTML page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_COLUMNS = 4
 
 
 def to_terminal(report: RunReport) -> str:
-    """As wide as the terminal, with its colours if there is one; a pipe gets each row in one line."""
+    """Print to the width of the terminal, in colours; to a pipe each row is one line."""
     out, is_terminal = io.StringIO(), sys.stdout.isatty()
     console = Console(file=out, force_terminal=is_terminal, width=console_of().width, highlight=False)
     run = report.run
@@ -42,7 +42,7 @@ def to_terminal(report: RunReport) -> str:
 
 def _shown(block: Block, width: int) -> Iterator[RenderableType]:
     match block:
-        case Table(is_long=False) if block.columns:  # without any it is a chart's title
+        case Table(is_long=False) if block.columns:  # without rows it is the title of a chart
             yield RichText(f"\n{block.title}", "bold")
             yield _table(block, width)
             if block.how:
@@ -60,7 +60,7 @@ def _shown(block: Block, width: int) -> Iterator[RenderableType]:
 
 
 def _table(table: Table, width: int) -> RichTable:
-    """A row a line, or where words and numbers would be cut at this width, a row a column."""
+    """One line per row, or transposed if words or numbers would be cut at this width."""
     rows = [[text_of(value, one.kind) for value, one in zip(row, table.columns, strict=True)] for row in table.rows]
     is_too_wide = _narrowest(table, rows) > width
     if is_too_wide and len(rows) <= _MOST_COLUMNS:
@@ -75,7 +75,7 @@ def _table(table: Table, width: int) -> RichTable:
 
 
 def _turned(table: Table, rows: Sequence[Sequence[str]]) -> RichTable:
-    """The columns' titles at the left; each row is a column, named by its first cell."""
+    """Transposed: titles at the left, each row as a column named by its first cell."""
     shown = RichTable(box=None, pad_edge=False, padding=(0, 2))
     shown.add_column(table.columns[0].title)
     for row in rows:
@@ -86,7 +86,7 @@ def _turned(table: Table, rows: Sequence[Sequence[str]]) -> RichTable:
 
 
 def _narrowest(table: Table, rows: Sequence[Sequence[str]]) -> int:
-    """Terminal columns below which a number or a word would be cut."""
+    """The smallest width at which no number or word is cut, in terminal columns."""
     widths = []
     for index, column in enumerate(table.columns):
         words = [word for text in (column.title, *(row[index] for row in rows)) for word in text.split()]

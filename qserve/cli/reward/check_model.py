@@ -1,4 +1,4 @@
-"""`qserve reward check` of a trained model: its rewards beside those of plain transformers."""
+"""`qserve reward check` of a trained model: its rewards compared with those of plain transformers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Checked", "CheckedRewards", "check_model", "show_model"]
 
 @dataclass(frozen=True)
 class CheckedRewards:
-    """How far rewards are from the true ones, each of several labels by itself, and how they came about (`meta`)."""
+    """Differences of rewards from the reference, for each label, and how they were computed (`meta`)."""
 
     reward: Agreement
     labels: Mapping[str, Agreement]
@@ -32,7 +32,7 @@ class CheckedRewards:
 
 
 Checked = dict[str, CheckedRewards]
-"""By the name of a quantization, or `served`."""
+"""By quantization, or `served`."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ def check_model(
     quants: Sequence[str],
     served: Rewards | None,
 ) -> tuple[Checked, int]:
-    """`served` rewards, or those of each of `quants` loaded here, against a plain forward of `model` in float32.
+    """Compare `served` rewards, or those of each of `quants` loaded here, with a plain float32 forward of `model`.
 
-    `asked` are the contents of `records`. With it the number of texts that are left out, since no reward can be read.
+    `asked`: the texts of `records`. Also returns the number of texts without a reward, which are left out.
     """
     from qserve.reward.evaluation.agreement import agreement
 
@@ -74,7 +74,7 @@ def check_model(
 def _by_label(
     answers: Sequence[Answered], true: Sequence[_Truth], pairs: Sequence[tuple[int, int]] | None
 ) -> dict[str, Agreement]:
-    """Empty for a model of one label, and for a server that does not tell them."""
+    """Differences by label; empty for a model of one label, and if the server does not return them."""
     from qserve.reward.evaluation.agreement import agreement
 
     told = [answer.get("attributes") or {} for answer in answers]
@@ -91,7 +91,7 @@ def _loaded(model: str, values: dict[str, Any]) -> tuple[Rewards, dict[str, Any]
 
 
 def _compared(records: Sequence[Record]) -> list[tuple[int, int]]:
-    """Contents that somebody compares: chosen and rejected ones, or all answers to a prompt."""
+    """Pairs of texts to compare: chosen and rejected, or all answers to one prompt."""
     pairs: list[tuple[int, int]] = []
     first = 0
     for record in records:
@@ -107,11 +107,11 @@ def _compared(records: Sequence[Record]) -> list[tuple[int, int]]:
 
 
 def _truth(model: str, values: dict[str, Any], asked: Sequence[TextToScore]) -> dict[int, _Truth]:
-    """By the index of each text that can be scored at all."""
+    """Reference rewards, by the index of each text that can be scored."""
     from qserve.reward.find import find_reward
 
     settings = settings_of(dict(values))
-    checkpoint = find_reward(model, settings)  # what it refuses needs no torch
+    checkpoint = find_reward(model, settings)  # its refusals need no torch
     from qserve.reward.evaluation.reference import plain_scorer
     from qserve.reward.failures import TextRefused
     from qserve.reward.open import plan_reward
@@ -141,7 +141,7 @@ def _truth(model: str, values: dict[str, Any], asked: Sequence[TextToScore]) -> 
 
 
 def show_model(rows: Checked, num_left_out: int) -> None:
-    """The differences, a row for each quantization."""
+    """Print the differences, one row per quantization."""
     from rich.table import Table
 
     from qserve.cli.terminal import console_of

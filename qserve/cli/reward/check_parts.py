@@ -1,4 +1,4 @@
-"""`qserve reward check` of a recipe: each rule and judge asked by itself, and what a server tells of each part."""
+"""`qserve reward check` of a recipe: each rule and judge run alone, compared with a server's values of each part."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["check_parts", "of_part", "show_parts"]
 def check_parts(
     recipe: Recipe, records: Sequence[Record], asked: Sequence[TextToScore], served: Sequence[Answered] | None
 ) -> list[PartFound]:
-    """What rules and judges say of `asked`, the contents of `records`; and what a server told of every part.
+    """Values of rules and judges for `asked`, the texts of `records`, and a server's values of each part.
 
-    `served` are its answers; a judge is not asked here then. Raises UsageError for a judge that can't be asked, and
-    for a server that combines other parts.
+    `served`: the server's answers; judges are then not called here. Raises UsageError for a judge that can't be
+    reached, and for a server that combines other parts.
     """
     if served is not None:
         _same_parts(recipe, served)
@@ -39,7 +39,7 @@ def check_parts(
 
 
 def of_part(rewards: Rewards, part: ModelPart) -> Rewards:
-    """The model's own rewards, out of those of a server that combines it with others."""
+    """The model's part of the rewards of a server that combines several parts."""
 
     def raw(answer: Answered) -> Answered:
         return {**answer, "reward": answer["attributes"][part.name] * part.std + part.mean, "attributes": {}}
@@ -84,7 +84,7 @@ def _found(
 
 
 def _counted(part: JudgePart, served: Sequence[Answered]) -> JudgeFound | None:
-    """What the server counted of a judge since its start; None where it does not tell."""
+    """The server's counts of a judge since its start; None if it does not report them."""
     from qserve.reward.evaluation.parts import JudgeFound
 
     counts = [answer["judges"][part.name] for answer in served if part.name in answer.get("judges", {})]
@@ -119,7 +119,7 @@ def _of_rule(
 
 
 def _difference(told: Sequence[float | None], values: Sequence[float | None]) -> float:
-    """The largest, of texts of which both say something: no reference, or another part that fails, is no difference."""
+    """The largest difference over texts for which both have a value."""
     both = ((a, b) for a, b in zip(told, values, strict=True))
     return max((abs(a - b) for a, b in both if a is not None and b is not None), default=0.0)
 
@@ -142,7 +142,7 @@ def _verdict(part: RulePart, process: RuleProcess, one: TextToScore) -> Answered
 
 
 def _unreadable_references(part: RulePart, process: RuleProcess, asked: Sequence[TextToScore]) -> list[str]:
-    """A reference that the rule does not take for itself can't be reached by any answer; none of them: a fault."""
+    """References that the rule itself would reject: no answer can match them."""
     references = list(dict.fromkeys(one.reference for one in asked if one.reference is not None))
     if not part.rule.takes_its_reference or not references:
         return []
@@ -155,7 +155,7 @@ def _of_judge(part: JudgePart, records: Sequence[Record], asked: Sequence[TextTo
     from qserve.reward.evaluation.parts import judge_found, part_found
     from qserve.reward.judges.judge import Judge
 
-    # What can't be read is counted here, in place of failing the first request that has too much of it.
+    # Unparsable verdicts are counted here instead of failing a request that has too many of them.
     judge = Judge(replace(part, max_unparsable=1.0, if_unparsable=math.nan))
 
     async def groups(texts: Sequence[TextToScore]) -> list[Answered]:
@@ -188,7 +188,7 @@ async def _judged(judge: object, line: Sequence[TextToScore]) -> list[Answered]:
 
 
 def show_parts(found: Sequence[PartFound]) -> None:
-    """A row for each part, and below it what is wrong or worth knowing."""
+    """Print one row per part, and below it its faults and notes."""
     from rich.table import Table
 
     from qserve.cli.terminal import console_of

@@ -1,4 +1,4 @@
-"""`qserve reward check`: are the rewards right, what does each quantization cost, and what does each part say?"""
+"""`qserve reward check`: rewards against plain transformers, the cost of each quantization, each part of a recipe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["command"]
 
 @click.group("reward")
 def command() -> None:
-    """What a reward scores, held against plain transformers, and part by part.
+    """Check a reward model or recipe against plain transformers, and part by part.
 
     \b
     qserve reward check --reward ./my-reward-model
@@ -45,11 +45,11 @@ def command() -> None:
 @click.option(
     "--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, demo, or a recipe (YAML)."
 )
-@click.option("--url", type=ServerUrl(), help="Check a server that serves this reward, in place of loading it here.")
+@click.option("--url", type=ServerUrl(), help="Check a server that serves this reward instead of loading it here.")
 @click.option("--model", help="The name under which --url serves it [the only one].")
 @click.option("--api-key", help="For --url [$QSERVE_API_KEY].")
 @click.option("--quants", help="Several quantizations in turn, for example bf16,int8,4bit [--quant].")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="File for the figures.")
 @state_option
 @reward_options
 @loading_options
@@ -64,12 +64,12 @@ def check(
     state_dir: Path | None,
     **values: Any,
 ) -> None:
-    """Compare a model's rewards with a plain transformers forward in float32, one text at a time; of a recipe its
-    model likewise, and what each rule and judge says: how often it says nothing, and which preferences it gets right.
+    """Compare a model's rewards with a plain transformers forward in float32, one text at a time. For a recipe, do
+    so for its model, and show for each rule and judge how often it has no value and which preferences it gets right.
 
-    FILE holds JSON lines as for `qserve score`; without one a built-in set of preferences is scored, whose chosen
-    answers are the references. Pairs are the file's own (chosen and rejected, answers to one prompt); without any, all
-    texts against each other. Exit status: 0, or 1 where a part of a recipe does not work, with a sentence for each.
+    FILE holds JSON lines as for `qserve score`; without it, a built-in set of preferences is scored, whose chosen
+    answers are the references. Pairs are those of the file (chosen and rejected, answers to one prompt); if it has
+    none, all texts are compared with each other. Exit status: 0, or 1 if a part of a recipe fails (each is named).
 
     \b
     qserve reward check --reward ./my-reward-model preferences.jsonl --quants bf16,int8,4bit
@@ -87,7 +87,7 @@ def check(
     asked = texts_of(records)
     source = None if url is None else served_rewards(url, model, api_key)
     if source is not None:
-        source(asked[:1])  # before a model is loaded for nothing
+        source(asked[:1])  # before a model is loaded in vain
     parts = [] if recipe is None else _parts(recipe, records, asked, source)
     rows: Checked = {}
     if recipe is None or recipe.model is not None:
@@ -129,7 +129,7 @@ def _document(row: CheckedRewards, url: str | None) -> dict[str, Any]:
 
 
 def _figures(row: Agreement) -> dict[str, float | None]:
-    """JSON has no NaN: the correlation of texts that all score the same."""
+    """NaN (the correlation of equal scores) as null: JSON has no NaN."""
     return {name: value if value == value else None for name, value in vars(row).items()}
 
 
@@ -140,7 +140,7 @@ def _records(file: Path | None) -> list[Record]:
 
 
 def _built_in() -> list[Record]:
-    """Held-out preferences of the demo's tasks: short, but every model can read them."""
+    """Held-out preferences of the demo's tasks: short texts that any model can score."""
     from qserve.demo.preferences import held_out_preferences
     from qserve.demo.tasks import TASKS
     from qserve.reward.evaluation.records import Record

@@ -34,11 +34,11 @@ Value = TypeVar("Value")
 @click.command("eval-reward")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--reward", default="demo", show_default=True, help="A folder, a single file, a hub id, or demo.")
-@click.option("--url", type=ServerUrl(), help="Ask a server that answers POST /v1/reward; no model is loaded here.")
+@click.option("--url", type=ServerUrl(), help="Use a server that answers POST /v1/reward instead of loading a model.")
 @click.option("--model", help="The name under which --url serves it [the only one].")
 @click.option("--api-key", help="For --url [$QSERVE_API_KEY].")
-@click.option("--against", type=ServerUrl(), help="A second server, whose rewards are held against the first ones.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here.")
+@click.option("--against", type=ServerUrl(), help="A second server, whose rewards are compared with the first ones.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="File for the figures.")
 @state_option
 @reward_options
 @loading_options
@@ -53,11 +53,11 @@ def command(
     state_dir: Path | None,
     **values: Any,
 ) -> None:
-    """Accuracy on preferences (chosen, rejected): by subset, with confidence intervals, ties and margins; and whether
-    the model is as sure as it is right (calibration) and likes long answers (length bias).
+    """Measure accuracy on preferences (chosen, rejected) by subset, with confidence intervals, ties and margins; and
+    the calibration and length bias of the model.
 
-    A file with one chosen answer among several is scored as best-of-n (RewardBench 2), one with three styles of each
-    as easy, normal and hard (RM-Bench).
+    A file with one chosen answer among several is scored as best-of-n (RewardBench 2); one with three styles of each
+    answer as easy, normal and hard (RM-Bench).
 
     \b
     qserve eval-reward preferences.jsonl --reward ./my-reward-model
@@ -76,7 +76,7 @@ def command(
     from qserve.reward.evaluation.records import read_records
 
     records = read_records(file)
-    shape_of(records)  # before a model is loaded for nothing
+    shape_of(records)  # before a model is loaded in vain
     asked = texts_of(records)
     if against is not None:
         served_rewards(against, None, None)(asked[:1])

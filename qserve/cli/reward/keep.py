@@ -1,4 +1,4 @@
-"""What a reward model was found to be worth goes to the run store, beside the run that served it where one did."""
+"""Adds results of reward models to the run store, and to the run of the server that computed them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def state_option(function: Function) -> Function:
         "--state-dir",
         type=click.Path(path_type=Path),
         envvar="QSERVE_STATE_DIR",
-        help="Where the result is kept beside its run [~/.local/state/qserve].",
+        help="Run store for the result [~/.local/state/qserve].",
     )(function)
 
 
 def keep(state_dir: Path | None, kind: str, document: Mapping[str, Any], url: str | None, api_key: str | None) -> None:
-    """Into the store as `kind`; what can't be kept there is said, and costs nothing else."""
+    """Add the result to the store as `kind`; if that fails, print a warning only."""
     from qserve.runs import RunStore, StoreUnusable
 
     try:
@@ -41,7 +41,7 @@ def keep(state_dir: Path | None, kind: str, document: Mapping[str, Any], url: st
 
 
 def _run_of(url: str, api_key: str | None) -> str | None:
-    """The run that a server says it is; None where it does not say."""
+    """The run id that a server reports; None if it reports none."""
     key = api_key or os.environ.get("QSERVE_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     request = urllib.request.Request(f"{url.rstrip('/')}/v1/qserve/report", headers=headers)  # noqa: S310

@@ -1,4 +1,4 @@
-"""Options of a reward model, shared by every command that loads one; each says what the checkpoint can't."""
+"""Options of a reward model, shared by all commands that load one: what the checkpoint itself does not say."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ __all__ = ["LOADING_FLAGS", "REWARD_FLAGS", "loading_options", "reward_options",
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 REWARD_FLAGS = FLAGS
-"""The options that `reward_options` adds, by the names of their fields."""
+"""Options that `reward_options` adds, by field name."""
 
 # In the order of --help. The names are RewardSettings' fields.
 _OPTIONS = (
-    click.option("--pooling", type=click.Choice(POOLINGS), help="Where the reward's head is read [the format's own]."),
+    click.option(
+        "--pooling", type=click.Choice(POOLINGS), help="Token position at which the head is applied [by format]."
+    ),
     click.option(
         "--position", type=Count(), default=-1, help="The token that --pooling position reads; -1 is the last."
     ),
     click.option("--head", help="Name of the head's tensors in the checkpoint, for example reward_head."),
-    click.option("--template", type=click.Path(exists=True), help="Chat template (Jinja) in place of the tokenizer's."),
+    click.option("--template", type=click.Path(exists=True), help="Chat template (Jinja) instead of the tokenizer's."),
     click.option("--max-length", type=Count(min=1), help="Tokens of a scored text [what the plan allows]."),
     click.option(
         "--truncate",
         type=click.Choice(TRUNCATIONS),
         default="refuse",
         show_default=True,
-        help="What becomes of a longer text: cut its beginning, its end, or refuse it.",
+        help="Longer texts: cut the beginning, cut the end, or refuse.",
     ),
     click.option("--base", help="Folder of the base model, for adapters and single files."),
-    click.option("--weights", metavar="NAME=W,…", help="Of several labels, what each counts in the reward."),
+    click.option("--weights", metavar="NAME=W,…", help="Weight of each label in the reward."),
     click.option("--answer-tokens", metavar="YES,NO", help="A causal model is a reranker: log-odds of these tokens."),
     click.option(
         "--judge", metavar="TEMPLATE", help="A causal model is a judge: pointwise, pairwise, or a template of your own."
     ),
     click.option("--step-token", help="The token that ends a step (process reward models)."),
 )
-# Options of a plan, for commands that load a reward model into their own process.
+# Options of a plan, for commands that load a reward model in their own process.
 _LOADING = (
     click.option("--quant", default="auto", show_default=True, help="Of the body: auto, bf16, fp16, int8, 4bit, …"),
     click.option("--dtype", help="Compute in float16, bfloat16 or float32 [the checkpoint's own]."),
@@ -52,7 +54,7 @@ _LOADING = (
 
 
 LOADING_FLAGS = ("quant", "dtype", "max_num_batched_tokens", "cpu_activations")
-"""The same of `loading_options`."""
+"""Options that `loading_options` adds, by field name."""
 
 
 def reward_options(function: Function) -> Function:
@@ -63,12 +65,12 @@ def reward_options(function: Function) -> Function:
 
 
 def loading_options(function: Function) -> Function:
-    """Adds how to load a reward model here."""
+    """Adds the options for loading a reward model in this process."""
     for option in reversed(_LOADING):
         function = option(function)
     return function
 
 
 def settings_of(values: dict[str, Any]) -> RewardSettings:
-    """The settings of a command's keyword arguments, which are taken out of `values`."""
+    """The settings in a command's keyword arguments, which are removed from `values`."""
     return RewardSettings(**{name: values.pop(name) for name in FLAGS})

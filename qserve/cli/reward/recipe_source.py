@@ -1,4 +1,4 @@
-"""Rewards of a recipe in this process: its model, rules and judges, combined as the worker does it."""
+"""Rewards of a recipe in this process: its model, rules and judges, combined as the worker does."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RecipeSource", "recipe_to_check", "recipe_to_score", "text_of"]
 
-# How a model is loaded where nobody says anything (`options.loading_options`).
+# Defaults for loading a model (`options.loading_options`).
 _LOADED_AS_IS = {"quant": "auto", "dtype": None, "max_num_batched_tokens": None, "cpu_activations": "auto"}
 
 
 class RecipeSource:
-    """Called with texts it tells their rewards (`texts.Rewards`). `close` ends what its parts run."""
+    """A callable from texts to rewards (`texts.Rewards`). `close` ends the processes and connections of its parts."""
 
     def __init__(self, recipe: Recipe, scorer: RewardScorer | None) -> None:
-        """`scorer` is of the recipe's model, where it has one."""
+        """`scorer`: of the recipe's model, if it has one."""
         from qserve.reward.recipe.parts import RecipeScorer
 
         self._recipe, self._scorer = recipe, scorer
@@ -45,7 +45,7 @@ class RecipeSource:
         self._runner.close()
 
     async def _answers(self, asked: Sequence[TextToScore]) -> list[Answered]:
-        """What fails for one of several is told with the others of its line."""
+        """Answers of all texts; an error of one text does not affect other lines."""
         from qserve.errors import RequestFailed
 
         try:
@@ -71,7 +71,7 @@ class RecipeSource:
 
 
 def text_of(one: TextToScore) -> Text:
-    """As the worker has it from a request."""
+    """A text as the worker reads it from a request."""
     from qserve.reward.protocols.job import Text
 
     content = one.content if isinstance(one.content, str) else tuple(one.content)

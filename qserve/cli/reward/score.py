@@ -25,10 +25,10 @@ __all__ = ["command"]
 @reward_options
 @loading_options
 def command(file: Path, reward: str, output: Path | None, normalize: bool, **values: Any) -> None:
-    """Score a file of JSON lines in one go: each line comes back with its rewards.
+    """Score a file of JSON lines: each line is written back with its rewards.
 
-    A line has messages, text, prompt with response or responses, or chosen with rejected. Exit status: 0, or 1 when a
-    line could not be scored; its "error" says why.
+    A line has `messages`, `text`, `prompt` with `response` or `responses`, or `chosen` with `rejected`. Exit status: 0,
+    or 1 if a line could not be scored; its "error" says why.
 
     \b
     qserve score answers.jsonl --reward ./my-reward-model --output rewards.jsonl

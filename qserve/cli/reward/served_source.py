@@ -1,4 +1,4 @@
-"""Rewards from a server: what a file holds as requests of /v1/reward, and the answers in the file's order."""
+"""Rewards from a server: the texts of a file as requests of /v1/reward, and the answers in the file's order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMEOUT_S = 3600
 
 
 def served_rewards(url: str, model: str | None, api_key: str | None) -> Rewards:
-    """Of a server that answers POST /v1/reward. Raises UsageError when it does not."""
+    """Rewards from POST /v1/reward of a server. Raises UsageError if it has no such route."""
 
     def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
         return asyncio.run(_asked(url, model, api_key or os.environ.get("QSERVE_API_KEY"), texts))
@@ -44,7 +44,7 @@ async def _asked(url: str, model: str | None, api_key: str | None, texts: Sequen
 
 
 class _Asking:
-    """`all` asks, several requests at a time."""
+    """Sends the requests, several at a time."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, model: str | None, texts: Sequence[TextToScore]
@@ -55,7 +55,7 @@ class _Asking:
         self._answers: list[Answered] = [{"error": "not asked"}] * len(texts)
 
     async def all(self) -> list[Answered]:
-        """In the order of the texts."""
+        """All answers, in the order of the texts."""
         # A request holds texts or conversations, not both, and references for all of its texts or for none.
         kinds: dict[tuple[str, bool], list[int]] = defaultdict(list)
         for index, text in enumerate(self._texts):
@@ -76,7 +76,7 @@ class _Asking:
         if status != 200 and not self._takes_references and self._texts[indices[0]].reference is not None:
             status, data = await self._post(kind, indices)
         groups = self._together(indices, 1)
-        if status != 200 and len(groups) > 1:  # one bad line must not cost the others theirs
+        if status != 200 and len(groups) > 1:  # one bad line must not fail the others
             await asyncio.gather(*(self._ask(kind, group) for group in groups))
             return
         for index, row in zip(indices, _rows(status, data, len(indices)), strict=True):
@@ -92,7 +92,7 @@ class _Asking:
 
 
 def _takes_none(error: dict[str, Any]) -> bool:
-    """A model alone compares with nothing: what a file has to compare with is for rules and judges."""
+    """Whether the server refused references, which only rules and judges use."""
     return (error.get("param"), error.get("code")) == ("references", "unsupported_value")
 
 

@@ -1,4 +1,4 @@
-"""Rewards for a command, from a model or a recipe in this process. Nothing is imported before it is used."""
+"""Rewards from a model or recipe in this process. Imports torch only when a model is loaded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AT_ONCE = 256
 
 @contextlib.contextmanager
 def opened_rewards(reward: str, values: dict[str, Any]) -> Iterator[tuple[Rewards, dict[str, Any]]]:
-    """What tells the rewards of a model or a recipe in this process, and its meta."""
+    """The rewards function of a model or recipe in this process, and its metadata."""
     if not is_recipe(reward):
         own = opened_scorer(reward, values)
         yield local_rewards(own), own.meta
@@ -42,7 +42,7 @@ def opened_rewards(reward: str, values: dict[str, Any]) -> Iterator[tuple[Reward
 
 
 def opened_scorer(reward: str, values: dict[str, Any]) -> RewardScorer:
-    """The scorer that a command's options describe. Takes seconds: torch is imported here."""
+    """The scorer of a command's options. Takes seconds: torch is imported here."""
     from qserve.reward.open import open_scorer
 
     request = plan_request(**{name: values[name] for name in LOADING_FLAGS if values.get(name) is not None})
@@ -53,7 +53,7 @@ def opened_scorer(reward: str, values: dict[str, Any]) -> RewardScorer:
 
 
 def local_rewards(scorer: RewardScorer) -> Rewards:
-    """Of a scorer in this process."""
+    """The rewards function of a scorer in this process."""
     from qserve.reward.failures import TextRefused
     from qserve.reward.scoring.scorer import Score, ScoreItem
 
@@ -88,7 +88,7 @@ def local_rewards(scorer: RewardScorer) -> Rewards:
 
 
 def with_progress(rewards: Rewards, texts: Sequence[TextToScore], what: str) -> list[Answered]:
-    """All answers; a terminal is shown how far it is."""
+    """All answers, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import track
 

@@ -1,4 +1,4 @@
-"""Texts that a command asks rewards of, and what comes back."""
+"""Texts to score, and the type of their answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ counted of their verdicts); or `error`, a sentence."""
 
 @dataclass(frozen=True)
 class TextToScore:
-    """One text. Those of a `group` are asked together: a pairwise judge compares the answers to one prompt.
+    """One text. Texts of one `group` are scored in one request: a pairwise judge compares the answers to one prompt.
 
     `reference` is what rules and judges compare with.
     """
@@ -33,7 +33,7 @@ Rewards = Callable[[Sequence[TextToScore]], list[Answered]]
 
 
 def texts_of(records: Sequence[Record]) -> list[TextToScore]:
-    """The texts of all records, in order; a record's `reference`, where it has one, goes with each of them."""
+    """The texts of all records, in order, each with the `reference` of its record, if any."""
     return [
         TextToScore(
             content, record.line, record.data["reference"] if isinstance(record.data.get("reference"), str) else None
@@ -44,7 +44,7 @@ def texts_of(records: Sequence[Record]) -> list[TextToScore]:
 
 
 def together(items: Sequence[Item], groups: Sequence[int], at_once: int) -> list[list[Item]]:
-    """Parts of at least `at_once` items, or the rest; no group is divided."""
+    """Batches of at least `at_once` items (the last may be smaller); no group is divided."""
     parts: list[list[Item]] = [[]]
     for index, item in enumerate(items):
         if len(parts[-1]) >= at_once and groups[index] != groups[index - 1]:

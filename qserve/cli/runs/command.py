@@ -1,4 +1,4 @@
-"""`qserve runs`: what ran on this machine, one run in full, two side by side, and taking them away."""
+"""`qserve runs`: list, show, compare and delete recorded runs."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def _shared(function: Function) -> Function:
 @_shared
 @click.pass_context
 def command(ctx: click.Context, /, limit: int, state_dir: Path | None, as_json: bool) -> None:
-    """What ran: each `qserve up` with its models, requests, errors and how it ended.
+    """List recorded runs: each `qserve up` and `qserve train` with its models, requests, errors and end.
 
     \b
     qserve runs
-    qserve runs show                       the newest; or by its id, or the beginning of one
+    qserve runs show                       the newest run; or one by its id or the beginning of it
     qserve runs compare 20261120 20261121
     qserve runs delete --older-than 30d
-    qserve runs residuals                  what the next plan learns from them
+    qserve runs residuals                  what the next plan corrects by them
 
-    Exit status: 0, or 2 where there is no such run.
+    Exit status: 0, or 2 if there is no such run.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -71,7 +71,7 @@ def command(ctx: click.Context, /, limit: int, state_dir: Path | None, as_json: 
 @click.argument("run", required=False)
 @_shared
 def show(run: str | None, state_dir: Path | None, as_json: bool) -> None:
-    """One run: its start, memory planned and measured, requests, faults, results.
+    """Show one run: its start, memory planned and measured, requests, faults, results.
 
     \b
     qserve runs show
@@ -94,7 +94,7 @@ def show(run: str | None, state_dir: Path | None, as_json: bool) -> None:
 @click.argument("second")
 @_shared
 def compare(first: str, second: str, state_dir: Path | None, as_json: bool) -> None:
-    """Two runs side by side: what was started differently, and what came of it.
+    """Compare two runs: different settings, and different results.
 
     \b
     qserve runs compare 20261120 20261121
@@ -114,7 +114,7 @@ def compare(first: str, second: str, state_dir: Path | None, as_json: bool) -> N
 @click.option("--older-than", metavar="AGE", help="Runs that ended longer ago: 12h, 30d, 8w.")
 @_shared
 def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None, as_json: bool) -> None:
-    """Forget runs: records, results and logs. One that is running is refused.
+    """Delete runs: records, results and logs. A running one is refused.
 
     \b
     qserve runs delete 20261120-0913
@@ -134,7 +134,7 @@ def delete(runs: tuple[str, ...], older_than: str | None, state_dir: Path | None
 @command.command("residuals")
 @_shared
 def residuals(state_dir: Path | None, as_json: bool) -> None:
-    """What runs measured beside what was planned, and so what the next plan is corrected by.
+    """Show measured beside planned memory of earlier runs: what the next plan is corrected by.
 
     \b
     qserve runs residuals

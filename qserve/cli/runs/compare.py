@@ -1,4 +1,4 @@
-"""Two runs side by side, as rows: figure by figure, with the difference where it is a number."""
+"""`qserve runs compare`: two runs figure by figure, with the difference of numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Row", "compared", "show_compared"]
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of both runs; `unit` is `bytes`, `ms`, `s`, `` (a count) or `text`. None: the run has none."""
+    """One figure of both runs; `unit` is `bytes`, `ms`, `s`, `` (a count) or `text`. None: not in that run."""
 
     worker: str
     name: str
@@ -30,7 +30,7 @@ class Row:
 
     @property
     def change(self) -> str:
-        """In percent; empty where there is nothing to compare."""
+        """The difference in percent; empty if there are not two numbers."""
         if self.unit == "text" or self.first is None or self.second is None:
             return "" if self.first == self.second else "differs"
         if not self.first:
@@ -43,7 +43,7 @@ class Row:
 
 
 def compared(store: RunStore, first: StoredRun, second: StoredRun) -> list[Row]:
-    """What was started, and what came of it; workers are matched by their role."""
+    """Settings and results of both runs; workers are matched by role."""
     rows = [
         Row("", "run", "text", first.id, second.id),
         Row("", "command", "text", " ".join(first.command), " ".join(second.command)),
@@ -61,7 +61,7 @@ def compared(store: RunStore, first: StoredRun, second: StoredRun) -> list[Row]:
 
 
 def show_compared(rows: list[Row]) -> None:
-    """As a table, a worker's rows below its name."""
+    """Print the rows as a table, grouped by worker."""
     table = Table("", "first", "second", "change", box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     table.columns[3].justify = "right"
     worker = ""

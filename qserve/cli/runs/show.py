@@ -1,4 +1,4 @@
-"""Runs as a person likes to read them."""
+"""Terminal output of `qserve runs`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def show_list(runs: Sequence[StoredRun], path: Path) -> None:
 
 
 def show_run(store: RunStore, run: StoredRun) -> None:
-    """Everything but the single requests."""
+    """Print a run in full, except for single requests."""
     console = console_of()
     console.print(f"[bold]{run.id}[/bold]  {_state(run)} · {lasting(run.duration_s)} · began {_when(run)}")
     console.print(f"  {' '.join(run.command)}", markup=False, soft_wrap=True)
@@ -75,7 +75,7 @@ def show_run(store: RunStore, run: StoredRun) -> None:
 
 
 def show_residuals(residuals: Sequence[Residual]) -> None:
-    """What the next plan goes by: of each term the last measurement, below the run and the device that it is of."""
+    """Print what corrects the next plan: the latest measurement of each term, grouped by run and device."""
     console = console_of()
     if not residuals:
         console.print("nothing was measured yet; the next `qserve up` does")
@@ -99,7 +99,7 @@ def show_residuals(residuals: Sequence[Residual]) -> None:
 
 
 def lasting(seconds: float, in_full: bool = True) -> str:
-    """'2 d 3 h', '1 h 05 min', '12 min 07 s', '8 s'; without its smaller unit where that is not wanted."""
+    """A duration: '2 d 3 h', '1 h 05 min', '12 min 07 s', '8 s'; only the larger unit unless `in_full`."""
     whole = int(seconds)
     if whole >= 86400:
         return f"{whole // 86400} d" + (f" {whole % 86400 // 3600} h" if in_full else "")
@@ -111,7 +111,7 @@ def lasting(seconds: float, in_full: bool = True) -> str:
 
 
 def _served(run: StoredRun, is_wide: bool) -> str:
-    """Each worker's models, and how they are served where there is room."""
+    """The models of each worker; on a wide terminal also how they are served."""
     workers = (f"{', '.join(one.models)} ({_how(one)})" if is_wide else ", ".join(one.models) for one in run.workers)
     if run.started_by == "train":
         return f"training, {' '.join(run.command[2:3])}"
@@ -121,7 +121,7 @@ def _served(run: StoredRun, is_wide: bool) -> str:
 
 
 def _corrected(one: Residual) -> tuple[str, str, str]:
-    """Planned, measured, and what the difference does to a plan."""
+    """Planned, measured, and the effect of the difference on a plan."""
     if one.term == "kv_cache_tokens":
         return f"{one.planned:,}", f"{one.measured:,}", _change(one)
     return format_bytes(one.planned), format_bytes(one.measured), _change(one)
@@ -137,7 +137,7 @@ def _show_start(console: Console, worker: StoredWorker) -> None:
 
 
 def _show_memory(console: Console, worker: StoredWorker, samples: Sequence[MemorySample]) -> None:
-    """Planned, measured when it was ready, and the most that was measured later."""
+    """Planned, measured at ready, and the highest measurement afterwards."""
     if not samples:
         return
     table = _table("", "planned", "when ready", "most", right=(1, 2, 3))

@@ -1,1 +1,1 @@
-"""`qserve train`: `options` its flags, `command` the story, `fitting` what runs here, `follow` the screen."""
+"""`qserve train`: `options` declares flags, `command` runs it, `fitting` finds what fits, `follow` shows progress."""

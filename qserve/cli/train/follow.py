@@ -1,4 +1,4 @@
-"""A run on the screen: a bar with the loss while it goes, and at its end what it came to."""
+"""Terminal output of a training run: a progress bar with the loss, and a summary at its end."""
 
 from __future__ import annotations
 

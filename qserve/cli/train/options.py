@@ -21,9 +21,9 @@ _FOLDER = click.Path(path_type=Path)
 
 _OPTIONS = (
     click.option("--data", help="JSON lines, JSON, Parquet or Arrow: a file, a folder, or a data set of the hub."),
-    click.option("--eval-data", help="Likewise, to evaluate on [a share of the prompts is held out]."),
+    click.option("--eval-data", help="Data to evaluate on [a held-out share of the prompts]."),
     click.option("--eval-share", type=_SHARE, default=0.05, show_default=True, help="Share of prompts held out."),
-    click.option("--max-broken", type=_SHARE, default=0.01, show_default=True, help="Share of rows that may be bad."),
+    click.option("--max-broken", type=_SHARE, default=0.01, show_default=True, help="Tolerated share of bad rows."),
     click.option("--gpus", type=_STEPS, help="Cards of this machine to train on [all]; without one: processes [1]."),
     click.option("--output", type=_FOLDER, help="Folder for model, checkpoints and configuration [below --state-dir]."),
     click.option("--max-steps", type=_STEPS, help="Optimizer steps [by --epochs]."),
@@ -31,13 +31,13 @@ _OPTIONS = (
     click.option("--learning-rate", type=FiniteRange(0, min_open=True), help="[by method]"),
     click.option("--warmup-steps", type=Count(0), default=0, show_default=True),
     click.option("--seed", type=Count(0), default=0, show_default=True),
-    click.option("--eval-steps", type=_STEPS, help="Evaluate every so many steps [a tenth of the run, at most 200]."),
-    click.option("--save-steps", type=_STEPS, help="A checkpoint every so many steps [as --eval-steps]."),
+    click.option("--eval-steps", type=_STEPS, help="Steps between evaluations [a tenth of the run, at most 200]."),
+    click.option("--save-steps", type=_STEPS, help="Steps between checkpoints [as --eval-steps]."),
     click.option("--save-total-limit", type=_STEPS, default=2, show_default=True, help="Checkpoints that are kept."),
-    click.option("--patience", type=_STEPS, help="reward: end after so many evaluations without a better one [never]."),
+    click.option("--patience", type=_STEPS, help="reward: stop after so many evaluations without improvement [never]."),
     click.option("--center-rewards", type=FiniteRange(0), help="reward: pull the mean to 0 (0.01 is usual) [off]."),
     click.option("--labels", help="reward: names of the scores in each row, with commas between [as the data says]."),
-    click.option("--label-weights", help="reward: NAME=WEIGHT,…: what each label counts in the reward [their mean]."),
+    click.option("--label-weights", help="reward: NAME=WEIGHT,…: weight of each label in the reward [equal]."),
     click.option("--label-smoothing", type=FiniteRange(0, 0.5), default=0.0, show_default=True, help="dpo."),
     click.option(
         "--save-as", type=click.Choice(["sequence-classification", "reward-head"]), default="sequence-classification",
@@ -45,16 +45,16 @@ _OPTIONS = (
     ),
     click.option(
         "--reward", "rewards", multiple=True,
-        help="grpo: what rewards: a server's URL, a checkpoint, a YAML of rules; WEIGHT=… before it weighs several.",
+        help="grpo: rewards by a server's URL, a checkpoint, or a YAML of rules; WEIGHT=… before each of several.",
     ),
     click.option("--num-generations", type=Count(2), default=8, show_default=True, help="grpo: rollouts a prompt."),
     click.option("--packing", is_flag=True, help="sft: several rows in one sequence of --max-length."),
     click.option("--num-workers", type=Count(0), default=0, show_default=True, help="Processes that prepare batches."),
-    click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --output."),
+    click.option("--resume", is_flag=True, help="Continue from the last checkpoint in --output."),
     click.option(
         "--emit", type=click.Choice(FRAMEWORKS), help="Print the command of another trainer, and run nothing."
     ),
-    click.option("--auto", is_flag=True, help="Take the cheapest change that fits where the run does not."),
+    click.option("--auto", is_flag=True, help="If the run does not fit, make the cheapest change after which it does."),
     click.option(
         "--state-dir", type=_FOLDER, envvar="QSERVE_STATE_DIR", help="Where runs are kept [~/.local/state/qserve]."
     ),

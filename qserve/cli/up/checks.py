@@ -1,4 +1,4 @@
-"""What `qserve up` refuses before anything is planned, and after: packages, flags that nothing reads."""
+"""Checks of `qserve up` before and after planning: missing packages, flags without effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOADS = tuple(name for name in LOAD_FLAGS if name != "replicas")
 
 
 def check_packages() -> None:
-    """The light installation plans and measures; what serving needs beside it is named before anything starts."""
+    """Refuse a light installation, with the command that installs what serving needs."""
     server = why_no_server()
     if server:
         raise UsageError(f"`qserve up` {server}")
@@ -36,7 +36,7 @@ def check_packages() -> None:
 
 
 def check_flags(values: dict[str, Any]) -> None:
-    """Refuse cards that are not here, and flags of what is not named: a model, a cluster, a load."""
+    """Refuse described cards, and flags of a model, cluster or load that was not named."""
     if values["gpu"] not in (None, "none"):
         raise UsageError(
             f"--gpu {values['gpu']} describes cards for `qserve plan`; `qserve up` takes those of this machine. Leave "
@@ -51,7 +51,7 @@ def check_flags(values: dict[str, Any]) -> None:
 
 
 def _check_roles(model: str | None, reward: str | None) -> None:
-    """Refuse flags of a model that is not named."""
+    """Refuse flags of a chat or reward model that was not named."""
     if reward is None and model is not None:
         refuse_given(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
     if model is not None and reward is not None:
@@ -63,11 +63,11 @@ def _check_roles(model: str | None, reward: str | None) -> None:
 
 
 def check_reads(hosted: Hosted, engine_args: str, verify_quant: bool) -> None:
-    """Refuse what the engine that serves has no use for."""
+    """Refuse flags that the serving engine does not read."""
     plan = hosted.plan
     if (engine_args or verify_quant) and hosted.role != "chat":
         raise UsageError("--engine-args and --verify-quant are for a chat model; add --model, or leave them out")
-    from qserve.engine.launch import engine_launch  # brings the schemas, which --help does not need
+    from qserve.engine.launch import engine_launch  # imports the schemas, which --help does not need
 
     launch = engine_launch(plan.engine) if hosted.role == "chat" else None
     if engine_args and launch and not launch.takes_engine_args:

@@ -1,4 +1,4 @@
-"""`qserve up --ray`: its options, and the way from the nodes of a cluster to what is hosted on them."""
+"""`qserve up --ray`: its options, and the plan of what is hosted on the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ _OPTIONS = (
         "--ray-ports",
         default="20000-20999",
         show_default=True,
-        help="Ports of the nodes that workers listen on; the gateway must reach them.",
+        help="Ports on which workers listen on the nodes; the gateway must reach them.",
     ),
     number_option(
         "--ray-nodes",
         Count(min=1),
         1,
-        "Plan once so many nodes can run a worker; for clusters whose nodes come one by one.",
+        "Wait with the plan until so many nodes can run a worker.",
     ),
-    click.option("--min-replicas", type=Count(min=1, max=1024), help="With --ray: as many at least [1]."),
+    click.option("--min-replicas", type=Count(min=1, max=1024), help="With --ray: fewest replicas [1]."),
     click.option(
-        "--max-replicas", type=Count(min=1, max=1024), help="With --ray: more while the load wants them, up to so many."
+        "--max-replicas", type=Count(min=1, max=1024), help="With --ray: most replicas, started as the load requires."
     ),
     number_option(
         "--scale-down-after",
         FiniteRange(min=1),
         180.0,
-        "Seconds that one replica fewer must have sufficed before one is drained and ended.",
+        "Seconds during which one replica fewer must have sufficed before one is stopped.",
     ),
 )
 
@@ -69,7 +69,7 @@ def ray_options(function: Function) -> Function:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that was joined, and what its nodes said; `replicas` as --replicas was given."""
+    """A joined Ray cluster with the survey of its nodes; `replicas`: the value of --replicas."""
 
     settings: RaySettings
     survey: Survey
@@ -79,7 +79,7 @@ class Cluster:
     bounds: Bounds | None
 
     def wanted(self, wanted: Wanted) -> Wanted:
-        """What one node is planned for."""
+        """The request that is planned for one node."""
         from qserve.cluster.layout import counts_per_node
 
         counts = counts_per_node(self.nodes, self.replicas, self.bounds, wanted.reward_replicas)
@@ -106,7 +106,7 @@ class Cluster:
         ]
 
     def spread(self, hosted: Sequence[Hosted], reward_replicas: int, screen: Screen) -> list[Hosted]:
-        """Replicas over all nodes, and where each finds its checkpoint, said. Raises DoesNotFit or UsageError."""
+        """Replicas over all nodes; prints where each node finds the checkpoint. Raises DoesNotFit or UsageError."""
         from qserve.cluster.layout import spread_over
 
         _refuse_served_judges(hosted)
@@ -122,14 +122,14 @@ class Cluster:
         return spread
 
     def runner(self, hosted: Sequence[Hosted]) -> RayRunner:
-        """Who runs them."""
+        """The runner that starts workers on the nodes."""
         from qserve.cluster.runner import RayRunner
 
         return RayRunner(self.settings, self.bounds, checkpoint_names(hosted))
 
 
 def checkpoint_names(hosted: Sequence[Hosted]) -> dict[str, str]:
-    """By role: the name under which a node finds the checkpoint itself; "" for a folder of the user's."""
+    """The name of the checkpoint for nodes, by role; "" for a folder of the user's."""
     names = {"chat": "", "reward": ""}
     for one in hosted:
         name = one.plan.quant.checkpoint
@@ -140,7 +140,7 @@ def checkpoint_names(hosted: Sequence[Hosted]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def joined_cluster(values: dict[str, Any], gpu: str | None) -> Iterator[Cluster | None]:
-    """The cluster of --ray, joined and asked what it has; None without --ray. Raises one sentence where it can't."""
+    """The cluster of --ray, joined and surveyed; None without --ray. Raises UsageError if that fails."""
     address = values["ray"]
     if address is None:
         yield None

@@ -32,7 +32,7 @@ __all__ = ["command"]
 @plan_options
 @load_options
 def command(**values: Any) -> None:
-    """Plan, start, serve, measure.
+    """Plan, start and serve models behind one port.
 
     \b
     qserve up --model demo

@@ -1,4 +1,4 @@
-"""From the models on a command line to what is hosted: planned on one budget, and on disk."""
+"""Plans the models of `qserve up` on one memory budget, and finds or downloads their weights."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def what_to_host(
     measured: Callable[[Checkpoint], Measured] = lambda checkpoint: NOTHING_MEASURED,
     speed: SpeedRequest = NO_LOAD,
 ) -> list[Hosted]:  # fmt: skip
-    """The chat model, the reward model, or both on one budget. `measured`: what is known of the machine's speed.
+    """The chat model, the reward model, or both on one memory budget. `measured`: the measured speed of the machine.
 
-    A load in `speed` decides the layout of a chat model that has the cards for itself.
+    A load in `speed` decides the layout of a chat model that has the cards to itself.
 
     Raises UsageError, ModelNotFound, BrokenCheckpoint or DoesNotFit, each with what would work.
     """
@@ -102,13 +102,13 @@ def what_to_host(
     if plan.cpu_activations == "int8":
         screen.note("activations: rounded to 8 bits in groups of 64 (--cpu-activations exact leaves them in 16)")
     for note in plan.notes:
-        if note not in chat.messages:  # told above
+        if note not in chat.messages:  # printed above
             screen.note(f"· {note}")
     return hosted
 
 
 def _check_judges(wanted: Wanted, reward: RewardCheckpoint | None) -> None:
-    """Raises UsageError where a judge is the chat model of this service, and there is none."""
+    """Raises UsageError if a judge is the chat model of this service, and there is none."""
     recipe = reward.recipe if reward is not None else None
     if wanted.model is None and recipe is not None and read_recipe(recipe).asks_served:
         raise UsageError(
@@ -118,7 +118,7 @@ def _check_judges(wanted: Wanted, reward: RewardCheckpoint | None) -> None:
 
 
 def _replicas(one: Hosted, plans: Sequence[ReplicaPlan]) -> list[Hosted]:
-    """`one` as often as there are plans, each with its own, its cards and its cores."""
+    """One copy of `one` per plan, with its plan, cards and cores."""
     if len(plans) == 1:
         return [replace(one, plan=plans[0].plan, num_cores=plans[0].num_cores)]
     return [
@@ -128,7 +128,7 @@ def _replicas(one: Hosted, plans: Sequence[ReplicaPlan]) -> list[Hosted]:
 
 
 def _with_speed(hosted: Hosted, checkpoint: Checkpoint, hardware: Hardware, measured: Measured) -> Hosted:
-    """With what is planned of its latency, which the measured one is held against."""
+    """With its planned latency, for the comparison with the measured one."""
     device = device_of(hosted.plan, hardware)
     if device is None or not has_speed(hosted.plan.engine):
         return hosted
@@ -169,7 +169,7 @@ def _reward(wanted: Wanted, reward: RewardCheckpoint, plan: Plan) -> Hosted:
 
 
 def _reward_request(wanted: Wanted, reward: RewardCheckpoint | None, hardware: Hardware, quant: str) -> PlanRequest:
-    """Raises UsageError where the engine can't score this model as it was trained."""
+    """The request for the reward model. Raises UsageError if the engine can't score it as it was trained."""
     request = PlanRequest(quant=quant, engine=wanted.reward_engine, max_model_len=wanted.settings.max_length)
     if reward is None:
         return request
@@ -178,7 +178,7 @@ def _reward_request(wanted: Wanted, reward: RewardCheckpoint | None, hardware: H
 
 
 def _folder_of(checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Path:
-    """The weights that the plan loads, on disk: the model's own, or those of the sibling that it took."""
+    """The folder of the weights that the plan loads (the model's or a quantized sibling's), downloaded if need be."""
     if plan.quant.checkpoint != checkpoint.id:
         checkpoint = resolve(plan.quant.checkpoint)
     if checkpoint.folder is None:
@@ -196,7 +196,7 @@ def _folder_of(checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Path:
 
 
 def _config_only(checkpoint: Checkpoint, configs: Path) -> Path:
-    """A folder with config.json: the checkpoint's own, or one written from its bundled dimensions."""
+    """A folder with config.json: the checkpoint's own, or one made from its bundled dimensions."""
     if checkpoint.folder is not None:
         return checkpoint.folder
     (configs / "config.json").write_text(json.dumps(dict(checkpoint.config)))

@@ -1,4 +1,4 @@
-"""`--reward CHECKPOINT --judge TEMPLATE`: a model that writes verdicts, served as chat and asked for rewards."""
+"""`--reward CHECKPOINT --judge TEMPLATE`: a generative judge, served as a chat model, that scores answers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["with_judge"]
 
 
 def with_judge(wanted: Wanted) -> Wanted:
-    """`wanted` with the checkpoint behind --reward as its chat model, and a recipe whose one part asks it.
+    """`wanted` with the checkpoint of --reward as its chat model, and a recipe whose only part is that judge.
 
-    Raises UsageError where another chat model is named: a service has one.
+    Raises UsageError if another chat model is named: a service has one.
     """
     template, judge = wanted.settings.judge, wanted.reward
     if template is None or judge is None:

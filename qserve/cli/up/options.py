@@ -1,4 +1,4 @@
-"""The options of `qserve up` that are no plan's, no load's, no reward's and no cluster's."""
+"""Options of `qserve up` alone: address, keys, limits, logs, records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPTIONS = (
     click.option("--model", help="A folder, a hub id, an alias, or demo."),
     click.option("--reward", help="A trained reward model: a folder, a file with --base, a hub id, or demo."),
     click.option(
-        "--served-model-name", multiple=True, help="A name that requests may use [the model's]. May be repeated."
+        "--served-model-name", multiple=True, help="Name of the model in requests [the model's]. May be repeated."
     ),
     click.option("--served-reward-name", multiple=True, help="The same for the reward model."),
     click.option("--reward-quant", default="auto", show_default=True, help="--quant of the reward model's body."),
@@ -27,16 +27,16 @@ _OPTIONS = (
         type=click.Choice(sorted(reward_engine_names())),
         default=SCORER,
         show_default=True,
-        help="What computes rewards: qserve's own scorer, or vLLM's pooling runner where the format allows.",
+        help="Engine of the reward model: qserve's own scorer, or vLLM's pooling runner if the format allows it.",
     ),
     number_option(
         "--reward-replicas",
         Count(min=1, max=1024),
         1,
-        "Servers of the reward model side by side, each on a card or a part of the CPU of its own.",
+        "Replicas of the reward model, each on its own card or part of the CPU.",
     ),
     click.option(
-        "--host", default="127.0.0.1", show_default=True, help="Address to listen on; others than loopback need a key."
+        "--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but loopback needs a key."
     ),
     click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one."),
     click.option(
@@ -49,36 +49,36 @@ _OPTIONS = (
         "--api-key-file",
         multiple=True,
         type=click.Path(path_type=Path),
-        help="A file with such keys, one a line. May be repeated.",
+        help="A file with API keys, one per line. May be repeated.",
     ),
     click.option(
         "--admin-key-file",
         multiple=True,
         type=click.Path(path_type=Path),
-        help="A file with keys, one a line, that may also restart the workers: POST /v1/qserve/restart. May be "
+        help="A file with keys, one per line, that may also restart the workers: POST /v1/qserve/restart. May be "
         "repeated.",
     ),
     click.option(
         "--ui/--no-ui",
         default=None,
-        help="Start the web UI at once, or not at all [when / is first opened in a browser].",
+        help="Start the web UI at once, or never [when a browser first opens /].",
     ),
     click.option("--cors-origin", multiple=True, help="A web origin that browsers may call from. May be repeated."),
     number_option(
         "--gateway-processes",
         Count(min=1, max=64),
         1,
-        "Processes that relay requests behind the port, for more than one core of them.",
+        "Processes that relay requests, for more than one core's throughput.",
     ),
     number_option("--max-queue", Count(min=0), 256, "Requests that may wait; more get 429."),
     number_option("--max-body-mib", Count(min=1), 16, "Larger requests get 413."),
     number_option(
-        "--drain-timeout", FiniteRange(min=0), 30.0, "Seconds that running requests may take to finish at the end."
+        "--drain-timeout", FiniteRange(min=0), 30.0, "Seconds that running requests may take to finish on stop."
     ),
     click.option(
         "--start-timeout",
         type=FiniteRange(min=1),
-        help="Seconds that a start may show no progress, neither a line of log nor bytes read. Then its stacks are "
+        help="Seconds that a start may show no progress (no line of log, no bytes read). Then its stacks are "
         "logged, and it is tried once more with what the cause suggests [120 to 1800, by phase].",
     ),
     click.option(
@@ -91,16 +91,21 @@ _OPTIONS = (
         "--keep-runs-days",
         FiniteRange(0, min_open=True),
         90.0,
-        "Runs that ended longer ago are forgotten, with their logs.",
+        "Delete runs that ended longer ago, with their logs.",
     ),
     number_option(
-        "--keep-runs-gib", FiniteRange(0.001), 1.0, "Above it the oldest runs' requests are forgotten first."
+        "--keep-runs-gib",
+        FiniteRange(0.001),
+        1.0,
+        "Size of the run store; above it, requests of the oldest runs are deleted.",
     ),
-    number_option("--max-file-mib", Count(min=1), 200, "Of a file of requests: POST /v1/files."),
+    number_option("--max-file-mib", Count(min=1), 200, "Largest file of requests (POST /v1/files)."),
     number_option(
-        "--keep-files-days", FiniteRange(0, min_open=True), 30.0, "Files and batches are forgotten after that."
+        "--keep-files-days", FiniteRange(0, min_open=True), 30.0, "Delete files and batches after so many days."
     ),
-    number_option("--keep-files-gib", FiniteRange(0.001), 10.0, "Of all files together; above it uploads are refused."),
+    number_option(
+        "--keep-files-gib", FiniteRange(0.001), 10.0, "Size of all files together; above it, uploads are refused."
+    ),
     number_option(
         "--packed-cache-gib",
         FiniteRange(0),
@@ -109,21 +114,23 @@ _OPTIONS = (
         "them; those used longest ago go first. 0 keeps none.",
     ),
     click.option(
-        "--ready-file", type=click.Path(path_type=Path), help="Written when ready, for scripts: url, pid (JSON)."
+        "--ready-file",
+        type=click.Path(path_type=Path),
+        help="Write a JSON file with url and pid when ready, for scripts.",
     ),
     click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning"]),
         default="warning",
         show_default=True,
-        help="`info` prints a line a request.",
+        help="`info` prints one line per request.",
     ),
     click.option(
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="`json`: one object a line on standard error, for log collectors; the screen's words, too.",
+        help="`json`: one object per line on standard error, for log collectors; screen output as well.",
     ),
     click.option(
         "--otlp-traces-endpoint",
@@ -138,7 +145,7 @@ _OPTIONS = (
         help="`dummy`: random weights from the config alone, to size a model that is not on disk.",
     ),
     click.option(
-        "--strict", is_flag=True, help="End with status 5 where the chat model serves noise, in place of a warning."
+        "--strict", is_flag=True, help="Exit with status 5 if the chat model serves noise, instead of a warning."
     ),
     click.option(
         "--verify-quant", is_flag=True, help="Measure what quantizing while loading costs (KL, top-1 agreement)."

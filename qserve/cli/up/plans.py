@@ -1,4 +1,4 @@
-"""From the flags of `qserve up` to what is hosted, on this machine or on the nodes of a cluster."""
+"""From the flags of `qserve up` to its planned workers, on this machine or on the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def planned_hosts(
     Raises UsageError, ModelNotFound, BrokenCheckpoint or DoesNotFit, each with what would work.
     """
     gpu, wanted = values["gpu"], _wanted(values, configs)
-    # What was measured here says nothing about other machines.
+    # Measurements of this machine do not hold for others.
     is_new = values["no_learn"] or cluster is not None
     request = with_counted_flags(request_of(values), values["engine_args"])
     request = with_learned(request, state, values["model"], gpu, is_off=is_new)
@@ -65,7 +65,7 @@ def _wanted(values: dict[str, Any], configs: Path) -> Wanted:
 
 
 def _as_asked(hosted: Hosted, values: dict[str, Any]) -> Hosted:
-    """With what its engine is told beside the plan."""
+    """With the engine arguments that are not part of the plan."""
     hosted = replace(hosted, packed_cache_bytes=int(values["packed_cache_gib"] * GIB))
     if hosted.role != "chat":
         return hosted
@@ -73,7 +73,7 @@ def _as_asked(hosted: Hosted, values: dict[str, Any]) -> Hosted:
 
 
 def _hold_against_file(hosted: Sequence[Hosted], screen: Screen) -> None:
-    """Say what the file of --config expected and these plans do not come to."""
+    """Print where the plans differ from what --config expects."""
     deployment = deployment_of(click.get_current_context())
     plans = {one.role: one.plan for one in hosted}
     if deployment is None or "chat" not in plans:

@@ -1,4 +1,4 @@
-"""What is written down of a `qserve up` when it begins."""
+"""The record of a run of `qserve up` at its start: command, versions, hardware."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["STARTED_BY", "recording_of", "without_secrets"]
 
 STARTED_BY = "QSERVE_STARTED_BY"
-"""The variable by which a command that starts a server for itself says so (`own_server`)."""
+"""Environment variable that names the command for which a temporary server runs (`own_server`)."""
 
 _SECRET = re.compile(r"(--[\w-]*(?:key|token|secret|password)(?:=|\s+))(\S+)", re.IGNORECASE)
 

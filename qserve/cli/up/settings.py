@@ -1,4 +1,4 @@
-"""What the flags of `qserve up` are to the gateway, to the folder of files and to the service."""
+"""From the flags of `qserve up` to the settings of gateway, files and service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DAY_S = 24 * 3600
 
 
 def gateway_of(values: dict[str, Any]) -> GatewaySettings:
-    """Keys are read once: afterwards only this process knows them. Raises UsageError for an address without one."""
+    """The gateway's settings. Keys are read once and kept in this process. Raises UsageError if one is needed."""
     keys, host = keys_in_use(values["api_key"], values["api_key_file"]), values["host"]
     ports.check_exposure(host, keys)
     admin_keys = (key for file in values["admin_key_file"] for key in keys_of_file(file, "--admin-key-file"))
@@ -36,7 +36,7 @@ def gateway_of(values: dict[str, Any]) -> GatewaySettings:
 
 
 def processes_of(values: dict[str, Any]) -> Processes:
-    """Raises UsageError for a collector's address that is none."""
+    """The gateway processes. Raises UsageError for a malformed address of a trace collector."""
     collector = values["otlp_traces_endpoint"]
     traces = to_collector(collector) if collector else NoTraces()
     return Processes(values["gateway_processes"], values["log_level"], values["log_format"], traces, collector)
@@ -45,7 +45,7 @@ def processes_of(values: dict[str, Any]) -> Processes:
 def up_options(
     values: dict[str, Any], gateway: GatewaySettings, processes: Processes, hardware: Hardware, run_folder: Path
 ) -> UpOptions:
-    """Raises UsageError for bounds of the record that make no sense."""
+    """The service's options. Raises UsageError for bounds of the record that make no sense."""
     recording = recording_of(run_folder, hardware, values["keep_runs_days"], values["keep_runs_gib"])
     state = run_folder.parent.parent
     return UpOptions(

@@ -1,4 +1,4 @@
-"""What `qserve up` was told to serve."""
+"""The models that `qserve up` is to serve, as named on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Wanted"]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user named. `configs` is a folder for config files of models that are not on disk.
+    """The models and their options. `configs`: a folder for config files of models that are not on disk.
 
     `replicas` None: one, or as many as the layout for a load has.
     """

@@ -2,10 +2,10 @@
 
 endpoints.py   the routes
 multipart.py   an upload, written to disk as it comes
-upload_slots.py   how many come at once
-queries.py     what stands behind the `?` of a list
-openapi.py     what /openapi.json says of them
-service.py     the gateway as its own client: a line of a batch goes the way of every request
+upload_slots.py   limits concurrent uploads
+queries.py     query parameters of lists
+openapi.py     their entries in /openapi.json
+service.py     sends each line of a batch through the gateway like any other request
 """
 
 from qserve.gateway.batches.endpoints import BatchEndpoints

@@ -1,4 +1,4 @@
-"""The routes of files and batches. Each shows a client what its own key has uploaded, and nothing else."""
+"""The routes of files and batches. A client sees only what was uploaded with its own key."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BatchEndpoints:
     def __init__(
         self, folder: Path | None, bounds: FileBounds, bodies: Bodies, settings: GatewaySettings
     ) -> None:  # fmt: skip
-        """`folder` None: nothing is kept here, and every route says so."""
+        """`folder` None: files are off, and every route answers with an error."""
         self._files = None if folder is None else FileStore(folder, bounds)
         self._batches = None if self._files is None else BatchStore(self._files)
         self._bodies = bodies
@@ -60,7 +60,7 @@ class BatchEndpoints:
             await self._runner.run()
 
     def of(self, route: Route) -> Endpoint:
-        """What answers a route of `BATCH_ROUTES`."""
+        """The endpoint of a route of `BATCH_ROUTES`."""
         endpoint = {
             ("POST", "/v1/files"): self.upload,
             ("GET", "/v1/files"): self.files,
@@ -189,7 +189,7 @@ def _not_kept() -> ApiError:
 
 
 def _check_origin(scope: Scope, settings: GatewaySettings) -> None:
-    """403 for a form that another site's page may have sent: browsers let any page post one without asking."""
+    """403 for a form that a page of another site may have posted: browsers allow that without asking."""
     origin = header(scope, b"origin").decode("latin-1")
     if origin in settings.cors_origins:
         return
@@ -199,7 +199,7 @@ def _check_origin(scope: Scope, settings: GatewaySettings) -> None:
 
 
 def _keep_s(upload: Upload) -> int | None:
-    """What the form says of how long the file is kept. Raises ApiError 400 for a form that says something else."""
+    """Seconds to keep the file, from the form's `expires_after`. Raises ApiError 400 for other values."""
     for name in upload.fields.keys() - _FIELDS:
         message = f"'{name[:100]}' is not a field of an upload; it takes file, purpose and expires_after"
         raise ApiError(400, message, "unsupported_field", name[:100])

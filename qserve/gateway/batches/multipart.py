@@ -1,4 +1,4 @@
-"""One upload: its fields, and a file that is written to disk as it comes, so that its size costs no memory."""
+"""A multipart upload: its fields, and a file that is streamed to disk, so that its size takes no memory."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["MAX_FORM_BYTES", "Upload", "boundary_of", "read_upload"]
 MAX_FORM_BYTES = 64 * 1024
 """Beside the file: fields, their headers and the borders between them."""
 _MAX_PARTS = 16
-# It warns of whatever a client sends wrong; that is told to the client.
+# It logs a warning for every malformed upload; the client gets an error instead.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 _FILE = "file"
 
 
 @dataclass
 class Upload:
-    """What came: `fields` by name, and of the file its name, while its bytes went into a sink."""
+    """An upload: `fields` by name, and name and size of the file, whose bytes went into a sink."""
 
     fields: dict[str, str] = field(default_factory=dict)
     filename: str | None = None
@@ -36,7 +36,7 @@ class Upload:
 
 
 def boundary_of(scope: Scope) -> bytes:
-    """The border between parts. Raises ApiError 415 for a body that has none."""
+    """The multipart boundary. Raises ApiError 415 if the content type has none."""
     kind, options = parse_options_header(header(scope, b"content-type"))
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not 0 < len(boundary) <= 256:
@@ -75,13 +75,13 @@ async def read_upload(
 
 
 def check_length(scope: Scope, max_file_bytes: int) -> None:
-    """413 where the request says itself that its file is too long."""
+    """413 if the declared length is too long."""
     if declared_length(scope) > max_file_bytes + MAX_FORM_BYTES:
         raise _too_large(max_file_bytes)
 
 
 class _Parts:
-    """The parser's callbacks."""
+    """Callbacks of the multipart parser."""
 
     def __init__(self, boundary: bytes, sink: BinaryIO, max_file_bytes: int) -> None:
         self._sink = sink

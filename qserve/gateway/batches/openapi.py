@@ -1,4 +1,4 @@
-"""What /openapi.json says of the routes of files and batches beyond their answers."""
+"""Parameters, bodies and errors of the routes of files and batches in /openapi.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands behind the `?` of a list of files or batches."""
+"""Query parameters of lists of files and batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["page_of"]
 
 
 def page_of(scope: Scope, names: tuple[str, ...], default: int, most: int) -> Page:
-    """The page that is asked for. Raises ApiError 400 for a name that the route does not have, or a wrong value."""
+    """The requested page. Raises ApiError 400 for an unknown parameter or an invalid value."""
     given = _values(scope)
     for name in given.keys() - set(names):
         message = f"the query has no {name[:100]!r}; it may hold {', '.join(names)}"

@@ -1,7 +1,7 @@
-"""The gateway as its own client: a line of a batch goes the way of every request, but for the key and the network.
+"""Sends the lines of a batch through the gateway's own app, like client requests but without key and network.
 
-So it is checked, admitted, relayed, counted and logged like any other, on whatever engine; `x-qserve-priority` lets
-all others go first.
+So each is checked, admitted, relayed, counted and logged like any other, on any engine; `x-qserve-priority` lets all
+others go first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GatewayAsService:
         return None
 
     def free_slots(self, endpoint: str, model: str) -> int:
-        """One place of each replica stays free for others, as for everything in the background."""
+        """Slots free for background requests: one of each replica is left for others."""
         free = 0
         for replicas in self._roles:
             if model in replicas.endpoint.names:
@@ -59,7 +59,7 @@ class GatewayAsService:
 
 
 class _Exchange:
-    """Both ends of one request: its body once, then silence; its answer in parts."""
+    """ASGI `receive` and `send` of one request: its body in one message; the answer is collected."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
@@ -70,7 +70,7 @@ class _Exchange:
 
     async def receive(self) -> Message:
         if self._body is None:
-            return await self._never  # this client stays until it is answered, or its task is cancelled
+            return await self._never  # this client never disconnects before the answer
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
 

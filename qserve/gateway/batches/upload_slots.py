@@ -1,4 +1,4 @@
-"""How many files are uploaded at once: few, and of one client no more than are left free for others (`bodies.py`)."""
+"""Limits concurrent uploads: few in all, and per client no more than are left free for others (as `bodies.py`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RETRY_AFTER_S = 5
 
 
 class UploadSlots:
-    """Who uploads now."""
+    """Counts the running uploads by client."""
 
     def __init__(self) -> None:
         self._held: Counter[str] = Counter()
@@ -37,5 +37,5 @@ class UploadSlots:
             yield
         finally:
             self._held -= Counter([client])  # keeps no client with none
-            self._freed.set()  # whoever waits looks again
+            self._freed.set()  # waiting uploads check again
             self._freed = asyncio.Event()

@@ -1,6 +1,6 @@
-"""Accepting connections no faster than they can be kept.
+"""Accepts connections only while there are descriptors for them.
 
-An event loop's own server accepts whatever waits, all at once: with few descriptors left the kernel's EMFILE then
+An event loop's own server accepts all waiting connections at once: with few descriptors left the kernel's EMFILE then
 closes honest clients' connections. Here a connection is accepted when there is space for it, and waits in the
 kernel's backlog otherwise.
 """
@@ -17,19 +17,19 @@ from qserve.gateway.http.connections import Connections
 
 __all__ = ["Acceptor"]
 
-# So many are accepted before those accepted so far may send their heads: none is evicted that has sent its own.
+# Accepted per turn of the loop, so that the connections before can send their heads and are not evicted.
 _BATCH = 4
 _PAUSE_S = 0.02
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """Stands where uvicorn has an `asyncio.Server`: `sockets`, `close`, `wait_closed`."""
+    """Replaces uvicorn's `asyncio.Server`: `sockets`, `close`, `wait_closed`."""
 
     def __init__(
         self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol], connections: Connections
     ) -> None:
-        """Begins at once; needs a running loop. `listener` is listening already."""
+        """Starts at once; needs a running loop. `listener` must be listening."""
         self.sockets = (listener,)
         listener.setblocking(False)
         self._listener = listener
@@ -62,9 +62,9 @@ class Acceptor:
                     client, _ = self._listener.accept()
                     await self._take(client)
             except BlockingIOError:
-                continue  # nobody waits
+                continue  # no connection is waiting
             except OSError as error:
-                # A client that left again, or no descriptor for it: neither ends the service.
+                # The client has left, or there is no descriptor: the service continues.
                 if error.errno in _OUT_OF_DESCRIPTORS and not self._connections.make_space():
                     await asyncio.sleep(_PAUSE_S)
             await asyncio.sleep(0)
@@ -78,7 +78,7 @@ class Acceptor:
             raise
 
     async def _until_space(self) -> None:
-        """Closes what matters least; waits where everything that is open matters."""
+        """Evicts the least important connection; waits while all are in use."""
         while self._connections.is_full:
             made_space = self._connections.make_space()
             await asyncio.sleep(0 if made_space else _PAUSE_S)

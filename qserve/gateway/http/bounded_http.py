@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 with bounds on what comes before the app: the size of a head, the time for it, and its log.
+"""uvicorn's HTTP/1.1 protocol with bounds on the request head: its size, its time, and log lines about it.
 
 uvicorn bounds neither the number of headers nor their length nor how slowly they come: a client without a key could
 fill the memory with them, or keep every descriptor for as long as it likes.
@@ -30,7 +30,7 @@ _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header 
 
 
 class _HeadTooLong(Exception):
-    """Ends the parsing; the parser turns it into an error of its own."""
+    """Stops the parser, which turns it into an error of its own."""
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -47,33 +47,33 @@ class BoundedHttp(HttpToolsProtocol):
     _on_lost: Callable[[], None] | None = None
 
     def __init__(self, *arguments: Any, connections: Connections, refused: RefusedLog, **named: Any) -> None:
-        """uvicorn's own arguments, and what all connections of a server share."""
+        """uvicorn's arguments, and the state that all connections of a server share."""
         super().__init__(*arguments, **named)
         self._connections_of_server = connections
         self._refused_log = refused
 
     @property
     def is_trusted(self) -> bool:
-        """A request on it was let in, and no wrong key came since."""
+        """Whether a request on it was accepted, and no wrong key was sent since."""
         return self._connections_of_server.is_trusted(self)
 
     def trust(self) -> None:
-        """A request on it was let in."""
+        """A request on it was accepted."""
         self._connections_of_server.trust(self)
 
     def distrust(self) -> None:
-        """A wrong key came over it."""
+        """A wrong key was sent over it."""
         self._connections_of_server.distrust(self, self._peer)
 
     def when_lost(self, callback: Callable[[], None] | None) -> bool:
-        """Calls `callback` when the client closes the connection; None: nobody. False where it is closed already."""
+        """Calls `callback` when the client closes the connection (None: no callback). False if it is closed already."""
         self._on_lost = callback
         if callback is not None:
             self.flow.resume_reading()  # a client's end is not seen while nothing is read; a large body paused it
         return not self._is_lost
 
     def close_now(self) -> None:
-        """Without another word: there is no descriptor for it."""
+        """Closes without an answer: its descriptor is needed."""
         self._refused_log.refused(self._peer, "more connections than descriptors; an idle one was closed")
         self.transport.abort()
 
@@ -103,7 +103,7 @@ class BoundedHttp(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # there are no other protocols here: it is answered as the request that it is
+            pass  # no other protocols are supported: it is answered as a plain request
         except httptools.HttpParserError:
             self._refuse(_too_long() if self._num_head_bytes > MAX_HEAD_BYTES else _no_http())
         if self._is_refused or self.transport.is_closing() or not self._is_in_head:
@@ -168,7 +168,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self._is_in_head:
             self._refuse(_too_slow())
         else:
-            self.transport.close()  # it never said a word, or is sending what was refused
+            self.transport.close()  # it sent nothing, or is sending what was refused
 
     def _count(self, num_bytes: int) -> None:
         self._num_head_bytes += num_bytes

@@ -1,7 +1,7 @@
-"""Which connections a gateway keeps when there are more of them than descriptors: who has shown a key stays longest.
+"""Evicts connections when descriptors run out: those without a valid key first.
 
-A connection is *trusted* once a request on it was let in. All others (still sending a head, idle, refused, asking for
-/health) cost a client nothing, so they are what is closed first, the oldest before the others.
+A connection is *trusted* once a request on it was accepted. All others (still sending a head, idle, refused, asking
+for /health) cost a client nothing, so they are evicted first, the oldest before the others.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Protocol
 
 __all__ = ["Closable", "ConnectionLimits", "Connections", "limits_of_process", "raise_descriptor_limit"]
 
-# Far above what one process serves; some systems have a hard limit of a billion, and tables are sized by it.
+# Far above what one process serves; with a hard limit of a billion, tables sized by it would be huge.
 _WANTED_DESCRIPTORS = 65_536
-# Logs, SQLite, pipes of a worker that is restarted: what must be had although clients hold all that they may.
+# Reserved for logs, SQLite and pipes of restarted workers.
 _MAX_SPARE_DESCRIPTORS = 128
 _MAX_UNTRUSTED_PER_PEER = 256
 
@@ -35,11 +35,11 @@ class Closable(Protocol):
     """One connection."""
 
     def close_now(self) -> None:
-        """Close it; whatever was to be written is dropped."""
+        """Close it; unsent data is dropped."""
 
 
 class Connections:
-    """All connections of one server. `add` and `trust` follow their life; `make_space` closes what matters least."""
+    """All connections of one server, by state; `make_space` evicts the least important one."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
@@ -58,7 +58,7 @@ class Connections:
         return self._num_open >= self._limits.num_open
 
     def add(self, connection: Closable, peer: str) -> None:
-        """A new one. Where its peer has too many without a key, the oldest of these goes."""
+        """Adds a connection. If its peer has too many without a key, the oldest of these is evicted."""
         self._num_open += 1
         self._untrusted[connection] = peer
         self._num_untrusted_of[peer] = self._num_untrusted_of.get(peer, 0) + 1
@@ -66,7 +66,7 @@ class Connections:
             self._evict(next(one for one, other in self._untrusted.items() if other == peer))
 
     def remove(self, connection: Closable) -> None:
-        """It was closed, by whomever."""
+        """Removes a closed connection."""
         self._num_open -= 1
         self._idle.pop(connection, None)
         self._forget_untrusted(connection)
@@ -76,7 +76,7 @@ class Connections:
         self._forget_untrusted(connection)
 
     def distrust(self, connection: Closable, peer: str) -> None:
-        """A wrong key came over it: it is the newest of the untrusted again."""
+        """A wrong key was sent over it: it is untrusted again, as the newest."""
         if connection not in self._untrusted:
             self._idle.pop(connection, None)
             self._untrusted[connection] = peer
@@ -86,7 +86,7 @@ class Connections:
         return connection not in self._untrusted
 
     def answers(self, connection: Closable) -> None:
-        """A request is being answered on it: it is not idle."""
+        """A request on it is being answered: it is not idle."""
         self._idle.pop(connection, None)
 
     def rests(self, connection: Closable) -> None:
@@ -95,7 +95,7 @@ class Connections:
             self._idle[connection] = None
 
     def make_space(self) -> bool:
-        """Close one connection for the next; False where each of them is a trusted one that is being answered."""
+        """Evict one connection for the next; False if all are trusted and being answered."""
         for group in (self._untrusted, self._idle):
             if group:
                 self._evict(next(iter(group)))
@@ -118,7 +118,7 @@ class Connections:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise RLIMIT_NOFILE of this process, and of what it starts, as far as its user may."""
+    """Raise RLIMIT_NOFILE of this process and its children to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _WANTED_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -127,7 +127,7 @@ def raise_descriptor_limit() -> None:
 
 
 def limits_of_process() -> ConnectionLimits:
-    """What this process's descriptors allow now. A relayed request needs two: the client's and the worker's."""
+    """Limits by this process's descriptors. A relayed request needs two: the client's and the worker's."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     num_descriptors = _WANTED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     return limits_for(num_descriptors, _num_descriptors_in_use())

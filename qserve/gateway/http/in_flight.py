@@ -1,4 +1,4 @@
-"""How many requests the gateway is answering, so that who stops it knows when it is done."""
+"""Counts the requests in flight, so that a drain knows when it is done."""
 
 from __future__ import annotations
 

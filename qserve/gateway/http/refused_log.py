@@ -1,4 +1,4 @@
-"""One line of log for many refusals of the same kind: a client must not be able to fill the disk with lines."""
+"""Rate-limits log lines about refused requests: a client must not be able to fill the disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Told:
 
 
 class RefusedLog:
-    """At most a line a minute for each peer and kind, with the count of those that were not told."""
+    """At most one line a minute per peer and kind, with the count of suppressed ones."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

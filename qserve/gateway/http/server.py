@@ -1,4 +1,4 @@
-"""The gateway behind uvicorn, with the settings that its figures were measured with."""
+"""Runs the gateway in uvicorn, with the settings of docs/results/gateway.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BACKLOG = 2048
 
 
 class BoundedServer(uvicorn.Server):
-    """uvicorn that accepts a connection when there is space for it."""
+    """uvicorn's server with the bounded acceptor."""
 
     servers: list[Any]
 
@@ -74,13 +74,13 @@ def build_server(app: ASGIApp, host: str, port: int, drain_timeout_s: int | None
 
 
 def freeze_heap() -> None:
-    """What was imported stays: a full collection would walk it for up to 50 ms, in which no stream moves."""
+    """Freeze imported objects: a full garbage collection would walk them for up to 50 ms and stall all streams."""
     gc.collect()
     gc.freeze()
 
 
 async def run_server(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Serves until `server.should_exit`, without uvicorn's signal handlers: stopping is ours to decide."""
+    """Serve until `server.should_exit`, without uvicorn's signal handlers."""
 
     @contextlib.contextmanager
     def leave_signals_alone() -> Iterator[None]:

@@ -1,12 +1,12 @@
-"""Several processes of the gateway behind one port (`--gateway-processes N`), with what they have in common.
+"""Several gateway processes behind one port (`--gateway-processes N`), and their shared state.
 
-    Coordinator   in the process of `qserve up`: the one place where replicas are chosen, slots are given away, wrong
-                  keys and ended sessions are told on, metrics are summed and requests are kept      coordinator.py
-    Member        one gateway process as the coordinator knows it: what it holds, until it ends      member.py
-    Joined        in a gateway process: what `build_gateway` takes in place of its own               joined.py
-    Shared        which parts those are                                                              shared.py
+    Coordinator   in the process of `qserve up`: chooses replicas, grants slots, forwards wrong keys and ended
+                  sessions, sums metrics and stores requests                                         coordinator.py
+    Member        one gateway process in the coordinator: the slots it holds                         member.py
+    Joined        the coordinator in a gateway process: what `build_gateway` takes from it           joined.py
+    Shared        the parts of a gateway that are shared                                             shared.py
     Channel       messages between the two, over a pair of sockets                                   channel.py
 
-A gateway process relays, and asks the coordinator twice a request: for a slot at a replica, which may take as long as
-the queue, and to take it back. What a process held is given back when its socket closes, however it ended.
+For each request a gateway process sends the coordinator two messages: to get a slot at a replica, which may wait in
+the queue, and to give it back. When its socket closes, all its slots are given back.
 """

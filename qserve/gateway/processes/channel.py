@@ -1,9 +1,9 @@
 """Messages between two processes that trust each other, over a stream socket: a line of JSON each.
 
-    ["name", …]           told; nothing comes back
-    ["?", id, "name", …]  asked
-    ["=", id, value]      the answer
-    ["!", id, fields]     the ApiError in its place
+    ["name", …]           a notification
+    ["?", id, "name", …]  a request
+    ["=", id, value]      its answer
+    ["!", id, fields]     its ApiError
 
 What is written within one turn of the event loop leaves in one write.
 """
@@ -21,15 +21,15 @@ from qserve.wire.errors import ApiError
 __all__ = ["Channel", "Hear"]
 
 Hear = Callable[["Channel", int, str, list[Any]], None]
-"""`hear(channel, id, name, arguments)`; `id` is 0 of what is told. A question is answered by `answer` or `refuse`."""
+"""`hear(channel, id, name, arguments)`; `id` is 0 for a notification. A request is answered by `answer` or `refuse`."""
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-# Of messages that the other side does not read: it is stuck, and its queue must not fill our memory.
+# Unread messages beyond this: the other side is stuck, and its queue must not fill our memory.
 _MOST_UNREAD_BYTES = 64 * 1024 * 1024
 
 
 class Channel(asyncio.Protocol):
-    """One end."""
+    """One end of a channel."""
 
     def __init__(self, hear: Hear, lost: Callable[[], None]) -> None:
         """`lost` is called when the other side is gone."""
@@ -42,20 +42,20 @@ class Channel(asyncio.Protocol):
         self._asked: dict[int, asyncio.Future[Any]] = {}
 
     def tell(self, *message: Any) -> None:
-        """Say `message`, its name first."""
+        """Send a notification, its name first."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(_encode(message))
 
     def asking(self, *message: Any) -> tuple[int, asyncio.Future[Any]]:
-        """Ask; the question's id, and the answer to come. The future raises ApiError where that is the answer."""
+        """Send a request; returns its id and a future of the answer, which may raise ApiError."""
         number, answer = next(self._ids), asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         self.tell("?", number, *message)
         return number, answer
 
     async def ask(self, *message: Any) -> Any:
-        """Ask and wait. Raises ApiError where that is the answer, ConnectionError where the other side is gone."""
+        """Send a request and wait for its answer. Raises ApiError, or ConnectionError if the other side is gone."""
         number, answer = self.asking(*message)
         try:
             return await answer
@@ -63,19 +63,19 @@ class Channel(asyncio.Protocol):
             self.forget(number)
 
     def forget(self, number: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Drop the answer of this request when it comes."""
         self._asked.pop(number, None)
 
     def answer(self, number: int, value: Any) -> None:
-        """What was asked under `number`."""
+        """Answer the request `number`."""
         self.tell("=", number, value)
 
     def refuse(self, number: int, error: ApiError) -> None:
-        """An error in place of an answer."""
+        """Answer the request with an error."""
         self.tell("!", number, error.fields)
 
     def close(self) -> None:
-        """Write what was said, and say no more."""
+        """Send pending messages and close."""
         self._flush()
         if self._transport is not None:
             self._transport.close()

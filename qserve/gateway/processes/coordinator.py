@@ -1,4 +1,4 @@
-"""What the gateway processes of one port have in common, in the process of `qserve up`."""
+"""Coordinates the gateway processes of one port, in the process of `qserve up`."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _ANSWER_S = 1.0
 
 @dataclass(frozen=True)
 class Service:
-    """What the gateway processes ask of the service around them.
+    """The service around the gateway processes.
 
     Attributes:
         restart, host: as `build_gateway` has them.
-        keep: takes a request that is over, as `RequestRow` without its names.
+        keep: stores a finished request, as the values of a `RequestRow`.
         runs: the store that is shown.
         files, file_bounds: as `build_gateway` has them.
     """
@@ -64,13 +64,13 @@ class Service:
 
 
 class Coordinator:
-    """Chooses replicas and gives slots away for all gateway processes, and knows what they share."""
+    """Chooses replicas and grants slots for all gateway processes, and holds their shared state."""
 
     def __init__(
         self, settings: GatewaySettings, workers: Sequence[WorkerEndpoint], service: Service, ui: UiEndpoint | None,
         num_processes: int,
     ) -> None:  # fmt: skip
-        """Call within a running loop, and then `run`."""
+        """Create within a running loop, then call `run`."""
         self._settings = replace(settings, max_bodies_bytes=settings.max_bodies_bytes // num_processes)
         self._service = service
         self._ui = ui
@@ -82,16 +82,16 @@ class Coordinator:
         self._ended_sessions: dict[str, None] = {}
         self._members: list[Member] = []
         self._answers: set[asyncio.Task[None]] = set()
-        self._of_ended = GatewayMetrics()  # counted by processes that are gone
+        self._of_ended = GatewayMetrics()  # counts of ended processes
         self._started_unix_s = int(time.time())
 
     @property
     def members(self) -> Sequence[Member]:
-        """The processes that are here now."""
+        """The running processes."""
         return self._members
 
     async def run(self) -> None:
-        """Keeps every process's view of the workers true, for ever."""
+        """Sends state changes of the workers to all processes, for ever."""
         next_look_s = 0.0
         while True:
             for member in self._members:
@@ -106,7 +106,7 @@ class Coordinator:
             await asyncio.sleep(_PUSH_S)
 
     async def join(self, name: str, end: socket.socket, told: dict[str, Any]) -> Member:
-        """A process that begins at the other side of `end`; `told`: what else it is to know. Gone when it closes."""
+        """Add the process at the other side of `end`; `told`: further fields of its first message."""
         channel = Channel(self._hear, lambda: self._leave(member))
         member = Member(name, channel, self._roles)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
@@ -116,7 +116,7 @@ class Coordinator:
         return member
 
     async def num_in_flight(self) -> int:
-        """Requests that the processes are answering; one at least for each process that does not tell in time."""
+        """Requests in flight in all processes; at least one for each process that does not answer in time."""
         members = list(self._members)
         told = await asyncio.gather(*(self._asked(one, "in flight", None) for one in members))
         for member, count in zip(members, told, strict=True):
@@ -124,7 +124,7 @@ class Coordinator:
         return sum(one.num_in_flight for one in self._members)
 
     async def stop(self) -> None:
-        """Has the processes end; what they counted is known before they are gone."""
+        """Stop the processes, after they have sent their counts."""
         await self._collect()
         for member in self._members:
             member.channel.tell("stop")
@@ -154,7 +154,7 @@ class Coordinator:
         self._sum_awaited()
         member.gone.set()
 
-    # What the processes say and ask.
+    # Messages from the processes.
 
     def _hear(self, channel: Channel, number: int, name: str, arguments: list[Any]) -> None:
         member = next((one for one in self._members if one.channel is channel), None)
@@ -165,7 +165,7 @@ class Coordinator:
             member.enter(number, arguments)
         elif number:
             answer = asyncio.create_task(self._answer(channel, number, self._asks()[name](*arguments)))
-            self._answers.add(answer)  # the event loop holds on to no task
+            self._answers.add(answer)  # the event loop keeps only weak references to tasks
             answer.add_done_callback(self._answers.discard)
         else:
             self._take(member, name, arguments)
@@ -232,7 +232,7 @@ class Coordinator:
     # Sums.
 
     async def _metrics(self) -> str:
-        """The sum over all processes, those that are gone included, and the workers as they are."""
+        """Prometheus text: sums over all processes, ended ones included, and the gauges of the workers."""
         await self._collect()
         total = GatewayMetrics()
         total.watch_workers(self._upstreams)
@@ -244,7 +244,7 @@ class Coordinator:
         return await exposition_of(total, self._upstreams)
 
     async def _collect(self) -> None:
-        """What each process has counted by now; of one that does not answer within a second what it told last."""
+        """Current counts of each process; the last ones of a process that does not answer within a second."""
         members = list(self._members)
         counted = await asyncio.gather(*(self._asked(one, "counted", None) for one in members))
         for member, series in zip(members, counted, strict=True):
@@ -260,7 +260,7 @@ class Coordinator:
         return instead
 
     def _take_work(self, member: Member, num_awaited: dict[str, int], num_pieces: dict[str, int]) -> None:
-        """What the supervisor tells hung workers by: who waits for them now, and what came of them since."""
+        """Updates waiting requests and received chunks per worker, by which the supervisor detects a hang."""
         member.num_awaited = num_awaited
         for name, count in num_pieces.items():
             self._endpoint(name).num_pieces += count

@@ -1,4 +1,4 @@
-"""A worker's endpoint as JSON: the whole of it for a new gateway process, then what the supervisor changes."""
+"""A worker's endpoint as JSON for other processes: whole at first, then the fields that the supervisor changes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _CHANGING = (*_PLAIN, "state", "address", "key", "models", "adapters", "request_
 
 
 def changing(endpoint: WorkerEndpoint) -> tuple[Any, ...]:
-    """What the supervisor writes, to be compared; cheap where nothing changed."""
+    """The fields that the supervisor changes, for comparison."""
     return tuple(getattr(endpoint, name) for name in _CHANGING)
 
 
 def document_of(endpoint: WorkerEndpoint) -> dict[str, Any]:
-    """The whole of it."""
+    """The whole endpoint."""
     address = endpoint.address
     fields = endpoint.request_fields
     return {
@@ -45,7 +45,7 @@ def document_of(endpoint: WorkerEndpoint) -> dict[str, Any]:
 
 
 def endpoint_of(document: dict[str, Any]) -> WorkerEndpoint:
-    """What `document_of` wrote; `memory` and `latency` are left to the caller."""
+    """The endpoint from `document_of`; the caller sets `memory` and `latency`."""
     tokenizer = document["tokenizer"]
     endpoint = WorkerEndpoint(
         document["name"], tuple(document["models"]), _address_of(document["address"]), document["key"],
@@ -57,7 +57,7 @@ def endpoint_of(document: dict[str, Any]) -> WorkerEndpoint:
 
 
 def update(endpoint: WorkerEndpoint, document: dict[str, Any]) -> None:
-    """Writes what changes; the state last, so that a worker that is ready has all that it is asked by."""
+    """Apply changed fields, the state last: a worker that is ready must be complete."""
     for name in _PLAIN:
         setattr(endpoint, name, document[name])
     endpoint.models, endpoint.adapters = tuple(document["models"]), tuple(document["adapters"])
@@ -65,7 +65,7 @@ def update(endpoint: WorkerEndpoint, document: dict[str, Any]) -> None:
     if fields is None or endpoint.request_fields is None or fields != endpoint.request_fields.document:
         endpoint.request_fields = None if fields is None else fields_of(fields)
     if (address := _address_of(document["address"])) != endpoint.address or document["key"] != endpoint.key:
-        endpoint.key, endpoint.address = document["key"], address  # another object: connections are made anew
+        endpoint.key, endpoint.address = document["key"], address  # a new object: makes the client reconnect
     endpoint.state = WorkerState(document["state"])
 
 

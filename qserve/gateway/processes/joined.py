@@ -1,4 +1,4 @@
-"""A gateway process that joined others: what `build_gateway` takes in place of its own."""
+"""The coordinator as a gateway process sees it: what `build_gateway` takes instead of its own parts."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _TELL_COUNTED_S = 2.0
 
 
 class Joined:
-    """This process's side: `begin`, then serve `gateway(…)` until `stopped`."""
+    """This process's side of the channel: `begin`, then serve `gateway(…)` until `stopped`."""
 
     def __init__(self, lost: Callable[[], None]) -> None:
-        """`lost` is called when the coordinator is gone, and with it the service."""
+        """`lost` is called when the coordinator, and with it the service, is gone."""
         self.stopped = asyncio.Event()
         self._channel = Channel(self._hear, lost)
         self._told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -58,7 +58,7 @@ class Joined:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def begin(self, end: socket.socket) -> dict[str, Any]:
-        """What the coordinator at the other side of `end` told first."""
+        """The coordinator's first message: the configuration of this process."""
         await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=end)
         return await self._told
 
@@ -90,7 +90,7 @@ class Joined:
         return self._in_flight
 
     def serves(self) -> None:
-        """It accepts connections: the service waits for this."""
+        """Tell the coordinator that this process accepts connections."""
         self._channel.tell("up", os.getpid())
         self._tasks += [
             asyncio.create_task(_for_ever(self._tell_work, _TELL_WORK_S)),
@@ -98,7 +98,7 @@ class Joined:
         ]
 
     async def close(self) -> None:
-        """The last words."""
+        """Send the final counts."""
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -129,7 +129,7 @@ class Joined:
         if (row := row_of(record)) is not None:
             self._channel.tell("request", row)
 
-    # What the coordinator says and asks.
+    # Messages from the coordinator.
 
     def _hear(self, channel: Channel, number: int, name: str, arguments: list[Any]) -> None:
         if name == "begin":
@@ -159,10 +159,10 @@ class Joined:
             if upstream.name == name:
                 upstream.observe()
 
-    # What it tells by itself.
+    # Messages to the coordinator.
 
     def _tell_work(self) -> None:
-        """What the supervisor tells a hung worker by."""
+        """Report waiting requests and received chunks, by which the supervisor detects a hang."""
         endpoints = [one.endpoint for one in self._upstreams]
         pieces = {one.name: one.num_pieces - self._pieces.get(one.name, 0) for one in endpoints}
         self._pieces = {one.name: one.num_pieces for one in endpoints}
@@ -173,7 +173,7 @@ class Joined:
 
 
 class _TellingBrake(KeyBrake):
-    """Tells the other processes of every wrong key, and takes theirs."""
+    """Shares wrong keys with the other processes."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__()
@@ -184,12 +184,12 @@ class _TellingBrake(KeyBrake):
         self._tell(address)
 
     def take(self, address: str) -> None:
-        """Another process was shown a wrong key from `address`."""
+        """Count a wrong key that `address` sent to another process."""
         super().count_wrong(address)
 
 
 class _Wanted(asyncio.Event):
-    """The UI is wanted: it is the supervisor that starts it."""
+    """Ask the supervisor to start the UI."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One gateway process as the coordinator knows it: the requests that have, or wait for, a slot in its name."""
+"""One gateway process in the coordinator: its requests that hold or wait for a slot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("qserve.gateway")
 
 
 class _Unanswered(Exception):
-    """The request ended before its answer: how long it took says nothing of how long requests take."""
+    """The request ended without an answer: its duration must not count for the estimate."""
 
 
 class _Ticket:
@@ -40,12 +40,12 @@ class _Ticket:
         self._task = asyncio.create_task(self._hold())
 
     def has_begun(self) -> None:
-        """The answer's first byte came."""
+        """The first byte of the answer has arrived."""
         if self._is_granted:
             self._slot.has_begun()
 
     def end(self, told: list[int] | None) -> None:
-        """The process needs it no more; `told`: the tokens that the worker reported, None where it did not answer."""
+        """Release the slot; `told`: the tokens that the worker reported, None without an answer."""
         if not self._is_granted:
             self._task.cancel()
         elif not self._ended.done():
@@ -57,7 +57,7 @@ class _Ticket:
             self._replicas.deadly.check(self._asked.digest)
             async with self._slot:
                 self._is_granted = True
-                self._member.push(self._slot.upstream)  # it must not take for gone who has come back just now
+                self._member.push(self._slot.upstream)  # the process must know if the worker has just come back
                 channel.answer(self._number, self._slot.upstream.name)
                 told = await self._ended
                 if told is None:
@@ -75,7 +75,7 @@ class _Ticket:
 
 
 class Member:
-    """A process, from its joining to its end."""
+    """A gateway process, from its start to its end."""
 
     def __init__(self, name: str, channel: Channel, roles: Mapping[str, ReplicaSet]) -> None:
         self.name = name
@@ -83,26 +83,26 @@ class Member:
         self.roles = roles
         self.tickets: dict[int, _Ticket] = {}
         self.num_awaited: dict[str, int] = {}
-        """Requests of its for which a worker's next bytes are awaited, by the worker's name."""
+        """Its requests that wait for bytes of a worker, by worker name."""
         self.num_in_flight = 0
-        """Requests that it was answering when it was asked last."""
+        """Requests in flight, as last reported."""
         self.metrics: dict[str, Any] = {}
-        """What it counted, as it told last."""
+        """Its metrics, as last reported."""
         self.pid: int | None = None
         self.is_up = asyncio.Event()
         """It accepts connections."""
         self.num_heard = 0
-        """Messages of its, ever."""
+        """Number of messages received."""
         self.gone = asyncio.Event()
-        """Its socket is closed, and all that it said was heard."""
+        """Set when its socket is closed and all its messages were handled."""
         self._told: dict[str, tuple[Any, ...]] = {}
 
     def enter(self, number: int, request: list[Any]) -> None:
-        """A request asks for a slot; it is answered with the name of the worker."""
+        """Request a slot; answered with the name of the worker."""
         self.tickets[number] = _Ticket(self, number, request)
 
     def push(self, upstream: Upstream) -> None:
-        """Tells it what the supervisor wrote of this worker since it was told last."""
+        """Send the changes of this worker's endpoint since the last time."""
         endpoint = upstream.endpoint
         now = changing(endpoint)
         if self._told.get(endpoint.name) != now:
@@ -110,12 +110,12 @@ class Member:
             self.channel.tell("worker", document_of(endpoint))
 
     def left(self, number: int, told: list[int] | None) -> None:
-        """A request needs its slot no more, or never will."""
+        """Give a slot back, or withdraw its request."""
         if ticket := self.tickets.get(number):
             ticket.end(told)
 
     def begun(self, number: int) -> None:
-        """The first byte of a request's answer came."""
+        """The first byte of a request's answer has arrived."""
         if ticket := self.tickets.get(number):
             ticket.has_begun()
 
@@ -125,11 +125,11 @@ class Member:
         self.is_up.set()
 
     def counted(self, metrics: dict[str, Any]) -> None:
-        """What it has counted by now."""
+        """Store its current metrics."""
         self.metrics = metrics
 
     def knows(self, upstreams: Sequence[Upstream]) -> None:
-        """It was told these as they are now."""
+        """Note the state of these workers as sent."""
         self._told |= {one.name: changing(one.endpoint) for one in upstreams}
 
     def push_all(self, upstreams: Sequence[Upstream]) -> None:
@@ -137,6 +137,6 @@ class Member:
             self.push(upstream)
 
     def leave(self) -> None:
-        """It is gone: its requests' slots are others'."""
+        """The process is gone: free its slots."""
         for ticket in list(self.tickets.values()):
             ticket.end(None)

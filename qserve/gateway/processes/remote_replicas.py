@@ -1,4 +1,4 @@
-"""Replicas as a gateway process has them: it knows the workers, and asks the coordinator for slots with them."""
+"""Replicas in a gateway process: it knows the workers and requests slots from the coordinator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RemoteReplicas(Replicas):
     def __init__(self, upstreams: Sequence[Upstream], channel: Channel) -> None:
         self._channel = channel
         self.free = 0
-        """Places for the background, as the coordinator told last, less those that were asked for since."""
+        """Free background slots, as last reported by the coordinator, less those requested since."""
         super().__init__(upstreams)
 
     @property
@@ -46,7 +46,7 @@ class RemoteReplicas(Replicas):
 
 
 class _RemoteSlot:
-    """A slot that the coordinator keeps under a number until it is told that the request left."""
+    """A slot that the coordinator holds under a number until it is given back."""
 
     __slots__ = ("_asked", "_background", "_channel", "_number", "_replicas", "_told", "_without", "upstream")
 

@@ -1,4 +1,4 @@
-"""What of a gateway is one thing however many processes relay: each default is that of a process alone."""
+"""The parts of a gateway that all its processes share; defaults are those of a single process."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["Shared", "exposition_of"]
 
 @dataclass(frozen=True)
 class Shared:
-    """The parts of `build_gateway` that several processes have in common (`processes/`).
+    """Arguments of `build_gateway` that several processes share (`processes/`).
 
     Attributes:
-        replicas: groups workers by their roles; who has a slot with them is decided there.
+        replicas: groups workers by role, and grants slots.
         brake: on guessing keys.
         sessions: of browsers that signed in.
         metrics: what this process counts.
-        exposition: the metrics of all processes as Prometheus text; None: those of this one.
-        started_unix_s: told as the time of creation of the models.
+        exposition: Prometheus text of all processes; None: of this one.
+        started_unix_s: reported as the models' creation time.
     """
 
     replicas: Callable[[Sequence[Upstream]], Sequence[Replicas]] = replica_sets
@@ -39,6 +39,6 @@ class Shared:
 
 
 async def exposition_of(metrics: GatewayMetrics, upstreams: Sequence[Upstream]) -> str:
-    """`metrics` as text, with the memory of the workers as it is now."""
+    """`metrics` as text, with the workers' current memory."""
     await asyncio.gather(*(upstream.refresh_measured() for upstream in upstreams if upstream.is_ready))
     return metrics.exposition().decode()

@@ -1,4 +1,4 @@
-"""Sessions of the web UI that every gateway process knows without asking: their tokens are signed."""
+"""Sessions of the web UI with signed tokens, which every gateway process can verify alone."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from qserve.gateway.web.session import SESSION_S, Sessions
 __all__ = ["MOST_ENDED", "SignedSessions"]
 
 MOST_ENDED = 65_536
-"""Sessions that signed out before their time, by their digests: those that did so longest ago are forgotten first."""
+"""Digests of sessions that signed out before they expired; the oldest are forgotten first."""
 
 
 class SignedSessions(Sessions):
-    """Tokens `random.end.signature`. Who signs out is told to the other processes."""
+    """Tokens `random.end.signature`. Sign-outs are sent to the other processes."""
 
     def __init__(
         self, secret: str, ended: Iterable[str], tell_ended: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`secret`: the same in all processes, and in no other service. `ended`: digests of sessions that are over."""
+        """`secret`: common to all processes of this service. `ended`: digests of ended sessions."""
         super().__init__(clock)
         self._secret = secret.encode()
         self._ended = dict.fromkeys(ended)
@@ -47,7 +47,7 @@ class SignedSessions(Sessions):
             self._tell_ended(_digest(token))
 
     def has_ended(self, digest: str) -> None:
-        """Another process was asked to end it."""
+        """End a session that signed out at another process."""
         self._ended[digest] = None
         while len(self._ended) > MOST_ENDED:
             del self._ended[next(iter(self._ended))]

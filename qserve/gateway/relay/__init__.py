@@ -1,1 +1,1 @@
-"""One request on its way to a worker and back: the wait for a slot, the connection, the bytes, and what ends it."""
+"""Relays a request to a worker: wait for a slot, connection, bytes of request and answer, early ends."""

@@ -1,4 +1,4 @@
-"""How many sequences a worker runs at once, and who waits for a slot: a bounded queue, first come, first served."""
+"""Admission to a worker: its slots for sequences, and a bounded first-come, first-served queue."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from qserve.wire.errors import ApiError
 
 __all__ = ["Admission", "Moved"]
 
-# Until a first request has finished nobody knows how long one takes.
+# Assumed duration of a request before the first has finished.
 _FIRST_GUESS_S = 5.0
 _SMOOTHING = 0.2
 _MAX_RETRY_AFTER_S = 60
 
 
 class Moved(Exception):
-    """Whoever waited here has a slot elsewhere, at `to`."""
+    """The waiting request has got a slot at another worker, `to`."""
 
     def __init__(self, to: Any) -> None:
         super().__init__()
@@ -39,15 +39,15 @@ class _Ticket:
 class Admission:
     """The queue in front of one worker.
 
-    A request takes as many slots as it has sequences, all of them if it has more than there are, so that an
-    oversized one still runs, alone. Whoever waits longest goes next, even when somebody smaller behind would fit:
-    nobody starves. `num_slots` may be changed while it is open.
+    A request takes one slot per sequence, or all of them if it has more sequences than there are slots, so that an
+    oversized one still runs, alone. The longest waiting goes first even if a smaller one behind it would fit, so
+    that none starves. `num_slots` may change while requests run.
     """
 
     def __init__(self, num_slots: int, max_waiting: int) -> None:
         self.num_slots = num_slots
         self.count_waiting: Callable[[], int] = lambda: self.num_waiting
-        """What `max_waiting` bounds: this queue, or those of several workers together."""
+        """Returns the number that `max_waiting` bounds: waiting in this queue, or in those of several workers."""
         self._max_waiting = max_waiting
         self._queue: deque[_Ticket] = deque()
         self._seconds_per_request = _FIRST_GUESS_S
@@ -71,23 +71,23 @@ class Admission:
             self.leave(num_slots, held_s)
 
     async def enter(self, num_sequences: int, *, background: bool = False) -> int:
-        """Waits for the slots; returns how many there are to `leave`. 429 if the queue is full.
+        """Waits for slots; returns their number, to be passed to `leave`. 429 if the queue is full.
 
-        A cancelled wait leaves no trace. A `background` request lets all others go before it, and leaves a slot free
-        for the next of them.
+        Cancelling the wait is safe. A `background` request waits behind all others, and leaves one slot free for the
+        next of them.
         """
         num_slots = min(num_sequences, self._slots_for(background))
         await self._enter(num_slots, background)
         return num_slots
 
     def leave(self, num_slots: int, held_s: float | None = None) -> None:
-        """Gives slots back. `held_s`: how long a request took that came to its end; others say nothing about that."""
+        """Gives slots back. `held_s`: duration of a completed request, for the estimate of waits; None of others."""
         if held_s is not None:
             self._seconds_per_request += _SMOOTHING * (held_s - self._seconds_per_request)
         self._leave(num_slots)
 
     def turn_away(self, error: ApiError) -> None:
-        """Everybody who waits gets `error`; those who run are left alone."""
+        """Fails all waiting requests with `error`; running ones continue."""
         while self._queue:
             ticket = self._queue.popleft()
             if not ticket.granted.done():
@@ -95,18 +95,18 @@ class Admission:
 
     @property
     def num_free_in_background(self) -> int:
-        """Places that a background request would get at once; 0 while anybody waits."""
+        """Slots that a background request would get at once; 0 while any request waits."""
         return 0 if self._queue else max(0, self._slots_for(background=True) - self.num_running_sequences)
 
     @property
     def has_free_slots(self) -> bool:
-        """Whether somebody who came now would not wait."""
+        """Whether a new request would not wait."""
         return not self._queue and self.num_running_sequences < self.num_slots
 
     def move_first(self, to: Any, there: Admission, num_promised: int) -> int:
-        """Who waits longest goes `to` another worker, if it would run `there` at once: its wait ends with `Moved`.
+        """Moves the longest waiting request `to` another worker if it runs `there` at once; its wait ends with `Moved`.
 
-        Returns the slots that it takes there, 0 where nobody goes. `num_promised`: to those who were moved before.
+        Returns the number of slots it takes there, 0 if none is moved. `num_promised`: slots of requests moved before.
         """
         ticket = self._queue[0] if self._queue else None
         num_taken = there.num_running_sequences + num_promised
@@ -119,14 +119,14 @@ class Admission:
         return ticket.num_sequences
 
     def check_queue(self) -> None:
-        """429 unless one more may wait."""
+        """429 if the queue is full."""
         if self.count_waiting() < self._max_waiting:
             return
         message = f"{self.count_waiting()} requests wait already; try again later or raise --max-queue"
         raise ApiError(429, message, "queue_full", retry_after_s=self.retry_after_s())
 
     def retry_after_s(self) -> int:
-        """Whole seconds until the queue will have moved through, by the pace of the requests that finished last."""
+        """Estimated seconds until the queue is empty, by the duration of recent requests."""
         ahead = sum(ticket.num_sequences for ticket in self._queue) + self.num_running_sequences
         estimate_s = ahead / self.num_slots * self._seconds_per_request
         return max(1, min(_MAX_RETRY_AFTER_S, math.ceil(estimate_s)))
@@ -156,10 +156,10 @@ class Admission:
 
     def _withdraw(self, ticket: _Ticket) -> None:
         if ticket.granted.done() and not ticket.granted.cancelled() and ticket.granted.exception() is None:
-            self._leave(ticket.num_sequences)  # granted in the very tick in which its client left
+            self._leave(ticket.num_sequences)  # granted in the same tick in which its client disconnected
         elif ticket in self._queue:
             self._queue.remove(ticket)
-            self._admit()  # it may have stood in front of smaller ones
+            self._admit()  # smaller requests behind it may fit now
 
     def _take(self, num_sequences: int) -> None:
         self.num_running_sequences += num_sequences

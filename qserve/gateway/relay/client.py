@@ -1,4 +1,4 @@
-"""HTTP/1.1 to one worker: just what the relay needs, on httptools.
+"""A minimal HTTP/1.1 client for one worker, on httptools.
 
 aiohttp's client did the same for about 0.15 ms of CPU a request more, and that is time to first token. What is left
 out is what no worker does: redirects, cookies, compression, proxies, bodies that end with the connection.
@@ -22,7 +22,7 @@ __all__ = ["ConnectionBroke", "Reply", "Unreachable", "WorkerClient"]
 
 # Shorter than any server's own keep-alive (uvicorn: 5 s), so that a pooled connection is never closed under a request.
 _POOL_IDLE_S = 2.0
-# A client that reads slowly holds its own stream back, here and at the worker, and nobody else's.
+# Back-pressure: a client that reads slowly stalls only its own stream.
 _MAX_BUFFERED_BYTES = 256 * 1024
 
 
@@ -31,7 +31,7 @@ class Unreachable(Exception):
 
 
 class ConnectionBroke(Exception):
-    """The connection ended, or turned to nonsense, before the answer was complete."""
+    """The connection ended, or sent invalid HTTP, before the answer was complete."""
 
 
 class Reply(asyncio.Protocol):
@@ -47,7 +47,7 @@ class Reply(asyncio.Protocol):
         self.reset()
 
     def reset(self) -> None:
-        """Forgets the last answer."""
+        """Prepares for the next answer."""
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
@@ -58,12 +58,12 @@ class Reply(asyncio.Protocol):
 
     @property
     def content_type(self) -> bytes:
-        """Without parameters."""
+        """The content type without parameters."""
         return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
     @property
     def is_reusable(self) -> bool:
-        """The answer is complete, and the worker keeps the connection open."""
+        """Whether the answer is complete and the worker keeps the connection open."""
         return self._kept_alive and not self._paused and not self._broke
 
     @property
@@ -79,13 +79,13 @@ class Reply(asyncio.Protocol):
             self._drop_sent()
 
     def close(self) -> None:
-        """At once: what is not written yet is dropped."""
+        """Closes at once; unsent data is dropped."""
         self._broke = self._broke or "closed by the gateway"
         if self._transport is not None:
             self._transport.abort()
 
     async def start(self) -> None:
-        """Returns when status and headers are there."""
+        """Waits for status and headers."""
         while not self.status:
             await self._wait()
 
@@ -159,7 +159,7 @@ class Reply(asyncio.Protocol):
     # httptools
 
     def on_message_begin(self) -> None:
-        if self._complete:  # nobody asked: what follows would be taken for the next request's answer
+        if self._complete:  # unrequested: it would be taken for the next request's answer
             self._broke = "the worker spoke out of turn"
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -197,7 +197,7 @@ class WorkerClient:
         headers: Iterable[tuple[str, str]] = (),
         content_type: str = "application/json",
     ) -> AsyncIterator[Reply]:
-        """The answer, once its headers are there. Leaving the block early closes the connection.
+        """Sends a request and yields the answer once its headers have arrived. Leaving early closes the connection.
 
         `body` is dropped as soon as it is written: it may be megabytes, and the answer may take minutes.
         `headers` and `content_type` are sent as they are: what comes from a client must have been checked.

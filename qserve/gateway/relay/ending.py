@@ -1,4 +1,4 @@
-"""What ends a request before its answer does: the client leaves or reads no more, or the worker is given up."""
+"""Ends a request early: the client disconnects or stops reading, or the worker is taken out of service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WorkerGivenUp(Exception):
 
 
 class EarlyEnd:
-    """`async with EarlyEnd(…)` cancels what runs inside when it is pointless to go on, and says why.
+    """`async with EarlyEnd(…)` cancels the block when continuing is pointless, and raises the reason.
 
     Raises ClientGone or WorkerGivenUp in place of the CancelledError; a cancellation from elsewhere passes through.
     `worker_down` None: nobody answers yet; `watch` names who does.
@@ -46,14 +46,14 @@ class EarlyEnd:
         return self
 
     def watch(self, worker_down: asyncio.Future[None]) -> None:
-        """From here on this worker's end is the request's, too."""
+        """End the request if this worker goes down."""
         self._worker_down = worker_down
         worker_down.add_done_callback(self._on_down)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_over = True  # a callback that is scheduled already can't be removed any more
+        self._is_over = True  # a scheduled callback can't be removed
         self._departure.stop()
         if self._worker_down is not None:
             self._worker_down.remove_done_callback(self._on_down)

@@ -1,4 +1,4 @@
-"""Server-sent events as bytes: where they end, and how many there are. Nothing here looks inside an event."""
+"""Splits and counts server-sent events as bytes, without parsing their content."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 __all__ = ["MAX_HELD_BYTES", "EventCutter", "count_announcements", "count_events"]
 
-# An event longer than this passes through in pieces: holding it back is a courtesy, not worth unbounded memory.
+# A longer event passes through in pieces: memory must stay bounded.
 MAX_HELD_BYTES = 1 << 20
 
 # The first event of a chat stream, one per choice: it names the role before there is a token. Inside a JSON string the
@@ -44,7 +44,7 @@ class EventCutter:
         return data[:cut]
 
     def rest(self) -> bytes:
-        """What is held back; for a stream that ended by itself."""
+        """The remaining bytes of a stream that ended."""
         held, self._held = self._held, b""
         return held
 
@@ -59,5 +59,5 @@ def count_events(events: bytes) -> int:
 
 
 def count_announcements(events: bytes) -> int:
-    """How many of the events only say who speaks."""
+    """Number of events that only name the role."""
     return len(_ANNOUNCEMENT.findall(events))

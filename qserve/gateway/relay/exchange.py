@@ -2,9 +2,9 @@
 
     validate once → choose a replica → wait for a slot → forward the same bytes → relay what comes
 
-Two things end it early, whatever it is doing: the client leaves, or the supervisor gives the worker up. Either closes
-the connection to the worker, and with it the generation. A request of which its client has seen no byte is then asked
-again at another replica, where there is one: a worker's end is no fault of those who wait for it.
+Two things end it early: the client disconnects, or the supervisor takes the worker out of service. Either closes the
+connection to the worker and so cancels the generation. If the client has received no byte by then, the request is
+retried at another replica, if there is one.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from qserve.wire.errors import ApiError, Dialect, from_engine
 __all__ = ["Call", "Exchange"]
 
 _EVENT_STREAM = b"text/event-stream"
-# What a request ends with that its worker did not answer: another replica may.
+# Errors after which the request is retried at another replica.
 _ELSEWHERE = frozenset({"worker_died", "worker_unreachable"})
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is asked of a worker.
+    """One request to a worker.
 
     Attributes:
         path: with the query, if there is one.
         num_sequences: slots it takes at the worker; 0 for work so small that it never queues.
         dialect: whose shape an error inside a stream has.
-        is_bulk: of so many sequences that others go before it.
-        max_tokens: that the answer may have; None: as many as fit.
+        is_bulk: so many sequences that other requests go first.
+        max_tokens: of the answer; None: as many as fit.
     """
 
     method: str
@@ -93,11 +93,11 @@ class Exchange:
                 self._metrics.count_retry(self._record.worker, error.code)
 
     async def _seen(self, error: ApiError, asked: RoutedRequest, tried: list[Life]) -> tuple[ApiError, bool]:
-        """What the error comes to, and whether the request ends with it."""
-        if self._upstream is None:  # it never had a slot
+        """Converts an error of an attempt; whether the request ends with it."""
+        if self._upstream is None:  # it had no slot
             return error, True
         has_died = error.code == "worker_died"
-        self._num_deaths += has_died  # who could not be reached never had it
+        self._num_deaths += has_died  # an unreachable worker never received it
         if has_died and await self._replicas.died(asked, self._life):
             return (error if self._record.status else refusal(max(self._num_deaths, 2))), True
         if self._record.status or error.code not in _ELSEWHERE:
@@ -130,7 +130,7 @@ class Exchange:
     def _begin_to_wait(self) -> None:
         if self._call.num_sequences:
             self._record.phase = "queued"
-            self._queued_s = self._queued_s or time.perf_counter()  # also where it was asked elsewhere before
+            self._queued_s = self._queued_s or time.perf_counter()  # also after attempts at other replicas
 
     def _has_slot(self, upstream: Upstream) -> None:
         self._upstream, record = upstream, self._record
@@ -151,7 +151,7 @@ class Exchange:
     async def _forward(self, send: Send) -> None:
         self._record.phase = "waiting"
         call, record = self._call, self._record
-        # Until its client has seen a byte, the request may have to be asked again.
+        # The body is needed for a retry until the client has received a byte.
         body = self._body if self._replicas.is_single else Body(self._body.data)
         request = self._slot.upstream.client.request(
             call.method, call.path, record.request_id, body, record.trace_headers
@@ -172,7 +172,7 @@ class Exchange:
             self._await_worker(False)
 
     def _await_worker(self, is_awaiting: bool) -> None:
-        """What the supervisor tells a hung worker by: who waits for the worker, not for a client that reads slowly."""
+        """Counts requests that wait for the worker (not for a slow client), by which the supervisor detects a hang."""
         self._slot.upstream.endpoint.num_awaited += is_awaiting - self._is_awaiting
         self._is_awaiting = is_awaiting
 
@@ -183,7 +183,7 @@ class Exchange:
         self._slot.upstream.endpoint.num_pieces += 1
         status = reply.status
         if status in (401, 403) or reply.content_type != JSON:
-            # The gateway's own key was refused, or it is no answer of the API: neither means anything to the client.
+            # The internal key was refused, or it is not an answer of the API: meaningless to the client.
             kind = reply.content_type.decode(errors="replace") or "no content type"
             raise ApiError(502, f"the worker answered {status} with {kind}", "worker_error")
         if status >= 400:
@@ -195,7 +195,7 @@ class Exchange:
         self._record.phase = "done"
 
     def _refuse_in_our_words(self, status: int, body: bytes, reply: Reply) -> None:
-        """Raises what another engine answered as the error that it is; our own engine's errors pass as they are."""
+        """Raises an error of another engine as an ApiError; errors of qserve's own engine pass unchanged."""
         if self._slot.upstream.endpoint.speaks_our_errors:
             return
         error = from_engine(status, body)
@@ -206,7 +206,7 @@ class Exchange:
         raise error
 
     async def _relay_stream(self, reply: Reply, send: Send) -> None:
-        """Relays whole events as they come, and counts each after it went out."""
+        """Relays whole events as they arrive, and counts them after they were sent."""
         cutter = EventCutter()
         counts = _StreamCounts(self._metrics, self._record)
         try:
@@ -235,7 +235,7 @@ class Exchange:
         return chunk
 
     async def _start_stream(self, reply: Reply, send: Send) -> None:
-        """The status line waits for the first event: until then an error has a status of its own."""
+        """Delays the status line until the first event, so that an earlier error has its own status."""
         self._slot.has_begun()
         headers = [(b"content-type", reply.headers[b"content-type"]), *_STREAM_HEADERS]
         self._body.drop()
@@ -245,7 +245,7 @@ class Exchange:
 
 
 class _StreamCounts:
-    """Events, their times, and the last two of them: where the usage stands, if it was asked for."""
+    """Counts events and their times; keeps the last two, which hold the usage if requested."""
 
     __slots__ = ("_before_last", "_itl", "_last", "_last_s", "_metrics", "_num_events", "_record")
 
@@ -262,7 +262,7 @@ class _StreamCounts:
         return self._before_last + self._last
 
     def add(self, events: bytes) -> None:
-        """Events that just went out. Several at once share the time since the ones before."""
+        """Count events that were just sent; several at once share the time since the ones before."""
         now_s = time.perf_counter()
         count = count_events(events)
         self._num_events += count

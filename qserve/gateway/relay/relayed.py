@@ -1,6 +1,6 @@
-"""Routes that a worker serves: the body is read and checked once, and handed on as it came.
+"""Routes that workers serve: the body is read and checked once, and forwarded byte for byte.
 
-But for JSON schemas that go to vLLM (`engine/grammar/vllm_schemas.py`).
+Except for JSON schemas for vLLM, which are rewritten (`engine/grammar/vllm_schemas.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["RelayedEndpoints"]
 
 
 class RelayedEndpoints:
-    """The work of all `RelayedRoute`s."""
+    """Endpoints of all `RelayedRoute`s."""
 
     def __init__(
         self, settings: GatewaySettings, roles: Sequence[Replicas], metrics: GatewayMetrics, bodies: Bodies
@@ -42,11 +42,11 @@ class RelayedEndpoints:
         self._large_bodies = LargeBodies()
 
     async def close(self) -> None:
-        """Ends what was started for requests."""
+        """Ends the processes that were started for requests."""
         await self._large_bodies.close()
 
     def of(self, route: RelayedRoute) -> Endpoint:
-        """What answers requests to this route."""
+        """The endpoint of this route."""
         if route.services[0].reader is None:
             return self._relayed_by_name(route)
 
@@ -64,7 +64,7 @@ class RelayedEndpoints:
         return endpoint
 
     async def _checked(self, route: RelayedRoute, body: bytes) -> tuple[Replicas, CheckedRequest]:
-        """Who is to answer, and what was asked. Large bodies are looked at in another process, in their turn."""
+        """The replicas that serve the request, and the checked request. Large bodies are checked in another process."""
         if len(body) <= LARGE_BYTES:
             model = vllm.read_body(body).get("model") if self._is_told_by_model(route) else None
             replicas, service = self._addressed(route, model)
@@ -79,7 +79,7 @@ class RelayedEndpoints:
         return replicas, await large.read(route, service, replicas.endpoint)
 
     def _is_told_by_model(self, route: RelayedRoute) -> bool:
-        """Only where there are several workers a body is looked into to find out whose it is."""
+        """Whether the body's `model` decides between several workers."""
         return route.names_model and len(self._roles) > 1
 
     def _addressed(self, route: RelayedRoute, model: Any) -> tuple[Replicas, Service]:
@@ -89,7 +89,7 @@ class RelayedEndpoints:
         return replicas, service
 
     def _relayed_by_name(self, route: RelayedRoute) -> Endpoint:
-        """A route without a body: what it is about stands in its path."""
+        """A route without a body, addressed by its path."""
         begin, _, rest = route.path.partition("{")
         end = rest.partition("}")[2]
 

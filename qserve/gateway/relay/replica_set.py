@@ -1,6 +1,6 @@
-"""The replicas of one role where it is decided which of them is asked, who waits where, and what each has to do.
+"""The replicas of one role in the process that decides: choice of a replica, queues, outstanding work.
 
-One replica is the usual case, and then nothing is chosen: it is asked, or says itself why it can't be.
+A single replica is the usual case; then there is no choice: it is used, or its state is the error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from qserve.wire.errors import ApiError
 
 __all__ = ["ReplicaSet", "by_role", "replica_sets", "routed"]
 
-# How long a request waits for a replica while all of them restart: our own workers are back within seconds, an engine
-# with a large model within a minute or two. The queue's bound holds for those who wait here as well.
+# How long a request waits while all replicas restart: qserve's own workers are back within seconds, an engine with a
+# large model within a minute or two. The bound on the queue includes these requests.
 _RESTART_WAIT_S = 120.0
 _LOOK_S = 0.05
-# Hashing a body takes a microsecond a kilobyte; its beginning and its length tell it from others.
+# Hashing takes 1 us per kB; the beginning and the length of a body identify it.
 _HASHED_BYTES = 64 * 1024
-# What somebody who waits at a replica is turned away with when it leaves service: another one may answer.
+# Ends waits at a replica that goes out of service: another one may answer.
 _ELSEWHERE = frozenset({"worker_not_ready", "draining"})
 
 
@@ -40,7 +40,7 @@ class ReplicaSet(Replicas):
         self.router = Router()
         self.deadly = DeadlyRequests()
         self.alone = asyncio.Lock()
-        """Held by the one request that may have ended two workers and is asked once more."""
+        """Held by the request that runs alone after it was in flight in two deaths of workers."""
         self._num_waiting_for_restart = 0
         super().__init__(upstreams)
 
@@ -58,7 +58,7 @@ class ReplicaSet(Replicas):
 
     @property
     def num_waiting(self) -> int:
-        """Requests in the queues of all, and those that wait for a replica to come back."""
+        """Requests in all queues, and those that wait for a replica to come back."""
         return self._num_waiting_for_restart + sum(one.num_waiting for one in self.upstreams)
 
     def asked(
@@ -75,8 +75,8 @@ class ReplicaSet(Replicas):
         return self.deadly.died(asked.digest, death)
 
     async def choose(self, asked: RoutedRequest, without: Collection[Life] = ()) -> Upstream:
-        """Who is to answer. 503 where nobody can, at once or after a wait for one that restarts; 429 if many wait."""
-        if self.is_single:  # the usual case, in the path of every request
+        """The chosen replica. 503 if none is available, also after a wait for one that restarts; 429 if many wait."""
+        if self.is_single:  # the usual case, on the hot path
             self.upstreams[0].check_ready()
             return self.upstreams[0]
         while (chosen := self._chosen_now(asked, without)) is None:
@@ -84,7 +84,7 @@ class ReplicaSet(Replicas):
         return chosen
 
     def observe(self) -> None:
-        """Acts on what the supervisor wrote: who left loses its queue, and who restarts what it had seen."""
+        """Applies state changes: a replica that left loses its queue, a restarted one its known prefixes."""
         for upstream in self.upstreams:
             upstream.observe()
             self.router.add(upstream.name, upstream.endpoint.max_num_seqs)
@@ -95,7 +95,7 @@ class ReplicaSet(Replicas):
             self.even_out(upstream)
 
     def even_out(self, free: Upstream) -> None:
-        """Who waits elsewhere while `free` has slots enough goes there, the first of the longest queue first."""
+        """Moves requests that wait elsewhere to `free` while it has slots, from the longest queue first."""
         if self.is_single or not free.is_ready or not free.admission.has_free_slots:
             return
         num_promised, num_slots = 0, 1
@@ -126,7 +126,7 @@ class ReplicaSet(Replicas):
 
 
 class _LocalSlot:
-    """What one request holds of a replica: slots in its admission, and tokens in the router's count."""
+    """One request at a replica: its slots in the admission, and its tokens in the router."""
 
     __slots__ = (
         "_asked", "_background", "_granted_s", "_is_alone", "_left", "_num_places", "_prompt", "_replicas", "_without",
@@ -154,7 +154,7 @@ class _LocalSlot:
         return self
 
     async def _find(self) -> None:
-        """Chooses, and waits in the queue of who was chosen, until there is a slot."""
+        """Chooses a replica and waits in its queue for a slot."""
         to: Upstream | None = None
         while True:
             self.upstream = to or await self._replicas.choose(self._asked, self._without)
@@ -195,7 +195,7 @@ class _LocalSlot:
         self._replicas.router.estimates.learn(asked.num_bytes, asked.num_sequences, asked.max_tokens, told)
 
     async def _enter(self) -> None:
-        """Waits in the queue of `upstream`, where there is one."""
+        """Waits in the queue of `upstream`, if there is one."""
         upstream, num_sequences = self.upstream, self._asked.num_sequences
         upstream.check_ready()
         if num_sequences:
@@ -208,7 +208,7 @@ class _LocalSlot:
         upstream.endpoint.num_requests += 1
 
     def _count(self) -> None:
-        """From here on its tokens are the replica's to read and write."""
+        """Counts the request's tokens as outstanding at the replica."""
         asked, router = self._asked, self._replicas.router
         tokens = router.estimates.of(asked.num_bytes, asked.num_sequences, asked.max_tokens)
         counted = router.begin(self.upstream.name, asked.blocks, tokens)
@@ -227,14 +227,14 @@ class _LocalSlot:
 def routed(
     path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None, *, is_single: bool
 ) -> RoutedRequest:
-    """Hashes of a request, made where its bytes are. Comparable between processes of one PYTHONHASHSEED."""
+    """Routing data of a request. Hashes are comparable between processes with one PYTHONHASHSEED."""
     digest = hash((path, len(body), body if len(body) <= _HASHED_BYTES else body[:_HASHED_BYTES]))
     blocks = () if is_single or not num_sequences else prefix_blocks(body, model)
     return RoutedRequest(blocks, len(body), num_sequences, max_tokens, digest)
 
 
 def by_role(upstreams: Sequence[Upstream]) -> list[list[Upstream]]:
-    """Those of each role, in the order in which the roles first come."""
+    """Upstreams by role, in order of first appearance."""
     roles: dict[str, list[Upstream]] = {}
     for upstream in upstreams:
         roles.setdefault(upstream.endpoint.role, []).append(upstream)
@@ -242,5 +242,5 @@ def by_role(upstreams: Sequence[Upstream]) -> list[list[Upstream]]:
 
 
 def replica_sets(upstreams: Sequence[Upstream]) -> list[ReplicaSet]:
-    """One for each role."""
+    """One replica set per role."""
     return [ReplicaSet(replicas) for replicas in by_role(upstreams)]

@@ -1,4 +1,4 @@
-"""The replicas of one role as every process of the gateway sees them: who serves, and whether somebody is ready."""
+"""The replicas of one role as every gateway process knows them: their endpoints and states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Replicas", "RoutedRequest", "Slot"]
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """One request as the choice of a replica needs it: its prompt's blocks, its size, and the hash of its bytes."""
+    """What routing needs of a request: hashes of its prompt's blocks, its size, and a hash of its bytes."""
 
     blocks: tuple[int, ...]
     num_bytes: int
@@ -26,18 +26,18 @@ class RoutedRequest:
 
 
 class Slot(Protocol):
-    """`async with`: waits until a replica is to answer, with as many slots there as the request has sequences.
+    """`async with` waits for slots at a replica, one for each sequence of the request.
 
-    Raises ApiError: 503 where nobody can answer, 429 where too many wait, 422 for a request that ends workers.
+    Raises ApiError: 503 if no replica is available, 429 if too many wait, 422 for a request that crashes workers.
     """
 
     upstream: Upstream
 
     def has_begun(self) -> None:
-        """The first byte of the answer came: the prompt is read."""
+        """The first byte of the answer has arrived: prefill is done."""
 
     def is_answered(self, told: RequestTokens) -> None:
-        """The request came to its end; `told` is what the worker reported, 0 where it did not."""
+        """The request is complete; `told`: tokens that the worker reported, 0 if it did not."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
@@ -46,7 +46,7 @@ class Slot(Protocol):
 
 
 class Replicas:
-    """Workers that serve the same model; who has a slot with them is decided where `slot` is made."""
+    """Workers that serve the same model; `slot` requests a slot at one of them."""
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         """At least one, all of one role."""
@@ -56,59 +56,59 @@ class Replicas:
             self.add(upstream)
 
     def add(self, upstream: Upstream) -> None:
-        """A further replica."""
+        """Adds a replica."""
         self.upstreams.append(upstream)
 
     def remove(self, upstream: Upstream) -> None:
-        """A replica that is gone for good; it must not run requests any more."""
+        """Removes a replica for good; it must have no running requests."""
         self.upstreams.remove(upstream)
 
     @property
     def endpoint(self) -> WorkerEndpoint:
-        """What holds for all of them (names, limits, fields of requests), as one that is ready tells it."""
+        """The endpoint of a ready replica, for what all have in common (names, limits, request fields)."""
         return next((one.endpoint for one in self.upstreams if one.is_ready), self.upstreams[0].endpoint)
 
     @property
     def is_single(self) -> bool:
-        """Whether there is nothing to choose."""
+        """Whether there is only one replica."""
         return len(self.upstreams) == 1
 
     @property
     def is_ready(self) -> bool:
-        """Whether one of them takes requests."""
+        """Whether a replica takes requests."""
         return any(one.is_ready for one in self.upstreams)
 
     @property
     def num_free_in_background(self) -> int:
-        """Places that background requests would get at once."""
+        """Slots that background requests would get at once."""
         return sum(one.admission.num_free_in_background for one in self.upstreams if one.is_ready)
 
     def check_ready(self) -> None:
-        """503 with the supervisor's words unless one takes requests, or is about to."""
+        """503 with the worker's state unless a replica takes requests, or is about to."""
         if not self.is_ready and not (self._is_coming(()) and self.endpoint.request_fields is not None):
             self.upstreams[0].check_ready()
 
     def asked(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None
     ) -> RoutedRequest:
-        """What a request comes to. Raises ApiError 422 for one that is known to end workers."""
+        """Routing data of a request. Raises ApiError 422 for one that is known to crash workers."""
         raise NotImplementedError
 
     def slot(self, asked: RoutedRequest, without: Collection[Life], *, background: bool) -> Slot:
-        """A slot for it at one of them, `without` those that were asked already and were not restarted since."""
+        """A slot at a replica, `without` those that failed this request and were not restarted since."""
         raise NotImplementedError
 
     async def died(self, asked: RoutedRequest, death: Life) -> bool:
-        """The request was in flight in this death; whether that is one too many."""
+        """The worker died with this request in flight; whether the request is refused from now on."""
         raise NotImplementedError
 
     def observe(self) -> None:
-        """Acts on what the supervisor wrote."""
+        """Applies state changes written by the supervisor."""
         for upstream in self.upstreams:
             upstream.observe()
 
     def _is_coming(self, without: Collection[Life]) -> bool:
-        """Whether one is being restarted, or will be: the supervisor may not know yet of one that was asked in vain."""
+        """Whether a replica is restarting, or will be (its failure may not have been noticed yet)."""
         return not self.is_single and any(
             one.endpoint.state is WorkerState.RESTARTING or (one.is_ready and one.life in without)
             for one in self.upstreams

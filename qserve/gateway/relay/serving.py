@@ -1,4 +1,4 @@
-"""Which model a request is for: the replicas that serve it, and what they are on its route."""
+"""Finds the replicas and the service that answer a request, by its model and route."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["named", "serving"]
 
 
 def named(roles: Sequence[Replicas], model: str) -> Replicas:
-    """The replicas that serve `model`. 404 names what is served."""
+    """The replicas that serve `model`. The 404 lists the served models."""
     for replicas in roles:
         if model in replicas.endpoint.names:
             return replicas
@@ -56,6 +56,6 @@ def _not_served(roles: Sequence[Replicas], route: RelayedRoute, model: str | Non
 
 
 def _serves(service: Service, route: RelayedRoute, replicas: Replicas) -> bool:
-    """An engine of its own mind tells which of the routes it has for its model, once it is ready."""
+    """Whether the replicas serve the route: vLLM reports its routes once it is ready."""
     fields = replicas.endpoint.request_fields if service.reader is not None else None
     return service.fits(replicas.endpoint) and (fields is None or (route.path, route.method) in fields.routes)

@@ -1,4 +1,4 @@
-"""One worker as the gateway reaches it: a pool of connections, its queue, and notice of its end."""
+"""One worker in the gateway: its connection pool, its queue, and its state."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from qserve.wire.errors import ApiError
 __all__ = ["Life", "Observed", "Upstream", "watch"]
 
 Life = tuple[str, int]
-"""A worker's name, and how often it had been restarted."""
+"""A worker's name, and the number of its restarts."""
 
 
 _SCRAPE_TIMEOUT_S = 2.0
-# Measuring gives heap back and reads every page table: not for each of several scrapers.
+# A measurement trims the heap and reads page tables: too costly for each scraper.
 _MEASURED_FOR_S = 10.0
 _RETRY_AFTER_S = {
     WorkerState.STARTING: 5, WorkerState.RESTARTING: 5, WorkerState.IDLE: 5, WorkerState.DRAINING: 10,
@@ -40,17 +40,17 @@ class Upstream:
         self._connect_timeout_s = settings.connect_timeout_s
         self._client = WorkerClient(endpoint.address, endpoint.key, settings.connect_timeout_s)
         self.count_tokens: Callable[[], int] = lambda: 0
-        """Tokens that it has yet to read and write, and blocks of prompts that it has seen: the router tells them."""
+        """Outstanding tokens, and known prompt blocks: set by the router."""
         self.count_blocks: Callable[[], int] = lambda: 0
         self.count_matched: Callable[[], int] = lambda: 0
-        """Prompt tokens that its cache should have had, ever."""
+        """Total of prompt tokens that should have been in its prefix cache."""
         self.measured: Mapping[str, Any] = {}
         self._measured_s = -_MEASURED_FOR_S
         self._down: asyncio.Future[None] | None = None
 
     @property
     def client(self) -> WorkerClient:
-        """Connections to where the worker is now: one that somebody else runs may have moved with a restart."""
+        """The connection pool to the worker's current address, which may change with a restart."""
         if self._client.address is not self.endpoint.address:
             self._client.close()
             self._client = WorkerClient(self.endpoint.address, self.endpoint.key, self._connect_timeout_s)
@@ -62,7 +62,7 @@ class Upstream:
 
     @property
     def life(self) -> Life:
-        """Tells the process that runs now from the one before a restart."""
+        """Identifies the running process: changes with each restart."""
         return self.endpoint.name, self.endpoint.num_restarts
 
     @property
@@ -95,13 +95,13 @@ class Upstream:
 
     @property
     def down(self) -> asyncio.Future[None]:
-        """Done as soon as the worker that runs now is given up. Whoever relays holds on to the one it started with."""
+        """Done as soon as the current process is given up. A relay keeps the future it started with."""
         if self._down is None or self._down.done():
             self._down = asyncio.get_running_loop().create_future()
         return self._down
 
     def check_ready(self) -> None:
-        """503 with the supervisor's own words unless the worker takes requests."""
+        """503 with the worker's state unless it takes requests."""
         if not self.is_ready:
             state = self.endpoint.state
             code = "draining" if state is WorkerState.DRAINING else "worker_not_ready"
@@ -109,9 +109,9 @@ class Upstream:
             raise ApiError(503, message, code, retry_after_s=_RETRY_AFTER_S[state])
 
     def observe(self) -> None:
-        """Acts on what the supervisor wrote: a worker that left READY loses its queue, a dead one all its requests.
+        """Applies state changes: a worker that left READY loses its queue, a dead one all its requests.
 
-        A worker may come back with fewer slots than it had.
+        A worker may come back with fewer slots.
         """
         self.admission.num_slots = self.endpoint.max_num_seqs
         if self.is_ready:
@@ -124,7 +124,7 @@ class Upstream:
             self._down.set_result(None)
 
     async def memory(self) -> Mapping[str, Any]:
-        """What the worker holds in memory, as it or its supervisor measured it now. Raises ApiError where it can't."""
+        """Current memory of the worker, measured by itself or its supervisor. Raises ApiError if that fails."""
         try:
             if self.endpoint.memory is None:
                 self.measured = json.loads(await self.get("/v1/qserve/memory"))
@@ -137,14 +137,14 @@ class Upstream:
         return self.measured
 
     async def refresh_measured(self) -> None:
-        """For a scrape: `measured` is the last ten seconds', or what was known where the worker does not tell now."""
+        """Refreshes `measured` for a scrape, at most every 10 s; keeps the last value if the worker does not answer."""
         if time.monotonic() - self._measured_s > _MEASURED_FOR_S:
             with contextlib.suppress(ApiError, TimeoutError):
                 async with asyncio.timeout(_SCRAPE_TIMEOUT_S):
                     await self.memory()
 
     async def get(self, path: str) -> bytes:
-        """A small document of the worker's own. Raises ApiError when it is not to be had within two seconds."""
+        """GET of a small document from the worker. Raises ApiError after two seconds."""
         self.check_ready()
         try:
             async with asyncio.timeout(_SCRAPE_TIMEOUT_S), self.client.request("GET", path, "gateway") as reply:
@@ -158,13 +158,13 @@ class Upstream:
 
 
 class Observed(Protocol):
-    """What acts on the states that the supervisor writes."""
+    """Something that applies state changes written by the supervisor."""
 
     def observe(self) -> None: ...
 
 
 async def watch(observed: Iterable[Observed], interval_s: float) -> None:
-    """Looks at the states for ever. The supervisor writes a plain field, so nobody has to be told how to notify."""
+    """Polls the states for ever: the supervisor only writes a field and need not notify anyone."""
     while True:
         for one in observed:
             one.observe()

@@ -9,13 +9,13 @@ __all__ = ["Candidate", "choose", "slack_tokens"]
 
 _LEAST_SLACK_REQUESTS = 4
 _SLACK_SHARE = 0.25
-# Sharing less than this with what a replica has seen is worth no detour.
+# Shorter common prefixes do not count.
 _LEAST_MATCHED_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A replica that takes requests: tokens that it has to read and write, bytes of this prompt that it has seen."""
+    """A replica that takes requests: its outstanding tokens, and the bytes of this prompt that it has in its cache."""
 
     name: str
     num_tokens: int
@@ -23,12 +23,12 @@ class Candidate:
 
 
 def slack_tokens(max_num_seqs: int, tokens_per_request: float) -> float:
-    """How much more than the least loaded a replica may have to do and still be asked for its cache's sake."""
+    """How many more tokens than the least loaded a replica may have and still be chosen for its cache."""
     return max(_LEAST_SLACK_REQUESTS, _SLACK_SHARE * max_num_seqs) * tokens_per_request
 
 
 def choose(candidates: Sequence[Candidate], slack: float) -> Candidate:
-    """The one to ask; of equal ones the first.
+    """The chosen replica; the first of equal ones.
 
     Those whose load is within `slack` of the least may win by the longest match. A prefix that everybody shares
     therefore spreads: its replica fills up to the bound, the next one is asked, and has seen it from then on.

@@ -1,4 +1,4 @@
-"""What a request costs a replica, in tokens, before anybody has counted them."""
+"""Estimates the cost of a request in tokens, before it is tokenized."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["RequestTokens", "TokenEstimates"]
 _BYTES_PER_TOKEN = 4.0
 _FIRST_ANSWER_TOKENS = 256.0
 _SMOOTHING = 0.1
-# Requests that may write much are told apart from those that may not, by powers of two of max_tokens.
+# Means are kept by powers of two of max_tokens: long answers differ from short ones.
 _UNBOUNDED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTokens:
-    """Estimates of one request: tokens to read and, over all its sequences, to write."""
+    """Estimated tokens of one request: its prompt, and the answers of all its sequences."""
 
     prompt: int
     answer: int
@@ -37,7 +37,7 @@ class TokenEstimates:
         self._answers: dict[int, float] = {}
 
     def of(self, num_bytes: int, num_sequences: int, max_tokens: int | None) -> RequestTokens:
-        """What a body of `num_bytes` with so many sequences will cost."""
+        """The estimate for a body of `num_bytes` with `num_sequences` sequences."""
         first = min(_FIRST_ANSWER_TOKENS, max_tokens or _FIRST_ANSWER_TOKENS)
         answer = self._answers.get(_magnitude(max_tokens), first)
         if max_tokens is not None:
@@ -45,7 +45,7 @@ class TokenEstimates:
         return RequestTokens(max(1, round(num_bytes / self.bytes_per_token)), round(answer * num_sequences))
 
     def learn(self, num_bytes: int, num_sequences: int, max_tokens: int | None, told: RequestTokens) -> None:
-        """What the worker reported of such a request."""
+        """Correct the estimates by the counts that the worker reported."""
         if told.prompt > 0:
             self.bytes_per_token += _SMOOTHING * (num_bytes / told.prompt - self.bytes_per_token)
         if told.answer > 0 and num_sequences > 0:

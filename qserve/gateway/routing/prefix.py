@@ -1,4 +1,4 @@
-"""What each replica was given lately, as hashes of blocks of the prompts' beginnings: no tokenizer, bounded memory.
+"""Recent prompt prefixes of each replica, as hashes of blocks of bytes: no tokenizer, bounded memory.
 
 Hashes are chained: one block's hash stands for everything before it as well. They are Python's own, which every process
 seeds anew, so that no client can choose prompts whose hashes meet.
@@ -17,7 +17,7 @@ _MOST_BLOCKS = 256
 MOST_HELD = 31_250
 """Blocks of one replica: 4 MB of prompts, in about as much memory."""
 
-# Where the prompt begins in a body, as far as it is looked for: names before it (user, seed) must not hide it.
+# Where the prompt begins in a body: fields before it (user, seed) must not hide it.
 _PROMPT_NAMES = (b'"messages"', b'"prompt"', b'"input"', b'"tools"', b'"system"')
 _LOOKED_AT_BYTES = 4096
 
@@ -25,7 +25,7 @@ _LOOKED_AT_BYTES = 4096
 def prefix_blocks(body: bytes, model: str | None) -> tuple[int, ...]:
     """The chained hashes of the whole blocks at the beginning of the prompt in this JSON body, at most 256.
 
-    What stands behind the messages joins the last block at most, which a longer conversation would change anyway.
+    Fields after the messages affect only the last block, which a longer conversation would change anyway.
     """
     found = [at for name in _PROMPT_NAMES if (at := body.find(name, 0, _LOOKED_AT_BYTES)) >= 0]
     begin = min(found, default=0)
@@ -39,7 +39,7 @@ def prefix_blocks(body: bytes, model: str | None) -> tuple[int, ...]:
 
 
 class PrefixTable:
-    """The blocks of one replica, those used longest ago forgotten first.
+    """The blocks of one replica; the least recently used are evicted first.
 
     A block is never remembered without those before it: each `add` touches a chain from its end to its beginning.
     """
@@ -52,7 +52,7 @@ class PrefixTable:
         return len(self._held)
 
     def num_matched(self, blocks: Sequence[int]) -> int:
-        """How many blocks at the beginning were given to this replica before."""
+        """Number of leading blocks that this replica has seen."""
         low, high = 0, len(blocks)
         while low < high:
             middle = (low + high + 1) // 2
@@ -63,7 +63,7 @@ class PrefixTable:
         return low
 
     def add(self, blocks: Sequence[int]) -> None:
-        """The replica is given these now."""
+        """Note the blocks of a request sent to this replica."""
         for block in reversed(blocks[: self._most_held]):
             self._held[block] = None
             self._held.move_to_end(block)

@@ -1,1 +1,1 @@
-"""What the gateway tells of its requests: records, log lines, metrics and traces."""
+"""Telemetry of requests: records, log lines, metrics and traces."""

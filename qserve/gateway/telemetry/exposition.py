@@ -1,4 +1,4 @@
-"""Several processes' Prometheus texts as one: each worker's samples get a label `worker`, each family one header.
+"""Merges Prometheus texts: samples of each worker get a label `worker`, each family one header.
 
 The text format (version 0.0.4) wants all samples of a metric in one group under at most one HELP and one TYPE line.
 """
@@ -52,7 +52,7 @@ def _collect(families: dict[str, _Family], text: str, worker: str | None) -> Non
 
 
 def _belongs(name: str, family: str) -> bool:
-    """`x_bucket` belongs to `x`, and to nothing that merely begins alike."""
+    """Whether a sample is of this family: `x_bucket` is of `x`."""
     return name == family or (name.startswith(family) and name[len(family) :] in _SUFFIXES)
 
 

@@ -1,4 +1,4 @@
-"""What the service's processes without a model hold in RAM, beside what was planned for them."""
+"""RAM of the service's processes without a model, planned and measured."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from qserve.planner.memory.host import GATEWAY, LARGE_BODIES, WEB_UI
 
 __all__ = ["HostMemory"]
 
-# By what stands in their command lines; the gateway is this process itself, with those that relay for it.
+# Found by their command lines; the gateway is this process, with its gateway processes.
 _RELAYS = "qserve.supervisor.gateways.process"
 _MODULES = {"qserve.ui": WEB_UI.name, "qserve.gateway.large_bodies": LARGE_BODIES.name, _RELAYS: GATEWAY.name}
 _SOURCE = "psutil rss"
 
 
 class HostMemory:
-    """Of the process that it is made in, which holds the gateway, and of its children that are no workers."""
+    """Measures the current process (the gateway) and its children that are not workers."""
 
     def __init__(self, planned: Sequence[HostProcess]) -> None:
         self._planned = planned
 
     async def documents(self) -> list[dict[str, Any]]:
-        """One for each planned process; `resident_bytes` is None of one that does not run now."""
+        """One entry per planned process; `resident_bytes` is None if it does not run."""
         held = await asyncio.to_thread(_held_bytes)
         return [_document(one, held.get(one.name)) for one in self._planned]
 
@@ -48,7 +48,7 @@ def _document(planned: HostProcess, held_bytes: int | None) -> dict[str, Any]:
 
 
 def _held_bytes() -> dict[str, int]:
-    """RSS by the process's name; of several of one name together."""
+    """RSS by process name, summed over processes of one name."""
     held = Counter({GATEWAY.name: psutil.Process().memory_info().rss})
     pids = children_of(os.getpid())
     while pids:

@@ -1,8 +1,8 @@
-"""Counters and histograms for one thread: what prometheus_client exposes, at a tenth of what its own cost a stream.
+"""Single-threaded counters and histograms in prometheus_client's format, at a tenth of its cost per event.
 
-Its own take a lock for each figure and look their labels up under another; the gateway counts every event of every
-stream, all in the event loop's thread, and that was half of what a relayed event cost. Names, samples and text are the
-same: the families are prometheus_client's. Those of several processes add up.
+prometheus_client's own take a lock per value and another per label lookup; the gateway counts every event of every
+stream in the event loop's thread, and locks were half the cost of a relayed event. Names, samples and text are the
+same. Values of several processes can be added.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prometheus_client.utils import floatToGoString
 __all__ = ["Counter", "Histogram", "Instrument", "Series"]
 
 Series = list[tuple[Sequence[str], Any]]
-"""Of one family: labels, and what was counted under them. Plain JSON."""
+"""Counts of one family: labels and values, as plain JSON."""
 
 
 class _Count:
@@ -36,7 +36,7 @@ class _Count:
 
 
 class Counter(Collector):
-    """A family of counts, told apart by labels. Not for several threads."""
+    """A counter family with labels. Not thread-safe."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
         self._about = name, text
@@ -45,7 +45,7 @@ class Counter(Collector):
         registry.register(self)
 
     def labels(self, *values: str) -> _Count:
-        """The series of these values, from now on told with 0 where nothing was counted."""
+        """The series of these label values, exposed as 0 from now on."""
         series = self._series.get(values)
         if series is None:
             assert len(values) == len(self._labels), f"{self._about[0]} has the labels {self._labels}"
@@ -53,11 +53,11 @@ class Counter(Collector):
         return series
 
     def series(self) -> Series:
-        """What was counted, for `add` in another process."""
+        """The counts, for `add` in another process."""
         return [(values, series.value) for values, series in self._series.items()]
 
     def add(self, series: Series) -> None:
-        """Counts what another process counted as well."""
+        """Adds the counts of another process."""
         for values, value in series:
             self.labels(*values).inc(value)
 
@@ -85,7 +85,7 @@ class _Buckets:
 
 
 class Histogram(Collector):
-    """A family of histograms, told apart by labels. `bounds` ascend; above the last one counts as well."""
+    """A histogram family with labels. `bounds` ascend; larger values go into the bucket +Inf."""
 
     def __init__(
         self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry
@@ -106,11 +106,11 @@ class Histogram(Collector):
         return series
 
     def series(self) -> Series:
-        """What was observed, for `add` in another process."""
+        """The observations, for `add` in another process."""
         return [(values, [series.counts, series.total]) for values, series in self._series.items()]
 
     def add(self, series: Series) -> None:
-        """Counts what another process observed as well."""
+        """Adds the observations of another process."""
         for values, (counts, total) in series:
             own = self.labels(*values)
             own.counts = [one + more for one, more in zip(own.counts, counts, strict=True)]

@@ -1,4 +1,4 @@
-"""A request that is over, as the run store keeps it."""
+"""Converts a finished request to a row of the run store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNKNOWN_CLIENT = (401, 403)
 
 
 def row_of(record: RequestRecord) -> RequestRow | None:
-    """Its row; None of what is not kept: other routes than workers', and clients that may not ask."""
+    """The row; None for requests that are not stored: routes of the gateway itself, and refused clients."""
     if record.route not in _RELAYED or record.status in _UNKNOWN_CLIENT:
         return None
     elapsed_s = record.elapsed_s

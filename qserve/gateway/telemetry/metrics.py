@@ -1,4 +1,4 @@
-"""What the gateway measures, for Prometheus. docs/api.md explains each; a test holds the two together."""
+"""Prometheus metrics of the gateway. docs/api.md explains each; a test compares the two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter's tim
 _TTFT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _ITL_BUCKETS_S = (0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
 _E2E_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
-# The last one: Anthropic's streams tell it at their beginning, too, before there is a token.
+# The last match counts: Anthropic's streams also report usage at their beginning.
 _USAGE = re.compile(rb'.*"usage"\s*:\s*\{(.*)', re.DOTALL)
 # OpenAI's completions, and everybody else.
 _PROMPT_TOKENS = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
@@ -48,7 +48,7 @@ class GatewayMetrics:
         self._errors = counter("errors", "Errors by their code, those inside streams included", "code")
         self._disconnects = counter("disconnects", "Clients that left before their answer was complete", "phase")
         for phase in _PHASES:
-            self._disconnects.labels(phase)  # a rate over what is not there yet is no zero
+            self._disconnects.labels(phase)  # exposed as 0 from the start, so that rates work
         self._retries = counter(
             "retries", "Requests asked again of another replica, by the one that was lost and why", "worker", "code"
         )
@@ -80,14 +80,14 @@ class GatewayMetrics:
         Gauge(f"qserve_gateway_{name}", text, registry=self.registry).set_function(read)
 
     def watch_workers(self, workers: Iterable[WorkerView]) -> None:
-        """Adds the gauges that tell each worker's state, load and memory."""
+        """Adds gauges of each worker's state, load and memory."""
         watched = list(workers)
         self.registry.register(WorkerGauges(watched))
         for worker in watched:
-            self._retries.labels(worker.name, "worker_died")  # a rate over what is not there yet is no zero
+            self._retries.labels(worker.name, "worker_died")  # exposed as 0 from the start, so that rates work
 
     def count_retry(self, worker: str, code: str) -> None:
-        """A request that `worker` did not answer goes to another replica."""
+        """Count a retry after a failure of `worker`."""
         self._retries.labels(worker, code).inc()
 
     def count_error(self, code: str) -> None:
@@ -120,11 +120,11 @@ class GatewayMetrics:
             self._disconnects.labels(record.phase).inc()
 
     def counted(self) -> dict[str, Series]:
-        """All that was counted, as JSON, for the sum over several processes. No gauge is in it."""
+        """All counts as JSON, for the sum over several processes; without gauges."""
         return {name: one.series() for name, one in self._instruments.items()}
 
     def add(self, counted: Mapping[str, Series]) -> None:
-        """Counts what another process has `counted`."""
+        """Adds the counts of another process."""
         for name, series in counted.items():
             self._instruments[name].add(series)
 

@@ -1,4 +1,4 @@
-"""What is known of one request while it runs: for its log line, its metrics and its error."""
+"""The record of one request, for its log line, metrics, traces and errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BACKGROUND = (b"x-qserve-priority", b"background")
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request. No content and no key ever goes in here.
+    """One request. Never holds content or keys.
 
     Attributes:
         route: the route's template (`/v1/models/{model}`), `unmatched` if there is none: never the client's own text.
@@ -38,7 +38,7 @@ class RequestRecord:
             to the answer's first byte; None before.
         num_prompt_tokens, num_generated_tokens: as the worker's `usage` told them; None where it did not.
         num_events: server-sent events relayed.
-        num_retries: how often it was asked again, of another replica.
+        num_retries: retries at other replicas.
         trace_headers: W3C's trace context for the worker, name and value.
     """
 
@@ -77,7 +77,7 @@ class RequestRecord:
     def tpot_s(self) -> float | None:
         """Time per output token of a stream, as `vllm bench` has it: E2E less TTFT over all tokens but the first.
 
-        Ask when it is over. Tokens are those of the usage; without it, events stand for them.
+        Valid once it is over. Tokens are those of the usage; without it, events are counted instead.
         """
         if not self.num_events or self.first_byte_s is None:
             return None
@@ -92,7 +92,7 @@ def record_of(scope: Any) -> RequestRecord:
 
 
 def _request_id(scope: Any) -> str:
-    """The client's own id if it is sane (it goes into logs and headers), else a new one."""
+    """The client's request id if it is well-formed (it goes into logs and headers), else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value):
             return str(value, "ascii")

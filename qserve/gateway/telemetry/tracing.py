@@ -1,6 +1,6 @@
-"""Traces, where they are wanted: a span for each request, and W3C's trace context from the client to the worker.
+"""Optional traces: a span for each request, and W3C trace context from the client to the worker.
 
-Without a tracer the context is handed on as it came, so that an engine that traces joins the client's trace.
+Without a tracer the context is forwarded unchanged, so that an engine that traces joins the client's trace.
 OpenTelemetry is imported here alone, and only when a collector was named (`--otlp-traces-endpoint`).
 """
 
@@ -25,29 +25,29 @@ _SHAPES = {
     b"traceparent": re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"),
     b"tracestate": re.compile(rb"[\x20-\x7e]{1,512}"),
 }
-# What is polled would drown the rest.
+# Polled routes would dominate the traces.
 _UNTRACED = frozenset({"/health", "/ready", "/metrics", "/version"})
-# The library's own 10 s are how long a service would wait at its end for a collector that is gone.
+# The library's default of 10 s would delay the stop if the collector is gone.
 _COLLECTOR_TIMEOUT_S = 3.0
 _TIMEOUT_VARIABLES = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
 _NS_PER_S = 1_000_000_000
 
 
 class Traces(Protocol):
-    """What the gateway tells of its requests."""
+    """Receives the begin and end of each request."""
 
     def begin(self, scope: Scope, record: RequestRecord) -> None:
-        """A request came. Sets `record.trace_headers`, which go to the worker."""
+        """A request arrived. Sets `record.trace_headers`, which go to the worker."""
 
     def end(self, record: RequestRecord) -> None:
-        """It is over, however it ended."""
+        """The request is over."""
 
     def close(self) -> None:
-        """Sends what waits to be sent."""
+        """Sends pending spans."""
 
 
 class NoTraces:
-    """Hands the client's context on, if it is sane, and keeps nothing."""
+    """Forwards the client's context if it is well-formed; records nothing."""
 
     def begin(self, scope: Scope, record: RequestRecord) -> None:
         record.trace_headers = tuple(_context_of(scope).items())
@@ -95,7 +95,7 @@ class OpenTelemetry:
         span.set_attributes(_attributes(record))
         for name, seconds in _moments(record).items():
             span.add_event(name, timestamp=began_ns + int(seconds * _NS_PER_S))
-        if record.error_code and record.status not in range(400, 500):  # a client's own mistake is no fault of ours
+        if record.error_code and record.status not in range(400, 500):  # client errors do not mark the span as failed
             span.set_status(self._api.Status(self._api.StatusCode.ERROR, record.error_code))
         span.end(began_ns + int(record.elapsed_s * _NS_PER_S))
 
@@ -140,7 +140,7 @@ def _context_of(scope: Scope) -> dict[str, str]:
 
 
 def _moments(record: RequestRecord) -> Mapping[str, float]:
-    """Seconds after the request came, for what it came to."""
+    """Events of the span, in seconds after the request arrived."""
     wait_s = record.queue_wait_s or 0.0
     moments = {
         "queued": None if record.admitted_s is None else record.admitted_s - wait_s,

@@ -1,4 +1,4 @@
-"""What is told of each worker at the moment of a scrape: state, load, and memory as planned and measured."""
+"""Gauges of each worker at scrape time: state, load, planned and measured memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TERMS = ("weights", "kv_cache", "activations", "cuda_graphs", "runtime")
 
 
 class WorkerView(Protocol):
-    """What is read from a worker. `measured` is the last GET /v1/qserve/memory, empty before the first."""
+    """A worker to expose. `measured`: the last GET /v1/qserve/memory, empty before the first."""
 
     endpoint: WorkerEndpoint
     measured: Mapping[str, Any]
@@ -56,13 +56,13 @@ _READINGS: Mapping[str, tuple[str, Callable[[WorkerView], float]]] = {
 
 
 class WorkerGauges(Collector):
-    """Reads the workers when it is asked."""
+    """A Prometheus collector that reads the workers at scrape time."""
 
     def __init__(self, workers: Sequence[WorkerView]) -> None:
         self._workers = workers
 
     def collect(self) -> Iterable[Metric]:
-        """The metric families; empty ones where there are no workers."""
+        """The metric families; empty without workers."""
         for name, (text, read) in _READINGS.items():
             rows = (((worker.name,), float(read(worker))) for worker in self._workers)
             yield _gauge(name, text, ("worker",), rows)
@@ -104,14 +104,14 @@ def _gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Seq
 
 
 def _planned(worker: WorkerView) -> Iterator[tuple[Sequence[str], float]]:
-    """Devices by their place in the plan: two cards of one kind have one name."""
+    """Devices by index in the plan: two cards of one kind have the same name."""
     for index, device in enumerate((worker.endpoint.plan or {}).get("devices", ())):
         for term in _TERMS:
             yield (worker.name, str(index), term), device[f"{term}_bytes"]
 
 
 def _measured(worker: WorkerView) -> Iterator[tuple[Sequence[str], float]]:
-    """What nobody measured is left out, not told as zero."""
+    """Terms without a measurement are left out, not exposed as 0."""
     for term in _TERMS:
         if (num_bytes := worker.measured.get(f"{term}_bytes")) is not None:
             yield (worker.name, term), num_bytes

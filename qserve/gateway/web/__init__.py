@@ -1,9 +1,9 @@
-"""The web UI's side of the gateway: sign-in, sessions, what of Gradio may be reached, and the way to its process.
+"""The web UI in the gateway: sign-in, sessions, the allowed routes of Gradio, and the relay to its process.
 
-    BrowserAccess   whose request it is, and whether it may pass       access.py, session.py, sign_in.py, origin.py
-    UiRelay         to the UI's process, or a page in its place        relay.py, pages.py
+    BrowserAccess   authenticates and authorizes browsers              access.py, session.py, sign_in.py, origin.py
+    UiRelay         relays to the UI's process, or shows a status page  relay.py, pages.py
 
-What of Gradio's routes may be asked stands in `routes.py`; everything else of it is closed.
+`routes.py` lists the routes of Gradio that are allowed; all others are refused.
 """
 
 from qserve.gateway.web.access import BrowserAccess

@@ -1,4 +1,4 @@
-"""Access to the UI: which requests are the UI's, and which of them pass. All others go on to the API."""
+"""Access to the UI: recognizes its requests and checks them. All others go on to the API."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from qserve.wire.errors import ApiError
 __all__ = ["VISITOR", "BrowserAccess", "hardened"]
 
 VISITOR = b"x-qserve-visitor"
-"""Header that tells the UI's process who asks: a name for the session, never its token."""
+"""Header that identifies the visitor to the UI's process: a name for the session, never its token."""
 
-# What applies to the UI's pages and to ours; where a page sets its own policy, that one counts.
+# Default security headers; a page's own policy takes precedence.
 _POLICY = (
     b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     b"img-src 'self' data:; font-src 'self' data:; worker-src 'self' blob:; frame-src 'none'; "
@@ -33,18 +33,18 @@ _HEADERS = (
     # Not no-referrer: then forms would be sent with an Origin that says nothing.
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    # Else the name of every link's host is looked up while nobody has clicked it.
+    # Else browsers resolve the host of every link before a click.
     (b"x-dns-prefetch-control", b"off"),
 )
 
 
 class BrowserAccess:
-    """ASGI middleware before the API. With keys it signs browsers in; without, it tells them apart."""
+    """ASGI middleware before the API. With keys it signs browsers in; without, it gives each an anonymous session."""
 
     def __init__(
         self, api: ASGIApp, ui: ASGIApp, settings: GatewaySettings, keys: GuardedKeys, sessions: Sessions | None = None
     ) -> None:
-        """`ui` gets what passes, with the header `VISITOR`; `api` whatever is not the UI's. `keys` of the settings."""
+        """`ui` gets allowed requests, with the header `VISITOR`; `api` gets all that are not the UI's."""
         self._api = api
         self._ui = ui
         self._settings = settings
@@ -83,7 +83,7 @@ class BrowserAccess:
             raise ApiError(401, "open the page of this server in a browser first, and sign in there", "not_signed_in")
 
     async def _report(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A page of the API's that browsers open: a session stands for the key there."""
+        """The report page: browsers may use their session instead of a key."""
         if not self._keys or header(scope, b"authorization"):
             await self._api(scope, receive, send)
             return
@@ -99,9 +99,9 @@ class BrowserAccess:
             await pages.send_page(scope, hardened(send), pages.sign_in(scope))
 
     async def _welcome(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The first visit: the form where there are keys, else a session at once."""
+        """The first visit: the sign-in form if there are keys, else a new session."""
         if comes_from_elsewhere(scope):
-            # After a link the browser keeps a strict cookie to itself, and there may be one.
+            # After a link from another site, browsers do not send a SameSite=Strict cookie that may exist.
             await pages.send_page(scope, send, pages.moment(scope))
         elif self._keys:
             await pages.send_page(scope, send, pages.sign_in(scope))
@@ -121,7 +121,7 @@ class BrowserAccess:
 
 
 def _name(scope: Scope) -> str:
-    """The template of the UI's route that this request is for; "" if it is none of the UI's."""
+    """The template of the UI route of this request; "" if it is not the UI's."""
     if scope["type"] != "http":
         return ""
     method, path = scope["method"], scope["path"]
@@ -159,7 +159,7 @@ def _with_header(send: Send, header: tuple[bytes, bytes]) -> Send:
 
 
 def hardened(send: Send) -> Send:
-    """With the headers that bind browsers, where an answer does not set its own."""
+    """Adds the security headers that an answer does not set itself."""
 
     async def send_hardened(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""Whether a browser's request comes from our own page. A cookie goes along with whatever a browser sends here."""
+"""Checks that a browser's request comes from the UI's own page (CSRF): cookies are sent with any request."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["check_origin", "comes_from_elsewhere"]
 
 
 def comes_from_elsewhere(scope: Scope) -> bool:
-    """Another site's page led to this request (it says so in Sec-Fetch-Site, which no page can forge)."""
+    """Whether a page of another site caused this request, by Sec-Fetch-Site, which pages can't forge."""
     return header(scope, b"sec-fetch-site") in (b"cross-site", b"same-site")
 
 
 def check_origin(scope: Scope, *, has_session: bool) -> None:
-    """Refuse, with 403, what another site's page may have sent.
+    """Refuse with 403 what a page of another site may have sent.
 
-    A GET may be followed from anywhere as a link, but not be embedded. What changes something must say that it is from
-    here: by Sec-Fetch-Site, or by an Origin that is the Host it was sent to. A request with neither is no browser's,
-    and has no business with a session.
+    A GET may be a link from anywhere, but must not be embedded. Requests that change something must prove to be of the
+    same origin, by Sec-Fetch-Site or by an Origin equal to the Host. A request with neither is not from a browser and
+    must not have a session.
     """
     if scope["method"] in ("GET", "HEAD"):
         is_link = header(scope, b"sec-fetch-mode") == b"navigate" and header(scope, b"sec-fetch-dest") == b"document"
@@ -28,7 +28,7 @@ def check_origin(scope: Scope, *, has_session: bool) -> None:
             raise _refused()
         return
     site, origin = header(scope, b"sec-fetch-site"), header(scope, b"origin")
-    # Browsers leave the first out where a page came over plain HTTP from another machine.
+    # Browsers omit Sec-Fetch-Site for pages over plain HTTP from another machine.
     is_own = site == b"same-origin" if site else _is_own(origin, scope) if origin else not has_session
     if not is_own:
         raise _refused()

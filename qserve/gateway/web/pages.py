@@ -1,4 +1,4 @@
-"""The pages around the UI: sign-in, starting, stopped, failed, not installed. No script, nothing from elsewhere."""
+"""Static pages around the UI: sign-in, starting, stopping, failed, not installed. No scripts, no foreign content."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Page:
     """A whole page.
 
     Attributes:
-        status: 200, or why this is not what was asked for.
+        status: the HTTP status.
         title: as text.
         body: as HTML.
-        next_path: where the browser goes on by itself; "" stays.
+        next_path: where the browser is redirected; "" stays.
     """
 
     status: int
@@ -45,7 +45,7 @@ class Page:
 
 
 def sign_in(scope: Scope, *, is_wrong: bool = False) -> Page:
-    """The form that asks for the key; 401, since nothing else is to be had without it."""
+    """The sign-in form, with status 401."""
     text = TEXTS[language(scope)]
     problem = f'<p class="bad" role="alert" id="problem">{escape(text["wrong"])}</p>' if is_wrong else ""
     described = ' aria-describedby="problem" aria-invalid="true"' if is_wrong else ""
@@ -59,38 +59,38 @@ def sign_in(scope: Scope, *, is_wrong: bool = False) -> Page:
 
 
 def starting(scope: Scope, next_path: str, detail: str = "") -> Page:
-    """Its process is on its way, for the first time or (with a `detail`) again."""
+    """The UI is starting, for the first time or (with a `detail`) again."""
     text = TEXTS[language(scope)]
     title, told = (text["again"], text["again_text"]) if detail else (text["starting"], text["starting_text"])
-    # 200: it is what there is to see, and a browser would note an error otherwise.
+    # 200: browsers would log an error otherwise.
     return Page(200, title, f'<p role="status">{escape(told.format(detail=detail))}</p>', next_path)
 
 
 def failed(scope: Scope, detail: str) -> Page:
-    """It does not start, and why."""
+    """The UI failed to start, with the reason."""
     text = TEXTS[language(scope)]
     return Page(503, text["failed"], f"<p>{escape(text['failed_text'])}</p><code>{escape(detail)}</code>")
 
 
 def missing(scope: Scope, command: str) -> Page:
-    """The packages that it needs are not there."""
+    """Packages of the UI are not installed."""
     text = TEXTS[language(scope)]
     return Page(501, text["missing"], f"<p>{escape(text['missing_text'])}</p><code>{escape(command)}</code>")
 
 
 def stopping(scope: Scope) -> Page:
-    """The whole service is on its way out."""
+    """The service is stopping."""
     text = TEXTS[language(scope)]
     return Page(503, text["stopping"], f"<p>{escape(text['stopping_text'])}</p>")
 
 
 def moment(scope: Scope) -> Page:
-    """A step on the way: the browser asks again at once, from our own page now, and then sends its cookie."""
+    """Reloads at once from our own page, so that the browser sends its strict cookie."""
     return Page(200, TEXTS[language(scope)]["moment"], "", "/")
 
 
 async def send_page(scope: Scope, send: Send, page: Page, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """The answer."""
+    """Send the page."""
     refresh = f'<meta http-equiv="refresh" content="0;url={page.next_path}">\n' if page.next_path else ""
     text = Template(_TEMPLATE).substitute(
         lang=language(scope), title=escape(page.title), body=page.body, refresh=refresh

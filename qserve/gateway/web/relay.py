@@ -1,4 +1,4 @@
-"""The way to the UI's process, and what a browser sees while there is none."""
+"""Relays browsers to the UI's process, and shows a status page while it does not run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qserve.wire.errors import ApiError
 
 __all__ = ["UiEndpoint", "UiRelay"]
 
-# Nothing else of what the browser says reaches the UI's process: no cookie, above all.
+# The only request headers that reach the UI's process: above all, no cookies.
 _PASSED_IN = (
     b"accept", b"accept-language", b"if-modified-since", b"if-none-match", b"if-range", b"range", b"user-agent",
     b"x-qserve-visitor",
@@ -43,13 +43,13 @@ _LOOK_S = 0.05
 
 @dataclass
 class UiEndpoint:
-    """The web UI, as the supervisor keeps it and the gateway shows it.
+    """The web UI's process, written by the supervisor and read by the gateway.
 
     Attributes:
         worker: its address, key and state; the supervisor writes the state.
-        api_key: what its process shows the API, in the name of whoever uses the page.
-        install: the command that installs what it needs; "" if that is there.
-        wanted: set by the gateway when somebody wants to see it; the supervisor starts the process then.
+        api_key: the key with which its process calls the API.
+        install: the command that installs missing packages; "" if there are none.
+        wanted: set by the gateway on the first visit; the supervisor then starts the process.
     """
 
     worker: WorkerEndpoint
@@ -59,7 +59,7 @@ class UiEndpoint:
 
 
 class UiRelay:
-    """ASGI app, behind the `BrowserAccess`: hands on to the UI's process, starts it on the first visit."""
+    """ASGI app behind `BrowserAccess`: relays to the UI's process, and has it started on the first visit."""
 
     def __init__(self, endpoint: UiEndpoint, settings: GatewaySettings, bodies: Bodies) -> None:
         self.upstream = Upstream(endpoint.worker, settings)
@@ -79,7 +79,7 @@ class UiRelay:
             await self._relay(scope, receive, send)
 
     async def _wait(self) -> None:
-        """Until the process is there, so that the page that says "starting" goes on without a moment's delay.
+        """Waits until the process is ready, so that the page "starting" reloads without delay.
 
         The browser shows that page until this request is answered.
         """
@@ -92,7 +92,7 @@ class UiRelay:
         return self._endpoint.worker.state in (WorkerState.STARTING, WorkerState.RESTARTING)
 
     def _page_instead(self, scope: Scope) -> pages.Page | None:
-        """What to show in place of the UI while it is not there. Asking for it is what starts it."""
+        """The status page while the UI does not run. The first request starts the UI."""
         if self._endpoint.install:
             return pages.missing(scope, self._endpoint.install)
         worker = self._endpoint.worker
@@ -123,13 +123,13 @@ class UiRelay:
             gone = _gone(str(error) or self._endpoint.worker.detail)
             if record.phase != "streaming":
                 raise gone from error
-            # The page sees its stream end, and asks whether the UI was started anew.
+            # The page notices the end of its stream and checks whether the UI was restarted.
             record.error_code = gone.code
             await send({"type": "http.response.body", "body": b""})
 
     async def _forward(self, scope: Scope, body: Body, send: Send, end: EarlyEnd) -> None:
         path = scope["raw_path"].decode("latin-1") + _query(scope)
-        # What HEAD asks for is found out by GET, and the body thrown away: our client expects one.
+        # HEAD is relayed as GET without the body: the client expects a body.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         kind = header(scope, b"content-type").decode("latin-1")
         request = self.upstream.client.request(
@@ -148,7 +148,7 @@ class UiRelay:
 
 
 def _query(scope: Scope) -> str:
-    """With the question mark. Gradio can be told in a page's query to load what another visitor saved, or a page."""
+    """The allowed query string. Gradio's own parameters could load another visitor's saved state, or a page."""
     query: str = scope["query_string"].decode("latin-1")
     if scope["path"] == START.path and parse_qs(query).keys() & {"deep_link", "page"}:
         raise ApiError(404, "there is no such page here", "route_not_found")
@@ -157,7 +157,7 @@ def _query(scope: Scope) -> str:
 
 def _passed_in(scope: Scope) -> list[tuple[str, str]]:
     passed = [(name.decode(), value.decode("latin-1")) for name, value in scope["headers"] if name in _PASSED_IN]
-    # From these it makes the address that the page talks to.
+    # Gradio builds the page's base URL from these.
     passed.append(("x-forwarded-host", header(scope, b"host").decode("latin-1")))
     if is_https(scope):
         passed.append(("x-forwarded-proto", "https"))

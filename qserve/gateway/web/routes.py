@@ -1,4 +1,4 @@
-"""What a browser may ask of the UI. Gradio has some eighty routes; these are what its pages need, and all that pass.
+"""Allowed routes of the UI. Gradio has some eighty routes; only these are needed by its pages.
 
 Not here, for example: files by any path, uploads that nobody signed in for, its API and the documents of it, run
 history, deep links, recordings, monitoring, proxying, and editing the program from the browser.
@@ -23,7 +23,7 @@ class UiRoute:
 
     Attributes:
         method: GET or POST; GET answers HEAD as well.
-        path: with a name in braces, which stands for one segment, or at the end for the rest where it is `path`.
+        path: a name in braces matches one segment; `{path}` at the end matches the rest.
         purpose: why the browser needs it.
     """
 
@@ -33,7 +33,7 @@ class UiRoute:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """What a request's path must match as a whole."""
+        """The regular expression that the whole path must match."""
         begin, brace, rest = self.path.partition("{")
         value = ".+" if rest == "path}" else "[A-Za-z0-9_-]{1,64}"
         return re.compile(re.escape(begin) + (value if brace else ""))
@@ -64,7 +64,7 @@ _PATTERNS = [(route, route.pattern) for route in UI_ROUTES]
 
 
 def ui_route(method: str, path: str) -> UiRoute | None:
-    """The route that a request falls under; None if it is none of the UI's."""
+    """The route of a request; None if it is not the UI's."""
     method = "GET" if method == "HEAD" else method
     for route, pattern in _PATTERNS:
         if route.method == method and pattern.fullmatch(path):
@@ -73,5 +73,5 @@ def ui_route(method: str, path: str) -> UiRoute | None:
 
 
 def can_be_a_file(path: str) -> bool:
-    """Whether a file system takes names as long as these. Gradio asks it, and fails where it does not."""
+    """Whether all names are short enough for a file system: Gradio fails on longer ones."""
     return len(path) <= _MOST_PATH_CHARS and all(len(part.encode()) <= _MOST_NAME_BYTES for part in path.split("/"))

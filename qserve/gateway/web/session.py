@@ -1,4 +1,4 @@
-"""Who is signed in: opaque tokens in a cookie, their digests in memory. Nothing of it outlives the process."""
+"""Browser sessions: opaque tokens in cookies, digests of them in memory. They end with the process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from qserve.gateway.auth import header
 __all__ = ["SESSION_S", "Sessions", "cookie_name", "cookies", "is_https", "session_cookie"]
 
 SESSION_S = 24 * 3600
-"""So long after signing in the key is asked for again."""
+"""Lifetime of a session."""
 _MAX_SESSIONS = 4096
 
 
 class Sessions:
-    """Tokens that were given out, by their SHA-256: who reads our memory, or a log of it, can't sign in with that."""
+    """Issued tokens by their SHA-256: reading them from memory or logs is not enough to sign in."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -35,7 +35,7 @@ class Sessions:
         return token
 
     def visitor(self, token: str) -> str | None:
-        """A name for whoever holds `token`, good for telling visitors apart and for nothing else; None: no session."""
+        """An identifier of the visitor with `token`, which grants nothing; None: no session."""
         digest = _digest(token)
         ends_s = self._ends_s.get(digest)
         if ends_s is None:
@@ -46,12 +46,12 @@ class Sessions:
         return digest[:32]
 
     def end(self, token: str) -> None:
-        """Signs out. A token that is none is no error: it is out already."""
+        """Signs out. An unknown token is not an error."""
         self._ends_s.pop(_digest(token), None)
 
 
 def cookie_name(scope: Scope) -> str:
-    """With the port: browsers share cookies between ports of a host, and two servers there are two sessions."""
+    """The cookie's name, with the port: browsers share cookies between the ports of a host."""
     server = scope.get("server")
     return f"qserve-{server[1] if server else 0}"
 
@@ -66,14 +66,14 @@ def cookies(scope: Scope, name: str) -> str:
 
 
 def session_cookie(scope: Scope, token: str) -> tuple[bytes, bytes]:
-    """The header that gives a token to the browser; with an empty one the browser forgets it."""
+    """The Set-Cookie header of a token; an empty token deletes the cookie."""
     age_s = SESSION_S if token else 0
     value = f"{cookie_name(scope)}={token}; Max-Age={age_s}; Path=/; HttpOnly; SameSite=Strict"
     return b"set-cookie", (value + "; Secure" if is_https(scope) else value).encode()
 
 
 def is_https(scope: Scope) -> bool:
-    """Whether the browser speaks TLS to a proxy before us. A liar only makes its own cookie harder to send."""
+    """Whether the browser uses TLS to a proxy in front (it says so itself, which affects only its own cookie)."""
     forwarded = header(scope, b"x-forwarded-proto").partition(b",")[0].strip().lower()
     return scope.get("scheme") == "https" or forwarded == b"https" or header(scope, b"origin").startswith(b"https://")
 

@@ -1,4 +1,4 @@
-"""The sign-in form's answer."""
+"""Parses the sign-in form."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ MAX_FORM_BYTES = 16 * 1024
 
 
 def key_of_form(body: bytes) -> bytes:
-    """The key that was typed; b"" if the form has none."""
+    """The submitted key; b"" if the form has none."""
     fields = parse_qs(body.decode("utf-8", "replace"))
     return fields.get("key", [""])[0].strip().encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What the pages around the UI say, in its two languages."""
+"""Texts of the static pages, in English and Chinese."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TEXTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def language(scope: Scope) -> str:
-    """`zh` or `en`: whichever the browser likes better, English where it likes neither."""
+    """`zh` or `en`, by Accept-Language; English by default."""
     best, best_weight = "en", 0.0
     for part in header(scope, b"accept-language").decode("latin-1").lower().split(","):
         tag, _, parameter = part.strip().partition(";")

@@ -35,7 +35,7 @@ class TransformersOptions(EngineOptions):
         "modules and devices.",
     )
     max_memory: str | None = option(
-        "text", "What the transformers engine may take of each device: 0=20GiB,1=20GiB,cpu=64GiB [all that is free]."
+        "text", "Memory that the transformers engine may use per device: 0=20GiB,1=20GiB,cpu=64GiB [all that is free]."
     )
 
     cpu_activations: CpuActivations = option(

@@ -53,13 +53,15 @@ class VllmOptions(EngineOptions):
         harmless=(1,), sent_as="--data-parallel-size",
     )  # fmt: skip
     enable_expert_parallel: bool = option(
-        "flag", "Whole experts on each card in place of a part of every one.", False,
+        "flag", "Place whole experts on each card instead of a shard of every expert.", False,
         sent_as="--enable-expert-parallel",
     )  # fmt: skip
     enforce_eager: bool = option(
         "flag", "No CUDA graphs: less memory, slower decoding.", False, sent_as="--enforce-eager"
     )
-    language_model_only: bool = option("flag", "Leave the vision encoder out.", False, sent_as="--language-model-only")
+    language_model_only: bool = option(
+        "flag", "Do not load the vision encoder.", False, sent_as="--language-model-only"
+    )
     enable_prefix_caching: bool | None = option(
         "switch", "[on, for hybrids by release]", sent_as="--enable-prefix-caching"
     )
@@ -74,7 +76,7 @@ class VllmOptions(EngineOptions):
         "count", "Largest batch that vLLM captures as a CUDA graph [512].", sent_as="--max-cudagraph-capture-size"
     )
     hf_overrides: str | None = option(
-        "text", "Keys of config.json that stretch the context, as JSON: '{\"rope_parameters\": {…}}' (YaRN).",
+        "text", "Keys of config.json that extend the context, as JSON: '{\"rope_parameters\": {…}}' (YaRN).",
         sent_as="--hf-overrides",
     )  # fmt: skip
     limit_mm_per_prompt: str | None = option(
@@ -86,7 +88,7 @@ class VllmOptions(EngineOptions):
         sent_as="--mm-processor-kwargs",
     )  # fmt: skip
     skip_mm_profiling: bool = option(
-        "flag", "vLLM leaves images out of what it measures at start-up.", False,
+        "flag", "vLLM does not profile images at start-up.", False,
         sent_as="--skip-mm-profiling",
     )  # fmt: skip
     warm_compile_cache: bool = option(
@@ -96,11 +98,11 @@ class VllmOptions(EngineOptions):
     max_loras: int | None = option("count", "Adapters that run at once [1].", sent_as="--max-loras")
     max_lora_rank: int | None = option("count", "The largest adapter's rank [16].", sent_as="--max-lora-rank")
     fully_sharded_loras: bool = option(
-        "flag", "Share the whole of an adapter out over the cards.", False,
+        "flag", "Shard both matrices of an adapter over the cards.", False,
         sent_as="--fully-sharded-loras",
     )  # fmt: skip
     lora_target_modules: str | None = option(
-        "names", "What adapters may change: qkv_proj,o_proj [every linear layer].",
+        "names", "Modules that adapters may change: qkv_proj,o_proj [every linear layer].",
         sent_as="--lora-target-modules", write=_targets,
     )  # fmt: skip
 
