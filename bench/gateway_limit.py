@@ -205,8 +205,8 @@ async def open_streams(way: Way, gateway: psutil.Process, num_streams: int) -> s
 async def serve_many(socket: Path, key: str, port_file: Path, count: int) -> None:
     """The coordinator's process, with its relays, before the fake worker."""
     from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
-    from qserve.gateway.kept_runs import KeptRuns
     from qserve.gateway.processes.coordinator import Service
+    from qserve.gateway.run_history import RunHistory
     from qserve.gateway.settings import GatewaySettings
     from qserve.supervisor import ports
     from qserve.supervisor.gateways.running import Processes, gateway_of
@@ -215,7 +215,7 @@ async def serve_many(socket: Path, key: str, port_file: Path, count: int) -> Non
         return []
 
     worker = WorkerEndpoint("chat", ("fake",), UnixAddress(socket), key, NUM_PLACES, 4096, WorkerState.READY, "")
-    service = Service(lambda: None, no_host, lambda row: None, KeptRuns())
+    service = Service(lambda: None, no_host, lambda row: None, RunHistory())
     listener = ports.bind("127.0.0.1", 0)
     settings = GatewaySettings(keys=(key,))
     gateway = gateway_of(Processes(count), settings, [worker], service, None, listener, lambda *_, **__: None)

@@ -1,6 +1,6 @@
 """Builds the gateway's ASGI app. Its layers, from the outside in:
 
-RequestContext   id, metrics, span, log line, run middleware.py, telemetry/, kept_runs.py
+RequestContext   id, metrics, span, log line, run middleware.py, telemetry/, run_history.py
 CORSMiddleware   only if origins are named        starlette
 ApiErrors        exceptions → OpenAI's shape      middleware.py
 BrowserAccess    the web UI: sign-in, sessions    web/, where there is a UI
@@ -28,11 +28,11 @@ from qserve.gateway.batches import BatchEndpoints, GatewayAsService
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Dispatch
 from qserve.gateway.endpoints import Endpoints, HostTeller
-from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.middleware import ApiErrors, RequestContext
 from qserve.gateway.processes.shared import Shared
 from qserve.gateway.relay.upstream import Observed, Upstream, watch
 from qserve.gateway.routes import BATCH_ROUTES, ROUTES
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import NoTraces, Traces
 from qserve.gateway.web import BrowserAccess, UiEndpoint, UiRelay
@@ -45,7 +45,7 @@ def build_gateway(
     workers: Sequence[WorkerEndpoint],
     traces: Traces | None = None,
     ui: UiEndpoint | None = None,
-    runs: KeptRuns | None = None,
+    runs: RunHistory | None = None,
     restart: Restart | None = None,
     host: HostTeller | None = None,
     files: Path | None = None,
@@ -63,13 +63,13 @@ def build_gateway(
     """
     assert workers, "a gateway without workers has nothing to serve"
     shared = shared or Shared()
-    metrics, brake = shared.metrics, shared.brake
+    metrics, throttle = shared.metrics, shared.throttle
     upstreams = [Upstream(worker, settings) for worker in workers]
     roles = shared.replicas(upstreams)
     metrics.watch_workers(upstreams)
-    runs = runs or KeptRuns()
+    runs = runs or RunHistory()
     bodies = Bodies(settings)
-    administration = Administration(AdminKeys(settings.admin_keys, brake), restart)
+    administration = Administration(AdminKeys(settings.admin_keys, throttle), restart)
     endpoints = Endpoints(settings, roles, shared, runs, bodies, administration, host)
     batches = BatchEndpoints(files, file_bounds or FileBounds(), bodies, settings)
     app: ASGIApp = Dispatch({route: (batches if route in BATCH_ROUTES else endpoints).of(route) for route in ROUTES})
@@ -77,12 +77,12 @@ def build_gateway(
     service = GatewayAsService(keyless, roles, settings.max_body_bytes)
     watched: list[Observed] = [*roles]
     relayed = upstreams
-    of_users = GuardedKeys(_opening(settings, ()), brake)
+    of_users = GuardedKeys(_opening(settings, ()), throttle)
     if ui is None:
         app = KeyAuth(app, of_users, settings.allowed_hosts)
     else:
         relay = UiRelay(ui, settings, bodies)
-        keys = GuardedKeys(_opening(settings, (ui.api_key,)), brake)
+        keys = GuardedKeys(_opening(settings, (ui.api_key,)), throttle)
         app = KeyAuth(app, keys, settings.allowed_hosts)
         app = BrowserAccess(app, relay, settings, of_users, shared.sessions)
         watched.append(relay.upstream)

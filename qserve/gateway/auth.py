@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.gateway.http.bounded_http import CONNECTION, BoundedHttp
-from qserve.gateway.key_brake import KeyBrake, network_of
+from qserve.gateway.key_throttle import KeyThrottle, network_of
 from qserve.wire.errors import ApiError
 
 __all__ = [
@@ -56,10 +56,10 @@ class Keys:
 class GuardedKeys:
     """Checks keys and throttles guessing, for the API and the UI's sign-in together."""
 
-    def __init__(self, keys: Sequence[str], brake: KeyBrake | None = None) -> None:
+    def __init__(self, keys: Sequence[str], throttle: KeyThrottle | None = None) -> None:
         """`throttle`: counts wrong keys; shared with everything else that checks keys."""
         self._keys = Keys(keys)
-        self._brake = brake or KeyBrake()
+        self._throttle = throttle or KeyThrottle()
 
     def __bool__(self) -> bool:
         return bool(self._keys)
@@ -69,12 +69,12 @@ class GuardedKeys:
         connection: BoundedHttp | None = scope.get(CONNECTION)
         address = peer_of(scope)
         is_trusted = connection is not None and connection.is_trusted
-        pause_s = self._brake.pause_s(address, is_trusted=is_trusted)
+        pause_s = self._throttle.pause_s(address, is_trusted=is_trusted)
         is_right = self._keys.holds(token)
         if is_right:
             trust(scope)  # before the delay: meanwhile the connection must not be evicted in favour of others
         else:
-            self._brake.count_wrong(address)
+            self._throttle.count_wrong(address)
             if connection is not None:
                 connection.distrust()
         if pause_s:
@@ -110,8 +110,8 @@ class KeyAuth:
 class AdminKeys:
     """Keys for routes that restart or change the service."""
 
-    def __init__(self, keys: Sequence[str], brake: KeyBrake) -> None:
-        self._keys = GuardedKeys(keys, brake)
+    def __init__(self, keys: Sequence[str], throttle: KeyThrottle) -> None:
+        self._keys = GuardedKeys(keys, throttle)
 
     async def check(self, scope: Scope, instead: str) -> None:
         """403 without such a key; `instead`: how to do the same on the machine itself."""

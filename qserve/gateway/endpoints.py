@@ -15,7 +15,6 @@ from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.administration import Administration
 from qserve.gateway.bodies import Bodies
 from qserve.gateway.dispatch import Endpoint
-from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.processes.shared import Shared, exposition_of
 from qserve.gateway.relay.relayed import RelayedEndpoints
 from qserve.gateway.relay.replicas import Replicas
@@ -24,6 +23,7 @@ from qserve.gateway.relay.upstream import Upstream
 from qserve.gateway.report_pages import HTML, POLICY, ReportPages
 from qserve.gateway.respond import send_body, send_json
 from qserve.gateway.routes import RelayedRoute, Route
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry import exposition
 from qserve.gateway.telemetry.record import record_of
@@ -45,7 +45,7 @@ class Endpoints:
     """Endpoints of all routes, over the same workers, settings and metrics."""
 
     def __init__(
-        self, settings: GatewaySettings, roles: Sequence[Replicas], shared: Shared, runs: KeptRuns,
+        self, settings: GatewaySettings, roles: Sequence[Replicas], shared: Shared, runs: RunHistory,
         bodies: Bodies, administration: Administration, host: HostTeller | None = None,
     ) -> None:  # fmt: skip
         self._settings = settings

@@ -15,7 +15,7 @@ from qserve.wire.errors import ApiError
 __all__ = [
     "ClientGone",
     "ConnectedReceive",
-    "Departure",
+    "DisconnectWatch",
     "arrival_deadline_s",
     "check_declared_length",
     "declared_length",
@@ -104,7 +104,7 @@ def _too_large(max_bytes: int) -> ApiError:
     )
 
 
-class Departure:
+class DisconnectWatch:
     """Watches for the client closing its connection after its body was read. `stop` ends the watch.
 
     A connection of our own server calls back; of any other, a task waits for its message.
@@ -140,7 +140,7 @@ class ConnectedReceive:
 
     __slots__ = ("_receive", "connection")
 
-    def __init__(self, receive: Receive, connection: Watched) -> None:
+    def __init__(self, receive: Receive, connection: ClientConnection) -> None:
         self._receive = receive
         self.connection = connection
 
@@ -148,7 +148,7 @@ class ConnectedReceive:
         return self._receive()
 
 
-class Watched(Protocol):
+class ClientConnection(Protocol):
     """A connection of our own server."""
 
     def when_lost(self, callback: Callable[[], None] | None) -> bool:

@@ -7,10 +7,10 @@ import logging
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qserve.gateway.http.bounded_http import CONNECTION
-from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.limits import ClientGone, ConnectedReceive
 from qserve.gateway.respond import send_error
 from qserve.gateway.routes import dialect_of, route_template
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord, log_request, record_of
 from qserve.gateway.telemetry.tracing import Traces
@@ -24,7 +24,7 @@ _log = logging.getLogger("qserve.gateway")
 class RequestContext:
     """Outermost: creates the record, sets the request id header; at the end counts, traces, logs and stores it."""
 
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, traces: Traces, runs: KeptRuns) -> None:
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics, traces: Traces, runs: RunHistory) -> None:
         self._app = app
         self._metrics = metrics
         self._traces = traces

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.gateway.kept_runs import KeptRuns
+from qserve.gateway.run_history import RunHistory
 from qserve.wire.errors import ApiError
 
 __all__ = ["HTML", "POLICY", "ReportPages"]
@@ -23,7 +23,7 @@ _NOT_FOUND = 2
 class ReportPages:
     """Report pages of recorded runs."""
 
-    def __init__(self, runs: KeptRuns) -> None:
+    def __init__(self, runs: RunHistory) -> None:
         self._runs = runs
         self._alone = asyncio.Lock()
         self._last: tuple[str, float, bytes] = ("", 0.0, b"")

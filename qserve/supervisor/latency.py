@@ -9,7 +9,7 @@ from typing import Any
 
 from qserve.engine.base import WorkerEndpoint
 from qserve.errors import QserveError
-from qserve.gateway.kept_runs import KeptRuns
+from qserve.gateway.run_history import RunHistory
 from qserve.planner.speed.compared import compared
 from qserve.planner.speed.estimate import Replica
 from qserve.runs.served import served_requests
@@ -25,7 +25,7 @@ class LatencyWatch:
     """Compares on demand, in a thread; an answer holds for some seconds, so that nobody can keep it busy."""
 
     replica: Replica
-    kept: KeptRuns
+    kept: RunHistory
     endpoint: WorkerEndpoint
     _told: dict[str, Any] = field(default_factory=dict)
     _told_at_s: float = float("-inf")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
-from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.telemetry.kept_rows import row_of
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.telemetry.record import RequestRecord
+from qserve.gateway.telemetry.request_rows import row_of
 from qserve.planner.plan import Plan
 from qserve.runs import RunStore
 from qserve.runs.private import make_private
@@ -49,10 +49,10 @@ class RunRecord:
         self._plans: dict[str, Plan] = {}
         self._teaches_nothing: set[str] = set()
         self._writer: RunWriter | None = None
-        self.kept = KeptRuns()
+        self.kept = RunHistory()
         if recording is not None:
             self._writer = RunWriter(recording.state_folder, recording.run, recording.retention)
-            self.kept = KeptRuns(RunStore(self._writer.path), recording.run.id, self.request)
+            self.kept = RunHistory(RunStore(self._writer.path), recording.run.id, self.request)
 
     def log_file(self, worker: str) -> Path:
         """Where this worker's output goes."""

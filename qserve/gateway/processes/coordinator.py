@@ -23,8 +23,7 @@ from qserve.engine.base import WorkerEndpoint
 from qserve.errors import QserveError
 from qserve.gateway.administration import Restart, begun
 from qserve.gateway.endpoints import HostTeller
-from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.key_brake import KeyBrake
+from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes.channel import Channel
 from qserve.gateway.processes.endpoints import document_of
 from qserve.gateway.processes.member import Member
@@ -32,6 +31,7 @@ from qserve.gateway.processes.shared import exposition_of
 from qserve.gateway.processes.signed_sessions import MOST_ENDED
 from qserve.gateway.relay.replica_set import replica_sets
 from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.web import UiEndpoint
@@ -58,7 +58,7 @@ class Service:
     restart: Restart
     host: HostTeller
     keep: Callable[[Sequence[Any]], None]
-    runs: KeptRuns
+    runs: RunHistory
     files: Path | None = None
     file_bounds: FileBounds = field(default_factory=FileBounds)
 
@@ -77,7 +77,7 @@ class Coordinator:
         self._upstreams = [Upstream(worker, settings) for worker in workers]
         self._watched = [*self._upstreams, *([] if ui is None else [Upstream(ui.worker, settings)])]
         self._roles = {one.role: one for one in replica_sets(self._upstreams)}
-        self._brake = KeyBrake()
+        self._throttle = KeyThrottle()
         self._session_secret = secrets.token_hex(32)
         self._ended_sessions: dict[str, None] = {}
         self._members: list[Member] = []
@@ -143,7 +143,7 @@ class Coordinator:
             "file_bounds": asdict(self._service.file_bounds),
             "session_secret": self._session_secret,
             "ended_sessions": list(self._ended_sessions),
-            "wrong_keys": self._brake.counts(),
+            "wrong_keys": self._throttle.counts(),
             "started_unix_s": self._started_unix_s,
         }
 
@@ -180,7 +180,7 @@ class Coordinator:
         takes[name](*arguments)
 
     def _take_wrong_key(self, member: Member, address: str) -> None:
-        self._brake.count_wrong(address)
+        self._throttle.count_wrong(address)
         self._tell_others(member, "wrong key", address)
 
     def _take_ended_session(self, member: Member, digest: str) -> None:
@@ -211,7 +211,7 @@ class Coordinator:
             channel.refuse(number, internal_error())
 
     async def _died(self, role: str, digest: int, life: list[Any]) -> bool:
-        return self._roles[role].deadly.died(digest, tuple(life))
+        return self._roles[role].poison.died(digest, tuple(life))
 
     async def _restart(self) -> Sequence[str] | None:
         return await begun(self._service.restart)

@@ -54,7 +54,7 @@ class _Ticket:
     async def _hold(self) -> None:
         channel = self._member.channel
         try:
-            self._replicas.deadly.check(self._asked.digest)
+            self._replicas.poison.check(self._asked.digest)
             async with self._slot:
                 self._is_granted = True
                 self._member.push(self._slot.upstream)  # the process must know if the worker has just come back

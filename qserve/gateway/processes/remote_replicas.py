@@ -29,7 +29,7 @@ class RemoteReplicas(Replicas):
     def num_free_in_background(self) -> int:
         return max(0, self.free)
 
-    def asked(
+    def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None
     ) -> RoutedRequest:
         return routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from qserve.gateway.key_brake import KeyBrake
+from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.relay.replica_set import replica_sets
 from qserve.gateway.relay.replicas import Replicas
 from qserve.gateway.relay.upstream import Upstream
@@ -23,7 +23,7 @@ class Shared:
 
     Attributes:
         replicas: groups workers by role, and grants slots.
-        brake: on guessing keys.
+        throttle: of key guessing.
         sessions: of browsers that signed in.
         metrics: what this process counts.
         exposition: Prometheus text of all processes; None: of this one.
@@ -31,7 +31,7 @@ class Shared:
     """
 
     replicas: Callable[[Sequence[Upstream]], Sequence[Replicas]] = replica_sets
-    brake: KeyBrake = field(default_factory=KeyBrake)
+    throttle: KeyThrottle = field(default_factory=KeyThrottle)
     sessions: Sessions = field(default_factory=Sessions)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     exposition: Callable[[], Awaitable[str]] | None = None

@@ -9,7 +9,7 @@ from typing import Self
 
 from starlette.types import Receive
 
-from qserve.gateway.limits import ClientGone, Departure
+from qserve.gateway.limits import ClientGone, DisconnectWatch
 
 __all__ = ["EarlyEnd", "WorkerGivenUp"]
 
@@ -39,7 +39,7 @@ class EarlyEnd:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._departure = Departure(self._receive, self._on_gone)
+        self._disconnect = DisconnectWatch(self._receive, self._on_gone)
         if self._worker_down is not None:
             self._worker_down.add_done_callback(self._on_down)
         self._arm()
@@ -54,7 +54,7 @@ class EarlyEnd:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_over = True  # a scheduled callback can't be removed
-        self._departure.stop()
+        self._disconnect.stop()
         if self._worker_down is not None:
             self._worker_down.remove_done_callback(self._on_down)
         self._stall_timer.cancel()

@@ -21,8 +21,8 @@ from qserve.gateway.relay.events import EventCutter, count_announcements, count_
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
 from qserve.gateway.respond import JSON, send_body
-from qserve.gateway.routing.deadly import MOST_DEATHS, refusal
 from qserve.gateway.routing.outstanding import RequestTokens
+from qserve.gateway.routing.poison import MOST_DEATHS, refusal
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
 from qserve.wire.errors import ApiError, Dialect, from_engine
@@ -77,7 +77,7 @@ class Exchange:
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
         call, tried = self._call, list[Life]()
-        asked = self._replicas.asked(
+        asked = self._replicas.routed(
             call.path, self._body.data, self._record.model, call.num_sequences, call.max_tokens
         )
         while True:

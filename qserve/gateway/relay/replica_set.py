@@ -15,8 +15,8 @@ from qserve.engine.base import WorkerState
 from qserve.gateway.relay.admission import Moved
 from qserve.gateway.relay.replicas import Replicas, RoutedRequest
 from qserve.gateway.relay.upstream import Life, Upstream
-from qserve.gateway.routing.deadly import DeadlyRequests
 from qserve.gateway.routing.outstanding import RequestTokens
+from qserve.gateway.routing.poison import PoisonRequests
 from qserve.gateway.routing.prefix import prefix_blocks
 from qserve.gateway.routing.router import Router
 from qserve.wire.errors import ApiError
@@ -38,7 +38,7 @@ class ReplicaSet(Replicas):
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         self.router = Router()
-        self.deadly = DeadlyRequests()
+        self.poison = PoisonRequests()
         self.alone = asyncio.Lock()
         """Held by the request that runs alone after it was in flight in two deaths of workers."""
         self._num_waiting_for_restart = 0
@@ -61,18 +61,18 @@ class ReplicaSet(Replicas):
         """Requests in all queues, and those that wait for a replica to come back."""
         return self._num_waiting_for_restart + sum(one.num_waiting for one in self.upstreams)
 
-    def asked(
+    def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None
     ) -> RoutedRequest:
         asked = routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)
-        self.deadly.check(asked.digest)
+        self.poison.check(asked.digest)
         return asked
 
     def slot(self, asked: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _LocalSlot:
         return _LocalSlot(self, asked, without, background)
 
     async def died(self, asked: RoutedRequest, death: Life) -> bool:
-        return self.deadly.died(asked.digest, death)
+        return self.poison.died(asked.digest, death)
 
     async def choose(self, asked: RoutedRequest, without: Collection[Life] = ()) -> Upstream:
         """The chosen replica. 503 if none is available, also after a wait for one that restarts; 429 if many wait."""
@@ -142,7 +142,7 @@ class _LocalSlot:
         self._is_alone = False
 
     async def __aenter__(self) -> Self:
-        if self._replicas.deadly.is_asked_alone(self._asked.digest):
+        if self._replicas.poison.must_run_alone(self._asked.digest):
             await self._replicas.alone.acquire()
             self._is_alone = True
         try:
@@ -150,7 +150,7 @@ class _LocalSlot:
         except BaseException:
             self._is_no_longer_alone()
             raise
-        self._replicas.deadly.begins(self._asked.digest, self.upstream.life)
+        self._replicas.poison.begins(self._asked.digest, self.upstream.life)
         return self
 
     async def _find(self) -> None:
@@ -191,7 +191,7 @@ class _LocalSlot:
 
     def is_answered(self, told: RequestTokens) -> None:
         asked = self._asked
-        self._replicas.deadly.answered(asked.digest)
+        self._replicas.poison.answered(asked.digest)
         self._replicas.router.estimates.learn(asked.num_bytes, asked.num_sequences, asked.max_tokens, told)
 
     async def _enter(self) -> None:

@@ -88,7 +88,7 @@ class Replicas:
         if not self.is_ready and not (self._is_coming(()) and self.endpoint.request_fields is not None):
             self.upstreams[0].check_ready()
 
-    def asked(
+    def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None
     ) -> RoutedRequest:
         """Routing data of a request. Raises ApiError 422 for one that is known to crash workers."""

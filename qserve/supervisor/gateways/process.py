@@ -16,7 +16,7 @@ import uvloop
 
 from qserve.engine.process import end_with_parent
 from qserve.gateway.http.server import build_server, run_server
-from qserve.gateway.processes.joined import Joined
+from qserve.gateway.processes.coordinator_client import CoordinatorClient
 from qserve.gateway.telemetry.tracing import NoTraces, to_collector
 from qserve.supervisor import logs
 
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 async def _serve(listener: socket.socket, control: socket.socket) -> None:
-    joined = Joined(lost=partial(os._exit, 1))  # without the service there is nothing to serve
+    joined = CoordinatorClient(lost=partial(os._exit, 1))  # without the service there is nothing to serve
     told = await joined.begin(control)
     logs.set_up(told["log_level"], told["log_format"])
     traces = to_collector(told["traces_endpoint"]) if told["traces_endpoint"] else NoTraces()

@@ -11,8 +11,8 @@ from pathlib import Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qserve.gateway.auth import GuardedKeys
-from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.middleware import ApiErrors, RequestContext
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.tracing import NoTraces
@@ -40,7 +40,7 @@ def local_app(ui: ASGIApp, files: Path) -> ASGIApp:
 
     settings = GatewaySettings(allowed_hosts=_NAMES)
     access = BrowserAccess(elsewhere, Visitors(ui, files), settings, GuardedKeys(settings.keys))
-    return RequestContext(ApiErrors(access), GatewayMetrics(), NoTraces(), KeptRuns())
+    return RequestContext(ApiErrors(access), GatewayMetrics(), NoTraces(), RunHistory())
 
 
 def first_look(settings: UISettings) -> str:

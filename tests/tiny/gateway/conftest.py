@@ -23,9 +23,9 @@ import uvloop
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.server import BoundedServer, build_server
-from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.processes.coordinator import Coordinator, Service
-from qserve.gateway.processes.joined import Joined
+from qserve.gateway.processes.coordinator_client import CoordinatorClient
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.tracing import NoTraces, Traces
 from qserve.supervisor import ports
@@ -102,7 +102,7 @@ class ServedByMany:
 
     async def _serve(self) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        service = Service(lambda: None, _no_host, lambda row: None, KeptRuns())
+        service = Service(lambda: None, _no_host, lambda row: None, RunHistory())
         coordinator = Coordinator(self.settings, [self.endpoint], service, None, self.count)
         coordinating = asyncio.create_task(coordinator.run())
         listener = ports.bind("127.0.0.1", 0)
@@ -119,9 +119,11 @@ class ServedByMany:
         coordinating.cancel()
         listener.close()
 
-    async def _join(self, coordinator: Coordinator, listener: socket.socket) -> tuple[Joined, BoundedServer, Any]:
+    async def _join(
+        self, coordinator: Coordinator, listener: socket.socket
+    ) -> tuple[CoordinatorClient, BoundedServer, Any]:
         ours, theirs = socket.socketpair()
-        joined = Joined(lost=lambda: None)
+        joined = CoordinatorClient(lost=lambda: None)
         beginning = asyncio.create_task(joined.begin(theirs))
         await coordinator.join("gateway", ours, {})
         await beginning

@@ -16,8 +16,8 @@ import pytest
 import uvloop
 
 from qserve.engine.base import UnixAddress, WorkerEndpoint, WorkerState
-from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.processes.coordinator import Service
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.supervisor import ports
 from qserve.supervisor.gateways.running import Processes, gateway_of
@@ -46,7 +46,7 @@ class Running:
         worker = WorkerEndpoint(
             "chat", ("fake",), UnixAddress(self.socket), WORKER_KEY, PLACES, 4096, WorkerState.READY, ""
         )
-        service = Service(self._restart, self._host, self.rows.append, KeptRuns())
+        service = Service(self._restart, self._host, self.rows.append, RunHistory())
         listener = ports.bind("127.0.0.1", 0)
         gateway = gateway_of(
             Processes(2), GatewaySettings(keys=(KEY,), admin_keys=("sk-admin",), max_queue=3), [worker], service, None,

@@ -193,8 +193,8 @@ async def test_with_all_of_them_restarting_a_request_waits_for_the_first(replica
 async def test_a_request_that_ends_two_workers_is_refused(replicas: Start) -> None:
     """And nobody else's: the third replica goes on."""
     async with replicas() as service:
-        deadly = question("poison", fault="hang")
-        asking = asyncio.create_task(answer(service, deadly))
+        poison = question("poison", fault="hang")
+        asking = asyncio.create_task(answer(service, poison))
         killed: set[str] = set()
         async with asyncio.timeout(60):
             while len(killed) < 2:
@@ -206,7 +206,7 @@ async def test_a_request_that_ends_two_workers_is_refused(replicas: Start) -> No
                         break
         status, text = await asking
         assert status == 422 and json.loads(text)["error"]["code"] == "request_ended_workers"
-        assert (await answer(service, deadly))[0] == 422
+        assert (await answer(service, poison))[0] == 422
         assert (await answer(service, question("fine")))[0] == 200
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qserve.gateway.routing.choice import Candidate, choose, slack_tokens
-from qserve.gateway.routing.deadly import DeadlyRequests
 from qserve.gateway.routing.outstanding import RequestTokens, TokenEstimates
+from qserve.gateway.routing.poison import PoisonRequests
 from qserve.gateway.routing.prefix import BLOCK_BYTES, PrefixTable, prefix_blocks
 from qserve.gateway.routing.router import Router
 from qserve.wire.errors import ApiError
@@ -137,62 +137,62 @@ def test_the_slack_is_in_requests_of_the_usual_size() -> None:
 
 def test_a_request_that_was_in_flight_in_two_deaths_is_refused_for_a_while() -> None:
     now = [0.0]
-    deadly = DeadlyRequests(lambda: now[0])
-    assert not deadly.died(7, "chat-0")
-    assert not deadly.died(7, "chat-0"), "many were in flight in one death"
-    deadly.check(7)
-    assert deadly.died(7, "chat-1")
+    poison = PoisonRequests(lambda: now[0])
+    assert not poison.died(7, "chat-0")
+    assert not poison.died(7, "chat-0"), "many were in flight in one death"
+    poison.check(7)
+    assert poison.died(7, "chat-1")
     with pytest.raises(ApiError, match="died 2 times") as refused:
-        deadly.check(7)
+        poison.check(7)
     assert refused.value.status == 422
-    deadly.check(8)
+    poison.check(8)
     now[0] = 601.0
-    deadly.check(7)
+    poison.check(7)
 
 
 def test_what_was_answered_between_two_deaths_is_innocent() -> None:
-    deadly = DeadlyRequests()
-    assert not deadly.died(7, ("chat", 0))
-    deadly.answered(7)
-    assert not deadly.died(7, ("chat", 1))
-    deadly.check(7)
+    poison = PoisonRequests()
+    assert not poison.died(7, ("chat", 0))
+    poison.answered(7)
+    assert not poison.died(7, ("chat", 1))
+    poison.check(7)
 
 
 def test_who_was_not_the_only_suspect_in_the_second_death_is_asked_once_more_alone() -> None:
-    deadly = DeadlyRequests()
+    poison = PoisonRequests()
     for digest in (7, 8, 9):
-        assert not deadly.died(digest, "chat-0")
+        assert not poison.died(digest, "chat-0")
     for digest in (7, 8):
-        deadly.begins(digest, "chat-1")
-    deadly.begins(9, "chat-2")
-    deadly.begins(10, "chat-1")  # new, and so no suspect
-    assert not deadly.died(7, "chat-1")
-    assert not deadly.died(8, "chat-1"), "it may have been the other one"
-    assert deadly.died(9, "chat-2"), "it was the only one that had seen a death"
-    assert deadly.is_asked_alone(7) and deadly.is_asked_alone(8)
-    assert not deadly.died(10, "chat-1") and not deadly.is_asked_alone(10)
-    deadly.check(7)
-    assert deadly.died(7, "chat-0 again")
+        poison.begins(digest, "chat-1")
+    poison.begins(9, "chat-2")
+    poison.begins(10, "chat-1")  # new, and so no suspect
+    assert not poison.died(7, "chat-1")
+    assert not poison.died(8, "chat-1"), "it may have been the other one"
+    assert poison.died(9, "chat-2"), "it was the only one that had seen a death"
+    assert poison.must_run_alone(7) and poison.must_run_alone(8)
+    assert not poison.died(10, "chat-1") and not poison.must_run_alone(10)
+    poison.check(7)
+    assert poison.died(7, "chat-0 again")
     with pytest.raises(ApiError, match="died 3 times"):
-        deadly.check(7)
-    deadly.answered(8)
-    assert not deadly.is_asked_alone(8)
+        poison.check(7)
+    poison.answered(8)
+    assert not poison.must_run_alone(8)
 
 
 def test_who_was_answered_is_no_suspect_in_the_next_death() -> None:
-    deadly = DeadlyRequests()
+    poison = PoisonRequests()
     for digest in (7, 8):
-        deadly.died(digest, "chat-0")
-        deadly.begins(digest, "chat-1")
-    deadly.answered(8)
-    assert deadly.died(7, "chat-1")
+        poison.died(digest, "chat-0")
+        poison.begins(digest, "chat-1")
+    poison.answered(8)
+    assert poison.died(7, "chat-1")
 
 
 def test_the_memory_of_deaths_is_bounded() -> None:
-    deadly = DeadlyRequests()
+    poison = PoisonRequests()
     for digest in range(10_000):
-        deadly.died(digest, "chat")
-        deadly.begins(digest, f"chat-{digest}")
-    assert len(deadly._cases) == 4096
-    assert len(deadly._suspects_of) == 256
+        poison.died(digest, "chat")
+        poison.begins(digest, f"chat-{digest}")
+    assert len(poison._cases) == 4096
+    assert len(poison._suspects_of) == 256
     assert BLOCK_BYTES == 128

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from qserve.engine.base import Api, TcpAddress, UnixAddress, WorkerEndpoint, WorkerState
-from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.key_brake import KeyBrake
+from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes import coordinator as module
 from qserve.gateway.processes.channel import Channel
 from qserve.gateway.processes.coordinator import Coordinator, Service
+from qserve.gateway.processes.coordinator_client import CoordinatorClient
 from qserve.gateway.processes.endpoints import changing, document_of, endpoint_of, update
-from qserve.gateway.processes.joined import Joined
 from qserve.gateway.processes.signed_sessions import SignedSessions
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.tracing import NoTraces
@@ -85,7 +85,7 @@ def test_a_session_ends_after_a_day_and_nobody_prolongs_it():
 
 
 def test_wrong_keys_are_taken_over():
-    one, other = KeyBrake(), KeyBrake()
+    one, other = KeyThrottle(), KeyThrottle()
     for _ in range(12):
         one.count_wrong("10.0.0.1")
     other.add(json.loads(json.dumps(one.counts())))
@@ -159,13 +159,13 @@ async def test_whoever_waits_hears_that_the_other_side_is_gone():
 @contextlib.asynccontextmanager
 async def joined(count=2, **settings):
     """A coordinator, and so many who joined it; nobody listens."""
-    service = Service(lambda: None, lambda: None, lambda row: None, KeptRuns())
+    service = Service(lambda: None, lambda: None, lambda row: None, RunHistory())
     coordinator = Coordinator(GatewaySettings(**settings), [endpoint(state=WorkerState.READY)], service, None, count)
     coordinating = asyncio.create_task(coordinator.run())
     members = []
     for _ in range(count):
         ours, theirs = socket.socketpair()
-        one = Joined(lost=lambda: None)
+        one = CoordinatorClient(lost=lambda: None)
         beginning = asyncio.create_task(one.begin(theirs))
         await coordinator.join("gateway", ours, {})
         await asyncio.wait_for(beginning, 30)
@@ -188,9 +188,9 @@ async def _until(holds):
 async def test_keys_are_guessed_at_all_processes_together():
     async with joined(keys=("k",)) as (_, (one, other)):
         for at in range(12):
-            (one, other)[at % 2]._brake.count_wrong("10.0.0.1")
-        await _until(lambda: other._brake.pause_s("10.0.0.1", is_trusted=False) > 0)
-        await _until(lambda: one._brake.pause_s("10.0.0.1", is_trusted=False) > 0)
+            (one, other)[at % 2]._throttle.count_wrong("10.0.0.1")
+        await _until(lambda: other._throttle.pause_s("10.0.0.1", is_trusted=False) > 0)
+        await _until(lambda: one._throttle.pause_s("10.0.0.1", is_trusted=False) > 0)
 
 
 async def test_the_memory_for_bodies_is_divided():
@@ -239,8 +239,8 @@ async def test_a_process_that_does_not_tell_in_time_still_answers_somebody(monke
 async def test_what_breaks_while_a_place_is_looked_for_is_told_to_who_waits(monkeypatch):
     async with joined() as (coordinator, (one, _)):
         replicas = one._roles[0]
-        monkeypatch.setattr(coordinator._roles["chat"].deadly, "check", lambda digest: 1 / 0)
-        asked = replicas.asked("/v1/completions", b"{}", "m", 1, None)
+        monkeypatch.setattr(coordinator._roles["chat"].poison, "check", lambda digest: 1 / 0)
+        asked = replicas.routed("/v1/completions", b"{}", "m", 1, None)
         with pytest.raises(ApiError, match="its log tells more"):
             async with asyncio.timeout(30), replicas.slot(asked):
                 pass
@@ -248,12 +248,12 @@ async def test_what_breaks_while_a_place_is_looked_for_is_told_to_who_waits(monk
 
 async def test_what_is_told_before_there_is_a_gateway_is_not_lost():
     """Else a process that imports longer than a worker starts would take that for starting for ever."""
-    service = Service(lambda: None, lambda: None, lambda row: None, KeptRuns())
+    service = Service(lambda: None, lambda: None, lambda row: None, RunHistory())
     worker = endpoint(state=WorkerState.STARTING)
     coordinator = Coordinator(GatewaySettings(keys=("k",)), [worker], service, None, 1)
     coordinating = asyncio.create_task(coordinator.run())
     ours, theirs = socket.socketpair()
-    one, lost = Joined(lost=lambda: lost.append("lost")), []
+    one, lost = CoordinatorClient(lost=lambda: lost.append("lost")), []
     beginning = asyncio.create_task(one.begin(theirs))
     member = await coordinator.join("gateway", ours, {})
     await asyncio.wait_for(beginning, 30)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from qserve.errors import WorkerFailed
-from qserve.gateway.kept_runs import KeptRuns
 from qserve.gateway.processes.coordinator import Service
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
 from qserve.supervisor.gateways import running
 from qserve.supervisor.gateways.running import Processes, Silence, gateway_of
@@ -37,7 +37,7 @@ async def test_one_that_can_not_be_started_is_tried_again_and_then_named(monkeyp
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
     told: list[str] = []
-    service = Service(lambda: None, lambda: None, lambda row: None, KeptRuns())  # type: ignore[arg-type, return-value]
+    service = Service(lambda: None, lambda: None, lambda row: None, RunHistory())  # type: ignore[arg-type, return-value]
     gateway = gateway_of(
         Processes(2), GatewaySettings(), [], service, None, socket.socket(),
         lambda name, event, **details: told.append(details["reason"]),

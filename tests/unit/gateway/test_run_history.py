@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qserve.gateway import kept_runs
-from qserve.gateway.kept_runs import KeptRuns
+from qserve.gateway import run_history
+from qserve.gateway.run_history import RunHistory
 from qserve.runs.database import FILE_NAME
 from qserve.wire.errors import ApiError
 from tests.unit.runs.kept import stored
@@ -17,22 +17,22 @@ async def test_a_large_run_is_summed_up_by_a_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below a folder named qserve, as --state-dir has it."""
-    kept = KeptRuns(stored(tmp_path / "qserve", 5))
+    kept = RunHistory(stored(tmp_path / "qserve", 5))
     here = await kept.document("2026")
-    monkeypatch.setattr(kept_runs, "_MANY_REQUESTS", 1)
+    monkeypatch.setattr(run_history, "_MANY_REQUESTS", 1)
     there = await kept.document("2026")
     assert there["requests"]["groups"] == [dict(group) for group in here["requests"]["groups"]]
     assert there["id"] == here["id"]
 
 
 async def test_no_such_run_no_store_and_a_store_that_can_not_be_read_are_errors_of_the_api(tmp_path: Path) -> None:
-    kept = KeptRuns(stored(tmp_path, 1))
-    for one in (kept, KeptRuns()):
+    kept = RunHistory(stored(tmp_path, 1))
+    for one in (kept, RunHistory()):
         with pytest.raises(ApiError) as refused:
             await one.document("1999")
         assert (refused.value.status, refused.value.code) == (404, "run_not_found")
-    assert await KeptRuns().documents() == {"object": "list", "data": []}
-    assert await KeptRuns().trainings() == {"object": "list", "state_dir": None, "data": []}
+    assert await RunHistory().documents() == {"object": "list", "data": []}
+    assert await RunHistory().trainings() == {"object": "list", "state_dir": None, "data": []}
     assert await kept.trainings() == {"object": "list", "state_dir": str(tmp_path.parent), "data": []}
     (tmp_path / FILE_NAME).unlink()
     (tmp_path / FILE_NAME).mkdir()

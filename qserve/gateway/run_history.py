@@ -15,7 +15,7 @@ from qserve.runs import RunStore, StoredRun, StoreUnusable
 from qserve.runs.document import run_document, runs_document, trainings_document
 from qserve.wire.errors import ApiError
 
-__all__ = ["KeptRuns"]
+__all__ = ["RunHistory"]
 
 _MOST_RUNS = 200
 # In a thread of ours up to here (a tenth of a second), in a process of its own beyond.
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class KeptRuns:
+class RunHistory:
     """The store, the run of this gateway, and where its finished requests go.
 
     Attributes:

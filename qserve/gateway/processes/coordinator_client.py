@@ -17,8 +17,7 @@ from qserve.batches import FileBounds
 from qserve.engine.base import WorkerEndpoint
 from qserve.gateway.app import build_gateway
 from qserve.gateway.http.in_flight import InFlight
-from qserve.gateway.kept_runs import KeptRuns
-from qserve.gateway.key_brake import KeyBrake
+from qserve.gateway.key_throttle import KeyThrottle
 from qserve.gateway.processes.channel import Channel
 from qserve.gateway.processes.endpoints import endpoint_of, update
 from qserve.gateway.processes.remote_replicas import RemoteReplicas
@@ -26,30 +25,31 @@ from qserve.gateway.processes.shared import Shared
 from qserve.gateway.processes.signed_sessions import SignedSessions
 from qserve.gateway.relay.replica_set import by_role
 from qserve.gateway.relay.upstream import Upstream
+from qserve.gateway.run_history import RunHistory
 from qserve.gateway.settings import GatewaySettings
-from qserve.gateway.telemetry.kept_rows import row_of
 from qserve.gateway.telemetry.metrics import GatewayMetrics
 from qserve.gateway.telemetry.record import RequestRecord
+from qserve.gateway.telemetry.request_rows import row_of
 from qserve.gateway.telemetry.tracing import Traces
 from qserve.gateway.web import UiEndpoint
 from qserve.runs import RunStore
 
-__all__ = ["Joined"]
+__all__ = ["CoordinatorClient"]
 
 _TELL_WORK_S = 0.4
 _TELL_COUNTED_S = 2.0
 
 
-class Joined:
+class CoordinatorClient:
     """This process's side of the channel: `begin`, then serve `gateway(…)` until `stopped`."""
 
     def __init__(self, lost: Callable[[], None]) -> None:
         """`lost` is called when the coordinator, and with it the service, is gone."""
         self.stopped = asyncio.Event()
         self._channel = Channel(self._hear, lost)
-        self._told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._configured: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._early: list[tuple[Channel, int, str, list[Any]]] | None = []
-        """What came before there was a gateway, which is made of what `begin` told; None once there is one."""
+        """Messages that arrived before `gateway` was called; None afterwards."""
         self._metrics = GatewayMetrics()
         self._upstreams: list[Upstream] = []
         self._roles: list[RemoteReplicas] = []
@@ -60,28 +60,28 @@ class Joined:
     async def begin(self, end: socket.socket) -> dict[str, Any]:
         """The coordinator's first message: the configuration of this process."""
         await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=end)
-        return await self._told
+        return await self._configured
 
     def gateway(self, traces: Traces) -> ASGIApp:
         """The app, once `begin` has returned."""
-        told = self._told.result()
-        workers = [self._endpoint(one) for one in told["workers"]]
-        self._brake = _TellingBrake(partial(self._channel.tell, "wrong key"))
-        self._brake.add(told["wrong_keys"])
+        settings = self._configured.result()
+        workers = [self._endpoint(one) for one in settings["workers"]]
+        self._throttle = _SharedThrottle(partial(self._channel.tell, "wrong key"))
+        self._throttle.add(settings["wrong_keys"])
         self._sessions = SignedSessions(
-            told["session_secret"], told["ended_sessions"], partial(self._channel.tell, "session ended")
+            settings["session_secret"], settings["ended_sessions"], partial(self._channel.tell, "session ended")
         )
         shared = Shared(
-            self._replicas, self._brake, self._sessions, self._metrics, partial(self._channel.ask, "metrics"),
-            told["started_unix_s"],
+            self._replicas, self._throttle, self._sessions, self._metrics, partial(self._channel.ask, "metrics"),
+            settings["started_unix_s"],
         )  # fmt: skip
-        store = None if told["store"] is None else RunStore(Path(told["store"]))
+        store = None if settings["store"] is None else RunStore(Path(settings["store"]))
         self._in_flight = InFlight(
             build_gateway(
-                _settings_of(told["settings"]), workers, traces, self._ui(told["ui"]),
-                KeptRuns(store, told["run"], self._keep), partial(self._channel.ask, "restart"),
-                partial(self._channel.ask, "host"), None if told["files"] is None else Path(told["files"]),
-                FileBounds(**told["file_bounds"]), shared,
+                _settings_of(settings["settings"]), workers, traces, self._ui(settings["ui"]),
+                RunHistory(store, settings["run"], self._keep), partial(self._channel.ask, "restart"),
+                partial(self._channel.ask, "host"), None if settings["files"] is None else Path(settings["files"]),
+                FileBounds(**settings["file_bounds"]), shared,
             )
         )  # fmt: skip
         early, self._early = self._early or [], None
@@ -114,11 +114,11 @@ class Joined:
             endpoint.latency = partial(self._channel.ask, "latency", endpoint.name)
         return endpoint
 
-    def _ui(self, told: dict[str, Any] | None) -> UiEndpoint | None:
-        if told is None:
+    def _ui(self, settings: dict[str, Any] | None) -> UiEndpoint | None:
+        if settings is None:
             return None
-        wanted = _Wanted(partial(self._channel.tell, "ui wanted"))
-        return UiEndpoint(self._endpoint(told["worker"]), told["key"], told["install"], wanted)
+        wanted = _UiRequest(partial(self._channel.tell, "ui wanted"))
+        return UiEndpoint(self._endpoint(settings["worker"]), settings["key"], settings["install"], wanted)
 
     def _replicas(self, upstreams: Sequence[Upstream]) -> Sequence[RemoteReplicas]:
         self._upstreams = list(upstreams)
@@ -133,7 +133,7 @@ class Joined:
 
     def _hear(self, channel: Channel, number: int, name: str, arguments: list[Any]) -> None:
         if name == "begin":
-            self._told.set_result(arguments[0])
+            self._configured.set_result(arguments[0])
         elif self._early is not None:
             self._early.append((channel, number, name, arguments))
         elif name == "in flight":
@@ -146,7 +146,7 @@ class Joined:
             for replicas in self._roles:
                 replicas.free = arguments[0][replicas.role]
         elif name == "wrong key":
-            self._brake.take(arguments[0])
+            self._throttle.take(arguments[0])
         elif name == "session ended":
             self._sessions.has_ended(arguments[0])
         elif name == "stop":
@@ -172,7 +172,7 @@ class Joined:
         self._channel.tell("counted", self._metrics.counted())
 
 
-class _TellingBrake(KeyBrake):
+class _SharedThrottle(KeyThrottle):
     """Shares wrong keys with the other processes."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -188,7 +188,7 @@ class _TellingBrake(KeyBrake):
         super().count_wrong(address)
 
 
-class _Wanted(asyncio.Event):
+class _UiRequest(asyncio.Event):
     """Ask the supervisor to start the UI."""
 
     def __init__(self, tell: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Requests that were in flight when workers died: which of them ends workers, and which was only there.
+"""Finds poison requests: those that crash the worker that runs them, among all that were in flight.
 
 All requests of a worker that died are suspects. One that is in flight in a second death is refused, unless other
 suspects were with it: then nobody knows which of them it was, and each is asked once more, one at a time. Who is in
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from qserve.wire.errors import ApiError
 
-__all__ = ["MOST_DEATHS", "DeadlyRequests", "refusal"]
+__all__ = ["MOST_DEATHS", "PoisonRequests", "refusal"]
 
 MOST_DEATHS = 3
 _HOLDS_FOR_S = 600.0
@@ -24,7 +24,7 @@ _MOST_WORKERS = 256
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is held against one request."""
+    """The deaths of workers in which one request was in flight."""
 
     deaths: frozenset[Hashable] = frozenset()
     last_s: float = 0.0
@@ -34,8 +34,8 @@ class _Case:
 _INNOCENT = _Case()
 
 
-class DeadlyRequests:
-    """Counts deaths by the hash of a request's bytes. What was answered since is innocent, and so is what is old."""
+class PoisonRequests:
+    """Counts deaths by the hash of a request's bytes; answered and old requests are cleared."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -43,13 +43,13 @@ class DeadlyRequests:
         self._suspects_of: OrderedDict[Hashable, set[int]] = OrderedDict()  # by the life of a worker
 
     def begins(self, digest: int, life: Hashable) -> None:
-        """A worker gets the request."""
+        """The request is sent to a worker."""
         if self._cases and self._case(digest).deaths:
             self._suspects_of.setdefault(life, set()).add(digest)
             _keep_newest(self._suspects_of, _MOST_WORKERS)
 
     def died(self, digest: int, death: Hashable) -> bool:
-        """It was in flight in this death; whether it is refused from now on. Many equal requests may have been."""
+        """The request was in flight in this death of a worker; returns whether it is refused from now on."""
         deaths = self._case(digest).deaths | {death}
         was_alone = self._suspects_of.get(death, set()) <= {digest}
         is_refused = len(deaths) >= MOST_DEATHS or (len(deaths) == MOST_DEATHS - 1 and was_alone)
@@ -59,19 +59,19 @@ class DeadlyRequests:
         return is_refused
 
     def answered(self, digest: int) -> None:
-        """It came to its end, so that it is not what ends workers."""
+        """The request was answered: it does not crash workers."""
         if digest in self._cases:
             del self._cases[digest]
             for suspects in self._suspects_of.values():
                 suspects.discard(digest)
 
     def check(self, digest: int) -> None:
-        """Raises ApiError 422 for a request that ends workers."""
+        """Raises ApiError 422 for a poison request."""
         if self._cases and (case := self._case(digest)).is_refused:
             raise refusal(len(case.deaths))
 
-    def is_asked_alone(self, digest: int) -> bool:
-        """Whether no other suspect may be in flight with it, so that one more death tells."""
+    def must_run_alone(self, digest: int) -> bool:
+        """Whether it must run without other suspects, so that one more death is conclusive."""
         return bool(self._cases) and len(self._case(digest).deaths) == MOST_DEATHS - 1
 
     def _case(self, digest: int) -> _Case:
@@ -80,7 +80,7 @@ class DeadlyRequests:
 
 
 def refusal(num_deaths: int) -> ApiError:
-    """What its client is told; no status that clients try again by themselves."""
+    """The error of a poison request, with a status that clients do not retry."""
     minutes = _HOLDS_FOR_S / 60
     message = (
         f"a worker died {num_deaths} times while it answered this very request; it is refused for {minutes:.0f} "
