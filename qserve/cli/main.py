@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from qserve.cli.mistakes import sentence_of, sentence_of_os_error, shortened
+from qserve.cli.usage_errors import sentence_of, sentence_of_os_error, shortened
 from qserve.errors import MissingExtra, QserveError, UsageError
 from qserve.packages import needed_with, package_of, why_no_server
 from qserve.version import __version__
@@ -75,17 +75,17 @@ def main() -> NoReturn:
     try:
         cli.main(prog_name="qserve", standalone_mode=False)
     except QserveError as error:
-        _say(shortened(str(error), _LONGEST) if isinstance(error, UsageError) else str(error))
+        _print_error(shortened(str(error), _LONGEST) if isinstance(error, UsageError) else str(error))
         sys.exit(error.exit_status)
     except ModuleNotFoundError as error:
         package, server = package_of(error.name), why_no_server()
         if server is not None and (error.name or "").startswith("qserve."):
-            _say(f"`{_called()}` {server}")
+            _print_error(f"`{_command_path()}` {server}")
             sys.exit(UsageError.exit_status)
         if package is None:  # a bug of ours: with its traceback
             raise
         first, *others = needed_with(package)
-        _say(str(MissingExtra(first, f"`{_called()}`", *others)))
+        _print_error(str(MissingExtra(first, f"`{_command_path()}`", *others)))
         sys.exit(MissingExtra.exit_status)
     except click.exceptions.Abort:
         sys.exit(130)
@@ -93,23 +93,23 @@ def main() -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        _say(sentence_of(error))
+        _print_error(sentence_of(error))
         sys.exit(error.exit_code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except OSError as error:
         if error.filename is None:  # not about a file of the user's: a bug of ours, with its traceback
             raise
-        _say(sentence_of_os_error(error))
+        _print_error(sentence_of_os_error(error))
         sys.exit(UsageError.exit_status)
     sys.exit(0)
 
 
-def _called() -> str:
+def _command_path() -> str:
     """The command that was called, without options: `qserve reward check`."""
     names = itertools.takewhile(lambda word: not word.startswith("-"), sys.argv[1:])
     return " ".join(("qserve", *(name for name in names if name.isidentifier() or name in COMMANDS)))
 
 
-def _say(sentence: str) -> None:
+def _print_error(sentence: str) -> None:
     click.secho(f"qserve: {sentence}", err=True, fg="red")

@@ -70,7 +70,7 @@ def own_server(
         try:
             while not ready.is_file():
                 if process.poll() is not None:
-                    raise WorkerFailed(f"`qserve up {shlex.join(arguments)}` did not start: {_last_words(log)}")
+                    raise WorkerFailed(f"`qserve up {shlex.join(arguments)}` did not start: {_last_lines(log)}")
                 time.sleep(_POLL_S)
             yield OwnServer(str(json.loads(ready.read_text())["url"]), key, time.monotonic() - began)
         finally:
@@ -78,7 +78,7 @@ def own_server(
             process.wait()
 
 
-def _last_words(log: Path) -> str:
+def _last_lines(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     start = next((index for index, line in enumerate(lines) if line.startswith("qserve: ")), max(0, len(lines) - 1))
     return "\n".join(lines[start:]).removeprefix("qserve: ") or f"it said nothing ({log})"

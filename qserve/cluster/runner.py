@@ -19,7 +19,7 @@ from qserve.supervisor.hosted import Hosted
 from qserve.supervisor.record import RunRecord
 from qserve.supervisor.runner import Worker
 from qserve.supervisor.screen import Screen
-from qserve.supervisor.this_machine import checked_vocab_size, endpoint_of, keep_plan, latency_of, teller
+from qserve.supervisor.this_machine import checked_vocab_size, endpoint_of, event_recorder, keep_plan, latency_of
 
 __all__ = ["RayRunner"]
 
@@ -47,7 +47,7 @@ class RayRunner:
         keep_plan(hosted, record)
         worker = RayWorker(
             hosted, self._checkpoints.get(hosted.role, ""), endpoint, needs_of(hosted), self._places, self._settings,
-            record.log_file(hosted.name), teller(record, screen),
+            record.log_file(hosted.name), event_recorder(record, screen),
         )  # fmt: skip
         worker.vocab_size = checked_vocab_size(hosted, endpoint)
         worker.is_wanted = self._bounds is None or hosted.role != "chat" or hosted.index < self._bounds.fewest

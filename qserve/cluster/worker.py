@@ -100,14 +100,14 @@ class RayWorker:
                 await self._until_wanted()
             lost = await self._until_down()
             await self._release(lost)
-            self._restarts.forget_wish()
+            self._restarts.clear_request()
             if self.is_wanted:
                 await self._restarts.start_again(self.start, _ASKED_FOR if lost is None else str(lost), 0.0)
 
     async def restart(self) -> None:
         """See `Worker.restart`; one that is not wanted is left alone."""
         if self.is_wanted:
-            await self._restarts.ask_for_one()
+            await self._restarts.request()
 
     async def stop(self) -> None:
         """See `Worker.stop`."""
@@ -160,7 +160,7 @@ class RayWorker:
         self._restarts.enter(WorkerState.IDLE, _NOT_WANTED)
         while not self.is_wanted:
             await asyncio.sleep(_LOOK_S)
-        self._restarts.forget_wish()
+        self._restarts.clear_request()
         self._restarts.enter(WorkerState.STARTING, "the load wants it")
         try:
             await self.start()
@@ -208,7 +208,7 @@ class RayWorker:
 
     async def _until_drained(self) -> None:
         """A restart is wanted, or it is not wanted any more, and nobody is answered by it."""
-        while self.is_wanted and not self._restarts.is_wished:
+        while self.is_wanted and not self._restarts.is_requested:
             await asyncio.sleep(_LOOK_S)
         self._is_leaving = True
         await self._restarts.drain("it is about to be ended; running requests finish first")

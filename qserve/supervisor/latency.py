@@ -27,17 +27,17 @@ class LatencyWatch:
     replica: Replica
     kept: RunHistory
     endpoint: WorkerEndpoint
-    _told: dict[str, Any] = field(default_factory=dict)
-    _told_at_s: float = float("-inf")
+    _comparison: dict[str, Any] = field(default_factory=dict)
+    _compared_at_s: float = float("-inf")
     _alone: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def __call__(self) -> dict[str, Any]:
         """`LatencyComparison.to_json()`; empty where no such request was kept, or the store can't be read."""
         async with self._alone:
-            if time.monotonic() - self._told_at_s > _HOLDS_FOR_S:
-                self._told = await asyncio.to_thread(self._now)
-                self._told_at_s = time.monotonic()
-        return self._told
+            if time.monotonic() - self._compared_at_s > _HOLDS_FOR_S:
+                self._comparison = await asyncio.to_thread(self._now)
+                self._compared_at_s = time.monotonic()
+        return self._comparison
 
     def _now(self) -> dict[str, Any]:
         store, name = self.kept.store, self.kept.run_id

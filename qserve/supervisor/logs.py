@@ -13,7 +13,7 @@ from typing import Any, Literal
 from qserve.errors import QserveError
 from qserve.supervisor.screen import Screen
 
-__all__ = ["JsonLines", "LoggedScreen", "failures_told", "log_event", "set_up"]
+__all__ = ["JsonLines", "LoggedScreen", "log_event", "logged_failures", "set_up"]
 
 _events = logging.getLogger("qserve.events")
 _screen = logging.getLogger("qserve.screen")
@@ -53,12 +53,12 @@ class LoggedScreen(Screen):
         """Supervisor events tell it already."""
 
     def ready(self, rows: list[tuple[str, str]]) -> None:
-        told: dict[str, str] = {}
+        by_name: dict[str, str] = {}
         for name, text in rows:
             # "" goes on with the row before; a second model has rows of the same names.
-            key = name.lower() or next(reversed(told))
-            told[key] = f"{told[key]}\n{text}" if key in told else text
-        _screen.info("qserve is ready after %.1f s", self.seconds, extra={"rows": told})
+            key = name.lower() or next(reversed(by_name))
+            by_name[key] = f"{by_name[key]}\n{text}" if key in by_name else text
+        _screen.info("qserve is ready after %.1f s", self.seconds, extra={"rows": by_name})
 
 
 def log_event(worker: str, event: str, details: Mapping[str, Any]) -> None:
@@ -83,7 +83,7 @@ def set_up(level: str, log_format: Literal["text", "json"]) -> Screen:
 
 
 @contextlib.contextmanager
-def failures_told(log_format: Literal["text", "json"]) -> Iterator[None]:
+def logged_failures(log_format: Literal["text", "json"]) -> Iterator[None]:
     """What ends the command, as a line of the log where that is JSON; else it is the command line's to print."""
     try:
         yield

@@ -42,7 +42,7 @@ async def measure_on(workers: Sequence[Worker], host: HostMemory, record: RunRec
         for worker in workers:
             if worker.endpoint.state is WorkerState.READY:
                 record.memory(worker.endpoint.name, "serving", await held_by(worker))
-                await _keep_told(worker, record)
+                await _record_work(worker, record)
         await _keep_host(host, record, "serving")
 
 
@@ -55,7 +55,7 @@ async def measure_last(workers: Sequence[Worker], host: HostMemory, record: RunR
             for worker, document in zip(alive, held, strict=True):
                 record.memory(worker.endpoint.name, "end", document)
             await _keep_host(host, record, "end")
-            await asyncio.gather(*(_keep_told(worker, record) for worker in alive))
+            await asyncio.gather(*(_record_work(worker, record) for worker in alive))
 
 
 async def _keep_host(host: HostMemory, record: RunRecord, moment: str) -> None:
@@ -66,9 +66,9 @@ async def _keep_host(host: HostMemory, record: RunRecord, moment: str) -> None:
             record.memory(one["process"], moment, {"resident_bytes": one["resident_bytes"], "sources": sources})
 
 
-async def _keep_told(worker: Worker, record: RunRecord) -> None:
+async def _record_work(worker: Worker, record: RunRecord) -> None:
     """What a reward model tells of its work since its start, and planned beside measured latency; the last counts."""
-    if told := await worker.work():
-        record.event(worker.endpoint.name, "work", **told)
+    if work := await worker.work():
+        record.event(worker.endpoint.name, "work", **work)
     if worker.endpoint.latency is not None and (latency := await worker.endpoint.latency()):
         record.event(worker.endpoint.name, "latency", **latency)

@@ -25,7 +25,7 @@ from qserve.reward.recipe.config import WITHOUT_MODEL
 from qserve.supervisor.sanity import Sanity
 from qserve.units import format_bytes
 
-__all__ = ["Screen", "ServiceConsole", "Shown", "ready_rows"]
+__all__ = ["ReadyWorker", "Screen", "ServiceConsole", "ready_rows"]
 
 _log = logging.getLogger("qserve.supervisor")
 _TERMS = {"weights": "weights", "kv_cache": "KV", "activations": "activations", "cuda_graphs": "CUDA graphs"}
@@ -115,7 +115,7 @@ class Screen:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ReadyWorker:
     """A worker that is ready: `memory` is what it holds as measured, `phases_s` what its start was spent on, `sanity`
     whether its model predicts text, where that was asked. `name` tells replicas of one `role` apart."""
 
@@ -130,7 +130,7 @@ class Shown:
 
 
 def ready_rows(
-    url: str, workers: Sequence[Shown], beside: Sequence[Mapping[str, Any]] = (), *, has_key: bool, logs: Path,
+    url: str, workers: Sequence[ReadyWorker], beside: Sequence[Mapping[str, Any]] = (), *, has_key: bool, logs: Path,
     has_ui: bool = False,
 ) -> list[tuple[str, str]]:  # fmt: skip
     """What `Screen.ready` shows: name and text of each row. `beside`: `HostMemory.documents`."""
@@ -149,19 +149,19 @@ def ready_rows(
     ]
 
 
-def _role_rows(replicas: Sequence[Shown]) -> list[tuple[str, str]]:
+def _role_rows(replicas: Sequence[ReadyWorker]) -> list[tuple[str, str]]:
     """What holds for all replicas, then a line for each: where it runs, what it holds, how long it took to start."""
     common = [row for row in _worker_rows(replicas[0]) if row[0] not in ("Memory", "Start", "")]
     return [*common, *((worker.name, _replica(worker)) for worker in replicas)]
 
 
-def _replica(worker: Shown) -> str:
+def _replica(worker: ReadyWorker) -> str:
     tokens = worker.memory.get("kv_cache_tokens")
     parts = [_devices(worker.plan), _memory(worker), f"KV pool of {tokens:,} tokens" if tokens else ""]
     return " · ".join([part for part in parts if part] + [f"start {sum(worker.phases_s.values()):.1f} s"])
 
 
-def _worker_rows(worker: Shown) -> list[tuple[str, str]]:
+def _worker_rows(worker: ReadyWorker) -> list[tuple[str, str]]:
     plan, limits = worker.plan, worker.plan.workload
     scheme = "" if SCHEMES[plan.quant.scheme].bits >= 16 else f" · {plan.quant.scheme}"
     model = (
@@ -195,7 +195,7 @@ def _worker_rows(worker: Shown) -> list[tuple[str, str]]:
 
 def check_rows(sanity: Sanity) -> list[tuple[str, str]]:
     """Whether a model predicts text, as a row."""
-    return [("Warn" if sanity.is_noise else "Check", sanity.told)]
+    return [("Warn" if sanity.is_noise else "Check", sanity.summary)]
 
 
 def _held_back_rows(plan: Plan) -> list[str]:
@@ -207,17 +207,17 @@ def _held_back_rows(plan: Plan) -> list[str]:
     return [f"{format_bytes(most.num_bytes)} of a card held back: {most.formula.partition(':')[0]}"]
 
 
-def _memory(worker: Shown) -> str:
+def _memory(worker: ReadyWorker) -> str:
     """Measured beside planned, for each term that the engine tells."""
     devices = worker.plan.devices
     planned = {name: sum(getattr(device, f"{name}_bytes") for device in devices) for name in _TERMS}
-    told = [
+    figures = [
         f"{text} {format_bytes(worker.memory[f'{name}_bytes'])} (planned {format_bytes(planned[name])})"
         for name, text in _TERMS.items()
         if worker.memory.get(f"{name}_bytes")
     ]
     held = worker.memory.get("resident_bytes")
-    return " · ".join([*told, *([f"resident now {format_bytes(held)}"] if held else [])])
+    return " · ".join([*figures, *([f"resident now {format_bytes(held)}"] if held else [])])
 
 
 def _beside(one: Mapping[str, Any]) -> str:
@@ -227,12 +227,12 @@ def _beside(one: Mapping[str, Any]) -> str:
 
 
 def _devices(plan: Plan) -> str:
-    """Equal devices told once: `2 × NVIDIA GeForce RTX 4090`."""
+    """Equal devices counted: `2 × NVIDIA GeForce RTX 4090`."""
     names = Counter(device.name for device in plan.devices)
     return " + ".join(name if count == 1 else f"{count} × {name}" for name, count in names.items())
 
 
-def _example(url: str, worker: Shown, has_key: bool) -> str:
+def _example(url: str, worker: ReadyWorker, has_key: bool) -> str:
     header = '-H "authorization: Bearer $QSERVE_API_KEY" ' if has_key else ""
     question = '{"role": "user", "content": "What is 12+30?"}'
     if worker.role == "reward":

@@ -30,7 +30,7 @@ from qserve.supervisor.replicas import RollingRestart, start_all, watch_all
 from qserve.supervisor.runner import Runner, Worker
 from qserve.supervisor.sanity import Sanity
 from qserve.supervisor.sanity.checks import Checks
-from qserve.supervisor.screen import Screen, Shown, ready_rows
+from qserve.supervisor.screen import ReadyWorker, Screen, ready_rows
 from qserve.supervisor.stop_signal import StopSignal
 from qserve.supervisor.this_machine import ThisMachine
 from qserve.supervisor.web_ui import hosted_ui
@@ -44,7 +44,7 @@ _THIS_MACHINE = ThisMachine()
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What `qserve up` was told beyond the plans.
+    """The options of `qserve up` beyond the plans.
 
     Attributes:
         host: address to listen on; other than loopback needs a key.
@@ -81,7 +81,7 @@ class UpOptions:
 
 
 async def serve(hosted: Sequence[Hosted], options: UpOptions, screen: Screen, runner: Runner = _THIS_MACHINE) -> int:
-    """Serve on workers of `runner` until told to stop; returns the exit status.
+    """Serve on workers of `runner` until stopped; returns the exit status.
 
     0: stopped, every request that ran was answered. 1: stopped, but requests were cut off at the drain time-out.
     Raises PortInUse, UsageError, BrokenCheckpoint, DoesNotFit or WorkerFailed when it can't start or go on.
@@ -168,7 +168,7 @@ async def _live(
     async def tell_ready() -> None:
         found = await checks.first(strict=options.strict)
         shown = [
-            _shown(worker, held, found) for worker, held in zip(workers, memory, strict=True)
+            _ready_worker(worker, held, found) for worker, held in zip(workers, memory, strict=True)
             if worker.endpoint.state is not WorkerState.IDLE
         ]  # fmt: skip
         has_key, has_ui = bool(options.gateway.keys), options.ui is not False
@@ -185,20 +185,20 @@ async def _live(
 
 
 async def _after_checks(checks: Checks, url: str, options: UpOptions) -> None:
-    """Programs are told when nothing of the start is left: what they measure is not to have it beside them."""
+    """Write the ready file once the start is complete, so that measurements do not include it."""
     await checks.rest()
     if options.ready_file is not None:
-        _tell_programs(options.ready_file, url, options.run_folder)
+        _write_ready_file(options.ready_file, url, options.run_folder)
 
 
-def _shown(worker: Worker, held: dict[str, Any], found: Mapping[str, Sanity]) -> Shown:
+def _ready_worker(worker: Worker, held: dict[str, Any], found: Mapping[str, Sanity]) -> ReadyWorker:
     endpoint, plan = worker.endpoint, worker.plan
     assert plan is not None, "a model is served by a plan"
     sanity = found.get(endpoint.name)
-    return Shown(endpoint.role, endpoint.models, plan, held, worker.phases_s, worker.notes, sanity, endpoint.name)
+    return ReadyWorker(endpoint.role, endpoint.models, plan, held, worker.phases_s, worker.notes, sanity, endpoint.name)
 
 
-def _tell_programs(file: Path, url: str, run_folder: Path) -> None:
+def _write_ready_file(file: Path, url: str, run_folder: Path) -> None:
     """Whole or not at all: who waits for the file must never read half of it."""
     part = file.with_name(f"{file.name}.part")
     try:

@@ -25,7 +25,13 @@ from qserve.supervisor.screen import Screen
 from qserve.supervisor.worker import ANY, CPU, SupervisedWorker
 
 __all__ = [
-    "ThisMachine", "checked_vocab_size", "endpoint_of", "keep_plan", "latency_of", "local_worker", "teller",
+    "ThisMachine",
+    "checked_vocab_size",
+    "endpoint_of",
+    "event_recorder",
+    "keep_plan",
+    "latency_of",
+    "local_worker",
 ]  # fmt: skip
 
 
@@ -39,7 +45,7 @@ class ThisMachine:
         endpoint = endpoint_of(hosted, UnixAddress(private / f"{hosted.name}.sock"))
         keep_plan(hosted, record)
         log_file = record.log_file(hosted.name)
-        worker = local_worker(hosted, endpoint, private, log_file, teller(record, screen), chat)
+        worker = local_worker(hosted, endpoint, private, log_file, event_recorder(record, screen), chat)
         endpoint.memory = worker.memory
         endpoint.latency = latency_of(hosted, endpoint, record)
         return worker
@@ -154,7 +160,7 @@ def _devices(hosted: Hosted) -> frozenset[str]:
     return frozenset(card.uuid for card in cards) if cards and all(card.uuid for card in cards) else frozenset({ANY})
 
 
-def teller(record: RunRecord, screen: Screen) -> WorkerEvents:
+def event_recorder(record: RunRecord, screen: Screen) -> WorkerEvents:
     """What happens to a worker goes to the record, and what a user waits for to the screen."""
 
     def tell(worker: str, event: str, details: dict[str, Any]) -> None:

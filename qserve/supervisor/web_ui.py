@@ -1,6 +1,6 @@
 """The web UI's process: started when somebody first asks for the page, kept alive, and no reason for anything to end.
 
-It is told by a file which API to speak to and with which key; only the gateway reaches its socket.
+A file names the API to call and its key; only the gateway reaches its socket.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _WebUi:
         )
         launch = OwnProcess("qserve.ui", settings.to_json(), private / "ui.json")
         launch.environment = {**launch.environment, **_ENVIRONMENT}
-        self.worker = SupervisedWorker(worker, launch, record.log_file("ui"), _teller(record))
+        self.worker = SupervisedWorker(worker, launch, record.log_file("ui"), _event_recorder(record))
 
     async def run(self) -> None:
         """Start it whenever it is wanted, and stay with it. Never ends by itself, whatever becomes of the process."""
@@ -96,7 +96,7 @@ class _WebUi:
             self.endpoint.wanted.clear()
 
 
-def _teller(record: RunRecord) -> WorkerEvents:
+def _event_recorder(record: RunRecord) -> WorkerEvents:
     def tell(worker: str, event: str, details: dict[str, Any]) -> None:
         record.event(worker, event, **details)
 

@@ -111,13 +111,13 @@ class SupervisedWorker:
             has_answered = self.endpoint.num_pieces != num_pieces  # so that it is worth a start
             if has_answered or time.monotonic() - ready_at > _WELL_AFTER_S:
                 pause_s = FIRST_PAUSE_S
-            is_wished = self._restarts.is_wished
-            self._restarts.forget_wish()
-            pause_s = await self._restarts.start_again(self.start, reason, 0.0 if is_wished else pause_s)
+            is_requested = self._restarts.is_requested
+            self._restarts.clear_request()
+            pause_s = await self._restarts.start_again(self.start, reason, 0.0 if is_requested else pause_s)
 
     async def restart(self) -> None:
         """See `Worker.restart`. Raises WorkerFailed if it does not come back."""
-        await self._restarts.ask_for_one()
+        await self._restarts.request()
 
     async def stop(self) -> None:
         """End the worker: politely, then not."""
@@ -224,7 +224,7 @@ class SupervisedWorker:
 
     async def _until_drained(self) -> str:
         """A restart is wanted, and nobody is answered any more."""
-        await self._restarts.wished()
+        await self._restarts.requested()
         await self._restarts.drain("it is about to be restarted; running requests finish first")
         return "a restart was asked for"
 

@@ -80,7 +80,7 @@ def command(
     names = tuple(dict.fromkeys(word.strip() for word in quants.split(",") if word.strip()))
     if len(names) < 2:
         raise UsageError(f"--quants {quants!r} is fewer than two quantizations; write for example --quants bf16,4bit")
-    serve = _what_to_serve(model, reward, [*rounding_arguments(cpu_activations), *up_arguments(up_args)])
+    serve = _model_arguments(model, reward, [*rounding_arguments(cpu_activations), *up_arguments(up_args)])
     table = None if prices is None else price_file(prices)
     questions, title, asked = _questions(model, reward, suite, thinking, preferences, limit, seed)
     state, console = state_folder(state_dir), Console(highlight=False, soft_wrap=True)
@@ -92,7 +92,7 @@ def command(
     _keep_in_store(console, state, ", ".join(names), document)
 
 
-def _what_to_serve(model: str | None, reward: str | None, more: list[str]) -> list[str]:
+def _model_arguments(model: str | None, reward: str | None, more: list[str]) -> list[str]:
     """The arguments of `qserve up` except for the quantization, which is appended."""
     if (model is None) == (reward is None):
         raise UsageError("--model or --reward says what to compare; give one of them")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from qserve.cli.eval.show import said_of
+from qserve.cli.eval.show import summary_of_diff
 from qserve.units import format_bytes
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def show_candidates(console: Console, candidates: Sequence[Candidate]) -> None:
     console.print(table)
     for one in candidates[1:]:
         for diff in one.diffs:
-            console.print(f"{one.quant} against {candidates[0].quant}, {diff.task}: {said_of(diff)}")
+            console.print(f"{one.quant} against {candidates[0].quant}, {diff.task}: {summary_of_diff(diff)}")
 
 
 def picture_of(title: str, candidates: Sequence[Candidate]) -> str:

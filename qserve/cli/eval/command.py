@@ -179,7 +179,7 @@ def _evaluate(
         url, api_key, values["served_model_name"], values["tokenizer"], state / "tokenizers", values["max_length"],
         counts_tokens=not (request.chat and tasks.only_generate),
     )  # fmt: skip
-    console.print(f"{served.model} at {served.url} · {_what_runs(served)} · {served.concurrency} requests at once")
+    console.print(f"{served.model} at {served.url} · {_run_text(served)} · {served.concurrency} requests at once")
     thinking, notes = how_it_thinks(served, request, tasks)
     for note in notes:
         console.print(note)
@@ -244,7 +244,7 @@ def _preflight(console: Console, served: ServedModel, request: EvalRequest, task
         show_preview(console, one)
 
 
-def _what_runs(served: ServedModel) -> str:
+def _run_text(served: ServedModel) -> str:
     run = served.run
     return (
         f"{run['engine']} {run['engine_version']}, {run['scheme']}, {run['dtype']}"

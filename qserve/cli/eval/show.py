@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qserve.evaluation.preview import Preview
     from qserve.evaluation.results import EvalResult
 
-__all__ = ["said_of", "show_diff", "show_preview", "show_result", "show_warnings"]
+__all__ = ["show_diff", "show_preview", "show_result", "show_warnings", "summary_of_diff"]
 
 _MOST_FLIPS_SHOWN = 10
 _MOST_WARNINGS = 5
@@ -82,7 +82,7 @@ def _figure(value: float) -> str:
 
 def show_diff(console: Console, diff: TaskDiff) -> None:
     """One task: both scores, changed answers, whether chance explains them, and the first changed items."""
-    console.print(f"[bold]{diff.task}[/bold]  {said_of(diff)}")
+    console.print(f"[bold]{diff.task}[/bold]  {summary_of_diff(diff)}")
     for flip in diff.flips[:_MOST_FLIPS_SHOWN]:
         sign = "better" if flip.is_better else "worse "
         console.print(
@@ -92,7 +92,7 @@ def show_diff(console: Console, diff: TaskDiff) -> None:
         console.print(f"  … and {len(diff.flips) - _MOST_FLIPS_SHOWN} more")
 
 
-def said_of(diff: TaskDiff) -> str:
+def summary_of_diff(diff: TaskDiff) -> str:
     """One line with the figures of a task."""
     drift = "" if diff.drift is None else f" · {diff.drift}"
     if not diff.has_answers:

@@ -125,7 +125,7 @@ def command(
         shared = _shared(checkpoint, planned_reward(reward), hardware, request, counts)
         _print_shared(shared, as_json, explain)
         plan, fits = shared.chat, shared.fits
-    _hold_against(ctx, plan, shared.reward if shared else None)
+    _warn_of_differences(ctx, plan, shared.reward if shared else None)
     if not fits:
         sys.exit(_DOES_NOT_FIT)
 
@@ -153,7 +153,7 @@ def _planned(
     return with_one_stream(plan, checkpoint, hardware, wanted.measured)
 
 
-def _hold_against(ctx: click.Context, plan: Plan, reward: Plan | None) -> None:
+def _warn_of_differences(ctx: click.Context, plan: Plan, reward: Plan | None) -> None:
     """Print where the plan differs from what --config expects, on standard error: --json stays JSON."""
     deployment = deployment_of(ctx)
     if deployment is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qserve.cli.options.given import refuse_given
+from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.reward.check_model import Checked, CheckedRewards, check_model, show_model
 from qserve.cli.reward.check_parts import check_parts, of_part, show_parts
@@ -77,12 +77,12 @@ def check(
     qserve reward check --reward rewards.yaml preferences.jsonl
     """
     if url is not None:
-        refuse_given(("quants", *LOADING_FLAGS), "a server loaded its model already; leave it out, or leave --url out")
+        refuse_flags(("quants", *LOADING_FLAGS), "a server loaded its model already; leave it out, or leave --url out")
     else:
-        refuse_given(("model", "api_key"), "for a server; name one with --url, or leave it out")
+        refuse_flags(("model", "api_key"), "for a server; name one with --url, or leave it out")
     recipe = recipe_to_check(reward, values, has_url=url is not None)
     if recipe is not None and recipe.model is None:
-        refuse_given(("quants",), f"for a model, and {reward} names none; leave it out")
+        refuse_flags(("quants",), f"for a model, and {reward} names none; leave it out")
     records = _records(file)
     asked = texts_of(records)
     source = None if url is None else served_rewards(url, model, api_key)

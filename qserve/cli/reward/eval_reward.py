@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from qserve.cli.options.given import refuse_given
+from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.url import ServerUrl
 from qserve.cli.reward.keep import keep, state_option
 from qserve.cli.reward.options import LOADING_FLAGS, REWARD_FLAGS, loading_options, reward_options
@@ -66,9 +66,9 @@ def command(
     """
     if url is not None:
         flags = ("reward", *REWARD_FLAGS, *LOADING_FLAGS)
-        refuse_given(flags, "a server loaded its model already; leave it out, or leave --url out")
+        refuse_flags(flags, "a server loaded its model already; leave it out, or leave --url out")
     else:
-        refuse_given(("model", "api_key"), "for a server; name one with --url, or leave it out")
+        refuse_flags(("model", "api_key"), "for a server; name one with --url, or leave it out")
     from qserve.reward.evaluation.accuracy import evaluate, shape_of
     from qserve.reward.evaluation.attributes import by_attribute
     from qserve.reward.evaluation.calibration import calibration

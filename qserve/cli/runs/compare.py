@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from qserve.cli.runs.show import TERMS, lasting
+from qserve.cli.runs.show import TERMS, duration_text
 from qserve.cli.terminal import console_of
 from qserve.units import format_bytes
 
@@ -114,7 +114,7 @@ def _text(row: Row, value: Any) -> str:
     if row.unit == "bytes":
         return format_bytes(value)
     if row.unit == "s":
-        return lasting(value)
+        return duration_text(value)
     if row.unit == "ms":
         return f"{value:,.1f} ms"
     return f"{value:,}" if isinstance(value, int) else str(value)

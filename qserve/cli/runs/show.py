@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qserve.planner.learned import Residual
     from qserve.runs import MemorySample, RunStore, StoredRun, StoredWorker, WorkerTraffic
 
-__all__ = ["TERMS", "lasting", "show_list", "show_residuals", "show_run"]
+__all__ = ["TERMS", "duration_text", "show_list", "show_residuals", "show_run"]
 
 TERMS = {
     "weights_bytes": "weights",
@@ -43,8 +43,8 @@ def show_list(runs: Sequence[StoredRun], path: Path) -> None:
     for run in runs:
         restarts = sum(one.num_restarts for one in run.workers)
         table.add_row(
-            run.id, _state(run), lasting(run.duration_s, is_wide), f"{run.num_requests:,}", _count(run.num_errors),
-            _count(restarts), _served(run, is_wide),
+            run.id, _state(run), duration_text(run.duration_s, is_wide), f"{run.num_requests:,}",
+            _count(run.num_errors), _count(restarts), _served(run, is_wide),
         )  # fmt: skip
     console.print(table)
     size = sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*") if each.is_file())
@@ -54,7 +54,7 @@ def show_list(runs: Sequence[StoredRun], path: Path) -> None:
 def show_run(store: RunStore, run: StoredRun) -> None:
     """Print a run in full, except for single requests."""
     console = console_of()
-    console.print(f"[bold]{run.id}[/bold]  {_state(run)} · {lasting(run.duration_s)} · began {_when(run)}")
+    console.print(f"[bold]{run.id}[/bold]  {_state(run)} · {duration_text(run.duration_s)} · began {_when(run)}")
     console.print(f"  {' '.join(run.command)}", markup=False, soft_wrap=True)
     if run.started_by and run.started_by != "train":
         console.print(f"  started by qserve {run.started_by} for itself")
@@ -98,7 +98,7 @@ def show_residuals(residuals: Sequence[Residual]) -> None:
         console.print(f"[dim]{older:,} older measurements of the same terms count no more; --json has them[/dim]")
 
 
-def lasting(seconds: float, in_full: bool = True) -> str:
+def duration_text(seconds: float, in_full: bool = True) -> str:
     """A duration: '2 d 3 h', '1 h 05 min', '12 min 07 s', '8 s'; only the larger unit unless `in_full`."""
     whole = int(seconds)
     if whole >= 86400:

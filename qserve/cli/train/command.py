@@ -15,7 +15,7 @@ from qserve.cli.options.training import training_options, training_request
 from qserve.cli.state import state_folder
 from qserve.cli.train.fitting import default_precision, fitting_request, need_trl
 from qserve.cli.train.flags import TrainFlags, source_at
-from qserve.cli.train.follow import follow, say_end
+from qserve.cli.train.follow import follow, show_summary
 from qserve.cli.train.machine import completed, devices_of, with_engine
 from qserve.cli.train.options import METHODS, run_options
 from qserve.cli.up.recording import without_secrets
@@ -147,7 +147,7 @@ def _train(run: TrainingRun, job: TrainingJob, state: Path, hardware: Hardware) 
     outcome = outcome_of(events, status, run.folder / LOG, job)
     check = _checked(run) if outcome.state == "ended" and run.trainer == "reward" and data.num_eval else None
     exit_status = int(outcome.state == "failed")
-    say_end(run, outcome, check, record.close(outcome, check, exit_status))
+    show_summary(run, outcome, check, record.close(outcome, check, exit_status))
     return exit_status
 
 

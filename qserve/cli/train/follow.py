@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qserve.training.launch import Launched
     from qserve.training.outcome import Outcome
 
-__all__ = ["follow", "say_end"]
+__all__ = ["follow", "show_summary"]
 
 Event = dict[str, Any]
 
@@ -65,18 +65,18 @@ def _line(event: Mapping[str, Any]) -> str | None:
     return None
 
 
-def say_end(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None, kept: str | None) -> None:
+def show_summary(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None, kept: str | None) -> None:
     """The end in a few lines; a failure's reason goes to standard error."""
     if outcome.state == "failed":
         click.secho(f"qserve: {outcome.reason}", err=True, fg="red")
     else:
-        for line in _told(run, outcome, check):
+        for line in _summary(run, outcome, check):
             click.echo(line)
     if kept:
         click.echo(f"the whole story: qserve report {kept}")
 
 
-def _told(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -> list[str]:
+def _summary(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -> list[str]:
     if outcome.state == "stopped":
         step = (outcome.last("stopped") or {}).get("step")
         return [f"stopped after step {step} and saved; --resume goes on"]
@@ -86,11 +86,11 @@ def _told(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -
         lines.append(f"loss {losses[0][1]:.4f} at step {losses[0][0]}, {losses[-1][1]:.4f} at step {losses[-1][0]}")
     held_out = outcome.last("held out")
     if run.data.labels:
-        lines += _told_labels(quality_in(run.folder / "held_out.jsonl", run.data.labels))
+        lines += _label_rows(quality_in(run.folder / "held_out.jsonl", run.data.labels))
     elif held_out:
         share = held_out["right"] / held_out["pairs"]
         lines.append(f"held-out pairs right: {held_out['right']} of {held_out['pairs']} ({share:.1%})")
-        lines += _told_quality(quality_in(run.folder / "held_out.jsonl"))
+        lines += _quality_rows(quality_in(run.folder / "held_out.jsonl"))
     if check and "error" in check:
         lines.append(f"reward check: the saved checkpoint could not be scored: {check['error']}")
     elif check:
@@ -109,7 +109,7 @@ def _told(run: TrainingRun, outcome: Outcome, check: Mapping[str, Any] | None) -
     return lines
 
 
-def _told_labels(quality: Mapping[str, Any] | None) -> list[str]:
+def _label_rows(quality: Mapping[str, Any] | None) -> list[str]:
     """Of each label how far the model's scores are off, beside how far their mean would be."""
     return [
         f"held-out {one['name']}: mean squared error {one['mse']:.3g} (of the mean score {one['mean_mse']:.3g})"
@@ -118,7 +118,7 @@ def _told_labels(quality: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def _told_quality(quality: Mapping[str, Any] | None) -> list[str]:
+def _quality_rows(quality: Mapping[str, Any] | None) -> list[str]:
     if quality is None or len(quality["by_length"]) < 2:
         return []
     buckets = ", ".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from qserve.cli.options.given import refuse_given
+from qserve.cli.options.given_flags import refuse_flags
 from qserve.cli.options.load import LOAD_FLAGS
 from qserve.cli.reward.options import REWARD_FLAGS
 from qserve.cli.up.cluster import CLUSTER_FLAGS
@@ -45,21 +45,21 @@ def check_flags(values: dict[str, Any]) -> None:
     model, reward = values["model"], values["reward"]
     _check_roles(model or (reward if values["judge"] else None), reward)
     if values["ray"] is None:
-        refuse_given(CLUSTER_FLAGS, "for workers on a Ray cluster; add --ray auto or --ray HOST:PORT, or leave it out")
+        refuse_flags(CLUSTER_FLAGS, "for workers on a Ray cluster; add --ray auto or --ray HOST:PORT, or leave it out")
     else:
-        refuse_given(_LOADS, "of a load, which one machine is planned for; with --ray say --replicas or --max-replicas")
+        refuse_flags(_LOADS, "of a load, which one machine is planned for; with --ray say --replicas or --max-replicas")
 
 
 def _check_roles(model: str | None, reward: str | None) -> None:
     """Refuse flags of a chat or reward model that was not named."""
     if reward is None and model is not None:
-        refuse_given(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
+        refuse_flags(_REWARD_FLAGS, "for a reward model, and none is named; add --reward, or leave it out")
     if model is not None and reward is not None:
         why = "of a load, which layouts are chosen for where one model has the cards; leave it out"
-        refuse_given(_LOADS, why)
+        refuse_flags(_LOADS, why)
     if model is None and reward is not None:
         why = "for a chat model, and none is named; add --model, or leave it out"
-        refuse_given(_CHAT_FLAGS, f"{why} (a reward model takes --reward-quant, --reward-engine, --max-length, …)")
+        refuse_flags(_CHAT_FLAGS, f"{why} (a reward model takes --reward-quant, --reward-engine, --max-length, …)")
 
 
 def check_reads(hosted: Hosted, engine_args: str, verify_quant: bool) -> None:

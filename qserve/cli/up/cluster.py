@@ -16,7 +16,7 @@ from qserve.errors import DoesNotFit, UsageError
 from qserve.planner.replicas import NumReplicas
 
 if TYPE_CHECKING:
-    from qserve.cli.up.wanted import Wanted
+    from qserve.cli.up.models import ModelsToServe
     from qserve.cluster.nodes import Node
     from qserve.cluster.runner import RayRunner
     from qserve.cluster.settings import Bounds, RaySettings
@@ -78,7 +78,7 @@ class Cluster:
     replicas: NumReplicas | None
     bounds: Bounds | None
 
-    def wanted(self, wanted: Wanted) -> Wanted:
+    def wanted(self, wanted: ModelsToServe) -> ModelsToServe:
         """The request that is planned for one node."""
         from qserve.cluster.layout import counts_per_node
 
@@ -90,7 +90,7 @@ class Cluster:
     ) -> list[Hosted]:
         """What one `node` hosts; where the model is larger than a node, one replica over several of them.
 
-        `plan`: `what_to_host` of a machine and a request. Raises what it raises.
+        `plan`: `plan_models` of a machine and a request. Raises what it raises.
         """
         from qserve.cluster.spanning import ENGINE_ARGS, planned_over_nodes
 

@@ -62,7 +62,7 @@ def command(**values: Any) -> None:
     screen = logs.set_up(values["log_level"], values["log_format"])
     gateway, processes, gpu = gateway_of(values), processes_of(values), values["gpu"]
     with (
-        logs.failures_told(values["log_format"]),
+        logs.logged_failures(values["log_format"]),
         tempfile.TemporaryDirectory(prefix="qserve-config-") as configs,
         joined_cluster(values, gpu) as cluster,
     ):

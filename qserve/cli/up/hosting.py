@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from qserve.cli.up.judging import with_judge
-from qserve.cli.up.wanted import Wanted
+from qserve.cli.up.models import ModelsToServe
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
 from qserve.detect.packages import Packages
@@ -35,14 +35,14 @@ from qserve.supervisor import Hosted
 from qserve.supervisor.choice import check_length, choose_engine
 from qserve.supervisor.screen import Screen
 
-__all__ = ["Wanted", "what_to_host"]
+__all__ = ["ModelsToServe", "plan_models"]
 
 _REWARD_REPLICAS = "--reward-replicas"
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
-def what_to_host(
-    wanted: Wanted, hardware: Hardware, request: PlanRequest, reward_quant: str, screen: Screen,
+def plan_models(
+    wanted: ModelsToServe, hardware: Hardware, request: PlanRequest, reward_quant: str, screen: Screen,
     measured: Callable[[Checkpoint], Measured] = lambda checkpoint: NOTHING_MEASURED,
     speed: SpeedRequest = NO_LOAD,
 ) -> list[Hosted]:  # fmt: skip
@@ -107,7 +107,7 @@ def what_to_host(
     return hosted
 
 
-def _check_judges(wanted: Wanted, reward: RewardCheckpoint | None) -> None:
+def _check_judges(wanted: ModelsToServe, reward: RewardCheckpoint | None) -> None:
     """Raises UsageError if a judge is the chat model of this service, and there is none."""
     recipe = reward.recipe if reward is not None else None
     if wanted.model is None and recipe is not None and read_recipe(recipe).asks_served:
@@ -136,7 +136,7 @@ def _with_speed(hosted: Hosted, checkpoint: Checkpoint, hardware: Hardware, meas
     return replace(hosted, plan=plan, speed=replica_of(plan, checkpoint.spec, device, measured))
 
 
-def _refuse_classifier(wanted: Wanted, checkpoint: Checkpoint) -> None:
+def _refuse_classifier(wanted: ModelsToServe, checkpoint: Checkpoint) -> None:
     """Raises UsageError for a checkpoint without a language-model head; --reward is named where it was tried."""
     if checkpoint.spec.head.kind == "lm":
         return
@@ -148,7 +148,7 @@ def _refuse_classifier(wanted: Wanted, checkpoint: Checkpoint) -> None:
     raise UsageError(f"{what}; serve it as a reward model: qserve up --reward {wanted.model}")
 
 
-def _chat(wanted: Wanted, checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Hosted:
+def _chat(wanted: ModelsToServe, checkpoint: Checkpoint, plan: Plan, screen: Screen) -> Hosted:
     is_dummy = wanted.load_format == "dummy"
     folder = _config_only(checkpoint, wanted.configs) if is_dummy else _folder_of(checkpoint, plan, screen)
     return Hosted(
@@ -160,7 +160,7 @@ def _chat(wanted: Wanted, checkpoint: Checkpoint, plan: Plan, screen: Screen) ->
     )
 
 
-def _reward(wanted: Wanted, reward: RewardCheckpoint, plan: Plan) -> Hosted:
+def _reward(wanted: ModelsToServe, reward: RewardCheckpoint, plan: Plan) -> Hosted:
     """`demo` names a chat model and a reward model; behind one port they need names of their own."""
     name = "demo-reward" if reward.id == "demo" else reward.id
     names = wanted.reward_names or (name,)
@@ -168,7 +168,9 @@ def _reward(wanted: Wanted, reward: RewardCheckpoint, plan: Plan) -> Hosted:
     return Hosted("reward", reward.path, names, plan, reward=settings, tokenizer=reward.tokenizer)
 
 
-def _reward_request(wanted: Wanted, reward: RewardCheckpoint | None, hardware: Hardware, quant: str) -> PlanRequest:
+def _reward_request(
+    wanted: ModelsToServe, reward: RewardCheckpoint | None, hardware: Hardware, quant: str
+) -> PlanRequest:
     """The request for the reward model. Raises UsageError if the engine can't score it as it was trained."""
     request = PlanRequest(quant=quant, engine=wanted.reward_engine, max_model_len=wanted.settings.max_length)
     if reward is None:

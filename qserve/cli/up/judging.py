@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from qserve.cli.up.wanted import Wanted
+from qserve.cli.up.models import ModelsToServe
 from qserve.errors import UsageError
 from qserve.reward.judges.template import BUNDLED, read_template
 from qserve.reward.recipe.config import SERVED
@@ -15,7 +15,7 @@ from qserve.reward.recipe.config import SERVED
 __all__ = ["with_judge"]
 
 
-def with_judge(wanted: Wanted) -> Wanted:
+def with_judge(wanted: ModelsToServe) -> ModelsToServe:
     """`wanted` with the checkpoint of --reward as its chat model, and a recipe whose only part is that judge.
 
     Raises UsageError if another chat model is named: a service has one.

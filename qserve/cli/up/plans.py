@@ -18,7 +18,7 @@ from qserve.cli.options.planning import request_of
 from qserve.cli.reward.options import settings_of
 from qserve.cli.up.checks import check_reads
 from qserve.cli.up.cluster import Cluster
-from qserve.cli.up.hosting import Wanted, what_to_host
+from qserve.cli.up.hosting import ModelsToServe, plan_models
 from qserve.core.hardware import Hardware
 from qserve.engine.vllm.counted_flags import with_counted_flags
 from qserve.planner.request import PlanRequest
@@ -33,7 +33,7 @@ def planned_hosts(
     values: dict[str, Any], hardware: Hardware, cluster: Cluster | None, state: Path, configs: Path, screen: Screen
 ) -> list[Hosted]:
     """What `hardware` hosts; with a `cluster`, what one of its nodes does, each of which counts as the one that this
-    service runs on. `configs`: see `Wanted`.
+    service runs on. `configs`: see `ModelsToServe`.
 
     Raises UsageError, ModelNotFound, BrokenCheckpoint or DoesNotFit, each with what would work.
     """
@@ -47,17 +47,17 @@ def planned_hosts(
 
     def planned(machine: Hardware, request: PlanRequest) -> list[Hosted]:
         speed = speed_request_of(values)
-        hosted = what_to_host(here, machine, request, values["reward_quant"], screen, known, speed)
+        hosted = plan_models(here, machine, request, values["reward_quant"], screen, known, speed)
         return [_as_asked(one, values) for one in hosted]
 
     hosted = planned(hardware, request) if cluster is None else cluster.planned(planned, hardware, request)
     check_reads(hosted[0], values["engine_args"], values["verify_quant"])
-    _hold_against_file(hosted, screen)
+    _warn_of_differences(hosted, screen)
     return hosted
 
 
-def _wanted(values: dict[str, Any], configs: Path) -> Wanted:
-    return Wanted(
+def _wanted(values: dict[str, Any], configs: Path) -> ModelsToServe:
+    return ModelsToServe(
         values["model"], values["served_model_name"], values["reward"], values["served_reward_name"],
         settings_of(values), values["load_format"], configs, values["reward_engine"], values["replicas"],
         values["reward_replicas"],
@@ -72,7 +72,7 @@ def _as_asked(hosted: Hosted, values: dict[str, Any]) -> Hosted:
     return replace(hosted, engine_args=values["engine_args"], verify_quant=values["verify_quant"])
 
 
-def _hold_against_file(hosted: Sequence[Hosted], screen: Screen) -> None:
+def _warn_of_differences(hosted: Sequence[Hosted], screen: Screen) -> None:
     """Print where the plans differ from what --config expects."""
     deployment = deployment_of(click.get_current_context())
     plans = {one.role: one.plan for one in hosted}

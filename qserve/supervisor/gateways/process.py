@@ -1,6 +1,6 @@
 """A process of the gateway, one of several: `python -m qserve.supervisor.gateways.process LISTENER CONTROL PARENT`.
 
-It is told everything else over CONTROL, the descriptor of a socket whose other side the supervisor holds.
+It gets everything else over CONTROL, the descriptor of a socket whose other side the supervisor holds.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def main() -> None:
 
 
 async def _serve(listener: socket.socket, control: socket.socket) -> None:
-    joined = CoordinatorClient(lost=partial(os._exit, 1))  # without the service there is nothing to serve
-    told = await joined.begin(control)
-    logs.set_up(told["log_level"], told["log_format"])
-    traces = to_collector(told["traces_endpoint"]) if told["traces_endpoint"] else NoTraces()
-    server = build_server(joined.gateway(traces), told["host"], told["port"], drain_timeout_s=1)
+    coordinator = CoordinatorClient(lost=partial(os._exit, 1))  # without the service there is nothing to serve
+    settings = await coordinator.begin(control)
+    logs.set_up(settings["log_level"], settings["log_format"])
+    traces = to_collector(settings["traces_endpoint"]) if settings["traces_endpoint"] else NoTraces()
+    server = build_server(coordinator.gateway(traces), settings["host"], settings["port"], drain_timeout_s=1)
     serving = asyncio.create_task(run_server(server, listener))
     while not server.started and not serving.done():
         await asyncio.sleep(_POLL_S)
-    joined.serves()
-    stopped = asyncio.create_task(joined.stopped.wait())
+    coordinator.serves()
+    stopped = asyncio.create_task(coordinator.stopped.wait())
     await asyncio.wait([stopped, serving], return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     await serving
-    await joined.close()
+    await coordinator.close()
     await asyncio.to_thread(traces.close)
 
 

@@ -225,7 +225,7 @@ class _InProcesses:
                 ours.close()
                 raise
         try:
-            member = await self._coordinator.join(f"gateway-{index}", ours, self._told())
+            member = await self._coordinator.join(f"gateway-{index}", ours, self._settings())
             return await self._until_gone(process, member, self._up[index])
         finally:
             if process.returncode is None:
@@ -240,7 +240,7 @@ class _InProcesses:
             stdin=asyncio.subprocess.DEVNULL, start_new_session=True, env=self._environment,
         )  # fmt: skip
 
-    def _told(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         one = self._processes
         host, port = self._listener.getsockname()[:2]
         return {

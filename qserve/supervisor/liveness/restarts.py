@@ -1,4 +1,4 @@
-"""How a worker comes back, wherever its process is: after growing pauses, or drained first where somebody asked."""
+"""Restarts of a worker: with growing pauses after failures, drained first if requested."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ WorkerEvents = Callable[[str, str, dict[str, Any]], None]
 
 
 class Restarts:
-    """Those of one worker: writes its state to `endpoint`, and tells what happens."""
+    """The restarts of one worker: writes its state to `endpoint` and reports events."""
 
     def __init__(self, endpoint: WorkerEndpoint, tell: WorkerEvents) -> None:
         self._endpoint = endpoint
         self._tell = tell
-        self._wish = asyncio.Event()
+        self._requested = asyncio.Event()
 
     def enter(self, state: WorkerState, detail: str) -> None:
-        """It is in `state` now; `detail` is for people."""
+        """Enter `state`; `detail` is shown to users."""
         self._endpoint.detail = detail
         self._endpoint.state = state
 
     def event(self, event: str, **details: Any) -> None:
-        """Something happened to it."""
+        """Report an event."""
         self._tell(self._endpoint.name, event, details)
 
-    async def wished(self) -> None:
-        """Returns when somebody wants it restarted."""
-        await self._wish.wait()
+    async def requested(self) -> None:
+        """Waits for a requested restart."""
+        await self._requested.wait()
 
     @property
-    def is_wished(self) -> bool:
-        """Somebody wants it restarted, and it was not yet."""
-        return self._wish.is_set()
+    def is_requested(self) -> bool:
+        """Whether a restart was requested and has not begun."""
+        return self._requested.is_set()
 
-    def forget_wish(self) -> None:
-        """It is restarted now."""
-        self._wish.clear()
+    def clear_request(self) -> None:
+        """The restart begins."""
+        self._requested.clear()
 
-    async def ask_for_one(self) -> None:
-        """Returns when it is ready again, or idle. Raises WorkerFailed if it does not come back.
+    async def request(self) -> None:
+        """Request a restart; returns when the worker is ready again, or idle. Raises WorkerFailed if it fails.
 
-        Somebody must watch it meanwhile.
+        `watch` must be running meanwhile.
         """
         endpoint, before = self._endpoint, self._endpoint.num_restarts
-        self._wish.set()
+        self._requested.set()
         while endpoint.num_restarts == before or endpoint.state is not WorkerState.READY:
             if endpoint.state is WorkerState.FAILED:
                 raise WorkerFailed(f"the {endpoint.name} worker did not come back: {endpoint.detail}")
@@ -67,7 +67,7 @@ class Restarts:
             await asyncio.sleep(_LOOK_S)
 
     async def drain(self, detail: str) -> None:
-        """Takes no new requests from here on; returns when those that run are over."""
+        """Take no new requests; returns when the running ones have finished."""
         self.enter(WorkerState.DRAINING, detail)
         while self._endpoint.num_requests:
             await asyncio.sleep(_LOOK_S)

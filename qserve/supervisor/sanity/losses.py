@@ -67,8 +67,8 @@ class Sanity:
         return self.best is not None and not self.best < NOISE_SHARE * self.noise_loss
 
     @property
-    def told(self) -> str:
-        """The figures in a line."""
+    def summary(self) -> str:
+        """The figures in one line."""
         if self.is_pending:
             return "still measuring whether the model predicts text; the result follows below"
         if self.best is None:
@@ -87,13 +87,13 @@ class Sanity:
         """
         if self.is_noise or (self.best is None and not self.is_no_question):
             raise WorkerFailed(
-                f"--strict: the {worker} worker is ready, but {self.told}. Without --strict it is served with a warning"
+                f"--strict: the {worker} worker is ready, but {self.summary}. Without --strict this is a warning"
             )
 
     def document(self) -> dict[str, Any]:
         """For the record of the run."""
         return {
-            "is_noise": self.is_noise, "losses": dict(self.losses), "noise_loss": self.noise_loss, "told": self.told,
+            "is_noise": self.is_noise, "losses": dict(self.losses), "noise_loss": self.noise_loss, "told": self.summary,
         }  # fmt: skip
 
 
@@ -117,10 +117,10 @@ async def check_sanity(send: SendRequest, model: str, vocab_size: int) -> Sanity
 
 def _loss(logprobs: Sequence[float | None]) -> float:
     """Mean nats of the prompt's tokens after the first; the last of `logprobs` is that of the answer."""
-    told = [float(one) for one in logprobs[1:-1] if one is not None]
-    if len(told) < len(logprobs) - 2 or not told:
+    known = [float(one) for one in logprobs[1:-1] if one is not None]
+    if len(known) < len(logprobs) - 2 or not known:
         raise ValueError("a token without a log-probability")
-    return -math.fsum(told) / len(told)
+    return -math.fsum(known) / len(known)
 
 
 def _reason(status: int, answer: bytes) -> str:

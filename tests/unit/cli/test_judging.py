@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from qserve.cli.options.planning import hardware_of
-from qserve.cli.up.hosting import what_to_host
-from qserve.cli.up.wanted import Wanted
+from qserve.cli.up.hosting import plan_models
+from qserve.cli.up.models import ModelsToServe
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.planner import plan_request
 from qserve.reward.find import find_reward
@@ -22,9 +22,9 @@ from qserve.supervisor.screen import Screen
 
 
 def hosted(folder: Path, model: str | None, reward: str, **settings: Any) -> list[Hosted]:
-    wanted = Wanted(model, (), reward, (), RewardSettings(**settings), "auto", folder)
+    wanted = ModelsToServe(model, (), reward, (), RewardSettings(**settings), "auto", folder)
     screen = Screen(Console(file=io.StringIO()))
-    return what_to_host(wanted, hardware_of("none"), plan_request(engine="transformers"), "auto", screen)
+    return plan_models(wanted, hardware_of("none"), plan_request(engine="transformers"), "auto", screen)
 
 
 @pytest.mark.parametrize("model", [None, "demo"])

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from qserve.cli.runs.command import command
-from qserve.cli.runs.show import lasting
+from qserve.cli.runs.show import duration_text
 from qserve.cli.up.recording import without_secrets
 from qserve.errors import QserveError, UsageError
 from qserve.planner.learned import Residual
@@ -124,4 +124,4 @@ def test_secrets_are_not_kept(written: list[str], kept: tuple[str, ...]) -> None
 
 
 def test_durations_for_people() -> None:
-    assert [lasting(s) for s in (8.2, 727, 3900, 90_000 * 2)] == ["8 s", "12 min 07 s", "1 h 05 min", "2 d 2 h"]
+    assert [duration_text(s) for s in (8.2, 727, 3900, 90_000 * 2)] == ["8 s", "12 min 07 s", "1 h 05 min", "2 d 2 h"]

@@ -11,7 +11,7 @@ import pytest
 
 from qserve.errors import UsageError
 from qserve.gateway.telemetry.record import RequestRecord, log_request
-from qserve.supervisor.logs import JsonLines, LoggedScreen, failures_told
+from qserve.supervisor.logs import JsonLines, LoggedScreen, logged_failures
 from qserve.supervisor.record import RunRecord
 
 
@@ -80,12 +80,12 @@ def test_what_an_extra_brings_never_replaces_what_every_line_has(said):
 
 
 def test_the_end_of_the_command_is_told_as_a_line_and_by_its_status(said):
-    with pytest.raises(SystemExit) as ended, failures_told("json"):
+    with pytest.raises(SystemExit) as ended, logged_failures("json"):
         raise UsageError("the port is taken")
     assert ended.value.code == 2
     (line,) = said()
     assert (line["message"], line["exit_status"], line["level"]) == ("the port is taken", 2, "error")
-    with pytest.raises(UsageError), failures_told("text"):
+    with pytest.raises(UsageError), logged_failures("text"):
         raise UsageError("the command line prints it")
 
 

@@ -16,14 +16,14 @@ from qserve.detect import detect
 from qserve.hub import resolve
 from qserve.planner import make_plan
 from qserve.planner.request import PlanRequest
-from qserve.supervisor.screen import Screen, Shown, ready_rows
+from qserve.supervisor.screen import ReadyWorker, Screen, ready_rows
 
 MEMORY = {"weights_bytes": 4_000_000, "kv_cache_bytes": 2**28, "kv_cache_tokens": 65_536, "resident_bytes": 2**29}
 
 
-def chat() -> Shown:
+def chat() -> ReadyWorker:
     plan = make_plan(resolve("Qwen/Qwen3-0.6B"), detect(), PlanRequest(engine="transformers", max_model_len=512))
-    return Shown("chat", ("a", "b"), plan, MEMORY, {"loading weights": 1.23, "listening": 0.01})
+    return ReadyWorker("chat", ("a", "b"), plan, MEMORY, {"loading weights": 1.23, "listening": 0.01})
 
 
 def rows(*, has_key: bool) -> list[tuple[str, str]]:

@@ -31,7 +31,7 @@ from qserve.supervisor.liveness.start_watch import StartStuck
 from qserve.supervisor.measure import held_by
 from qserve.supervisor.record import Recording, RunRecord
 from qserve.supervisor.screen import Screen
-from qserve.supervisor.this_machine import _seen_by, teller
+from qserve.supervisor.this_machine import _seen_by, event_recorder
 from qserve.supervisor.worker import SupervisedWorker
 
 LIVES = "print('up', flush=True); import time; time.sleep(600)"
@@ -241,7 +241,7 @@ async def test_a_second_try_shows_and_records_its_own_plan(plan: Plan, tmp_path:
     folder = tmp_path / "runs" / "one"
     record = RunRecord(folder, Recording(tmp_path, NewRun("one", ("qserve", "up"), {}, {}, folder)))
     record.plan("chat", plan, ("m",))
-    one._restarts._tell = teller(record, Screen(Console(file=io.StringIO())))
+    one._restarts._tell = event_recorder(record, Screen(Console(file=io.StringIO())))
     await one.start()
     assert one.endpoint.plan == smaller.to_json()
     await one.stop()

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from qserve.cli.options.planning import hardware_of
-from qserve.cli.up.hosting import Wanted, what_to_host
+from qserve.cli.up.hosting import ModelsToServe, plan_models
 from qserve.core.hardware import CpuFeatures
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.hub import resolve
@@ -23,9 +23,9 @@ from qserve.supervisor.screen import Screen
 
 def said(tmp_path: Path, model: str = "demo", **fixed: Any) -> list[str]:
     out = io.StringIO()
-    wanted = Wanted(model, (), None, (), RewardSettings(), "dummy", tmp_path)
+    wanted = ModelsToServe(model, (), None, (), RewardSettings(), "dummy", tmp_path)
     screen = Screen(Console(file=out, soft_wrap=True, highlight=False))
-    what_to_host(wanted, hardware_of("none"), plan_request(engine="transformers", **fixed), "auto", screen)
+    plan_models(wanted, hardware_of("none"), plan_request(engine="transformers", **fixed), "auto", screen)
     return out.getvalue().splitlines()
 
 
@@ -41,10 +41,10 @@ def test_each_quantization_is_explained(tmp_path: Path, quant: str, scheme: str)
 def test_chat_and_reward_round_activations_as_one_flag_says(tmp_path: Path, asked: str, done: str) -> None:
     flags = frozenset({"avx512_bf16", "avx512_vnni", "avx512vbmi"})
     machine = replace(hardware_of("none"), cpu=CpuFeatures("", flags))
-    wanted = Wanted("demo", (), "demo", (), RewardSettings(), "dummy", tmp_path)
+    wanted = ModelsToServe("demo", (), "demo", (), RewardSettings(), "dummy", tmp_path)
     out = io.StringIO()
     request = plan_request(engine="transformers", quant="4bit", cpu_activations=asked)
-    hosted = what_to_host(wanted, machine, request, "int8", Screen(Console(file=out, soft_wrap=True, highlight=False)))
+    hosted = plan_models(wanted, machine, request, "int8", Screen(Console(file=out, soft_wrap=True, highlight=False)))
     assert {one.role: one.plan.cpu_activations for one in hosted} == {"chat": done, "reward": done}
     assert ("activations: rounded to 8 bits" in out.getvalue()) == (done == "int8")
 
@@ -56,18 +56,18 @@ def test_what_the_plan_noted_is_said_once(tmp_path: Path) -> None:
 
 
 def test_a_name_given_twice_is_one_name(tmp_path: Path) -> None:
-    wanted = Wanted("demo", ("a", "b", "a"), None, (), RewardSettings(), "dummy", tmp_path)
+    wanted = ModelsToServe("demo", ("a", "b", "a"), None, (), RewardSettings(), "dummy", tmp_path)
     request = PlanRequest(engine="transformers")
-    (chat,) = what_to_host(wanted, hardware_of("none"), request, "auto", Screen(Console(file=io.StringIO())))
+    (chat,) = plan_models(wanted, hardware_of("none"), request, "auto", Screen(Console(file=io.StringIO())))
     assert chat.names == ("a", "b")
 
 
 def test_a_folder_without_weights_is_refused_before_an_engine_starts(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((Path(resolve("demo").folder or "") / "config.json").read_bytes())
-    wanted = Wanted(str(tmp_path), (), None, (), RewardSettings(), "auto", tmp_path)
+    wanted = ModelsToServe(str(tmp_path), (), None, (), RewardSettings(), "auto", tmp_path)
     request, screen = PlanRequest(engine="transformers"), Screen(Console(file=io.StringIO()))
     with pytest.raises(BrokenCheckpoint, match=r"holds no weights.*--load-format dummy"):
-        what_to_host(wanted, hardware_of("none"), request, "auto", screen)
+        plan_models(wanted, hardware_of("none"), request, "auto", screen)
 
 
 @pytest.mark.parametrize("name", ["\x1b[31mred", "a\nb", "", "  ", "\u202egnp.exe"])

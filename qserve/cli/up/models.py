@@ -10,11 +10,11 @@ from qserve.planner.engine import SCORER
 from qserve.planner.replicas import NumReplicas
 from qserve.reward.settings import RewardSettings
 
-__all__ = ["Wanted"]
+__all__ = ["ModelsToServe"]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ModelsToServe:
     """The models and their options. `configs`: a folder for config files of models that are not on disk.
 
     `replicas` None: one, or as many as the layout for a load has.

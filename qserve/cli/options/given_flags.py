@@ -9,7 +9,7 @@ from click.core import ParameterSource
 
 from qserve.errors import UsageError
 
-__all__ = ["given", "refuse_given"]
+__all__ = ["given", "refuse_flags"]
 
 _ASKED = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
 
@@ -21,7 +21,7 @@ def given(names: Iterable[str]) -> list[str]:
     return [options[name] for name in names if name in options and context.get_parameter_source(name) in _ASKED]
 
 
-def refuse_given(names: Iterable[str], why: str) -> None:
+def refuse_flags(names: Iterable[str], why: str) -> None:
     """Raises UsageError if any of the options `names` was given; `why` says when they have an effect."""
     if flags := given(names):
         raise UsageError(f"{', '.join(flags)}: {why}")
