@@ -10,7 +10,7 @@ from typing import Any
 
 from qserve.bench import failures
 from qserve.bench.answer import StreamAnswer, WholeAnswer
-from qserve.bench.connection import Address, Broke, Pool, Unreachable
+from qserve.bench.connection import Address, ConnectionBroke, Pool, Unreachable
 from qserve.bench.endpoints import Endpoint, Prompt, message
 from qserve.bench.records import RequestRecord
 
@@ -58,7 +58,7 @@ class LoadClient:
                 answer = await self._pool.ask(data, StreamAnswer if self.endpoint.streams else WholeAnswer)
         except Unreachable as error:
             record.failure = failures.unreachable(url, str(error))
-        except Broke as error:
+        except ConnectionBroke as error:
             answer = error.args[1]
             record.failure = failures.broken_off(url, str(error.args[0]), answer)
         except TimeoutError:

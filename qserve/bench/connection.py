@@ -19,7 +19,7 @@ import httptools
 from qserve.bench.answer import WholeAnswer
 from qserve.errors import UsageError
 
-__all__ = ["Address", "Broke", "Pool", "Unreachable"]
+__all__ = ["Address", "ConnectionBroke", "Pool", "Unreachable"]
 
 _CONNECT_TIMEOUT_S = 30
 
@@ -28,7 +28,7 @@ class Unreachable(Exception):
     """No connection; the message is the system's reason."""
 
 
-class Broke(Exception):
+class ConnectionBroke(Exception):
     """The connection ended, or turned to nonsense, before the answer was complete."""
 
 
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._now_s = 0.0
 
     def ask(self, message: bytes, answer: WholeAnswer) -> asyncio.Future[None]:
-        """Sends a whole request; the future is done with the last byte of the answer, or raises Broke."""
+        """Sends a whole request; the future is done with the last byte of the answer, or raises ConnectionBroke."""
         self._answer = answer
         self._content_type = b""
         self.has_answered = False
@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
-        self._end(Broke(self._broke or (str(exc) if exc else "the server closed the connection")))
+        self._end(ConnectionBroke(self._broke or (str(exc) if exc else "the server closed the connection")))
 
     def data_received(self, data: bytes) -> None:
         self._now_s = time.perf_counter()
@@ -153,17 +153,17 @@ class Pool:
         self._tls = ssl.create_default_context() if address.is_tls else None
 
     async def ask(self, message: bytes, answer: Callable[[], WholeAnswer]) -> WholeAnswer:
-        """The complete answer. Raises Unreachable, or Broke with what of it came in `args[1]`."""
+        """The complete answer. Raises Unreachable, or ConnectionBroke with what of it came in `args[1]`."""
         while True:
             was_used = bool(self._idle)
             connection = await self._connection()
             taken = answer()
             try:
                 await connection.ask(message, taken)
-            except Broke as error:
+            except ConnectionBroke as error:
                 if was_used and not connection.has_answered:
                     continue  # closed by the server while it lay idle: no fault of this request
-                raise Broke(str(error), taken) from None
+                raise ConnectionBroke(str(error), taken) from None
             except BaseException:
                 connection.close()
                 raise

@@ -31,7 +31,7 @@ class Entry:
     output_len: int
 
 
-class _Odd(Exception):
+class _BadRow(Exception):
     """What is wrong with an entry."""
 
 
@@ -45,8 +45,8 @@ def read_dataset(file: Path) -> list[Entry]:
     for where, row in _rows(file, text):
         try:
             entries.append(_entry(row))
-        except _Odd as odd:
-            raise UsageError(f"--dataset {file}, {where} {odd}") from None
+        except _BadRow as bad:
+            raise UsageError(f"--dataset {file}, {where} {bad}") from None
     found = [entry for entry in entries if entry is not None]
     if not found:
         raise UsageError(f"--dataset {file} holds no prompt")
@@ -77,26 +77,26 @@ def _entry(row: Any) -> Entry | None:
     if isinstance(row, str):
         return Entry(_asked(row), (), (), 0)
     if not isinstance(row, dict):
-        raise _Odd(f"is {str(row)[:60]!r}, and neither a text nor an object")
+        raise _BadRow(f"is {str(row)[:60]!r}, and neither a text nor an object")
     output_len = _output_len(row)
     for name in ("conversations", "messages"):
         if row.get(name) is not None:
             return _of_turns(row[name], name, output_len)
     prompt = next((row[name] for name in _PROMPT_FIELDS if isinstance(row.get(name), str)), None)
     if prompt is None:
-        raise _Odd(
+        raise _BadRow(
             f"has none of {', '.join(_PROMPT_FIELDS)}, 'messages' or 'conversations'; it has "
             f"{', '.join(map(str, row)) or 'nothing'}"
         )
     answers = row.get("responses") or [row[name] for name in _ANSWER_FIELDS if isinstance(row.get(name), str)]
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        raise _Odd("has 'responses' that are no list of texts")
+        raise _BadRow("has 'responses' that are no list of texts")
     return Entry(_asked(prompt), (), tuple(answers), output_len)
 
 
 def _asked(prompt: str) -> str:
     if not prompt.strip():
-        raise _Odd("has an empty prompt")
+        raise _BadRow("has an empty prompt")
     return prompt
 
 
@@ -106,7 +106,7 @@ def _output_len(row: Mapping[str, Any]) -> int:
         if value is None:
             continue
         if not isinstance(value, int) or value < 1:
-            raise _Odd(f"has {name} {value!r}, which is not a number of tokens")
+            raise _BadRow(f"has {name} {value!r}, which is not a number of tokens")
         return value
     return 0
 
@@ -114,7 +114,7 @@ def _output_len(row: Mapping[str, Any]) -> int:
 def _of_turns(turns: Any, name: str, output_len: int) -> Entry | None:
     """The first question, as `vllm bench` takes it, and all that stands before it."""
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise _Odd(f"has {name!r} that are no list of turns")
+        raise _BadRow(f"has {name!r} that are no list of turns")
     said = [
         (str(turn.get("from") or turn.get("role")), turn.get("value") or turn.get("content") or "") for turn in turns
     ]

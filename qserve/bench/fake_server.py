@@ -72,25 +72,25 @@ class _Connection(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
-            self._tell(200, {"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": 1_000_000}]})
+            self._send(200, {"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": 1_000_000}]})
         else:
-            self._tell(404, {"error": {"message": f"no route {self.path}"}})
+            self._send(404, {"error": {"message": f"no route {self.path}"}})
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)))
         if self.path == "/tokenize":
             words = str(request["prompt"]).split()
-            self._tell(200, {"count": len(words), "tokens": list(range(len(words)))})
+            self._send(200, {"count": len(words), "tokens": list(range(len(words)))})
         elif self.path == "/v1/reward":
             self._wait(0)
             answers = request.get("responses") or request.get("conversations") or request.get("texts") or [""]
             num_tokens = len(json.dumps(request).split())
             data = [{"index": index, "reward": 0.5} for index in range(len(answers))]
-            self._tell(200, {"data": data, "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens}})
+            self._send(200, {"data": data, "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens}})
         elif self.path in ("/v1/chat/completions", "/v1/completions"):
             self._generate(request)
         else:
-            self._tell(404, {"error": {"message": f"no route {self.path}"}})
+            self._send(404, {"error": {"message": f"no route {self.path}"}})
 
     def _generate(self, request: dict[str, Any]) -> None:
         self.server.num_generations += 1
@@ -101,7 +101,7 @@ class _Connection(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
         if not request.get("stream"):
             self._wait(num_tokens - 1)
-            self._tell(200, {"choices": [_choice(is_chat, "message", " w" * num_tokens)], "usage": usage})
+            self._send(200, {"choices": [_choice(is_chat, "message", " w" * num_tokens)], "usage": usage})
             return
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
@@ -120,7 +120,7 @@ class _Connection(BaseHTTPRequestHandler):
         if left_s > 0:
             time.sleep(left_s)
 
-    def _tell(self, status: int, body: dict[str, Any]) -> None:
+    def _send(self, status: int, body: dict[str, Any]) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")

@@ -55,7 +55,7 @@ class BenchResult:
             "qserve_version": __version__,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.began_unix_s)),
             "server": dict(self.server),
-            "load": {name: _told(value) for name, value in self.load.items()},
+            "load": {name: _json_value(value) for name, value in self.load.items()},
             "stages": stages,
             "saturation": None if self.saturation is None else asdict(self.saturation),
             "generator": dict(self.generator),
@@ -101,7 +101,7 @@ def _stage(figures: StageFigures) -> dict[str, Any]:
         "name": stage.name,
         "max_concurrency": stage.concurrency,
         "request_rate": stage.request_rate,
-        "burstiness": _told(stage.burstiness),
+        "burstiness": _json_value(stage.burstiness),
         "burst_size": stage.burst_size,
         "duration": round(figures.duration_s, 6),
         "completed": figures.completed,
@@ -125,7 +125,7 @@ def _stage(figures: StageFigures) -> dict[str, Any]:
     }
 
 
-def _told(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """JSON has no number for `--burstiness inf`."""
     return "inf" if value == math.inf else value
 

@@ -17,7 +17,7 @@ from qserve.bench.endpoints import Endpoint, Prompt
 from qserve.bench.records import RequestRecord
 from qserve.errors import UsageError
 
-__all__ = ["Target", "first_request", "look_at"]
+__all__ = ["Target", "first_request", "inspect_target"]
 
 _TIMEOUT_S = 20
 
@@ -38,7 +38,7 @@ class Target:
     run_id: str = ""
 
 
-def look_at(address: Address, api_key: str, model: str | None, scores: bool, streams: bool = True) -> Target:
+def inspect_target(address: Address, api_key: str, model: str | None, scores: bool, streams: bool = True) -> Target:
     """The model to load.
 
     Args:

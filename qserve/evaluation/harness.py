@@ -12,9 +12,9 @@ from qserve.evaluation.answers.cache import answers_stem, generations_file
 from qserve.evaluation.answers.generations import Generations, counts_of, with_generations
 from qserve.evaluation.answers.repeated import combined
 from qserve.evaluation.answers.thinking import Thinking
+from qserve.evaluation.environment import LmEvalLog, lm_eval_environment
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel
-from qserve.evaluation.surroundings import LmEvalLog, lm_eval_surroundings
 from qserve.evaluation.tasks import Tasks, TaskSpec, import_lm_eval, load_tasks
 from qserve.evaluation.tokenizer import load_tokenizer
 
@@ -62,8 +62,8 @@ def evaluate(
     if any(not one.by_chat for one in passes):
         load_tokenizer(served.tokenizer)  # lm-eval would fail on it with a traceback
     stem = None if cache is None else answers_stem(cache, served, request)
-    asking = _Asking(served, request, tasks, stem, _Counted(progress), log or LmEvalLog())
-    results = [asking.run(one) for one in passes]
+    harness = _HarnessRun(served, request, tasks, stem, _Counted(progress), log or LmEvalLog())
+    results = [harness.run(one) for one in passes]
     by_seed = [
         _merged([told for one, told in zip(passes, results, strict=True) if one.seed == seed])
         for seed in dict.fromkeys(one.seed for one in passes)
@@ -94,7 +94,7 @@ def _switched_off(thinking: Thinking) -> dict[str, bool] | None:
 
 
 @dataclass(frozen=True)
-class _Asking:
+class _HarnessRun:
     """What all passes of one evaluation share; `stem`: where answers are kept, None for nowhere."""
 
     served: ServedModel
@@ -108,7 +108,7 @@ class _Asking:
         """lm-eval's result of one pass."""
         lm_eval, request = import_lm_eval(), self.request
         generations = Generations(None if self.stem is None else generations_file(self.stem, one.name))
-        with lm_eval_surroundings(self.served.api_key, self.log):
+        with lm_eval_environment(self.served.api_key, self.log):
             try:
                 result = lm_eval.simple_evaluate(
                     model=self._client(one, generations),

@@ -12,10 +12,10 @@ from typing import Any
 
 from qserve.errors import UsageError
 from qserve.evaluation.answers.thinking import Thinking, split_answer
+from qserve.evaluation.environment import LmEvalLog
 from qserve.evaluation.harness import evaluate
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.server import ServedModel, post_json
-from qserve.evaluation.surroundings import LmEvalLog
 from qserve.evaluation.tasks import Tasks
 
 __all__ = ["Preview", "check_budget", "previews", "seen_thinking"]

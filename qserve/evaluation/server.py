@@ -14,7 +14,7 @@ from typing import Any
 
 from qserve.errors import UsageError
 
-__all__ = ["ServedModel", "get_json", "look_at", "look_at_reward", "post_json", "report_of"]
+__all__ = ["ServedModel", "get_json", "inspect_reward_server", "inspect_server", "post_json", "report_of"]
 
 _TIMEOUT_S = 300
 # Where the server does not say how many requests it runs at once.
@@ -53,7 +53,7 @@ class ServedModel:
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
-def look_at(
+def inspect_server(
     url: str,
     api_key: str,
     model: str | None,
@@ -102,7 +102,7 @@ def look_at(
     )
 
 
-def look_at_reward(url: str, api_key: str) -> ServedModel:
+def inspect_reward_server(url: str, api_key: str) -> ServedModel:
     """The reward model that a qserve serves at `url`; it has no tokenizer of ours. Raises UsageError without one."""
     report = report_of(url, api_key)
     worker = next((one for one in report["data"] if one.get("role", one["worker"]) == "reward"), None)
@@ -126,7 +126,7 @@ def report_of(url: str, api_key: str) -> dict[str, Any]:
 
 def get_json(url: str, api_key: str) -> Any:
     """The document at `url`. Raises UsageError with what was answered in its place."""
-    return _asked(urllib.request.Request(url), api_key)  # noqa: S310 - `look_at` looked at the scheme
+    return _asked(urllib.request.Request(url), api_key)  # noqa: S310 - checked by `inspect_server` at the scheme
 
 
 def post_json(url: str, api_key: str, body: Mapping[str, Any]) -> Any:

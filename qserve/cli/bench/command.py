@@ -163,12 +163,12 @@ def _measured(plan: LoadPlan, values: dict[str, Any], console: Console) -> tuple
     from qserve.bench.result import BenchResult
     from qserve.bench.saturation import saturation_of
     from qserve.bench.session import run_session
-    from qserve.bench.target import look_at
+    from qserve.bench.target import inspect_target
     from qserve.cli.bench.show import header, progress_on
 
     address = Address.of(values["url"])
     scores = values["endpoint"] in ("reward", "classify")
-    target = look_at(address, values["api_key"], values["model"], scores, values["stream"])
+    target = inspect_target(address, values["api_key"], values["model"], scores, values["stream"])
     counter = counter_of(address, values["api_key"], target.model, values["tokenizer"])
     client = client_of(target, values, counter)
     stopped: list[bool] = []
@@ -187,7 +187,7 @@ def _measured(plan: LoadPlan, values: dict[str, Any], console: Console) -> tuple
     result = BenchResult(
         began_unix_s=session.began_unix_s,
         server={"url": address.url, "model": target.model, "engine": target.engine, "run": target.run_id},
-        load=_told(values, counter, session),
+        load=_load_settings(values, counter, session),
         runs=session.runs,
         figures=session.figures,
         saturation=saturation,
@@ -199,7 +199,7 @@ def _measured(plan: LoadPlan, values: dict[str, Any], console: Console) -> tuple
     return result, int(bool(session.gone) or not any(one.completed for one in session.figures))
 
 
-def _told(values: dict[str, Any], counter: Counter, session: Session) -> dict[str, Any]:
+def _load_settings(values: dict[str, Any], counter: Counter, session: Session) -> dict[str, Any]:
     """The settings of the load for the result file, without the key."""
     kept = {name: value for name, value in values.items() if name not in ("api_key", "output", "csv_file", "as_json")}
     paths = {name: str(value) for name, value in kept.items() if isinstance(value, Path)}

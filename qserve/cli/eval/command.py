@@ -171,16 +171,16 @@ def _evaluate(
 ) -> EvalResult:
     from qserve.evaluation import harness, results, server
     from qserve.evaluation.answers import cache as answers
-    from qserve.evaluation.answers.how_it_thinks import how_it_thinks
-    from qserve.evaluation.surroundings import LmEvalLog
+    from qserve.evaluation.answers.thinking_mode import thinking_mode
+    from qserve.evaluation.environment import LmEvalLog
 
     state = state_folder(values["state_dir"])
-    served = server.look_at(
+    served = server.inspect_server(
         url, api_key, values["served_model_name"], values["tokenizer"], state / "tokenizers", values["max_length"],
         counts_tokens=not (request.chat and tasks.only_generate),
     )  # fmt: skip
     console.print(f"{served.model} at {served.url} · {_run_text(served)} · {served.concurrency} requests at once")
-    thinking, notes = how_it_thinks(served, request, tasks)
+    thinking, notes = thinking_mode(served, request, tasks)
     for note in notes:
         console.print(note)
     if values["preflight"]:

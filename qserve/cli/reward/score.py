@@ -50,7 +50,7 @@ def command(file: Path, reward: str, output: Path | None, normalize: bool, **val
         failed = next((answer["error"] for answer in own if "error" in answer), None)
         if failed is not None:
             return {**record.data, "error": failed}
-        return {**record.data, **_told(own, record.num_chosen, scale)}
+        return {**record.data, **_scored(own, record.num_chosen, scale)}
 
     lines = [line(record) for record in records]
     _write(lines, output)
@@ -75,7 +75,7 @@ def _scale(meta: dict[str, Any], normalize: bool) -> tuple[float, float]:
     return meta["mean"], meta["std"]
 
 
-def _told(answers: list[Answered], num_chosen: int | None, scale: tuple[float, float]) -> dict[str, Any]:
+def _scored(answers: list[Answered], num_chosen: int | None, scale: tuple[float, float]) -> dict[str, Any]:
     rewards = [(answer["reward"] - scale[0]) / scale[1] for answer in answers]
     attributes = [answer["attributes"] for answer in answers if "attributes" in answer]
     if num_chosen is not None:

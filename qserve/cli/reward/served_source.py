@@ -24,18 +24,18 @@ def served_rewards(url: str, model: str | None, api_key: str | None) -> Rewards:
     """Rewards from POST /v1/reward of a server. Raises UsageError if it has no such route."""
 
     def rewards(texts: Sequence[TextToScore]) -> list[Answered]:
-        return asyncio.run(_asked(url, model, api_key or os.environ.get("QSERVE_API_KEY"), texts))
+        return asyncio.run(_rewards(url, model, api_key or os.environ.get("QSERVE_API_KEY"), texts))
 
     return rewards
 
 
-async def _asked(url: str, model: str | None, api_key: str | None, texts: Sequence[TextToScore]) -> list[Answered]:
+async def _rewards(url: str, model: str | None, api_key: str | None, texts: Sequence[TextToScore]) -> list[Answered]:
     import aiohttp
 
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)) as session:
-            return await _Asking(session, f"{url.rstrip('/')}/v1/reward", model, texts).all()
+            return await _RewardRequests(session, f"{url.rstrip('/')}/v1/reward", model, texts).all()
     except (aiohttp.ClientError, KeyError, ValueError) as error:
         raise UsageError(
             f"{url} did not answer POST /v1/reward as qserve does ({error}); start one: qserve up --reward demo, and "
@@ -43,7 +43,7 @@ async def _asked(url: str, model: str | None, api_key: str | None, texts: Sequen
         ) from error
 
 
-class _Asking:
+class _RewardRequests:
     """Sends the requests, several at a time."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from qserve.evaluation import harness, preferences, server
 from qserve.evaluation.answers import cache as answers
-from qserve.evaluation.answers.how_it_thinks import how_it_thinks
+from qserve.evaluation.answers.thinking_mode import thinking_mode
 from qserve.evaluation.comparison.load import LoadFigures, chat_load, reward_load
 from qserve.evaluation.harness import Progress
 from qserve.evaluation.request import EvalRequest
@@ -60,7 +60,7 @@ class ChatQuestions:
 
     def served(self, url: str, api_key: str, folder: Path) -> ServedModel:
         """The chat model, with its tokenizer."""
-        return server.look_at(url, api_key, None, None, folder / "tokenizer")
+        return server.inspect_server(url, api_key, None, None, folder / "tokenizer")
 
     def load(self, served: ServedModel) -> LoadFigures:
         """The same prompts for everyone, answered at the same length."""
@@ -71,7 +71,7 @@ class ChatQuestions:
         """lm-eval's."""
         kept = answers.kept_answers(cache, served, self.request)
         began = time.monotonic()
-        thinking, notes = how_it_thinks(served, self.request, self.tasks)
+        thinking, notes = thinking_mode(served, self.request, self.tasks)
         told = harness.evaluate(served, self.request, cache, progress, self.tasks, thinking)
         return EvalResult.of(served, self.request, told, time.monotonic() - began, kept, notes)
 
@@ -86,7 +86,7 @@ class RewardQuestions:
 
     def served(self, url: str, api_key: str, folder: Path) -> ServedModel:
         """The reward model."""
-        return server.look_at_reward(url, api_key)
+        return server.inspect_reward_server(url, api_key)
 
     def load(self, served: ServedModel) -> LoadFigures:
         """Requests of several conversations each, over and over the same."""

@@ -17,7 +17,7 @@ from qserve.evaluation.harness import evaluate
 from qserve.evaluation.preflight import check
 from qserve.evaluation.request import EvalRequest
 from qserve.evaluation.results import EvalResult
-from qserve.evaluation.server import ServedModel, look_at
+from qserve.evaluation.server import ServedModel, inspect_server
 from qserve.evaluation.tasks import load_tasks
 from tests.tiny.serving.plain_transformers import Reference
 from tests.tiny.serving.served import Service
@@ -47,7 +47,7 @@ def own(demo: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
-    return look_at(service.url, "", None, None, tmp_path_factory.mktemp("tokenizers"))
+    return inspect_server(service.url, "", None, None, tmp_path_factory.mktemp("tokenizers"))
 
 
 class Evaluation(NamedTuple):
@@ -191,7 +191,7 @@ def test_a_thinking_budget_ends_thoughts(seen: ServedModel) -> None:
 def test_bf16_is_within_one_flipped_answer_in_200(bf16_service: Service, demo: Path, tmp_path: Path) -> None:
     """Two ways through a 16-bit model may round near ties apart; more than one in 200 is a mistake."""
     own = in_process(demo, "bfloat16", ["qserve_demo_choice"], 200)
-    seen = look_at(bf16_service.url, "", None, None, tmp_path)
+    seen = inspect_server(bf16_service.url, "", None, None, tmp_path)
     served = evaluate(seen, EvalRequest(("qserve_demo_choice",), limit=200), None, lambda answered, wanted: None)
     (diff,) = compare(EvalResult({}, own), EvalResult({}, served))
     print(f"bf16: {len(diff.flips)} of {diff.num_items} flipped, {diff.drift}")

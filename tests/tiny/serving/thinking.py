@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from qserve.evaluation.answers.how_it_thinks import how_it_thinks
+from qserve.evaluation.answers.thinking_mode import thinking_mode
 from qserve.evaluation.harness import evaluate
 from qserve.evaluation.preview import check_budget
 from qserve.evaluation.request import EvalRequest
@@ -77,7 +77,7 @@ def _asked(seen: ServedModel, limit: int, **more: Any) -> dict[str, Any]:
     """Greedy: what is sampled differs from engine to engine."""
     request = EvalRequest((TASK,), limit=limit, chat=True, gen_kwargs={"temperature": 0}, **more)
     tasks = load_tasks(request.tasks)
-    thinking, _ = how_it_thinks(seen, request, tasks)
+    thinking, _ = thinking_mode(seen, request, tasks)
     return evaluate(seen, request, None, lambda answered, wanted: None, tasks, thinking)
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from qserve.demo import chat_model_path
-from qserve.evaluation.server import ServedModel, look_at
+from qserve.evaluation.server import ServedModel, inspect_server
 from tests.processes import environment
 from tests.tiny.serving.served import Service
 from tests.tiny.serving.thinking import EVALS, check_scores, check_thinking_budget
@@ -129,7 +129,7 @@ def in_process() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def seen(service: Service, tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
-    return look_at(service.url, KEY, None, None, tmp_path_factory.mktemp("tokenizers"))
+    return inspect_server(service.url, KEY, None, None, tmp_path_factory.mktemp("tokenizers"))
 
 
 @pytest.mark.parametrize("on", [True, False], ids=["thinking on", "thinking off"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qserve.errors import UsageError
-from qserve.evaluation.server import look_at, look_at_reward
+from qserve.evaluation.server import inspect_reward_server, inspect_server
 from tests.unit.evaluation.answering import answering
 
 MODELS = {"data": [{"id": "a", "max_model_len": 512}]}
@@ -20,14 +20,14 @@ def only_models(path: str, body: Any) -> tuple[int, Any]:
 
 def test_a_server_that_is_no_qserve(tmp_path: Path) -> None:
     with answering(only_models) as url:
-        seen = look_at(f"{url}/v1/", "", None, "some/tokenizer", tmp_path)
+        seen = inspect_server(f"{url}/v1/", "", None, "some/tokenizer", tmp_path)
     assert (seen.url, seen.model, seen.max_model_len, seen.tokenizer) == (url, "a", 512, "some/tokenizer")
     assert not seen.run and seen.run_id is None
 
 
 def test_two_servers_that_tell_nothing_of_themselves_are_told_apart(tmp_path: Path) -> None:
     with answering(only_models) as one, answering(only_models) as other:
-        prints = {look_at(url, "", None, "t", tmp_path).fingerprint() for url in (one, other, one)}
+        prints = {inspect_server(url, "", None, "t", tmp_path).fingerprint() for url in (one, other, one)}
     assert len(prints) == 2
 
 
@@ -49,7 +49,7 @@ def test_what_is_no_server_to_evaluate_is_one_sentence(tmp_path: Path, status: i
         return (status, answer) if path == "/v1/models" else (404, {})
 
     with answering(say) as url, pytest.raises(UsageError, match=words) as caught:
-        look_at(url, "", None, "t", tmp_path)
+        inspect_server(url, "", None, "t", tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -58,13 +58,13 @@ def test_chats_need_no_tokenizer_and_no_length(tmp_path: Path) -> None:
         return (200, {"data": [{"id": "a"}]}) if path == "/v1/models" else (404, {})
 
     with answering(say) as url:
-        seen = look_at(url, "", None, None, tmp_path, counts_tokens=False)
+        seen = inspect_server(url, "", None, None, tmp_path, counts_tokens=False)
     assert (seen.model, seen.tokenizer, seen.max_model_len) == ("a", "", 0)
 
 
 def test_a_tokenizer_that_is_not_given_away_must_be_named(tmp_path: Path) -> None:
     with answering(only_models) as url, pytest.raises(UsageError, match="--tokenizer"):
-        look_at(url, "", None, None, tmp_path)
+        inspect_server(url, "", None, None, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_a_tokenizer_that_is_not_given_away_must_be_named(tmp_path: Path) -> Non
 )
 def test_an_address_where_nobody_is(tmp_path: Path, url: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        look_at(url, "", None, "t", tmp_path)
+        inspect_server(url, "", None, "t", tmp_path)
 
 
 def test_a_service_without_a_reward_model() -> None:
     with answering(only_models) as url, pytest.raises(UsageError, match="serves no reward model"):
-        look_at_reward(url, "")
+        inspect_reward_server(url, "")

@@ -12,10 +12,10 @@ from qserve.evaluation.server import ServedModel
 from qserve.evaluation.tasks import Tasks
 from qserve.hub.chat_template import ThinkingTemplate, read_template, thinking_template
 
-__all__ = ["how_it_thinks"]
+__all__ = ["thinking_mode"]
 
 
-def how_it_thinks(served: ServedModel, request: EvalRequest, tasks: Tasks) -> tuple[Thinking, list[str]]:
+def thinking_mode(served: ServedModel, request: EvalRequest, tasks: Tasks) -> tuple[Thinking, list[str]]:
     """How requests are made, and a sentence for each choice that the user should know of.
 
     Raises UsageError where the template can't do what --thinking asks for, and for log-likelihoods of choices that a
@@ -27,7 +27,7 @@ def how_it_thinks(served: ServedModel, request: EvalRequest, tasks: Tasks) -> tu
     if template is None:
         return _without_template(served, request)
     thinking = resolve_thinking(request.thinking, template, served.model)
-    notes = [_told(thinking, request)] if template.thinks else []
+    notes = [_note(thinking, request)] if template.thinks else []
     asked = [spec.name for spec in tasks.specs if not (spec.only_generates or spec.only_reads)]
     if asked and template.thinks:
         thinking = _for_choices(thinking, template, request, asked)
@@ -64,7 +64,7 @@ def _for_choices(thinking: Thinking, template: ThinkingTemplate, request: EvalRe
     return thinking
 
 
-def _told(thinking: Thinking, request: EvalRequest) -> str:
+def _note(thinking: Thinking, request: EvalRequest) -> str:
     if not thinking.on:
         return "thinking: off"
     if request.gen_kwargs.get("temperature") == 0:

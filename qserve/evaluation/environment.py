@@ -12,7 +12,7 @@ from pathlib import Path
 
 from qserve.evaluation.tasks import quiet
 
-__all__ = ["LmEvalLog", "lm_eval_surroundings"]
+__all__ = ["LmEvalLog", "lm_eval_environment"]
 
 _MOST_CHARACTERS = 300
 
@@ -58,7 +58,7 @@ class _Stderr(io.TextIOBase):
 
 
 @contextlib.contextmanager
-def lm_eval_surroundings(api_key: str, log: LmEvalLog) -> Iterator[None]:
+def lm_eval_environment(api_key: str, log: LmEvalLog) -> Iterator[None]:
     """lm-eval reads the key from the environment, draws bars for single items (the caller draws one for all), and asks
     git about whatever folder the user stands in.
     """
