@@ -31,12 +31,12 @@ def command(url: str, api_key: str, host: str, port: int) -> None:
 
     _check(host)
     with bind(host, port) as listening:
-        from qserve.ui.process.local_server import first_look, serve
+        from qserve.ui.process.local_server import check_server, serve
         from qserve.ui.settings import UISettings
 
         settings = UISettings(url=url, api_key=api_key)
         click.echo(f"http://{url_host(host)}:{listening.getsockname()[1]} shows {url}; Ctrl-C ends it")
-        if problem := first_look(settings):
+        if problem := check_server(settings):
             click.echo(f"note: {problem}; the page keeps trying", err=True)
         serve(settings, listening)
 

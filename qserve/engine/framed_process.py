@@ -31,7 +31,7 @@ class FramedProcess:
         """`python -m module arguments`; `yields` the processor to streams. None: it never ends for being idle; it may
         take as long as it takes.
         """
-        before = ("qserve.engine.yielding",) if yields else ()
+        before = ("qserve.engine.low_priority",) if yields else ()
         self._command = (sys.executable, "-m", *before, module, *arguments)
         self._idle_s = idle_s
         self._wall_s = wall_s

@@ -22,9 +22,9 @@ from qserve.engine.framed_process import FramedProcess, frames, send_frame
 from qserve.gateway.routes import ROUTES, RelayedRoute
 from qserve.gateway.services import CheckedRequest, Service
 from qserve.units import MIB
+from qserve.wire.body_scan import scan_body
 from qserve.wire.engine_fields import EngineFields, fields_of
 from qserve.wire.errors import ApiError
-from qserve.wire.first_look import first_look
 
 __all__ = ["LARGE_BYTES", "LargeBodies", "LargeBody", "main"]
 
@@ -127,7 +127,7 @@ def main(source: BinaryIO, sink: BinaryIO) -> None:
 def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> tuple[dict[str, Any], bytes | None]:
     """The head of the answer, and the body for the worker if it was rewritten."""
     if head["what"] == "model":
-        return {"model": first_look(body).model}, None
+        return {"model": scan_body(body).model}, None
     wanted = (head["method"], head["path"])
     route = next(one for one in ROUTES if isinstance(one, RelayedRoute) and (one.method, one.path) == wanted)
     reader = route.services[head["service"]].reader
@@ -136,7 +136,7 @@ def _answer(head: dict[str, Any], body: bytes, fields: EngineFields | None) -> t
         head["worker"], tuple(head["models"]), UnixAddress(Path()), "", 1, api=Api(head["api"]),
         request_fields=fields, schema_library=head["schema_library"], **head["limits"],
     )  # fmt: skip
-    first_look(body, reader.known_names(route.path, endpoint))
+    scan_body(body, reader.known_names(route.path, endpoint))
     checked = reader.read(body, route.path, endpoint)
     return asdict(replace(checked, body=None)), checked.body
 

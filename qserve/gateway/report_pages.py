@@ -47,7 +47,7 @@ class ReportPages:
 
 async def _made(store: str, run: str, told: Mapping[str, Any]) -> bytes:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "qserve.engine.yielding", "qserve.report", store,
+        sys.executable, "-m", "qserve.engine.low_priority", "qserve.report", store,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip

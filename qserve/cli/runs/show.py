@@ -172,7 +172,7 @@ def _show_traffic(console: Console, found: WorkerTraffic) -> None:
 
 
 def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
-    from qserve.report.sections.faults import fault_told
+    from qserve.report.sections.faults import fault_text
 
     faults = [event for event in store.events(run) if event.event in _FAULTS]
     if run.state == "died":
@@ -181,7 +181,7 @@ def _show_faults(console: Console, store: RunStore, run: StoredRun) -> None:
         console.print("\n[bold]what went wrong[/bold]")
     for event in faults[-20:]:
         at = time.strftime("%H:%M:%S", time.localtime(event.unix_s))
-        told = fault_told(event.details)
+        told = fault_text(event.details)
         console.print(f"  {at} {event.worker} {event.event}: {told}", markup=False, soft_wrap=True)
 
 

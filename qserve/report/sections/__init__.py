@@ -16,7 +16,7 @@ from qserve.report.sections.memory import memory
 from qserve.report.sections.overview import overview
 from qserve.report.sections.reproduce import reproduce
 from qserve.report.sections.reward import reward
-from qserve.report.sections.reward_truth import reward_truth
+from qserve.report.sections.reward_quality import reward_quality
 from qserve.report.sections.start import start
 from qserve.report.sections.traffic import traffic
 from qserve.report.sections.training import training
@@ -25,7 +25,7 @@ from qserve.version import __version__
 __all__ = ["sections_of"]
 
 _ORDER: tuple[Callable[[RunReport], Section | None], ...] = (
-    overview, training, memory, latency, layouts, start, traffic, reward, reward_truth, evals, comparison, bench,
+    overview, training, memory, latency, layouts, start, traffic, reward, reward_quality, evals, comparison, bench,
     faults, reproduce,
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from qserve.report.facts import RunReport
 from qserve.report.figures import duration
 from qserve.runs import StoredEvent
 
-__all__ = ["fault_told", "faults"]
+__all__ = ["fault_text", "faults"]
 
 _ERRORS = (Column("worker", "worker"), Column("code", "error"), Column("requests", "requests", "count"))
 _EVENTS = (
@@ -38,7 +38,7 @@ def faults(report: RunReport) -> Section | None:
     events = _of_faults(report.events)
     if events:
         rows = tuple(
-            (event.unix_s, event.worker, event.event, fault_told(event.details)) for event in events[-_MOST_EVENTS:]
+            (event.unix_s, event.worker, event.event, fault_text(event.details)) for event in events[-_MOST_EVENTS:]
         )
         left_out = len(events) - len(rows)
         how = "the supervisor" + (f"; {left_out:,} earlier ones are left out" if left_out else "")
@@ -75,7 +75,7 @@ def _ended(returncode: object) -> str:
     return f"exit status {returncode}"
 
 
-def fault_told(details: Mapping[str, object]) -> str:
+def fault_text(details: Mapping[str, object]) -> str:
     """An event's details as a phrase."""
     said = []
     for name, value in details.items():

@@ -16,8 +16,8 @@ from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatMessage
 
 __all__ = [
-    "About",
     "Content",
+    "ModelInfo",
     "ScoreJob",
     "Scored",
     "Text",
@@ -36,7 +36,7 @@ Content = str | tuple[int, ...] | tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class About:
+class ModelInfo:
     """What a protocol may know of the model before anything is scored. `meta` is the scorer's; `takes_references`:
     rules or judges read answers beside the model, or in its place."""
 
@@ -99,7 +99,7 @@ class Scored:
         model: the name that the answer tells.
         meta: how the scores came about, with the number of truncated texts.
         latency_ms: from the body's last byte to the last score.
-        created_unix_s: for protocols that tell it.
+        created_unix_s: for protocols that have it.
     """
 
     scores: Sequence[Score]
@@ -123,13 +123,13 @@ class ScoreJob:
 
     Attributes:
         texts: at least one.
-        tell: the body of the answer.
+        answer: the body of the answer.
         truncate: goes before the model's own setting.
         max_length: goes before the model's own, where it is smaller.
     """
 
     texts: tuple[Text, ...]
-    tell: Callable[[Scored], Any]
+    answer: Callable[[Scored], Any]
     truncate: Truncation | None = None
     max_length: int | None = None
 

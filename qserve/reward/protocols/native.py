@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from qserve.reward.protocols.job import About, Scored, ScoreJob, Text, answered, conversation, sigmoid, turn, usage
+from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, Text, answered, conversation, sigmoid, turn, usage
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import ChatMessage
 from qserve.wire.reward import Normalization, PreferencePair, RewardRequest
@@ -14,12 +14,12 @@ from qserve.wire.reward import Normalization, PreferencePair, RewardRequest
 __all__ = ["reward"]
 
 
-def reward(request: RewardRequest, about: About) -> ScoreJob:
+def reward(request: RewardRequest, about: ModelInfo) -> ScoreJob:
     """The job of a native request. Raises ApiError 400 for what this model can't be asked."""
     scale = _scale(request.normalize, about)
     texts = _with_references(_texts(request, about), request, about)
 
-    def tell(scored: Scored) -> dict[str, Any]:
+    def answer(scored: Scored) -> dict[str, Any]:
         rewards = [scale(value) for value in scored.rewards]
         body: dict[str, Any] = {"object": "list", "model": scored.model, "data": _data(scored, rewards, about)}
         if request.responses is not None:
@@ -28,10 +28,10 @@ def reward(request: RewardRequest, about: About) -> ScoreJob:
             body["pairs"] = _pairs(rewards, scored.rewards)
         return {**body, "usage": usage(scored), "latency_ms": scored.latency_ms, "meta": scored.meta}
 
-    return ScoreJob(texts, tell, request.truncate, request.max_length)
+    return ScoreJob(texts, answer, request.truncate, request.max_length)
 
 
-def _texts(request: RewardRequest, about: About) -> tuple[Text, ...]:
+def _texts(request: RewardRequest, about: ModelInfo) -> tuple[Text, ...]:
     if request.pairs is not None:
         return tuple(text for index, pair in enumerate(request.pairs) for text in _of_pair(pair, index))
     if request.responses is not None and request.prompt is not None:
@@ -48,7 +48,7 @@ def _texts(request: RewardRequest, about: About) -> tuple[Text, ...]:
     return tuple(_templated(text, index) for index, text in enumerate(request.texts or ()))
 
 
-def _with_references(texts: tuple[Text, ...], request: RewardRequest, about: About) -> tuple[Text, ...]:
+def _with_references(texts: tuple[Text, ...], request: RewardRequest, about: ModelInfo) -> tuple[Text, ...]:
     references = request.references
     if references is None:
         return texts
@@ -71,7 +71,7 @@ def _templated(text: str, index: int) -> Text:
     return Text(text, where)
 
 
-def _answer(answer: str | list[str], about: About) -> str:
+def _answer(answer: str | list[str], about: ModelInfo) -> str:
     """Steps are joined as Qwen's process reward models were trained: the token that ends a step after each."""
     if isinstance(answer, str):
         return answer
@@ -102,7 +102,7 @@ def _side(pair: PreferencePair, answer: str | list[ChatMessage], where: str) -> 
     return conversation([*turns, *answer], where)
 
 
-def _data(scored: Scored, rewards: list[float], about: About) -> list[dict[str, Any]]:
+def _data(scored: Scored, rewards: list[float], about: ModelInfo) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"index": index, "reward": value} for index, value in enumerate(rewards)]
     for row, score in zip(rows, scored.scores, strict=True):
         if score.steps is not None:
@@ -138,7 +138,7 @@ class _Scale:
         return (value - self._mean) / self._std
 
 
-def _scale(normalize: bool | Normalization, about: About) -> _Scale:
+def _scale(normalize: bool | Normalization, about: ModelInfo) -> _Scale:
     if isinstance(normalize, Normalization):
         return _Scale(normalize.mean, normalize.std)
     if not normalize:

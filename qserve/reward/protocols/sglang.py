@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from qserve.reward.protocols.job import About, Scored, ScoreJob, texts_of_input
+from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, texts_of_input
 from qserve.wire.errors import ApiError
 from qserve.wire.reward import ClassifyRequest, as_list, num_texts
 
 __all__ = ["classify"]
 
 
-def classify(request: ClassifyRequest, about: About) -> ScoreJob:
+def classify(request: ClassifyRequest, about: ModelInfo) -> ScoreJob:
     """A list for a list of texts, one object for one text, as SGLang does."""
     value = request.text if request.text is not None else request.input_ids
     where = "text" if request.text is not None else "input_ids"
@@ -22,7 +22,7 @@ def classify(request: ClassifyRequest, about: About) -> ScoreJob:
     if len(names) != num_texts(value):
         raise ApiError(400, f"'rid' names {len(names)} texts of {len(texts)}", "invalid_value", "rid")
 
-    def tell(scored: Scored) -> Any:
+    def answer(scored: Scored) -> Any:
         answers = [
             {
                 "embedding": about.values(one, raw=True),
@@ -37,4 +37,4 @@ def classify(request: ClassifyRequest, about: About) -> ScoreJob:
         ]
         return answers[0] if is_single else answers
 
-    return ScoreJob(texts, tell)
+    return ScoreJob(texts, answer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qserve.reward.protocols import native, sglang, tei, trainers, vllm
-from qserve.reward.protocols.job import About, ScoreJob
+from qserve.reward.protocols.job import ModelInfo, ScoreJob
 from qserve.wire import reward as wire
 from qserve.wire.openai import Wire
 
@@ -19,14 +19,14 @@ class Protocol:
     """`job` makes the job of a request that is a `schema`."""
 
     schema: type[Wire]
-    job: Callable[[Any, About], ScoreJob]
+    job: Callable[[Any, ModelInfo], ScoreJob]
 
 
-def _classify(request: wire.ClassifyRequest, about: About) -> ScoreJob:
+def _classify(request: wire.ClassifyRequest, about: ModelInfo) -> ScoreJob:
     return sglang.classify(request, about) if request.is_sglang else vllm.classify(request, about)
 
 
-def _rerank(request: wire.RerankRequest, about: About) -> ScoreJob:
+def _rerank(request: wire.RerankRequest, about: ModelInfo) -> ScoreJob:
     return tei.rerank(request, about) if request.texts is not None else vllm.rerank(request, about)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from qserve.reward.protocols.job import About, Content, Scored, ScoreJob, Text, answered
+from qserve.reward.protocols.job import Content, ModelInfo, Scored, ScoreJob, Text, answered
 from qserve.reward.protocols.vllm import LABEL, query_texts
 from qserve.reward.settings import Truncation
 from qserve.wire.errors import ApiError
@@ -18,31 +18,31 @@ from qserve.wire.reward import PredictRequest, RerankRequest
 __all__ = ["predict", "rerank"]
 
 
-def predict(request: PredictRequest, about: About) -> ScoreJob:
+def predict(request: PredictRequest, about: ModelInfo) -> ScoreJob:
     """One prediction in a list, or of a batch a list of such lists. `raw_scores` leaves the sigmoid out."""
     named = [(one, f"inputs.{index}" if request.is_batch else "inputs") for index, one in enumerate(request.batch())]
     texts = tuple(Text(_content(one, name), name) for one, name in named)
     labels = about.labels or (LABEL,)
 
-    def tell(scored: Scored) -> list[Any]:
+    def answer(scored: Scored) -> list[Any]:
         rows = [_predictions(about.values(one, request.raw_scores), labels) for one in scored.scores]
         return rows if request.is_batch else rows[0]
 
-    return ScoreJob(texts, tell, _side(request.truncate, request.truncation_direction))
+    return ScoreJob(texts, answer, _side(request.truncate, request.truncation_direction))
 
 
-def rerank(request: RerankRequest, about: About) -> ScoreJob:
+def rerank(request: RerankRequest, about: ModelInfo) -> ScoreJob:
     """Best first."""
     texts = request.texts or []
     activate = about.activation(bool(request.raw_scores))
 
-    def tell(scored: Scored) -> list[dict[str, Any]]:
+    def answer(scored: Scored) -> list[dict[str, Any]]:
         order = sorted(range(len(texts)), key=lambda index: -scored.rewards[index])
         rows: list[dict[str, Any]] = [{"index": index, "score": activate(scored.rewards[index])} for index in order]
         return [{**row, "text": texts[row["index"]]} for row in rows] if request.return_text else rows
 
     side = _side(bool(request.truncate), request.truncation_direction or "Right")
-    return ScoreJob(query_texts(request.query, texts, "texts"), tell, side)
+    return ScoreJob(query_texts(request.query, texts, "texts"), answer, side)
 
 
 def _predictions(values: list[float], labels: Sequence[str]) -> list[dict[str, Any]]:

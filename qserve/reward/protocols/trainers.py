@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from qserve.reward.protocols.job import About, Scored, ScoreJob, Text, conversation, texts_of_input, usage
+from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, Text, conversation, texts_of_input, usage
 from qserve.reward.settings import Truncation
 from qserve.wire.reward import ChatRequest, GetRewardRequest, ScoreEvaluationRequest
 
 __all__ = ["chat", "get_reward", "score_evaluation"]
 
 
-def get_reward(request: GetRewardRequest, about: About) -> ScoreJob:
+def get_reward(request: GetRewardRequest, about: ModelInfo) -> ScoreJob:
     """OpenRLHF reads `rewards` for the advantage, `scores` for its filter, and averages `extra_logs` into its logs."""
 
-    def tell(scored: Scored) -> dict[str, Any]:
+    def answer(scored: Scored) -> dict[str, Any]:
         rewards, lengths = scored.rewards, [one.num_tokens for one in scored.scores]
         return {"rewards": rewards, "scores": rewards, "extra_logs": {"reward_tokens": lengths}, "meta": scored.meta}
 
@@ -28,7 +28,7 @@ def get_reward(request: GetRewardRequest, about: About) -> ScoreJob:
             replace(text, prompt=prompt, reference=label)
             for text, prompt, label in zip(texts, prompts, labels, strict=True)
         )
-    return ScoreJob(texts, tell)
+    return ScoreJob(texts, answer)
 
 
 def _each(value: Any, count: int) -> list[str | None]:
@@ -39,21 +39,21 @@ def _each(value: Any, count: int) -> list[str | None]:
     return [str(one) if isinstance(one, (str, int, float)) else None for one in values]
 
 
-def score_evaluation(request: ScoreEvaluationRequest, about: About) -> ScoreJob:
+def score_evaluation(request: ScoreEvaluationRequest, about: ModelInfo) -> ScoreJob:
     """LLaMA-Factory: templated texts, cut at `max_length` from the right, as its own server does."""
 
-    def tell(scored: Scored) -> dict[str, Any]:
+    def answer(scored: Scored) -> dict[str, Any]:
         head = {"id": f"scoreeval-{uuid4().hex}", "object": "score.evaluation", "model": scored.model}
         return {**head, "scores": scored.rewards, "usage": usage(scored), "meta": scored.meta}
 
     cut: Truncation | None = "right" if request.max_length is not None else None
-    return ScoreJob(texts_of_input(request.messages, "messages"), tell, cut, request.max_length)
+    return ScoreJob(texts_of_input(request.messages, "messages"), answer, cut, request.max_length)
 
 
-def chat(request: ChatRequest, about: About) -> ScoreJob:
+def chat(request: ChatRequest, about: ModelInfo) -> ScoreJob:
     """ms-swift: a chat completion whose content is the reward, as JSON writes a number."""
 
-    def tell(scored: Scored) -> dict[str, Any]:
+    def answer(scored: Scored) -> dict[str, Any]:
         message = {"role": "assistant", "content": json.dumps(scored.rewards[0])}
         return {
             "id": f"chatcmpl-{uuid4().hex}",
@@ -65,4 +65,4 @@ def chat(request: ChatRequest, about: About) -> ScoreJob:
             "meta": scored.meta,
         }
 
-    return ScoreJob((Text(conversation(request.messages, "messages"), "messages"),), tell)
+    return ScoreJob((Text(conversation(request.messages, "messages"), "messages"),), answer)

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from qserve.reward.protocols.job import (
-    About,
+    ModelInfo,
     Scored,
     ScoreJob,
     Text,
@@ -39,11 +39,11 @@ LABEL = "LABEL_0"
 """What transformers calls the only label of a checkpoint that names none."""
 
 
-def classify(request: ClassifyRequest, about: About) -> ScoreJob:
+def classify(request: ClassifyRequest, about: ModelInfo) -> ScoreJob:
     """POST /classify."""
     labels = about.labels or (LABEL,)
 
-    def tell(scored: Scored) -> dict[str, Any]:
+    def answer(scored: Scored) -> dict[str, Any]:
         data: list[dict[str, Any]] = []
         for index, one in enumerate(scored.scores):
             probs = about.values(one, request.raw)
@@ -51,17 +51,17 @@ def classify(request: ClassifyRequest, about: About) -> ScoreJob:
             data.append({"index": index, "label": label, "probs": probs, "num_classes": len(probs)})
         return _listed(scored, "classify", data)
 
-    return ScoreJob(_given(request), tell, *_limits(request))
+    return ScoreJob(_given(request), answer, *_limits(request))
 
 
-def pooling(request: PoolingRequest, about: About) -> ScoreJob:
+def pooling(request: PoolingRequest, about: ModelInfo) -> ScoreJob:
     """POST /pooling: one value a text, or with `token_classify` one a token."""
     activate, per_token = about.activation(request.raw), request.task == "token_classify"
     if per_token and about.labels:
         message = f"'task': token_classify is served of models with one label; this one has {len(about.labels)}"
         raise ApiError(400, message, "unsupported_value", "task")
 
-    def tell(scored: Scored) -> dict[str, Any]:
+    def answer(scored: Scored) -> dict[str, Any]:
         data: list[dict[str, Any]] = []
         for index, one in enumerate(scored.scores):
             values: Any = about.values(one, request.raw)
@@ -70,26 +70,26 @@ def pooling(request: PoolingRequest, about: About) -> ScoreJob:
             data.append({"index": index, "object": "pooling", "data": values})
         return _listed(scored, "pool", data)
 
-    return ScoreJob(_given(request, every_token=per_token), tell, *_limits(request))
+    return ScoreJob(_given(request, every_token=per_token), answer, *_limits(request))
 
 
-def embeddings(request: EmbeddingRequest, about: About) -> ScoreJob:
+def embeddings(request: EmbeddingRequest, about: ModelInfo) -> ScoreJob:
     """POST /v1/embeddings: a vector of the head's values, of most models one number.
 
     In base64 they are little-endian float32, as OpenAI's are.
     """
     as_text = request.encoding_format == "base64"
 
-    def tell(scored: Scored) -> dict[str, Any]:
+    def answer(scored: Scored) -> dict[str, Any]:
         values = [about.values(one, raw=True) for one in scored.scores]
         vectors = [_base64(one) if as_text else one for one in values]
         data = [{"object": "embedding", "index": index, "embedding": one} for index, one in enumerate(vectors)]
         return _listed(scored, "embd", data)
 
-    return ScoreJob(texts_of_input(request.input, "input"), tell)
+    return ScoreJob(texts_of_input(request.input, "input"), answer)
 
 
-def score(request: ScoreRequest, about: About) -> ScoreJob:
+def score(request: ScoreRequest, about: ModelInfo) -> ScoreJob:
     """POST /score: each document as the assistant's answer to its query."""
     activate = about.activation(request.raw)
     queries, documents = request.pairs()
@@ -99,21 +99,21 @@ def score(request: ScoreRequest, about: About) -> ScoreJob:
         for index, document, name in named
     )
 
-    def tell(scored: Scored) -> dict[str, Any]:
+    def answer(scored: Scored) -> dict[str, Any]:
         data = [
             {"index": index, "object": "score", "score": activate(value)} for index, value in enumerate(scored.rewards)
         ]
         return _listed(scored, "score", data)
 
-    return ScoreJob(texts, tell, *_limits(request))
+    return ScoreJob(texts, answer, *_limits(request))
 
 
-def rerank(request: RerankRequest, about: About) -> ScoreJob:
+def rerank(request: RerankRequest, about: ModelInfo) -> ScoreJob:
     """POST /rerank: the same for one query, best first."""
     activate = about.activation(request.raw)
     documents = as_list(request.documents)
 
-    def tell(scored: Scored) -> dict[str, Any]:
+    def answer(scored: Scored) -> dict[str, Any]:
         results: list[dict[str, Any]] = [
             {"index": index, "document": {"text": document}, "relevance_score": activate(value)}
             for index, (document, value) in enumerate(zip(documents, scored.rewards, strict=True))
@@ -127,7 +127,7 @@ def rerank(request: RerankRequest, about: About) -> ScoreJob:
         body = {"id": name, "model": scored.model, "usage": tokens, "results": results[: request.top_n or None]}
         return {**body, "meta": scored.meta}
 
-    return ScoreJob(query_texts(request.query, documents, "documents"), tell, *_limits(request))
+    return ScoreJob(query_texts(request.query, documents, "documents"), answer, *_limits(request))
 
 
 def query_texts(query: str, documents: list[str], where: str) -> tuple[Text, ...]:

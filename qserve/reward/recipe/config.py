@@ -103,7 +103,7 @@ class Recipe:
         return next((part for part in self.parts if isinstance(part, ModelPart)), None)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The parts with their weights, for people."""
         return " + ".join(f"{part.weight:g} × {part.name}" for part in self.parts)
 

@@ -25,7 +25,7 @@ from qserve.engine.asgi import CLIENT_CLOSED, body_of, unless_client_leaves
 from qserve.engine.worker_app import worker_app
 from qserve.reward.failures import TextRefused
 from qserve.reward.items import Score, ScoreItem
-from qserve.reward.protocols.job import About, Scored, ScoreJob, Text
+from qserve.reward.protocols.job import ModelInfo, Scored, ScoreJob, Text
 from qserve.reward.protocols.table import PROTOCOLS, Protocol
 from qserve.reward.recipe.without_model import NoModel
 from qserve.reward.scoring.fair_queue import Flow
@@ -95,7 +95,7 @@ class _Host:
         self._model_meta = scorer.meta
         self._metrics = metrics
         self._parts = parts
-        self._about = About(model, self._meta(), takes_references=parts is not None)
+        self._about = ModelInfo(model, self._meta(), takes_references=parts is not None)
         # One thread each: portions of all requests take turns, a text of megabytes only with its like, and a large body
         # takes up to a second to read.
         self._tokenizing = ThreadPoolExecutor(1, "tokenizing")
@@ -178,7 +178,7 @@ class _Host:
         latency_s = time.perf_counter() - began_s
         self._metrics.observe(scores, latency_s)
         meta = {**self._meta(), "truncated": sum(score.truncated for score in scores)}
-        body = job.tell(Scored(scores, self._about.model, meta, round(latency_s * 1e3, 3), int(time.time())))
+        body = job.answer(Scored(scores, self._about.model, meta, round(latency_s * 1e3, 3), int(time.time())))
         # A list has no field for how its scores came about; a header has.
         headers = {"x-qserve-meta": json.dumps(meta)} if isinstance(body, list) else None
         return JSONResponse(body, headers=headers)

@@ -42,7 +42,7 @@ class _OwnScorer:
     async def serve(self, spec: WorkerSpec, settings: RewardSettings, served: ServedChat | None) -> None:
         recipe = read_recipe(Path(settings.recipe)) if settings.recipe is not None else None
         if recipe is not None:
-            report_note(f"a reward is {recipe.told}")
+            report_note(f"a reward is {recipe.summary}")
         heartbeat = Heartbeat(heartbeat_file(spec.socket))
         if recipe is not None and recipe.model is None:
             await _serve_without_model(spec, recipe, heartbeat, served)

@@ -185,37 +185,37 @@ class ChatPage:
         conversation = Conversation.from_json(kept)
         if not conversation.turns or not any(conversation.turns[-1].sides):
             return
-        wish = self._form.read(form, language)
-        sides = wish.sides[: len(conversation.turns[-1].sides)]
-        async for update in self._drawn(conversation, replace(wish, sides=sides), language, goes_on=True):
+        options = self._form.read(form, language)
+        sides = options.sides[: len(conversation.turns[-1].sides)]
+        async for update in self._drawn(conversation, replace(options, sides=sides), language, goes_on=True):
             yield update
 
     async def _answer(
-        self, conversation: Conversation, question: str, language: str, wish: ChatOptions
+        self, conversation: Conversation, question: str, language: str, options: ChatOptions
     ) -> AsyncIterator[Update]:
-        if not wish.sides[0].model:
-            wish = await self._with_models(wish, language)
-        if wish.sides[0].temperature == 0 and wish.sides[0].num_answers > 1:
+        if not options.sides[0].model:
+            options = await self._with_models(options, language)
+        if options.sides[0].temperature == 0 and options.sides[0].num_answers > 1:
             gr.Info(say(language, "chat.equal"))
-        asked = replace(conversation, system=wish.system).asked(question, len(wish.sides))
-        async for update in self._drawn(asked, wish, language):
+        asked = replace(conversation, system=options.system).asked(question, len(options.sides))
+        async for update in self._drawn(asked, options, language):
             yield update
 
-    async def _with_models(self, wish: ChatOptions, language: str) -> ChatOptions:
+    async def _with_models(self, options: ChatOptions, language: str) -> ChatOptions:
         """For a page that was opened when nothing was served yet. Raises gr.Error where that is so still."""
         served = await served_models(self._shared.api)
         if not served.chat:
             why = served.problem or "; ".join(served.waiting)
             raise gr.Error(escape(say(language, "chat.no_model", why=why)), print_exception=False)
-        sides = tuple(replace(side, model=side.model or served.chat[0]) for side in wish.sides)
-        return replace(wish, sides=sides, reward_model=wish.reward_model or next(iter(served.reward), ""))
+        sides = tuple(replace(side, model=side.model or served.chat[0]) for side in options.sides)
+        return replace(options, sides=sides, reward_model=options.reward_model or next(iter(served.reward), ""))
 
     async def _drawn(
-        self, asked: Conversation, wish: ChatOptions, language: str, *, goes_on: bool = False
+        self, asked: Conversation, options: ChatOptions, language: str, *, goes_on: bool = False
     ) -> AsyncIterator[Update]:
         """Answers as they are written, then their rewards."""
         told, drafts = asked, new_drafts()
-        drawing = draw_answers(self._shared.api, asked, wish.sides, wish.systems, goes_on=goes_on)
+        drawing = draw_answers(self._shared.api, asked, options.sides, options.systems, goes_on=goes_on)
         # The request is on its way while the question is being drawn.
         begun = asyncio.ensure_future(anext(drawing, asked))
         try:
@@ -228,10 +228,10 @@ class ChatPage:
             begun.cancel()
             await asyncio.gather(begun, return_exceptions=True)
             await drawing.aclose()
-        if wish.reward_model:
+        if options.reward_model:
             try:
                 # The answer that was written on stays the first: the conversation goes on from it.
-                told = await reward_answers(self._shared.api, told, wish.reward_model, is_ranked=not goes_on)
+                told = await reward_answers(self._shared.api, told, options.reward_model, is_ranked=not goes_on)
             except ApiFailure as failure:
                 gr.Warning(escape(say(language, "chat.no_reward", why=str(failure))))
         yield {**self._shown(told, language), **self._busy(False)}

@@ -19,7 +19,7 @@ from qserve.ui.views.training import (
     head_view,
     held_view,
     rollouts_view,
-    told_state,
+    state_text,
 )
 
 __all__ = ["TrainPage"]
@@ -105,4 +105,4 @@ def _state(one: Mapping[str, Any], document: Mapping[str, Any]) -> str:
 def _named(one: Mapping[str, Any], language: str) -> str:
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["started_unix_s"]))
     state = one["state"] if one["exit_status"] in (None, 0) else "failed"
-    return f"{one['name'] or one['id']} · {began} · {told_state(state, language)}"
+    return f"{one['name'] or one['id']} · {began} · {state_text(state, language)}"

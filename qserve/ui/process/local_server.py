@@ -24,7 +24,7 @@ from qserve.ui.process.visitors import Visitors
 from qserve.ui.settings import UISettings
 from qserve.wire.errors import ApiError
 
-__all__ = ["first_look", "local_app", "serve"]
+__all__ = ["check_server", "local_app", "serve"]
 
 _FIRST_LOOK_S = 5
 _NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -43,7 +43,7 @@ def local_app(ui: ASGIApp, files: Path) -> ASGIApp:
     return RequestContext(ApiErrors(access), GatewayMetrics(), NoTraces(), RunHistory())
 
 
-def first_look(settings: UISettings) -> str:
+def check_server(settings: UISettings) -> str:
     """Why the server can't be asked; "" where it answers."""
 
     async def look() -> str:

@@ -62,7 +62,7 @@ class ScoredFile:
     def write(self, file: Path) -> None:
         """The records with their rewards, in the format that the file's name ends with."""
         rows = [
-            {**record.data, **_told(record, rewards)}
+            {**record.data, **_scored_row(record, rewards)}
             for record, rewards in zip(self.records, self.rewards, strict=True)
         ]
         if file.suffix == ".parquet":
@@ -160,7 +160,7 @@ def _margin(record: Record, rewards: Sequence[float]) -> float | None:
     return min(rewards[: record.num_chosen]) - max(rewards[record.num_chosen :])
 
 
-def _told(record: Record, rewards: Sequence[float]) -> dict[str, Any]:
+def _scored_row(record: Record, rewards: Sequence[float]) -> dict[str, Any]:
     margin = _margin(record, rewards)
     if margin is None or record.num_chosen is None:
         return {"reward": rewards[0]} if len(rewards) == 1 else {"rewards": list(rewards)}

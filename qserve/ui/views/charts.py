@@ -38,7 +38,7 @@ class Bar:
     note: str = ""
 
 
-def stacked_bars(bars: Sequence[Bar], say_value: Callable[[float], str]) -> str:
+def stacked_bars(bars: Sequence[Bar], format_value: Callable[[float], str]) -> str:
     """Bars below each other on one scale, and a legend of what appears in them.
 
     Where parts exceed their bar's total, the picture is as wide as they are: the total is marked, and what lies beyond
@@ -47,7 +47,7 @@ def stacked_bars(bars: Sequence[Bar], say_value: Callable[[float], str]) -> str:
     widest = max((bar.total or sum(part.value for part in bar.parts) for bar in bars), default=0.0) or 1.0
     overfull = max((sum(part.value for part in bar.parts) / bar.total for bar in bars if bar.total), default=0.0)
     scale = max(1.0, overfull) if overfull > _OVERFULL else 1.0
-    rows = "".join(_stacked(bar, bar.total or widest, scale, say_value) for bar in bars)
+    rows = "".join(_stacked(bar, bar.total or widest, scale, format_value) for bar in bars)
     kinds = {part.kind: part.name for bar in bars for part in bar.parts if part.value > 0}
     legend = "".join(f'<li><i class="qs-fill-{kind}"></i>{html.escape(name)}</li>' for kind, name in kinds.items())
     return f'<div class="qs-bars">{rows}<ul class="qs-legend">{legend}</ul></div>'
@@ -141,17 +141,17 @@ def probability_of(margin: float) -> float:
     return 1 / (1 + math.exp(-margin)) if margin >= 0 else 1 - 1 / (1 + math.exp(margin))
 
 
-def _stacked(bar: Bar, total: float, scale: float, say_value: Callable[[float], str]) -> str:
+def _stacked(bar: Bar, total: float, scale: float, format_value: Callable[[float], str]) -> str:
     parts, left = [], 0.0
     for part in bar.parts:
         share = part.value / total / scale
         if share >= _LEAST_SHARE:
             parts.append(
                 f'<rect x="{100 * left:.3f}%" width="{100 * share:.3f}%" height="22" class="qs-fill-{part.kind}">'
-                f"<title>{html.escape(part.name)}: {say_value(part.value)}</title></rect>"
+                f"<title>{html.escape(part.name)}: {format_value(part.value)}</title></rect>"
             )
         left += share
-    told = ", ".join(f"{part.name} {say_value(part.value)}" for part in bar.parts if part.value > 0)
+    told = ", ".join(f"{part.name} {format_value(part.value)}" for part in bar.parts if part.value > 0)
     over = _beyond(100 / scale, 100 * left) if bar.total and left > _OVERFULL / scale else ""
     return (
         f'<div class="qs-bar-row"><div class="qs-bar-head"><b>{html.escape(bar.label)}</b>'

@@ -12,7 +12,7 @@ __all__ = ["Series", "line_chart", "scale_of"]
 _NUM_INTERVALS = 3
 _MOST_TOLD = 60
 """Values that a pointer can ask for."""
-Say = Callable[[float], str]
+Format = Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Series:
     points: tuple[tuple[float, float], ...]
 
 
-def line_chart(title: str, x_name: str, series: Sequence[Series], say_value: Say) -> str:
+def line_chart(title: str, x_name: str, series: Sequence[Series], format_value: Format) -> str:
     """All series on one scale, axes with their names, values where a pointer rests; "" where there is no point."""
     drawn = [one for one in series if one.points]
     if not drawn:
@@ -32,17 +32,17 @@ def line_chart(title: str, x_name: str, series: Sequence[Series], say_value: Say
     marks = scale_of([y for one in drawn for _, y in one.points])
     low, high = min(one.points[0][0] for one in drawn), max(one.points[-1][0] for one in drawn)
     area = _PlotArea(low, high, marks[0], marks[-1])
-    told = "; ".join(_told(one, x_name, say_value) for one in drawn)
+    told = "; ".join(_description(one, x_name, format_value) for one in drawn)
     grid = "".join(
         f'<line x1="0" x2="100" y1="{area.y(y):.2f}" y2="{area.y(y):.2f}" class="qs-grid-line"/>' for y in marks
     )
     lines = "".join(_line(one, area) for one in drawn)
     return (
         f'<figure class="qs-histogram qs-chart"><figcaption>{html.escape(title)}</figcaption><div class="qs-plot">'
-        f'<div class="qs-counts" aria-hidden="true">{"".join(_mark(y, say_value) for y in reversed(marks))}</div>'
+        f'<div class="qs-counts" aria-hidden="true">{"".join(_mark(y, format_value) for y in reversed(marks))}</div>'
         f'<svg width="100%" height="150" viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
         f'aria-label="{html.escape(f"{title} by {x_name}: {told}")}">'
-        f"{grid}{lines}{_pointed(drawn, area, x_name, say_value)}</svg>"
+        f"{grid}{lines}{_pointed(drawn, area, x_name, format_value)}</svg>"
         f'<div class="qs-ticks"><span class="qs-first" style="left:0">{low:,.0f}</span>'
         f'<span class="qs-axis-name" style="left:50%">{html.escape(x_name)}</span>'
         f'<span class="qs-last" style="left:100%">{high:,.0f}</span></div></div>{_legend(drawn)}</figure>'
@@ -86,7 +86,7 @@ def _line(one: Series, area: _PlotArea) -> str:
     return f'<polyline points="{path}" class="qs-line qs-stroke-{one.kind}" vector-effect="non-scaling-stroke"/>'
 
 
-def _pointed(series: Sequence[Series], area: _PlotArea, x_name: str, say_value: Say) -> str:
+def _pointed(series: Sequence[Series], area: _PlotArea, x_name: str, format_value: Format) -> str:
     """Columns over the drawing, each of which says the values there."""
     points = max((one.points for one in series), key=len)
     every = math.ceil(len(points) / _MOST_TOLD)
@@ -94,18 +94,20 @@ def _pointed(series: Sequence[Series], area: _PlotArea, x_name: str, say_value: 
     width = 100 / len(chosen)
     return "".join(
         f'<rect x="{min(100 - width, max(0.0, area.x(x) - width / 2)):.2f}" width="{width:.2f}" height="100" '
-        f'fill="transparent"><title>{html.escape(f"{x_name} {x:,.0f}: {say_value(y)}")}</title></rect>'
+        f'fill="transparent"><title>{html.escape(f"{x_name} {x:,.0f}: {format_value(y)}")}</title></rect>'
         for x, y in chosen
     )
 
 
-def _mark(value: float, say_value: Say) -> str:
-    return f"<span>{html.escape(say_value(value))}</span>"
+def _mark(value: float, format_value: Format) -> str:
+    return f"<span>{html.escape(format_value(value))}</span>"
 
 
-def _told(one: Series, x_name: str, say_value: Say) -> str:
+def _description(one: Series, x_name: str, format_value: Format) -> str:
     (first_x, first), (last_x, last) = one.points[0], one.points[-1]
-    return f"{one.name} {say_value(first)} at {x_name} {first_x:,.0f}, {say_value(last)} at {x_name} {last_x:,.0f}"
+    return (
+        f"{one.name} {format_value(first)} at {x_name} {first_x:,.0f}, {format_value(last)} at {x_name} {last_x:,.0f}"
+    )
 
 
 def _legend(series: Sequence[Series]) -> str:

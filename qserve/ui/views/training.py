@@ -24,7 +24,7 @@ __all__ = [
     "head_view",
     "held_view",
     "rollouts_view",
-    "told_state",
+    "state_text",
 ]
 
 _MOST_CHARACTERS = 600
@@ -51,7 +51,7 @@ def head_view(document: Mapping[str, Any], state: str, language: str) -> str:
     """How far, how good and how fast; why it failed, where it did."""
     curve = document["curve"]
     last = curve[-1] if curve else {}
-    figures = [(say(language, "train.state"), told_state(state, language))]
+    figures = [(say(language, "train.state"), state_text(state, language))]
     if document.get("step") is not None:
         figures.append((say(language, "train.step"), f"{document['step']:,} / {document['num_steps'] or 0:,}"))
     named = (("loss", _number), ("reward", _number), ("accuracy", _percent), ("learning_rate", _number))
@@ -159,7 +159,7 @@ def _command(line: str, language: str) -> str:
     )
 
 
-def told_state(state: str, language: str) -> str:
+def state_text(state: str, language: str) -> str:
     """The word for what a run is doing or how it ended."""
     return say(language, _SAID[state]) if state in _SAID else state
 

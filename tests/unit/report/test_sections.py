@@ -15,7 +15,7 @@ from qserve.report.sections.latency import latency
 from qserve.report.sections.layouts import layouts
 from qserve.report.sections.memory import memory, token_error, total_error
 from qserve.report.sections.overview import overview
-from qserve.report.sections.reward_truth import reward_truth
+from qserve.report.sections.reward_quality import reward_quality
 from qserve.report.sections.start import start
 from qserve.report.sections.traffic import traffic
 from qserve.runs import MemorySample, RequestGroup, StoredDocument, StoredEvent
@@ -198,13 +198,13 @@ def test_what_was_found_of_the_rewards_stands_in_the_report():
         {"kind": "reward check", "file": "pairs.jsonl", "quantizations": {}, "parts": [part]},
     )  # fmt: skip
     evals = tuple(StoredDocument(n, "eval", BEGAN, None, "", document) for n, document in enumerate(documents))
-    section = reward_truth(a_report(evals=evals))
+    section = reward_quality(a_report(evals=evals))
     assert _rows(section, "reward_check_0")["int8"] == ("int8", 208, 0.26, 0.04, None, 1, 104)
     assert _rows(section, "reward_preferences_1")["sums"] == ("sums", 96, 100, 0.96, 0.9, 0.98, 3.5)
     assert set(_rows(section, "reward_preferences_1")) == {"sums", "all"}
     assert _rows(section, "reward_attributes_1")["helpful"][3] == 0.75
     assert _rows(section, "reward_parts_2")["form"] == ("form", "rule", 0.5, 6, 2, None, 3, 4, "no reference")
-    assert reward_truth(a_report()) is None
+    assert reward_quality(a_report()) is None
 
 
 def test_activations_are_the_highest_mark_of_all_samples():

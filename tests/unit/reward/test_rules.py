@@ -131,7 +131,7 @@ def test_the_served_chat_model_may_judge_and_an_unread_verdict_may_have_its_pric
     file = tmp_path / "rewards.yaml"
     file.write_text("parts: [{name: a, judge: pointwise, url: served, if_unparsable: 0, max_unparsable: 1}]")
     recipe = read_recipe(file)
-    assert recipe.asks_served and recipe.told == "1 × a"
+    assert recipe.asks_served and recipe.summary == "1 × a"
     (judge,) = recipe.parts
     assert isinstance(judge, JudgePart) and (judge.model, judge.if_unparsable) == ("", 0.0)
     with pytest.raises(UsageError, match="none is served; name one: qserve up --model"):

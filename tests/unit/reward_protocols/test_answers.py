@@ -10,11 +10,11 @@ import struct
 import pytest
 
 from qserve.reward.items import Score
-from qserve.reward.protocols.job import About, Scored
+from qserve.reward.protocols.job import ModelInfo, Scored
 from qserve.reward.protocols.table import PROTOCOLS
 
-ABOUT = About("rm", {"template_hash": "abc", "mean": 1.0, "std": 2.0})
-PRM = About("prm", {"step_token": "<extra_0>"})
+ABOUT = ModelInfo("rm", {"template_hash": "abc", "mean": 1.0, "std": 2.0})
+PRM = ModelInfo("prm", {"step_token": "<extra_0>"})
 QUESTION = [{"role": "user", "content": "2+2?"}]
 USAGE = {"prompt_tokens": 20, "completion_tokens": 0, "total_tokens": 20}
 

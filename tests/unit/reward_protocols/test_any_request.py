@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from qserve.errors import RequestFailed
 from qserve.reward.items import Score
-from qserve.reward.protocols.job import About, Scored
+from qserve.reward.protocols.job import ModelInfo, Scored
 from qserve.reward.protocols.table import PROTOCOLS
 from qserve.wire.errors import ApiError, from_failure
 from qserve.wire.validation import from_validation
 
-ABOUT = st.sampled_from([About("rm", {}), About("prm", {"step_token": "<extra_0>", "mean": 0.5, "std": 2.0})])
+ABOUT = st.sampled_from([ModelInfo("rm", {}), ModelInfo("prm", {"step_token": "<extra_0>", "mean": 0.5, "std": 2.0})])
 REWARD = st.floats(-1e30, 1e30)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

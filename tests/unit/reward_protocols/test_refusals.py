@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from qserve.errors import RequestFailed
-from qserve.reward.protocols.job import About
+from qserve.reward.protocols.job import ModelInfo
 from qserve.reward.protocols.table import PROTOCOLS
 from qserve.wire.errors import ApiError, from_failure
 
 ROOT = Path(__file__).parents[3]
-ABOUT = About("rm", {})
+ABOUT = ModelInfo("rm", {})
 USER = {"role": "user", "content": "q"}
 ANSWER = {"role": "assistant", "content": "a"}
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from qserve.gateway.routes import ROUTES
-from qserve.reward.protocols.job import About
+from qserve.reward.protocols.job import ModelInfo
 from qserve.reward.protocols.table import PROTOCOLS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "trainers.md").read_text()
@@ -26,7 +26,7 @@ def test_every_body_is_one_that_the_host_scores():
     assert len(bodies) == 3
     for body in bodies:
         request = PROTOCOLS["/v1/reward"].schema.model_validate_json(json.dumps(json.loads(body)))
-        assert PROTOCOLS["/v1/reward"].job(request, About("prm", {"step_token": "<extra_0>"})).texts
+        assert PROTOCOLS["/v1/reward"].job(request, ModelInfo("prm", {"step_token": "<extra_0>"})).texts
 
 
 def test_every_path_is_a_route():

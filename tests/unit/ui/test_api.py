@@ -12,7 +12,7 @@ from qserve.ui.chat.answers import Sampling, draw_answers, reward_answers
 from qserve.ui.chat.conversation import Answer, Conversation
 from qserve.ui.client.api import Api, ApiFailure
 from qserve.ui.client.served_models import served_models
-from qserve.ui.process.local_server import first_look
+from qserve.ui.process.local_server import check_server
 from qserve.ui.settings import UISettings
 
 SMILE = "你好 👋"
@@ -142,4 +142,4 @@ async def test_nobody_there_is_a_sentence() -> None:
 
 
 def test_the_command_says_at_once_what_keeps_it_from_its_server() -> None:
-    assert "nothing answers at http://127.0.0.1:1" in first_look(UISettings(url="http://127.0.0.1:1"))
+    assert "nothing answers at http://127.0.0.1:1" in check_server(UISettings(url="http://127.0.0.1:1"))

@@ -12,7 +12,7 @@ from qserve.report.facts import RunReport
 from qserve.report.figures import moment, text_of
 from qserve.runs import StoredDocument
 
-__all__ = ["reward_truth"]
+__all__ = ["reward_quality"]
 
 _CHECKED = (
     Column("quantization", "body"),
@@ -45,7 +45,7 @@ _RIGHT = (
 )
 
 
-def reward_truth(report: RunReport) -> Section | None:
+def reward_quality(report: RunReport) -> Section | None:
     """What `qserve reward check` and `qserve eval-reward` kept of this run; None where nobody asked."""
     blocks: list[Block] = []
     for one in report.evals:
@@ -55,7 +55,7 @@ def reward_truth(report: RunReport) -> Section | None:
         elif one.document.get("kind") == "reward preferences":
             blocks.append(_right(one))
             blocks += _attributes(one)
-    return Section("reward_truth", "Rewards against the truth", tuple(blocks)) if blocks else None
+    return Section("reward_quality", "Rewards against the truth", tuple(blocks)) if blocks else None
 
 
 def _checked(one: StoredDocument) -> Table:

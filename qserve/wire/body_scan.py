@@ -1,7 +1,7 @@
-"""What can be said of a large body without reading its values: is it JSON, which names has it, how long are its parts.
+"""Scans a large body without parsing its values: is it JSON, which fields does it have, how long is each.
 
-msgspec skips over values at a gigabyte a second and stops at the first name that is none, where a full reading builds
-an object for each of a million names first.
+msgspec skips values at 1 GB/s and stops at the first unknown field, where a full parse would first build an object for
+each of a million fields.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from qserve.units import format_bytes
 from qserve.wire.errors import ApiError, unknown_field
 
-__all__ = ["MAX_PART_BYTES", "FirstLook", "first_look"]
+__all__ = ["MAX_PART_BYTES", "BodyScan", "scan_body"]
 
 # What holds no text is never long: a schema, tools, arguments of a template.
 MAX_PART_BYTES = 1 << 20
@@ -30,14 +30,14 @@ _NOT_GIVEN = msgspec.Raw(b"")
 
 
 @dataclass(frozen=True)
-class FirstLook:
+class BodyScan:
     """The length of each part in bytes, and the model that the body names."""
 
     model: str | None
     part_bytes: dict[str, int]
 
 
-def first_look(body: bytes, names: frozenset[str] | None = None) -> FirstLook:
+def scan_body(body: bytes, names: frozenset[str] | None = None) -> BodyScan:
     """Raises ApiError 400 for what is not a JSON object, a name that is not in `names`, or a part that is too long."""
     parts = _parts(body, names)
     sizes = {name: len(memoryview(part)) for name, part in parts.items()}
@@ -45,7 +45,7 @@ def first_look(body: bytes, names: frozenset[str] | None = None) -> FirstLook:
         if num_bytes > MAX_PART_BYTES and name not in _TEXTS:
             message = f"'{name[:100]}' is {format_bytes(num_bytes)} long; it may have {format_bytes(MAX_PART_BYTES)}"
             raise ApiError(400, message, "invalid_value", name[:100])
-    return FirstLook(_model(parts.get("model", _NOT_GIVEN)), sizes)
+    return BodyScan(_model(parts.get("model", _NOT_GIVEN)), sizes)
 
 
 def _parts(body: bytes, names: frozenset[str] | None) -> dict[str, msgspec.Raw]:

@@ -1,8 +1,8 @@
-"""`python -m qserve.engine.yielding MODULE …`: a module as a program that computes beside streams.
+"""`python -m qserve.engine.low_priority MODULE …`: runs a module as a program at low priority, beside a model.
 
-It yields before the module is imported: an import of a second beside a model that computes on every core is felt in
-each of its steps. Standard library alone, for the same reason. Start it with `start_new_session`: what it yields is
-its whole session's.
+The priority is lowered before the module is imported: an import of a second on a busy core would slow each step of the
+model. Standard library alone, for the same reason. Start it with `start_new_session`: the priority is that of the
+whole session.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import runpy
 import sys
 from pathlib import Path
 
-__all__ = ["yield_the_processor"]
+__all__ = ["lower_priority"]
 
 _NICE = 10
 
 
-def yield_the_processor() -> None:
-    """This process gets what streams leave, perhaps on the same core.
+def lower_priority() -> None:
+    """Give this process the lowest share of its cores.
 
     Where the kernel shares time out among sessions first (`sched_autogroup_enabled`), `nice` counts within a session
     alone, and the session has a nice value of its own.
@@ -30,6 +30,6 @@ def yield_the_processor() -> None:
 
 
 if __name__ == "__main__":
-    yield_the_processor()
+    lower_priority()
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -6,22 +6,22 @@ import json
 
 import pytest
 
+from qserve.wire.body_scan import MAX_PART_BYTES, scan_body
 from qserve.wire.errors import ApiError
-from qserve.wire.first_look import MAX_PART_BYTES, first_look
 from qserve.wire.openai import ChatCompletionRequest, CompletionRequest
 
 _NAMES = CompletionRequest.known_names()
 
 
 def test_it_tells_the_model_and_the_length_of_each_part():
-    look = first_look(b'{"model": "a\\u0062", "prompt": [1, 2]}', _NAMES)
+    look = scan_body(b'{"model": "a\\u0062", "prompt": [1, 2]}', _NAMES)
     assert look.model == "ab" and look.part_bytes == {"model": 9, "prompt": 6}
 
 
 @pytest.mark.parametrize("model", [b"1", b"null", b"[]", b'{"a": 1}'])
 def test_a_model_that_is_no_string_is_left_to_the_full_reading(model):
-    assert first_look(b'{"model": ' + model + b"}", _NAMES).model is None
-    assert first_look(b'{"model": ' + model + b"}").model is None
+    assert scan_body(b'{"model": ' + model + b"}", _NAMES).model is None
+    assert scan_body(b'{"model": ' + model + b"}").model is None
 
 
 @pytest.mark.parametrize(
@@ -31,22 +31,22 @@ def test_a_model_that_is_no_string_is_left_to_the_full_reading(model):
 )  # fmt: skip
 def test_what_is_wrong_is_named(body, code):
     with pytest.raises(ApiError) as refused:
-        first_look(body, _NAMES)
+        scan_body(body, _NAMES)
     assert (refused.value.status, refused.value.code) == (400, code)
 
 
 def test_a_name_that_is_null_is_not_given():
-    assert first_look(b'{"model": "x", "foo": null, "bar" : null}', _NAMES).model == "x"
+    assert scan_body(b'{"model": "x", "foo": null, "bar" : null}', _NAMES).model == "x"
 
 
 def test_names_that_are_refused_with_a_reason_pass_so_that_the_reason_is_told():
-    first_look(b'{"tools": []}', ChatCompletionRequest.known_names())
+    scan_body(b'{"tools": []}', ChatCompletionRequest.known_names())
 
 
 def test_a_part_without_text_is_bounded():
     for name in ("chat_template_kwargs", "metadata"):
         body = json.dumps({"model": "x", name: {"a": "x" * MAX_PART_BYTES}}).encode()
         with pytest.raises(ApiError) as refused:
-            first_look(body, ChatCompletionRequest.known_names())
+            scan_body(body, ChatCompletionRequest.known_names())
         assert refused.value.param == name
-    first_look(json.dumps({"model": "x", "prompt": "x" * 2 * MAX_PART_BYTES}).encode(), _NAMES)
+    scan_body(json.dumps({"model": "x", "prompt": "x" * 2 * MAX_PART_BYTES}).encode(), _NAMES)
