@@ -42,7 +42,7 @@ Event = dict[str, Any]
 class Launched:
     """A run that was started. `follow` is to be called once."""
 
-    def __init__(self, run: TrainingRun, process: subprocess.Popen[bytes], events: _Told) -> None:
+    def __init__(self, run: TrainingRun, process: subprocess.Popen[bytes], events: _NewEvents) -> None:
         self._run, self._process, self._events = run, process, events
 
     def follow(self, tell: Callable[[Event], None]) -> int:
@@ -80,7 +80,7 @@ def launch(run: TrainingRun, job_file: Path, accelerate_file: Path) -> Launched:
     """Starts it, in a session of its own: the terminal's Ctrl-C comes to qserve alone."""
     run.stop_file.unlink(missing_ok=True)
     run.events_file.touch()
-    told = _Told(run.events_file, run.events_file.stat().st_size)
+    new_events = _NewEvents(run.events_file, run.events_file.stat().st_size)
     command = [
         sys.executable, "-I", "-S", str(guard.__file__),
         *launcher(run, accelerate_file), "-m", "qserve.training.process", str(job_file),
@@ -89,7 +89,7 @@ def launch(run: TrainingRun, job_file: Path, accelerate_file: Path) -> Launched:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment(run)
         )
-    return Launched(run, process, told)
+    return Launched(run, process, new_events)
 
 
 def environment(run: TrainingRun) -> dict[str, str]:
@@ -123,8 +123,8 @@ def launcher(run: TrainingRun, accelerate_file: Path) -> list[str]:
     return [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(accelerate_file)]
 
 
-class _Told:
-    """What was appended to the file since the last look; a line that is not whole yet waits for the next."""
+class _NewEvents:
+    """Iterates over events appended to the file since the last time; an incomplete line is left for the next."""
 
     def __init__(self, file: Path, start: int) -> None:
         self._file, self._position = file, start

@@ -16,9 +16,9 @@ _log = logging.getLogger("qserve.gateway")
 
 
 @dataclass
-class _Told:
+class _LogLine:
     at_s: float
-    num_silent: int = 0
+    num_suppressed: int = 0
 
 
 class RefusedLog:
@@ -26,19 +26,19 @@ class RefusedLog:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told: OrderedDict[tuple[str, str], _Told] = OrderedDict()
+        self._lines: OrderedDict[tuple[str, str], _LogLine] = OrderedDict()
 
     def refused(self, peer: str, why: str) -> None:
         """`why`: words of ours, never the client's."""
         now_s, key = self._clock(), (peer, why)
-        told = self._told.pop(key, None)
-        if told is not None and now_s - told.at_s < _INTERVAL_S:
-            told.num_silent += 1
-            self._told[key] = told
+        last = self._lines.pop(key, None)
+        if last is not None and now_s - last.at_s < _INTERVAL_S:
+            last.num_suppressed += 1
+            self._lines[key] = last
             return
-        num_silent = told.num_silent if told is not None else 0
-        more = f" ({num_silent} more since the last such line)" if num_silent else ""
+        num_suppressed = last.num_suppressed if last is not None else 0
+        more = f" ({num_suppressed} more since the last such line)" if num_suppressed else ""
         _log.warning("refused a connection of %s: %s%s", peer or "a client", why, more)
-        self._told[key] = _Told(now_s)
-        while len(self._told) > _MAX_PEERS:
-            self._told.popitem(last=False)
+        self._lines[key] = _LogLine(now_s)
+        while len(self._lines) > _MAX_PEERS:
+            self._lines.popitem(last=False)

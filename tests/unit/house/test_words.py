@@ -12,18 +12,23 @@ INSTEAD = {
     "account": "memory, terms",
     "asked": "the thing itself: request, job, options",
     "borders": "cu_seqlens, spans",
+    "brake": "throttle",
+    "deadly": "poison",
     "door": "port, gateway",
     "doors": "ports",
     "lay": "place",
     "lays": "places",
     "make_way": "preempt",
+    "pain": "cost, kind",
     "settle": "what is done: resolve, repack, finish",
     "stretches": "segments",
+    "surroundings": "environment",
+    "wish": "request, options",
 }
 INVENTED = re.compile(rf"(?<=_)(?:{'|'.join(INSTEAD)})(?=_)")
 ANYWHERE = re.compile(rf"(?<![a-z])(?:{'|'.join(INSTEAD)})(?![a-z])")
 INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# Of these only a class of that name is refused; as a variable they say what a caller wanted.
+# Of these only a class of that name is refused.
 CLASSES_ONLY = {"asked"}
 
 
