@@ -88,6 +88,7 @@ install_cuda() {
 
 # Triton compiles a launcher in C when vLLM starts; without it the first start ends after minutes of loading.
 check_toolchain() {
+    [ -d qserve/detect ] || return 0  # an image's set-up runs before the code is copied, and installs a compiler itself
     local lacking
     lacking=$("$VENV/bin/python" -c 'from qserve.detect.toolchain import lacking_toolchain as f; print(", nor ".join(f()))')
     [ -z "$lacking" ] || say "vLLM will not start on the card yet: there is not $lacking"

@@ -124,6 +124,26 @@ def test_the_set_up_has_the_files_that_it_reads(tmp_path):
     assert "No such file" not in done.stderr
 
 
+def test_the_set_up_needs_no_code_that_is_copied_later(tmp_path):
+    """To its end, with a Python whose pip installs nothing."""
+    build_context(tmp_path, until="setup.sh")
+    python = tmp_path / "python3.12"
+    python.write_text(f"""#!/bin/bash
+case "$*" in
+    --version) echo Python 3.12.3 ;;
+    "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python && echo "#!$PWD/.venv/bin/python" >.venv/bin/pip ;;
+    "-c "*) exec {sys.executable} "$@" ;;
+esac
+""")
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "scripts/setup.sh", "cuda"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "PYTHON": str(python)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "setup: done in" in done.stdout
+
+
 def test_the_package_can_be_built_before_the_code_is_there(tmp_path):
     build_context(tmp_path, until="setup.sh")
     run = next(value for name, value in steps() if name == "RUN" and "setup.sh" in value)
