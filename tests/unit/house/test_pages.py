@@ -16,7 +16,7 @@ from qserve.cli.options.planning import hardware_of
 from qserve.hub import resolve
 from qserve.planner import PlanRequest, make_plan
 from qserve.supervisor.sanity import Sanity
-from qserve.supervisor.screen import Shown, ready_rows
+from qserve.supervisor.screen import ReadyWorker, ready_rows
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()
@@ -99,8 +99,8 @@ def test_the_ready_screen_has_the_rows_that_the_readme_shows():
     shown = [line.split()[0] for line in screen.splitlines()[1:]]
     memory = {"weights_bytes": 0, "kv_cache_bytes": 0, "kv_cache_tokens": 0, "resident_bytes": 0}
     plan = make_plan(resolve("demo"), hardware_of("none"), PlanRequest())
-    demo = Shown("chat", ("demo",), plan, memory, {}, sanity=Sanity(1280, {"English": 3.0}))
-    reward = Shown("reward", ("demo-reward",), plan, memory, {})
+    demo = ReadyWorker("chat", ("demo",), plan, memory, {}, sanity=Sanity(1280, {"English": 3.0}))
+    reward = ReadyWorker("reward", ("demo-reward",), plan, memory, {})
     beside = [{"process": "gateway", "planned_bytes": 1, "resident_bytes": 1}]
     rows = ready_rows("http://127.0.0.1:8000", [demo, reward], beside, has_key=False, has_ui=True, logs=Path("logs"))
     assert [name for name, _ in rows] == shown

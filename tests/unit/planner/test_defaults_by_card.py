@@ -16,7 +16,7 @@ from qserve.planner.engines.vllm.candidates import candidates
 from qserve.planner.engines.vllm.sizing import Sizing
 from qserve.planner.engines.vllm.terms.uncertain import HeldBack
 from qserve.planner.term import TermKind
-from qserve.supervisor.screen import Shown, ready_rows
+from qserve.supervisor.screen import ReadyWorker, ready_rows
 from qserve.units import GIB
 
 
@@ -125,5 +125,5 @@ def test_the_ready_screen_says_what_is_held_back_and_why() -> None:
     assert not [row for _, row in sure if "held back" in row]
 
 
-def shown(plan: Plan) -> Shown:
-    return Shown("chat", ("a",), plan, {"weights_bytes": GIB}, {})
+def shown(plan: Plan) -> ReadyWorker:
+    return ReadyWorker("chat", ("a",), plan, {"weights_bytes": GIB}, {})

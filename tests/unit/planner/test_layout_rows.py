@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from qserve.planner.layout_rows import layout_rows
-from qserve.supervisor.screen import Shown, ready_rows
+from qserve.supervisor.screen import ReadyWorker, ready_rows
 from qserve.units import format_bytes
 from tests.unit.planner.test_device_map import machine, plan_of
 
@@ -44,7 +44,7 @@ def test_a_cpu_and_its_disk() -> None:
 
 def test_up_shows_it_as_well() -> None:
     plan = plan_of("Qwen/Qwen3-32B", machine(48, 48))
-    worker = Shown("chat", ("m",), plan, memory={}, phases_s={})
+    worker = ReadyWorker("chat", ("m",), plan, memory={}, phases_s={})
     rows = ready_rows("http://127.0.0.1:8000", [worker], has_key=True, logs=Path("logs"))
     drawn = [text for name, text in rows if "█" in text]
     assert drawn == layout_rows(plan)

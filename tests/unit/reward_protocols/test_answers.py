@@ -26,7 +26,7 @@ def asked(path, body, about=ABOUT):
 
     def tell(*rewards, steps=None):
         each = [Score(value, steps, 10, False, 9) for value in rewards]
-        answer = job.tell(Scored(each, about.model, {"truncated": 0}, 1.5, 1700000000))
+        answer = job.answer(Scored(each, about.model, {"truncated": 0}, 1.5, 1700000000))
         return json.loads(json.dumps(answer))
 
     return [text.content for text in job.texts], tell, job

@@ -54,7 +54,7 @@ def check(path, body, about, reward):
         return
     assert len(job.texts) == request.num_texts() >= 1
     scores = [Score(reward, (reward,) if text.every_token else None, 3, False, 2) for text in job.texts]
-    json.dumps(job.tell(Scored(scores, "rm", {}, 1.0, 0)), allow_nan=False)
+    json.dumps(job.answer(Scored(scores, "rm", {}, 1.0, 0)), allow_nan=False)
 
 
 @pytest.mark.parametrize("values", [LIKELY, JSON], ids=["likely", "any"])
