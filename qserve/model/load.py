@@ -24,10 +24,10 @@ from qserve.model.layer_stream import stream_offloaded
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks, trim_heap
 from qserve.model.packed_cache.folder import PackedFolder
-from qserve.model.packed_cache.layers import packed_layers
+from qserve.model.packed_cache.layers import Layers, packed_layers
 from qserve.model.packed_cache.placing import Misplaced, placing
-from qserve.model.packed_cache.start import Layers, packed_start
-from qserve.model.packed_linear import compile_quantized, pack_linears, set_tied_head
+from qserve.model.packed_cache.start import packed_start
+from qserve.model.packed_linear import compile_quantized, map_embedding, pack_linears, set_tied_head
 from qserve.model.placement import placement_arguments
 from qserve.model.quality import QuantQuality
 from qserve.model.quantize import (
@@ -162,6 +162,7 @@ def _pack(model: Any, plan: Plan, folder: Path) -> None:
     num_stored = compile_stored(model, dtype, files)
     compile_quantized(model, expert_quantizer(plan))
     repack_quantized(model, dtype)
+    map_embedding(model, files)
     if pack_linears(model, files) or num_stored or plan.quant.in_flight or packed_layers(model):
         # What is left in the files would keep them mapped.
         files.detach(model)

@@ -23,7 +23,7 @@ from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.mapped import MappedFiles
 
-__all__ = ["MappedEmbedding", "PackedLinear", "compile_quantized", "pack_linears", "set_tied_head"]
+__all__ = ["MappedEmbedding", "PackedLinear", "compile_quantized", "map_embedding", "pack_linears", "set_tied_head"]
 
 # Below this a model stays in the caches, and there is nothing to gain.
 _WORTH_PACKING_BYTES = 64 * 1024**2
@@ -61,14 +61,15 @@ class PackedLinear(nn.Module):
 
 
 class MappedEmbedding(nn.Module):
-    """Looks rows up in the checkpoint's file: a step reads a few, so the table need not be in memory beside the head.
+    """Looks rows up in the checkpoint's file: a step reads a few, so the table need not be in memory.
 
-    The weight is not a parameter: nothing copies it out of the file, and it does not count as held.
+    The weight is not a parameter: nothing copies it out of the file, and it does not count as held. `is_tied`: the head
+    has the same, packed.
     """
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, *, is_tied: bool = False) -> None:
         super().__init__()
-        self.weight = weight
+        self.weight, self.is_tied = weight, is_tied
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """`ids` [...] to [..., width]."""
@@ -168,18 +169,31 @@ def _replace(model: nn.Module, replacement: Callable[[nn.Module], nn.Module | No
 def _pack_tied_head(model: Any, files: MappedFiles) -> bool:
     """Pack a head that shares the embedding's weight, and leave the embedding in the file; whether that was done."""
     head, weight = model.get_output_embeddings(), model.get_input_embeddings().weight
-    if type(head) is not nn.Linear or head.weight is not weight or not files.holds(weight):
-        return False
-    # The library takes a model's dtype from its first parameter, which the embedding was.
-    if any(parameter.dtype != torch.bfloat16 for parameter in model.parameters()):
+    if type(head) is not nn.Linear or head.weight is not weight or not _can_stay(weight, model, files):
         return False
     set_tied_head(model, _packed_head(head), files)
     return True
+
+
+def map_embedding(model: Any, files: MappedFiles) -> None:
+    """Leave an embedding in the file that it was read from, where the head has a weight of its own."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    weight = embedding.weight
+    if type(embedding) is not nn.Embedding or getattr(head, "weight", None) is weight or hasattr(embedding, "_hf_hook"):
+        return
+    if _can_stay(weight, model, files):
+        model.set_input_embeddings(MappedEmbedding(weight.data))
+        files.release(weight.data)
+
+
+def _can_stay(embedding: torch.Tensor, model: nn.Module, files: MappedFiles) -> bool:
+    """The library takes a model's dtype from its first parameter, which the embedding was: all others are alike."""
+    return files.holds(embedding) and all(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
 
 
 def set_tied_head(model: Any, head: nn.Module, files: MappedFiles) -> None:
     """`head` takes the place of the one that shares its weight with the embedding, which is in `files` and stays."""
     weight = model.get_input_embeddings().weight
     model.set_output_embeddings(head)
-    model.set_input_embeddings(MappedEmbedding(weight.data))
+    model.set_input_embeddings(MappedEmbedding(weight.data, is_tied=True))
     files.release(weight.data)

@@ -11,18 +11,24 @@ from torch import nn
 
 from qserve.core.quantization import SCHEMES
 from qserve.model.cpu.build import library
-from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.packed_cache.folder import PackedFolder
 from qserve.model.packed_cache.identity import packed_key
-from qserve.model.packed_cache.layers import described, num_packed_bytes, other_tensors, packed_layers, rebuilt
+from qserve.model.packed_cache.layers import (
+    Layers,
+    Packed,
+    described,
+    num_packed_bytes,
+    other_tensors,
+    packed_layers,
+    rebuilt,
+)
 from qserve.model.packed_cache.placing import Misplaced, placed
 from qserve.model.packed_linear import MappedEmbedding
 from qserve.planner.plan import Plan
 from qserve.units import MIB
 
-__all__ = ["Layers", "PackedStart", "packed_start"]
+__all__ = ["PackedStart", "packed_start"]
 
-Layers = Mapping[str, CompiledLinear]
 # Less is quantized and packed within a second.
 _WORTH_KEEPING_BYTES = 32 * MIB
 
@@ -100,12 +106,13 @@ class PackedStart:
         return ()
 
 
-def _rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, CompiledLinear]:
+def _rebuilt(about: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Packed]:
     return {name: rebuilt(name, one, tensors) for name, one in about["layers"].items()}
 
 
 def _tied_head(model: Any) -> str | None:
-    if not isinstance(model.get_input_embeddings(), MappedEmbedding):
+    """One that oneDNN packed is none of these layers: it is packed again, from the embedding."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if not isinstance(embedding, MappedEmbedding) or not embedding.is_tied or not isinstance(head, Packed):
         return None
-    head = model.get_output_embeddings()
     return next(str(name) for name, module in model.named_modules() if module is head)

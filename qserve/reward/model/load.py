@@ -25,9 +25,9 @@ from qserve.model.load import DTYPES, load_tokenizer, weights_bytes
 from qserve.model.load_cost import LoadCost, LoadMeter
 from qserve.model.mapped import MappedFiles, releasing, return_large_blocks
 from qserve.model.packed_cache.folder import PackedFolder
-from qserve.model.packed_cache.layers import packed_layers
+from qserve.model.packed_cache.layers import Layers, packed_layers
 from qserve.model.packed_cache.placing import Misplaced, placing
-from qserve.model.packed_cache.start import Layers, packed_start
+from qserve.model.packed_cache.start import packed_start
 from qserve.model.packed_linear import compile_quantized, pack_linears
 from qserve.model.placement import check_cards, in_names_of
 from qserve.model.quantize import (

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from qserve.demo import chat_model_path
+from tests.tiny.engine.families import build
 
 __all__ = [
     "AWQ",
@@ -33,6 +34,7 @@ __all__ = [
     "make",
     "make_of",
     "words",
+    "write_experts",
 ]
 
 Packer = Callable[[str, torch.Tensor], dict[str, torch.Tensor]]
@@ -185,3 +187,11 @@ def make_of(source: Path, folder: Path, pack: Packer, quantization: dict[str, An
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "quantization_config": quantization, **changes}))
     return str(folder)
+
+
+def write_experts(folder: Path, width: int = 64) -> Path:
+    """A plain checkpoint with experts: random weights, and the demo's tokenizer."""
+    build("qwen3-moe", expert_width=width).bfloat16().save_pretrained(folder)
+    for file in chat_model_path().glob("token*"):
+        shutil.copy(file, folder)
+    return folder

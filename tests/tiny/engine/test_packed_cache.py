@@ -20,18 +20,20 @@ from qserve.demo import chat_model_path
 from qserve.model import load as loading
 from qserve.model import packed_linear
 from qserve.model.cpu.build import why_none
+from qserve.model.cpu.experts import CompiledExperts
 from qserve.model.cpu.linear import takes_bfloat16
+from qserve.model.cpu.matrix import Matrix
 from qserve.model.load import LoadedModel, load
 from qserve.model.packed_cache import folder as folders
 from qserve.model.packed_cache import start as starts
 from qserve.model.packed_cache.folder import PackedFolder
 from qserve.model.packed_cache.identity import packed_key
-from qserve.model.packed_cache.layers import packed_layers
+from qserve.model.packed_cache.layers import Packed, packed_layers
 from qserve.model.packed_cache.start import packed_start
 from qserve.model.packed_linear import MappedEmbedding
 from qserve.units import GIB, MIB
 from tests.tiny.engine.loading import folder_of, plan_of
-from tests.tiny.engine.stored_checkpoints import GPTQ, as_gptq, make
+from tests.tiny.engine.stored_checkpoints import AWQ, GPTQ, as_awq, as_gptq, make, make_of, write_experts
 
 pytestmark = [
     pytest.mark.skipif(why_none() is not None, reason=str(why_none())),
@@ -58,6 +60,12 @@ def gptq(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(make(tmp_path_factory.mktemp("gptq") / "model", pack, {**GPTQ, "desc_act": True, "sym": False}))
 
 
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    plain = write_experts(tmp_path_factory.mktemp("experts") / "plain")
+    return Path(make_of(plain, plain.with_name("awq"), as_awq, AWQ))
+
+
 def logits(loaded: LoadedModel) -> torch.Tensor:
     with torch.inference_mode():
         found: torch.Tensor = loaded.model(input_ids=torch.arange(3, 40)[None]).logits
@@ -71,16 +79,22 @@ def mapped(path: Path) -> list[tuple[int, int]]:
     return [(int(begin, 16), int(end, 16)) for begin, end in found]
 
 
+def matrices(layer: Packed) -> tuple[Matrix, ...]:
+    return layer.matrices if isinstance(layer, CompiledExperts) else (layer.matrix,)
+
+
 def not_made(*_: Any) -> Any:
     raise AssertionError("it was made from the checkpoint")
 
 
-@pytest.mark.parametrize("quant", ["bnb-nf4", "bnb-int8", "gptq"])
+@pytest.mark.parametrize("quant", ["bnb-nf4", "bnb-int8", "gptq", "experts in awq", "experts in bnb-int8"])
 def test_the_second_load_maps_and_says_the_same(
-    quant: str, gptq: Path, folder: PackedFolder, monkeypatch: pytest.MonkeyPatch
+    quant: str, gptq: Path, experts: Path, folder: PackedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint = gptq if quant == "gptq" else folder_of("demo")
-    plan = plan_of(str(gptq)) if quant == "gptq" else plan_of("demo", quant)
+    checkpoint = {
+        "gptq": gptq, "experts in awq": experts, "experts in bnb-int8": experts.with_name("plain"),
+    }.get(quant, folder_of("demo"))  # fmt: skip
+    plan = plan_of(str(checkpoint), quant.rpartition(" ")[2] if "bnb" in quant else "auto")
     expected = logits(load(checkpoint, plan))
     first = load(checkpoint, plan, packed=folder)
     [(path, _)] = folder.entries()
@@ -89,9 +103,11 @@ def test_the_second_load_maps_and_says_the_same(
     for loaded in (first, second):
         assert torch.equal(logits(loaded), expected)
         layers = packed_layers(loaded.model)
-        assert len(layers) >= 7 * loaded.model.config.num_hidden_layers
-        for layer in layers.values():
-            assert any(begin <= layer.matrix.codes.data_ptr() < end for begin, end in mapped(path))
+        has_experts = "experts" in quant
+        assert len(layers) >= (5 if has_experts else 7) * loaded.model.config.num_hidden_layers
+        assert any(isinstance(layer, CompiledExperts) for layer in layers.values()) == has_experts
+        codes = [matrix.codes.data_ptr() for layer in layers.values() for matrix in matrices(layer)]
+        assert all(any(begin <= place < end for begin, end in mapped(path)) for place in codes)
     assert second.weights_bytes == first.weights_bytes
     assert [type(module) for module in second.model.modules()] == [type(module) for module in first.model.modules()]
     if takes_bfloat16():
