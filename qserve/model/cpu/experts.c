@@ -19,8 +19,9 @@ typedef struct {
     const bf16 *x;
     const float *shares;
     const group *groups;
+    const int32_t *order, *inner_order; /* [experts][hidden], [experts][wide], or NULL: as in matrix.h */
     int64_t *places;
-    bf16 *rows, *inner, *out;
+    bf16 *rows, *inner, *ordered, *out; /* ordered: like inner, where there is an order */
     float *results;
     operand states, mixed; /* `rows` as gates and ups read them, and `inner` as downs do */
     long num_rows, hidden, wide, top;
@@ -77,6 +78,16 @@ static void sum_token(const call *all, long t) {
     }
 }
 
+/* Elements of `from` in the order of an expert's inputs. */
+static void take(bf16 *to, const bf16 *from, const int32_t *orders, long expert, long width) {
+    if (!orders) {
+        memcpy(to, from, width * sizeof(bf16));
+        return;
+    }
+    const int32_t *order = orders + expert * width;
+    for (long k = 0; k < width; k++) to[k] = from[order[k]];
+}
+
 /* Pairs in the order of their experts, and their states; returns how many groups there are. Experts from `num` on are
    nobody's. ends: room for num + 1. */
 static long gather(call *all, const int64_t *chosen, long tokens, long num, int64_t *ends, group *groups) {
@@ -92,9 +103,18 @@ static long gather(call *all, const int64_t *chosen, long tokens, long num, int6
     for (long i = 0; i < tokens * all->top; i++) {
         all->places[i] = chosen[i] < num ? ends[chosen[i]]++ : -1;
         if (all->places[i] >= 0)
-            memcpy(all->rows + all->places[i] * all->hidden, all->x + i / all->top * all->hidden, all->hidden * sizeof(bf16));
+            take(all->rows + all->places[i] * all->hidden, all->x + i / all->top * all->hidden, all->order, chosen[i], all->hidden);
     }
     return count;
+}
+
+/* What gates and ups made, as downs read it. */
+static const bf16 *order_inner(const call *all, long count) {
+    if (!all->inner_order) return all->inner;
+    for (const group *one = all->groups; one < all->groups + count; one++)
+        for (long row = one->first * all->wide; row < (one->first + one->num) * all->wide; row += all->wide)
+            take(all->ordered + row, all->inner + row, all->inner_order, one->expert, all->wide);
+    return all->ordered;
 }
 
 /* Gates and ups, then downs; of which weights rounding saves time their rows in the mean say. */
@@ -102,9 +122,9 @@ static int multiply_groups(call *all, long count) {
     if (!count) return 0;
     const long met = all->num_rows / count;
     all->states = (operand){.x = all->rows, .rows = all->num_rows, .stride = all->hidden};
-    all->mixed = (operand){.x = all->inner, .rows = all->num_rows, .stride = all->wide};
     if (prepare(&all->states, all->gate, met)) return 1;
     for_each(count * (all->wide / PANEL), some_gates, all);
+    all->mixed = (operand){.x = order_inner(all, count), .rows = all->num_rows, .stride = all->wide};
     if (all->failed || prepare(&all->mixed, all->down, met)) return 1; /* in the memory of the states */
     for_each(count * (all->hidden / PANEL), some_downs, all);
     return all->failed;
@@ -112,18 +132,22 @@ static int multiply_groups(call *all, long count) {
 
 /* out [tokens][hidden] = the sum of shares [tokens][top] times what experts chosen [tokens][top] of `num` make of
    x [tokens][hidden]. gate and up [num * inner][hidden], of one format, down [num * hidden][inner], of whole panels an
-   expert, without an order. 0, or 1 where memory ran out. */
+   expert. An order has the inputs of each expert, and gates and ups share it. 0, or 1 where memory ran out. */
 int mix_experts(const matrix *gate, const matrix *up, const matrix *down, long num, const bf16 *x, long tokens,
                 const int64_t *chosen, const float *shares, long top, bf16 *out) {
     const long at_once = tokens < MOST_TOKENS ? tokens : MOST_TOKENS, pairs = at_once * top;
-    call all = {.gate = gate, .up = up, .down = down, .hidden = gate->in, .wide = down->in, .top = top};
+    matrix gates = *gate, ups = *up, downs = *down;
+    gates.order = ups.order = downs.order = NULL; /* rows are put in order here, by their experts */
+    call all = {.gate = &gates, .up = &ups, .down = &downs, .hidden = gate->in, .wide = down->in, .top = top,
+                .order = gate->order, .inner_order = down->order};
     int64_t *ends = malloc((num + 1) * sizeof(int64_t));
     group *groups = malloc(num * sizeof(group));
     all.places = malloc(pairs * sizeof(int64_t));
     all.rows = malloc(pairs * all.hidden * sizeof(bf16));
     all.inner = malloc(pairs * all.wide * sizeof(bf16));
     all.results = malloc(pairs * all.hidden * sizeof(float));
-    int failed = !ends || !groups || !all.places || !all.rows || !all.inner || !all.results;
+    all.ordered = down->order ? malloc(pairs * all.wide * sizeof(bf16)) : NULL;
+    int failed = !ends || !groups || !all.places || !all.rows || !all.inner || !all.results || (down->order && !all.ordered);
     for (long first = 0; first < tokens && !failed; first += at_once) {
         const long some = tokens - first < at_once ? tokens - first : at_once;
         all.x = x + first * all.hidden;
@@ -133,6 +157,6 @@ int mix_experts(const matrix *gate, const matrix *up, const matrix *down, long n
         failed = multiply_groups(&all, gather(&all, chosen + first * top, some, num, ends, groups));
         for (long t = 0; t < some && !failed; t++) sum_token(&all, t);
     }
-    free(ends), free(groups), free(all.places), free(all.rows), free(all.inner), free(all.results);
+    free(ends), free(groups), free(all.places), free(all.rows), free(all.inner), free(all.ordered), free(all.results);
     return failed;
 }

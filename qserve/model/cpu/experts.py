@@ -7,7 +7,7 @@ layers: the library joins experts in one parameter, which bitsandbytes does not 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,14 @@ from qserve.model.cpu.build import library
 from qserve.model.cpu.linear import takes_bfloat16
 from qserve.model.cpu.matrix import PANEL, Matrix, bfloat16_matrix, joined
 
-__all__ = ["CompiledExperts", "Quantize", "compiled_experts_from", "quantized_experts_from"]
+__all__ = [
+    "CompiledExperts",
+    "Quantize",
+    "are_computed_as_ours",
+    "compiled_experts_from",
+    "joined_experts",
+    "quantized_experts_from",
+]
 
 Quantize = Callable[[torch.Tensor], Matrix | None]
 """A weight [out, in] in 16 bit to one of ours; None for a shape that the products do not take."""
@@ -71,17 +78,31 @@ def quantized_experts_from(module: Any, quantize: Quantize) -> CompiledExperts |
     parts = _parts_of(module) if library() is not None else None
     if parts is None:
         return None
-    return _made(len(parts[0]), [_quantized(part, quantize) for part in parts])
+    gates, ups, downs = ([quantize(weight) for weight in part] for part in parts)
+    return joined_experts(gates, ups, downs)
 
 
-def _quantized(part: torch.Tensor, quantize: Quantize) -> Matrix | None:
-    made = []
-    for weight in part:
-        matrix = quantize(weight)
-        if matrix is None:
-            return None
-        made.append(matrix)
-    return joined(made)
+def joined_experts(
+    gates: Sequence[Matrix | None], ups: Sequence[Matrix | None], downs: Sequence[Matrix | None]
+) -> CompiledExperts | None:
+    """Of a layer's experts, each by itself; None where one is missing, or differs in its format or shape.
+
+    `gates` and `ups` have to be in one format, and in one order of inputs.
+    """
+    gate, up, down = (_joined(part) for part in (gates, ups, downs))
+    if gate is None or up is None or down is None:
+        return None
+    alike = (gate.kind, gate.block, gate.offsets is None) == (up.kind, up.block, up.offsets is None)
+    return CompiledExperts(len(gates), gate, up, down) if alike and _same(gate.order, up.order) else None
+
+
+def _joined(parts: Sequence[Matrix | None]) -> Matrix | None:
+    found = [one for one in parts if one is not None]
+    return joined(found) if len(found) == len(parts) else None
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    return one is other if one is None or other is None else torch.equal(one, other)
 
 
 def _made(num: int, matrices: list[Matrix | None]) -> CompiledExperts | None:
@@ -94,7 +115,9 @@ def _parts_of(module: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | 
     both, down = getattr(module, "gate_up_proj", None), getattr(module, "down_proj", None)
     if not isinstance(both, nn.Parameter) or not isinstance(down, nn.Parameter):
         return None
-    if both.ndim != 3 or both.dtype != torch.bfloat16 or down.dtype != torch.bfloat16 or not _is_known(module):
+    if both.ndim != 3 or both.dtype != torch.bfloat16 or down.dtype != torch.bfloat16:
+        return None
+    if not are_computed_as_ours(module) or any(one.device.type != "cpu" for one in module.parameters()):
         return None
     num, inner, hidden = len(both), both.shape[1] // 2, both.shape[2]
     if inner % PANEL or hidden % PANEL or tuple(down.shape) != (num, hidden, inner):
@@ -102,7 +125,7 @@ def _parts_of(module: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | 
     return both.data[:, :inner], both.data[:, inner:], down.data
 
 
-def _is_known(module: Any) -> bool:
+def are_computed_as_ours(module: Any) -> bool:
     """Gate above up, SiLU between them, no biases, [outputs, inputs]: as the library says of a module of experts."""
     config = getattr(module, "config", None)
     return (
@@ -111,7 +134,6 @@ def _is_known(module: Any) -> bool:
         and getattr(module, "has_gate", False)
         and not getattr(module, "is_transposed", True)
         and not getattr(module, "has_bias", True)
-        and all(parameter.device.type == "cpu" for parameter in module.parameters())
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -121,7 +121,11 @@ class Matrix:
         """The weight in fp32, [out_features, in_features]: what its format says."""
         weight = torch.empty(self.out_features, self.in_features)
         _compiled().dense_weight(ctypes.byref(self.c), ctypes.c_void_p(weight.data_ptr()))
-        return weight if self.order is None else torch.empty_like(weight).index_copy_(1, self.order.long(), weight)
+        if self.order is None:
+            return weight
+        orders = self.order.view(-1, 1, self.in_features).long()  # one, or one an expert
+        parts = weight.view(len(orders), -1, self.in_features)
+        return torch.empty_like(parts).scatter_(2, orders.expand_as(parts), parts).view_as(weight)
 
 
 def bfloat16_matrix(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Matrix | None:
@@ -174,28 +178,33 @@ def codes_matrix(
 
 
 def joined(parts: Sequence[Matrix]) -> Matrix | None:
-    """The outputs of several weights one after the other; None where formats or shapes differ.
+    """The outputs of several weights of experts one after the other; None where formats or shapes differ.
 
-    Each has to have whole panels, and neither a bias nor an order of its own.
+    Each has to have whole panels, and no bias. Its `order` has the inputs of each part, where one is out of order.
     """
     first = parts[0]
-    kinds = {(one.format, one.kind, one.in_features, one.block, one.offsets is None) for one in parts}
-    if len(kinds) > 1 or any(
-        one.out_features % PANEL or one.bias is not None or one.order is not None for one in parts
-    ):
+    kinds = {(one.format, one.kind, one.in_features, one.block) for one in parts}
+    if len(kinds) > 1 or any(one.out_features % PANEL or one.bias is not None for one in parts):
         return None
-    if first.values is not None and any(
-        not torch.equal(first.values, one.values) for one in parts if one.values is not None
-    ):
+    tables = [one.values.view(torch.int32) for one in parts if one.values is not None]  # bits: FP8 has a NaN
+    if any(not torch.equal(tables[0], table) for table in tables):
         return None
-    scales, offsets = (
-        None if getattr(first, name) is None else torch.cat([getattr(one, name) for one in parts])
-        for name in ("scales", "offsets")
-    )
-    codes = _aligned(torch.cat([one.codes for one in parts]))
+    scales = [one.scales for one in parts if one.scales is not None]
     return replace(
-        first, out_features=sum(one.out_features for one in parts), codes=codes, scales=scales, offsets=offsets
+        first,
+        out_features=sum(one.out_features for one in parts),
+        codes=_aligned(torch.cat([one.codes for one in parts])),
+        scales=None if not scales else torch.cat(scales),
+        offsets=_all_or_none([one.offsets for one in parts], lambda i: torch.zeros_like(scales[i])),
+        order=_all_or_none([one.order for one in parts], lambda i: torch.arange(first.in_features, dtype=torch.int32)),
     )
+
+
+def _all_or_none(given: list[torch.Tensor | None], made: Callable[[int], torch.Tensor]) -> torch.Tensor | None:
+    """Joined, with what was not `given` of one `made`; None where it was given of none."""
+    if all(one is None for one in given):
+        return None
+    return torch.cat([made(index) if one is None else one for index, one in enumerate(given)])
 
 
 def _packed(codes: torch.Tensor, side_by_side: int) -> torch.Tensor:

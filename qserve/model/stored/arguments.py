@@ -86,20 +86,19 @@ def own_quantization(folder: Path, plan: Plan) -> dict[str, Any] | None:
     stored = stored_config(folder)
     if stored is None or plan.placement.device_map != "cpu":  # what lies on disk comes through the library's hooks
         return None
-    if why_not_readable(stored) or not _is_read_whole(folder, stored):
+    if why_not_readable(stored):
         return None
+    _check_any(folder, stored)
     return as_stored(folder, stored)
 
 
-def _is_read_whole(folder: Path, stored: Mapping[str, Any]) -> bool:
-    """Whether every quantized tensor is of a linear layer. Raises BrokenCheckpoint where there is none at all."""
-    layers = ReadableLayers.of(folder, stored)
-    if not layers.by_name:
+def _check_any(folder: Path, stored: Mapping[str, Any]) -> None:
+    """Raises BrokenCheckpoint where no tensor is quantized."""
+    if not ReadableLayers.of(folder, stored).by_name:
         raise BrokenCheckpoint(
             f"{folder}: config.json says that weights are stored as {stored.get('quant_method')}, and no tensor of its "
             "files is: is quantization_config of another model?"
         )
-    return not layers.has_experts
 
 
 def configured(folder: Path, quantization: Mapping[str, Any]) -> Any:

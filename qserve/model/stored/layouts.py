@@ -100,14 +100,9 @@ class ReadableLayers:
         found = {name: _layer(parts, stored) for name, parts in by_layer.items()}
         return cls({name: layer for name, layer in found.items() if layer is not None})
 
-    @property
-    def has_experts(self) -> bool:
-        """Whether experts are among them, which the library joins in one parameter a layer."""
-        return any(".experts." in name for name in self.by_name)
-
-    def find(self, module: str) -> StoredLayer | None:
-        """The layer of a module by the name that it has in the model, which may nest it otherwise than the file."""
-        return next((self.by_name[name] for name in _spellings(module) if name in self.by_name), None)
+    def find(self, module: str) -> tuple[str, StoredLayer] | None:
+        """The layer of a module and its name in the file, by that in the model, which may nest it otherwise."""
+        return next(((name, self.by_name[name]) for name in _spellings(module) if name in self.by_name), None)
 
 
 def _spellings(module: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from torch import nn
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from qserve.model.stored.experts import stored_experts_in
 from qserve.model.stored.hook import LayersHook
 from qserve.model.stored.layouts import ReadableLayers
 from qserve.model.stored.linear import StoredLinear
@@ -35,10 +36,15 @@ class _StoredConfig(QuantizationConfigMixin):  # type: ignore[misc]
 class _StoredQuantizer(LayersHook):
     """See `HfQuantizer`."""
 
-    def _process_model_before_weight_loading(self, model: nn.Module, **kwargs: Any) -> None:
-        layers = ReadableLayers.of(Path(self.quantization_config.folder), self.quantization_config.stored)
+    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
+        folder = Path(self.quantization_config.folder)
+        layers = ReadableLayers.of(folder, self.quantization_config.stored)
         for name, module in list(model.named_modules()):
-            if type(module) is nn.Linear:
-                layer = layers.find(name)
-                if layer is not None:
-                    model.set_submodule(name, StoredLinear(module, name, layer))
+            if type(module) is nn.Linear and (found := layers.find(name)) is not None:
+                model.set_submodule(name, StoredLinear(module, name, found[1]))
+        experts = stored_experts_in(model, layers, folder)
+        for name, stored in experts.items():
+            model.set_submodule(name, stored)
+        if experts:  # read from the files by themselves
+            ignored = model._keys_to_ignore_on_load_unexpected or ()
+            model._keys_to_ignore_on_load_unexpected = {*ignored, r"\.experts\."}

@@ -22,16 +22,19 @@ __all__ = [
     "quantizes_experts",
     "single_scales",
     "with_single_scales",
+    "without_mapped_embedding",
 ]
 
 READ_AS_STORED = frozenset({"awq", "gptq-int4", "gptq-int8", "w4a16", "w8a16", "w8a8", "fp8"})
-"""Schemes of checkpoints that a CPU's products take as they are stored: dense models, computed in bf16."""
+"""Schemes of checkpoints that a CPU's products take as they are stored, computed in bf16."""
 
 # compressed-tensors' formats: the library's reference path decompresses a layer for good when it first computes.
 _DECOMPRESSED = ("w8a8", "w8a16", "w4a16", "nvfp4")
 _BNB_4BIT = ("bnb-nf4", "bnb-nf4-single", "bnb-fp4")
 # From Ada on there are fp8 kernels; before, and on a CPU, a layer is dequantized while it is loaded.
 _FP8_CAPABILITY = (8, 9)
+_BFLOAT16 = ("BF16", "bfloat16")
+_PANEL = 32  # outputs that lie together (model/cpu/matrix.h)
 
 
 def held_in_16_bit(quantization: CheckpointQuantization, device: Device, has_fp8_kernels: bool = True) -> bool:
@@ -51,8 +54,8 @@ def held_tensors(
     stored = spec.quantization
     if stored is None:
         return tensors
-    if device.kind == "cpu" and stored.schemes <= READ_AS_STORED and not spec.moe:
-        held = _in_panels(stored) if dtype == "bfloat16" else None
+    if device.kind == "cpu" and stored.schemes <= READ_AS_STORED:
+        held = _in_panels(stored, spec) if dtype == "bfloat16" else None
         return tensors_of(replace(spec, quantization=held))
     if held_in_16_bit(stored, device, has_fp8_kernels):
         return tensors_of(replace(spec, quantization=None))
@@ -60,9 +63,27 @@ def held_tensors(
     return tensors if held == stored else tensors_of(replace(spec, quantization=held))
 
 
-def _in_panels(stored: CheckpointQuantization) -> CheckpointQuantization:
+def without_mapped_embedding(
+    spec: ModelSpec, held: tuple[Tensor, ...], stored: tuple[Tensor, ...], dtype: str
+) -> tuple[Tensor, ...]:
+    """`held` less an embedding that a CPU's worker reads row by row in its file (model/packed_linear.py).
+
+    One that the head shares is the head's; one that is `stored` in another dtype than `dtype` is cast, and a copy.
+    """
+    if spec.tie_word_embeddings or spec.head.kind == "score" or dtype != "bfloat16":
+        return held
+    if any(one.role == "embedding" and one.dtype not in _BFLOAT16 for one in stored):
+        return held
+    return tuple(one for one in held if one.role != "embedding")
+
+
+def _in_panels(stored: CheckpointQuantization, spec: ModelSpec) -> CheckpointQuantization:
+    """Experts whose outputs are no whole panels are unpacked (model/stored/experts.py)."""
     overrides = tuple((patterns, replace(other, in_panels=True)) for patterns, other in stored.overrides)
-    return replace(stored, in_panels=True, overrides=overrides)
+    moe = spec.moe
+    takes_experts = moe is None or (moe.moe_intermediate_size % _PANEL == 0 and spec.hidden_size % _PANEL == 0)
+    skipped = stored.skipped if takes_experts else (*stored.skipped, ".experts.")
+    return replace(stored, in_panels=True, overrides=overrides, skipped=skipped)
 
 
 def quantizes_experts(spec: ModelSpec, dtype: str, device: Device) -> bool:

@@ -9,21 +9,24 @@ from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import CpuFeatures, Device, Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.core.quantization import SCHEMES, CheckpointQuantization
+from qserve.core.tensors import Tensor
 from qserve.errors import UsageError
 from qserve.planner.engines.transformers import schemes
 from qserve.planner.engines.transformers.activations import activations_of
 from qserve.planner.engines.transformers.constants import TESTED_RELEASE
 from qserve.planner.engines.transformers.options import TransformersOptions
 from qserve.planner.engines.transformers.packages import lacking
-from qserve.planner.memory.held import READ_AS_STORED, held_quantization, held_tensors
+from qserve.planner.memory.held import (
+    READ_AS_STORED,
+    held_quantization,
+    held_tensors,
+    without_mapped_embedding,
+)
 from qserve.planner.request import PlanRequest
 from qserve.planner.search.quantizations import Weights, dtype_of, nothing_runs, quantizations
 from qserve.planner.setup import Setup
 
 __all__ = ["candidates"]
-
-# What nothing here unpacks but gptqmodel and the products of a CPU.
-_INTEGERS = frozenset({"awq", "gptq-int4", "gptq-int8"})
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,6 @@ class _Offer:
 
     device: Device
     hardware: Hardware
-    has_experts: bool
     name: str = TransformersOptions.engine
     title: str = "the transformers engine"
 
@@ -44,10 +46,7 @@ class _Offer:
         return schemes.loads(scheme)
 
     def runs_stored(self, scheme: str) -> bool:
-        """On a CPU, integers of 4 and 8 bit of a dense model; the library unpacks fp8 and compressed-tensors of any."""
-        if self.device.kind != "cpu":
-            return True
-        return scheme in SCHEMES and not (self.has_experts and scheme in _INTEGERS and self._lacks(scheme))
+        return self.device.kind != "cpu" or scheme in SCHEMES
 
     def online(self, scheme: str, spec: ModelSpec) -> CheckpointQuantization | None:
         return schemes.online_scheme(scheme)
@@ -58,7 +57,7 @@ class _Offer:
     def pays(self, scheme: str) -> bool:
         """A word takes what runs with the packages that are there; bitsandbytes' schemes name what they lack."""
         if self.device.kind == "cpu" and scheme in READ_AS_STORED:
-            return not self.has_experts
+            return True
         is_there = scheme.startswith("bnb") or not self._lacks(scheme)
         return is_there and schemes.pays(scheme, self.device)
 
@@ -72,7 +71,7 @@ class _Offer:
 def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest) -> Iterator[Setup]:
     """Setups in the order in which they are preferred. Raises UsageError where none runs."""
     devices = hardware.devices or (hardware.cpu_device,)
-    offer = _Offer(devices[0], hardware, has_experts=checkpoint.spec.moe is not None)
+    offer = _Offer(devices[0], hardware)
     has_fp8_kernels = not lacking("fp8", hardware)
     found = False
     for weights in quantizations(checkpoint, request, offer):
@@ -89,7 +88,7 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
             engine_version=request.engine_version or TESTED_RELEASE,
             quant=weights.quant,
             spec=weights.spec,
-            tensors=held_tensors(weights.spec, weights.tensors, devices[0], dtype, has_fp8_kernels),
+            tensors=_in_memory(checkpoint, weights, devices[0], dtype, has_fp8_kernels),
             in_flight=None if in_flight is None else held_quantization(in_flight, dtype, devices[0]),
             dtype=dtype,
             devices=devices,
@@ -99,6 +98,16 @@ def candidates(checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest)
         )
     if not found:
         raise UsageError(nothing_runs(checkpoint, request, offer))
+
+
+def _in_memory(
+    checkpoint: Checkpoint, weights: Weights, device: Device, dtype: str, has_fp8_kernels: bool
+) -> tuple[Tensor, ...]:
+    """What lies in memory after loading. What was never told by a file (--load-format dummy) has none to stay in."""
+    held = held_tensors(weights.spec, weights.tensors, device, dtype, has_fp8_kernels)
+    if device.kind != "cpu" or checkpoint.tensors is None:
+        return held
+    return without_mapped_embedding(weights.spec, held, weights.tensors, dtype)
 
 
 def _schemes(weights: Weights) -> frozenset[str]:
