@@ -7,7 +7,8 @@ generating thread, from the preparation of a step to the end of its bookkeeping:
   of the two models' over two;
 - waits: what makes the host wait for a card: values read (`item`, `tolist`, `bool(tensor)`, `cpu`, `nonzero` and its
   kin), and lists brought to it by copies that block (`torch.tensor(…, device=…)`);
-- calls: Python functions called around a forward that is captured, and the microseconds that they take.
+- calls: Python functions called around a forward that is captured, and the microseconds of processor time that they
+  take, without those in which this CPU computes the draw itself: a card does that beside them.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class StepCounts:
         layer_launches: kernels of a layer.
         waits: times that the host waits for the device.
         calls: Python functions around the forward.
-        python_us: microseconds around the forward.
+        python_us: microseconds around the forward, without the draw's own operations.
     """
 
     launches: float
@@ -251,6 +252,22 @@ def _counting(step: _Step, what: str) -> Iterator[None]:
         finally:
             sys.setprofile(None)
     else:
+        with _without_drawing(step):
+            start = time.thread_time()
+            yield
+            step.python_s += time.thread_time() - start
+
+
+@contextmanager
+def _without_drawing(step: _Step) -> Iterator[None]:
+    drawn = batch._Group.drawn
+
+    def left_out(*args: Any) -> torch.Tensor:
         start = time.thread_time()
+        try:
+            return drawn(*args)
+        finally:
+            step.python_s -= time.thread_time() - start
+
+    with mock.patch.object(batch._Group, "drawn", left_out):
         yield
-        step.python_s += time.thread_time() - start

@@ -172,6 +172,8 @@ def _known_before(samplers: list[SequenceSampler]) -> _Known:
         try:
             if not one.params.is_greedy:
                 known.uniforms[-1] = one.uniform()
+            if one.is_free:
+                continue
             forced = one.forced
             if forced is not None:
                 known.forced[row] = forced

@@ -26,6 +26,7 @@ class SequenceSampler:
         prompt_ids: the tokens before the answer.
         drawn: the tokens of the answer so far, in order.
         serial: of no other sampler of this process.
+        is_free: no grammar and no budget of a thought ever binds its tokens.
     """
 
     def __init__(self, params: SamplingParams, prompt_ids: SequenceOf[int]) -> None:
@@ -37,6 +38,7 @@ class SequenceSampler:
         self._uniforms = None if params.is_greedy else Uniforms(params.seed)
         self._thought = Thought(params.thought_budget, prompt_ids) if params.thought_budget else None
         self._guidance = Guidance(params.guide) if params.guide else None
+        self.is_free = self._thought is None and self._guidance is None
 
     def fresh(self) -> SequenceSampler:
         """One that has drawn nothing yet."""
@@ -102,6 +104,9 @@ class SequenceSampler:
 
     def take(self, token_id: int) -> int:
         """Record what was drawn; returns what it became (`instead_of_ends`)."""
+        if self.is_free:
+            self.drawn.append(token_id)
+            return token_id
         if self._guidance is not None and self.forced is None:
             token_id = self._guidance.instead_of(token_id, self.params.stop_token_ids)
         self.record(token_id)
