@@ -29,7 +29,7 @@ from qserve.training.job import DataSource, RewardSource, TrainingRun
 # Of transformers' TrainingArguments and TRL's configurations, which ms-swift's dataclasses extend.
 _INHERITED = {
     "output_dir", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps",
-    "gradient_checkpointing", "beta", "deepspeed",
+    "gradient_checkpointing", "beta", "deepspeed", "num_train_epochs",
 }  # fmt: skip
 
 
@@ -105,13 +105,17 @@ def _swift(folder: Path) -> set[str]:
 
 
 def _openrlhf(folder: Path, run: TrainingRun) -> set[str]:
-    """What the script of the method adds to its parser."""
+    """What the script of the method adds to its parser, once for each role where it loops over them."""
     name = {"reward": "train_rm", "dpo": "train_dpo", "grpo": "train_ppo_ray", "ppo": "train_ppo_ray"}
     wheel = _wheel(folder, "openrlhf")
     script = name.get(run.method, "train_sft")
     (file,) = (one for one in wheel.namelist() if one.endswith(f"openrlhf/cli/{script}.py"))
     text = wheel.read(file).decode()
-    return set(re.findall(r'"--([a-z_.A-Z0-9]+)"', text))
+    by_role = re.findall(r'f"--\{prefix\}\.([a-z_.A-Z0-9]+)"', text)
+    return {
+        *re.findall(r'"--([a-z_.A-Z0-9]+)"', text),
+        *(f"{role}.{one}" for role in ("actor", "critic") for one in by_role),
+    }
 
 
 def _verl(folder: Path) -> set[str]:

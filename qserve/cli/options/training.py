@@ -11,7 +11,7 @@ import click
 from qserve.cli.options.numbers import FiniteRange
 from qserve.planner.training import TrainingRequest, VllmBeside
 from qserve.planner.training.constants import OPTIMIZERS, PRECISIONS
-from qserve.planner.training.request import Base
+from qserve.planner.training.request import Attention, Base
 
 __all__ = ["training_options", "training_request"]
 
@@ -59,7 +59,13 @@ _OPTIONS = (
         help="The frozen base of adapters; int8 is LLM.int8, 4bit nf4 [bf16].",
     ),
     click.option("--train-embeddings", is_flag=True, help="Train embedding and lm_head in addition to the adapters."),
-    click.option("--attention", type=click.Choice(["sdpa", "eager"]), default="sdpa", show_default=True),
+    click.option(
+        "--attention",
+        type=click.Choice(get_args(Attention)),
+        default="sdpa",
+        show_default=True,
+        help="flash: FlashAttention 2, on cards; sdpa: what torch has for the device.",
+    ),
     click.option(
         "--beta", type=_WEIGHT, default=0.04, show_default=True, help="KL weight; grpo: 0 needs no reference model."
     ),

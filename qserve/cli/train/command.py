@@ -72,7 +72,10 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
     made = flags.run(plan.request, str(checkpoint.folder or model), output, devices, labels)
     run = replace(made, plan=plan.to_json())
     if emit is not None:
-        click.echo(emitted(run, emit))
+        told = emitted(run, emit)
+        if emit == "trl":
+            _write_for_trl(run)
+        click.echo(told)
         return
     flags.check_rollouts(run)
     if checkpoint.folder is None:
@@ -93,6 +96,19 @@ def _refuse_described(gpu: str | None, method: str) -> None:
             "--gpu describes cards that are not here, and a run takes those that are; plan with it: qserve plan train "
             f"--method {method} --gpu {gpu}, or write another trainer's command: --emit. --gpu none trains on the CPU"
         )
+
+
+def _write_for_trl(run: TrainingRun) -> None:
+    """The files that TRL's command names: its configuration, accelerate's, and the data in TRL's format."""
+    from qserve.training.configuration.files import write_configuration
+    from qserve.training.configuration.trl import beyond_trl
+    from qserve.training.data.prepare import prepare
+
+    _refuse_used_output(run, resume=False)
+    data = prepare(run.data, run.trainer, run.data_folder, run.folder)
+    write_configuration(run, data)
+    for line in (data.told, *beyond_trl(run)):
+        click.echo(line, err=True)
 
 
 def _downloaded(checkpoint: Checkpoint) -> str:

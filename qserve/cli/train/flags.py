@@ -42,6 +42,8 @@ class TrainFlags:
             )
         if labels and self.values["center_rewards"] is not None:
             raise UsageError("--center-rewards pulls rewards of pairs to 0, and this data has scores; leave it out")
+        if labels and self.values["label_smoothing"]:
+            raise UsageError("--label-smoothing is of pairs, and this data has scores; leave it out")
         weights = self._weights()
         unknown = [name for name in weights if name not in labels]
         if unknown:
@@ -108,7 +110,7 @@ class TrainFlags:
             ("--labels", values["labels"] is not None, ("reward",)),
             ("--label-weights", values["label_weights"] is not None, ("reward",)),
             ("--save-as", values["save_as"] != "sequence-classification", ("reward",)),
-            ("--label-smoothing", bool(values["label_smoothing"]), ("dpo",)),
+            ("--label-smoothing", bool(values["label_smoothing"]), ("reward", "dpo")),
             ("--packing", values["packing"], ("sft", "lora", "qlora")),
             ("--reward", bool(values["rewards"]), ("grpo", "ppo")),
         )

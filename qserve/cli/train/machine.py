@@ -41,6 +41,8 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
             f"accelerate mixes fp16 on cards alone, and this run has none; --precision fp32 (not {request.precision}) "
             "computes in the base's own fp16, or take --quant bf16"
         )
+    if request.attention == "flash":
+        _refuse_flash(request, hardware)
     if request.precision == "mixed" and not request.zero_stage and request.tuning == "full" and hardware.devices:
         raise UsageError(
             "--precision mixed is DeepSpeed's (16-bit weights with an fp32 master copy); add --zero 1, 2 or 3, or take "
@@ -48,6 +50,16 @@ def completed(request: TrainingRequest, hardware: Hardware, *, emit: str | None 
         )
     # TRL 1.16 computes log-probabilities of all its causal losses in tiles and never holds all logits.
     return replace(request, tiled_loss=request.method != "reward")
+
+
+def _refuse_flash(request: TrainingRequest, hardware: Hardware) -> None:
+    """FlashAttention 2 computes on cards, in 16 bit; transformers takes it from either of two packages."""
+    if not hardware.devices:
+        raise UsageError("--attention flash computes on cards alone; leave it out: sdpa is as lean on a CPU")
+    if request.precision == "fp32":
+        raise UsageError("--attention flash computes in 16 bit; take --precision amp, or --attention sdpa")
+    if not any(importlib.util.find_spec(name) for name in ("flash_attn", "kernels")):
+        raise MissingExtra("kernels", "--attention flash")
 
 
 def _refuse_on_cpu(request: TrainingRequest) -> None:

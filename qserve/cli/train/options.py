@@ -38,7 +38,10 @@ _OPTIONS = (
     click.option("--center-rewards", type=FiniteRange(0), help="reward: pull the mean to 0 (0.01 is usual) [off]."),
     click.option("--labels", help="reward: names of the scores in each row, with commas between [as the data says]."),
     click.option("--label-weights", help="reward: NAME=WEIGHT,…: weight of each label in the reward [equal]."),
-    click.option("--label-smoothing", type=FiniteRange(0, 0.5), default=0.0, show_default=True, help="dpo."),
+    click.option(
+        "--label-smoothing", type=FiniteRange(0, 0.5), default=0.0, show_default=True,
+        help="reward, dpo: share of pairs that may be the wrong way round.",
+    ),
     click.option(
         "--save-as", type=click.Choice(["sequence-classification", "reward-head"]), default="sequence-classification",
         show_default=True, help="reward: transformers' layout, or a linear reward_head over base_model.",

@@ -13,7 +13,7 @@ __all__ = ["Method", "Offload", "TrainingRequest", "VllmBeside"]
 Method = Literal["sft", "lora", "qlora", "reward", "dpo", "ppo", "grpo"]
 Tuning = Literal["full", "lora", "qlora", "head"]
 Offload = Literal["none", "cpu", "nvme"]
-Attention = Literal["sdpa", "eager"]
+Attention = Literal["sdpa", "flash", "eager"]
 Base = Literal["bf16", "fp16", "int8", "4bit"]
 
 

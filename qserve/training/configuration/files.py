@@ -13,6 +13,7 @@ import yaml
 from qserve.training.configuration.accelerate import DEEPSPEED_FILE, accelerate_configuration, cpu_environment
 from qserve.training.configuration.deepspeed import deepspeed_configuration
 from qserve.training.configuration.fsdp import FSDP_SCRIPT, fsdp_script
+from qserve.training.configuration.rewards import REWARDS_MODULE, rewards_script
 from qserve.training.configuration.trl import beyond_trl, trl_configuration
 from qserve.training.data.prepare import PreparedData
 from qserve.training.job import TrainingRun
@@ -32,6 +33,8 @@ def write_configuration(run: TrainingRun, data: PreparedData) -> tuple[Path, Pat
         (run.folder / DEEPSPEED_FILE).write_text(text + "\n")
     if (script := fsdp_script(run)) is not None:
         (run.folder / FSDP_SCRIPT).write_text(script)
+    if (script := rewards_script(run)) is not None:
+        (run.folder / f"{REWARDS_MODULE}.py").write_text(script)
     return trl, accelerate
 
 
@@ -40,14 +43,16 @@ def command_without_qserve(run: TrainingRun) -> str:
     FSDP2 there is run by a script beside them.
     """
     config = ["--config", str(run.folder / "train.yaml")]
+    environment = {**cpu_environment(run), **({"PYTHONPATH": str(run.folder)} if run.rewards else {})}
+    set_first = [f"{name}={shlex.quote(value)}" if value else f"{name}=" for name, value in environment.items()]
     if run.device == "cpu" and run.num_processes > 1 and not run.shards_on_cpu:
         started = ["torchrun", "--standalone", "--nproc-per-node", str(run.num_processes)]
-        return shlex.join([*started, "-m", f"trl.scripts.{run.trainer}", *config])
+        return " ".join([*set_first, shlex.join([*started, "-m", f"trl.scripts.{run.trainer}", *config])])
     accelerate = str(run.folder / "accelerate.yaml")
     words = ["trl", run.trainer, *config, "--accelerate_config", accelerate]
     if fsdp_script(run) is not None:
         words = ["accelerate", "launch", "--config_file", accelerate, str(run.folder / FSDP_SCRIPT), *config]
-    return " ".join([*(f"{name}={value}" for name, value in cpu_environment(run).items()), shlex.join(words)])
+    return " ".join([*set_first, shlex.join(words)])
 
 
 def _write(file: Path, content: Mapping[str, Any], lead: Sequence[str]) -> None:

@@ -10,12 +10,15 @@ import shlex
 from typing import Any
 
 from qserve.planner.training.constants import OPTIMIZERS
+from qserve.training.configuration.rewards import reward_names
 from qserve.training.job import TrainingRun
 
-__all__ = ["LEARNING_RATES", "beyond_trl", "engine_command", "num_steps", "trl_configuration"]
+__all__ = ["ATTENTIONS", "beyond_trl", "engine_command", "learning_rate", "num_steps", "trl_configuration"]
 
 # Usual rates of full training and of adapters; a head alone learns like adapters.
-LEARNING_RATES = {"sft": (1e-5, 2e-4), "reward": (1e-5, 1e-4), "dpo": (1e-6, 1e-5), "grpo": (1e-6, 1e-5)}
+_RATES = {"sft": (1e-5, 2e-4), "reward": (1e-5, 1e-4), "dpo": (1e-6, 1e-5), "grpo": (1e-6, 1e-5)}
+# transformers' names, and those of ms-swift and OpenRLHF; "flash" is FlashAttention 2.
+ATTENTIONS = {"sdpa": "sdpa", "eager": "eager", "flash": "flash_attention_2"}
 _TARGETS = {
     "all-linear": ["all-linear"],
     "attention": ["q_proj", "k_proj", "v_proj", "o_proj"],
@@ -42,13 +45,13 @@ def beyond_trl(run: TrainingRun) -> list[str]:
     notes = []
     if run.request.freeze_base:
         notes.append("the base is frozen and only `score` is trained: trl's own script would train all weights")
+    if run.label_smoothing and run.trainer == "reward":
+        notes.append(f"label smoothing {run.label_smoothing:g} is qserve's: trl's own loss of pairs has none")
     if run.data.labels:
         how = "cross-entropy" if run.request.step_labels else "mean squared error"
         notes.append(f"scores of {', '.join(run.data.labels)} are learned by {how}: trl's own takes pairs")
     if run.request.vllm is not None and run.request.vllm.mode == "separate":
         notes.append(f"start the engine first, on cards of its own: {engine_command(run)}")
-    if run.rewards:
-        notes.append("rewards are asked of " + ", ".join(one.target for one in run.rewards) + " by qserve's functions")
     return notes
 
 
@@ -68,7 +71,7 @@ def _model(run: TrainingRun) -> dict[str, Any]:
     made: dict[str, Any] = {
         "model_name_or_path": run.model,
         "dtype": _dtype(run),
-        "attn_implementation": request.attention,
+        "attn_implementation": ATTENTIONS[request.attention],
     }
     if request.tuning in ("lora", "qlora"):
         made |= {
@@ -133,12 +136,16 @@ def _device(run: TrainingRun) -> dict[str, Any]:
     return {"use_cpu": run.request.fsdp, "ddp_backend": "gloo", "dataloader_pin_memory": False}
 
 
+def learning_rate(run: TrainingRun) -> float:
+    """As it was asked for, else the usual one of the method."""
+    full, adapters = _RATES["grpo" if run.method == "ppo" else run.trainer]
+    return run.schedule.learning_rate or (full if run.request.tuning == "full" else adapters)
+
+
 def _optimizer(run: TrainingRun) -> dict[str, Any]:
-    full, adapters = LEARNING_RATES[run.trainer]
-    rate = run.schedule.learning_rate or (full if run.request.tuning == "full" else adapters)
     return {
         "optim": OPTIMIZERS[run.request.optimizer].flag,
-        "learning_rate": rate,
+        "learning_rate": learning_rate(run),
         "lr_scheduler_type": "cosine",
         "warmup_steps": run.schedule.warmup_steps,
         "seed": run.seed,
@@ -206,6 +213,7 @@ def _grpo(run: TrainingRun) -> dict[str, Any]:
         "max_completion_length": request.completion_length or request.max_length // 2,
         "reward_weights": [one.weight for one in run.rewards],
         "log_completions": False,
+        "reward_funcs": reward_names(run),
     }
     if request.vllm is not None:
         made |= {"use_vllm": True, "vllm_mode": "colocate" if request.vllm.mode == "colocated" else "server"}

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 
 from qserve.errors import UsageError
+from qserve.reward.recipe import is_recipe
 from qserve.training.configuration.files import command_without_qserve
 from qserve.training.emit.openrlhf import openrlhf_words
 from qserve.training.emit.swift import swift_words
@@ -33,6 +34,7 @@ def emitted(run: TrainingRun, framework: str) -> str:
     if framework == "trl":
         if run.method == "ppo":
             raise UsageError("PPO left TRL with release 1.16; --emit openrlhf or --emit verl has it")
+        _refuse_what_trl_lacks(run)
         return command_without_qserve(run)
     make, methods = _WORDS[framework]
     if run.method not in methods:
@@ -43,16 +45,43 @@ def emitted(run: TrainingRun, framework: str) -> str:
     if base not in (None, "bf16", *_BASES[framework]):
         flag = "--load-in-4bit" if run.request.load_in_4bit else f"--quant {base}"
         raise UsageError(f"no command of {framework} trains adapters on a base in {base}; leave {flag} out")
-    unwritten = _unwritten(run)
+    _refuse_rewards(run, framework)
+    unwritten = _unwritten(run, framework)
     if unwritten:
         raise UsageError(
             f"qserve does not write {', '.join(unwritten)} for {framework}: leave it out, and set it in that trainer's "
-            "own words; --emit trl carries all flags"
+            "own words, or leave --emit out"
         )
     return _shell(make(run))
 
 
-def _unwritten(run: TrainingRun) -> list[str]:
+def _refuse_what_trl_lacks(run: TrainingRun) -> None:
+    """Its own scripts would train something else."""
+    smooths = bool(run.label_smoothing) and run.trainer == "reward"
+    for flag, is_given in (("--freeze-base", run.request.freeze_base), ("--label-smoothing", smooths)):
+        if is_given:
+            raise UsageError(f"trl reward has no {flag}, which is qserve's own; leave it out, or leave --emit out")
+
+
+def _refuse_rewards(run: TrainingRun, framework: str) -> None:
+    """Raises UsageError for rewards that this trainer's command line can't name."""
+    for one in run.rewards:
+        if one.target.startswith(("http://", "https://")):
+            if framework != "openrlhf":
+                raise UsageError(
+                    f"{framework} asks a reward server by a function of your own (docs/trainers.md has one); name a "
+                    f"checkpoint in place of --reward {one.target}"
+                )
+        elif is_recipe(one.target):
+            raise UsageError(f"{framework} reads no recipe of qserve's; serve it: qserve up --reward {one.target}")
+    if framework != "ms-swift" and (len(run.rewards) > 1 or any(one.weight != 1 for one in run.rewards)):
+        raise UsageError(
+            f"{framework} takes one reward without a weight; combine several in a recipe, and serve that: qserve up "
+            "--reward FILE.yaml"
+        )
+
+
+def _unwritten(run: TrainingRun, framework: str) -> list[str]:
     """Flags that the commands of other trainers do not carry."""
     request, schedule = run.request, run.schedule
     given = {
@@ -68,6 +97,9 @@ def _unwritten(run: TrainingRun) -> list[str]:
         "--patience": schedule.patience is not None,
         "--max-steps": schedule.max_steps is not None,
         "--warmup-steps": bool(schedule.warmup_steps),
+        "--epochs": framework == "openrlhf" and schedule.epochs != int(schedule.epochs),  # it counts whole ones
+        "--seed": framework == "verl" and run.seed != 0,
+        "--attention": framework == "verl" and request.attention == "eager",
     }
     return [flag for flag, is_given in given.items() if is_given]
 

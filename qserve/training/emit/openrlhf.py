@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.training.configuration.trl import LEARNING_RATES
+from qserve.training.configuration.trl import ATTENTIONS, learning_rate
 from qserve.training.job import TrainingRun
 
 __all__ = ["openrlhf_words"]
@@ -16,7 +16,7 @@ def openrlhf_words(run: TrainingRun) -> list[str]:
 def _common(run: TrainingRun, model: str) -> list[str]:
     request = run.request
     words = ["--ckpt.output_dir", str(run.output), "--ds.zero_stage", str(request.zero_stage)]
-    words += ["--ds.param_dtype", "bf16", "--ds.attn_implementation", request.attention]
+    words += ["--ds.param_dtype", "bf16", "--ds.attn_implementation", ATTENTIONS[request.attention]]
     words += ["--ds.adam_offload"] if request.offload_optimizer == "cpu" else []
     words += [f"--{model}.gradient_checkpointing_enable"] if request.gradient_checkpointing else []
     words += ["--ds.load_in_4bit"] if request.tuning == "qlora" else []
@@ -40,10 +40,15 @@ def _batch(run: TrainingRun) -> int:
 
 def _supervised(run: TrainingRun) -> list[str]:
     name = {"sft": "sft", "reward": "rm", "dpo": "dpo"}[run.trainer]
-    full, adapters = LEARNING_RATES[run.trainer]
-    rate = run.schedule.learning_rate or (full if run.request.tuning == "full" else adapters)
     words = ["deepspeed", "--module", f"openrlhf.cli.train_{name}", "--model.model_name_or_path", run.model]
-    words += ["--data.dataset", run.data.path, "--adam.lr", str(rate), "--train.max_epochs", f"{run.schedule.epochs:g}"]
+    words += [
+        "--data.dataset",
+        run.data.path,
+        "--adam.lr",
+        str(learning_rate(run)),
+        "--train.max_epochs",
+        f"{run.schedule.epochs:g}",
+    ]
     if run.trainer == "sft":
         words += ["--data.input_key", "prompt", "--data.output_key", "completion"]
     else:
@@ -58,6 +63,7 @@ def _rollouts(run: TrainingRun) -> list[str]:
     words = ["python", "-m", "openrlhf.cli.train_ppo_ray", "--actor.model_name_or_path", run.model]
     words += ["--data.prompt_dataset", run.data.path, "--data.input_key", "prompt"]
     words += ["--algo.advantage.estimator", "gae" if is_ppo else "group_norm", "--algo.kl.init_coef", str(request.beta)]
+    words += ["--actor.adam.lr", str(learning_rate(run)), "--train.num_episodes", f"{run.schedule.epochs:g}"]
     words += ["--rollout.n_samples_per_prompt", "1" if is_ppo else str(run.num_generations)]
     words += ["--rollout.batch_size", str(_batch(run)), "--rollout.max_new_tokens"]
     words += [str(request.completion_length or request.max_length // 2)]
@@ -75,8 +81,7 @@ def _rollouts(run: TrainingRun) -> list[str]:
 
 
 def _reward(run: TrainingRun, ranks: str) -> list[str]:
-    served = [one.target for one in run.rewards if one.target.startswith(("http://", "https://"))]
-    if served:
-        return ["--reward.remote_url", f"{served[0].rstrip('/')}/get_reward"]
     named = run.rewards[0].target if run.rewards else run.model
+    if named.startswith(("http://", "https://")):
+        return ["--reward.remote_url", f"{named.rstrip('/')}/get_reward"]
     return ["--reward.model_name_or_path", named, "--reward.num_nodes", "1", "--reward.num_gpus_per_node", ranks]

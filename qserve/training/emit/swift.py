@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qserve.training.configuration.trl import LEARNING_RATES
+from qserve.training.configuration.trl import ATTENTIONS, learning_rate
 from qserve.training.job import TrainingRun
 
 __all__ = ["swift_words"]
@@ -26,15 +26,16 @@ def swift_words(run: TrainingRun) -> list[str]:
         words += ["--quant_method", "bnb", "--quant_bits", "4", "--bnb_4bit_compute_dtype", "bfloat16"]
     if request.base == "int8":
         words += ["--quant_method", "bnb", "--quant_bits", "8"]
-    full, adapters = LEARNING_RATES[run.trainer]
     words += [
         "--torch_dtype", _dtype(run),
-        "--attn_impl", request.attention,
+        "--attn_impl", ATTENTIONS[request.attention],
         "--max_length", str(request.max_length),
         "--per_device_train_batch_size", str(request.micro_batch),
         "--gradient_accumulation_steps", str(request.gradient_accumulation_steps),
         "--gradient_checkpointing", str(request.gradient_checkpointing).lower(),
-        "--learning_rate", str(run.schedule.learning_rate or (full if is_tuned_whole else adapters)),
+        "--learning_rate", str(learning_rate(run)),
+        "--num_train_epochs", f"{run.schedule.epochs:g}",
+        "--seed", str(run.seed),
     ]  # fmt: skip
     if request.zero_stage:
         offloads = "cpu" in (request.offload_optimizer, request.offload_param)
@@ -56,8 +57,9 @@ def _grpo(run: TrainingRun) -> list[str]:
     request, vllm = run.request, run.request.vllm
     words = ["--num_generations", str(run.num_generations), "--beta", str(request.beta)]
     words += ["--max_completion_length", str(request.completion_length or request.max_length // 2)]
-    models = [one.target for one in run.rewards if not one.target.startswith(("http://", "https://"))]
-    words += ["--reward_model", *models] if models else []
+    if run.rewards:
+        words += ["--reward_model", *(one.target for one in run.rewards)]
+        words += ["--reward_weights", *(f"{one.weight:g}" for one in run.rewards)]
     if vllm is None:
         return words
     words += ["--use_vllm", "true", "--vllm_mode", "colocate" if vllm.mode == "colocated" else "server"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qserve.training.configuration.trl import learning_rate
 from qserve.training.job import TrainingRun
 
 __all__ = ["verl_words"]
@@ -35,6 +36,7 @@ def _actor(run: TrainingRun) -> dict[str, object]:
         "actor_rollout_ref.model.path": run.model,
         "actor_rollout_ref.model.enable_gradient_checkpointing": request.gradient_checkpointing,
         "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.actor.optim.lr": learning_rate(run),
         "actor_rollout_ref.actor.ppo_mini_batch_size": _batch(run),
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": request.micro_batch,
         "actor_rollout_ref.actor.fsdp_config.optimizer_offload": request.offload_optimizer == "cpu",
@@ -83,7 +85,6 @@ def _algorithm(run: TrainingRun) -> dict[str, object]:
             "algorithm.use_kl_in_reward": run.request.beta > 0,
             "algorithm.kl_ctrl.kl_coef": run.request.beta,
         }
-    model = next((one.target for one in run.rewards if not one.target.startswith(("http://", "https://"))), None)
-    if model is not None:
-        made |= {"reward.reward_model.enable": True, "reward.reward_model.model_path": model}
+    if run.rewards:
+        made |= {"reward.reward_model.enable": True, "reward.reward_model.model_path": run.rewards[0].target}
     return made

@@ -25,16 +25,24 @@ _NAMES = {"reward": "Reward", "sft": "SFT", "dpo": "DPO", "grpo": "GRPO"}
 
 def parse_configuration(trainer: str, file: Path) -> tuple[Any, Any, Any]:
     """(script arguments, TRL's config, model config) by TRL's own parser. Raises ValueError for a field it lacks."""
-    configuration = getattr(trl, f"{_NAMES[trainer]}Config")
-    parser = TrlParser((ScriptArguments, configuration, ModelConfig))
+    script: type[Any] = ScriptArguments
+    if trainer == "grpo":
+        from trl.scripts.grpo import GRPOScriptArguments
+
+        script = GRPOScriptArguments
+    parser = TrlParser((script, getattr(trl, f"{_NAMES[trainer]}Config"), ModelConfig))
     parsed = parser.parse_args_and_config(args=["--config", str(file)])
     return parsed[0], parsed[1], parsed[2]
 
 
 def trainer_class(name: str) -> type[Any]:
-    """TRL's trainer behind the mixin, or ours of scores. Only it is imported: GRPO's alone brings vLLM and openai, 2 s
-    and 100 MiB.
+    """TRL's trainer behind the mixin, or ours of pairs and scores. Only it is imported: GRPO's alone brings vLLM and
+    openai, 2 s and 100 MiB.
     """
+    if name == "reward":
+        from qserve.training.process.pairs import PairTrainer
+
+        return type("RewardTrainer", (Recorded, PairTrainer), {"__doc__": PairTrainer.__doc__})
     if name in ("scores", "steps"):
         from qserve.training.process.scores import ScoreTrainer
         from qserve.training.process.steps import StepTrainer
@@ -85,8 +93,9 @@ def _reward(run: TrainingRun, args: Any, model: ModelConfig, common: dict[str, A
     if run.request.step_labels:
         return _steps(run, args, model, common)
     labels, adapters = run.data.labels, _adapters(model)
+    pairs = {"label_smoothing": run.label_smoothing}
     if not labels and not run.request.freeze_base:
-        return trainer_class("reward")(model=model.model_name_or_path, **adapters, **common)
+        return trainer_class("reward")(model=model.model_name_or_path, **pairs, **adapters, **common)
     from qserve.training.process.scores import load_classifier
 
     loaded = load_classifier(model.model_name_or_path, args, len(labels) or 1, adapters["quantization_config"])
@@ -94,7 +103,7 @@ def _reward(run: TrainingRun, args: Any, model: ModelConfig, common: dict[str, A
     args.model_init_kwargs = None
     common = {**common, "model": loaded, "peft_config": adapters["peft_config"]}
     if not labels:
-        return trainer_class("reward")(**common)
+        return trainer_class("reward")(**pairs, **common)
     return trainer_class("scores")(labels=labels, weights=run.label_weights, **common)
 
 

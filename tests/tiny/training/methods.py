@@ -94,6 +94,16 @@ def conversations() -> Path:
     return file
 
 
+def margined() -> Path:
+    """The pairs, each with a margin of its own."""
+    file = FOLDER / "margins.jsonl"
+    rows = [
+        {**json.loads(line), "margin": number % 3 / 2} for number, line in enumerate(PAIRS.read_text().splitlines())
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
 def scored() -> Path:
     """Both sides of each pair as single answers with two scores."""
     file = FOLDER / "scores.jsonl"
@@ -269,7 +279,7 @@ def main() -> None:
     killed_after(killed, 3)
     trained(killed)  # goes on from step 2
     trained(made("reward", "reward", steps=6, gradient_accumulation_steps=2, center_rewards=0.01))
-    trained(made("reward-lora", "reward", lora_rank=4))
+    trained(made("reward-lora", "reward", margined(), lora_rank=4, label_smoothing=0.2, center_rewards=0.05))
     trained(made("reward-head", "reward", freeze_base=True, save_as="reward-head"))
     labels = ("right", "length")
     checked(made("labels", "reward", scored(), labels=labels, label_weights={"right": 1.0, "length": -2.0}))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from qserve.cli.train.command import command
@@ -45,6 +46,8 @@ def refused(*words: str) -> str:
         (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--save-as", "reward-head"), "as PEFT has"),
         (("reward", "--model", "demo", "--data", "x", "--lora-rank", "4", "--freeze-base"), "leave --lora-rank out"),
         (("sft", "--model", "demo", "--data", "x", "--freeze-base"), "has none to train"),
+        (("sft", "--model", "demo", "--data", "x", "--label-smoothing", "0.1"), "is for reward, dpo"),
+        (("sft", "--model", "demo", "--data", "x", "--attention", "flash"), "sdpa is as lean on a CPU"),
         (
             ("lora", "--model", "demo", "--data", "x", "--quant", "fp16", "--precision", "amp"),
             "--precision fp32 (not amp)",
@@ -53,6 +56,20 @@ def refused(*words: str) -> str:
 )
 def test_what_contradicts_itself_is_refused(words: tuple[str, ...], told: str) -> None:
     assert told in refused(*words)
+
+
+def test_for_trl_the_files_that_its_command_names_are_written(data: str, tmp_path: Path) -> None:
+    words = ["reward", "--model", "demo", "--data", data, "--eval-share", "0", "--gpu", "a100-80gb:2", "--emit", "trl"]
+    output = tmp_path / "out"
+    done = CliRunner().invoke(command, [*words, "--output", str(output)])
+    assert done.exit_code == 0, done.output
+    named = [Path(word) for word in done.stdout.splitlines()[-1].split() if word.endswith(".yaml")]
+    assert [file.name for file in named] == ["train.yaml", "accelerate.yaml"]
+    made, accelerate = (yaml.safe_load(file.read_text()) for file in named)
+    assert (accelerate["num_processes"], made["use_cpu"]) == (2, False)
+    assert len((Path(made["dataset_name"]) / "train.jsonl").read_text().splitlines()) == 1
+    again = CliRunner().invoke(command, [*words, "--output", str(output)])
+    assert "is not empty" in str(again.exception)
 
 
 def test_data_is_looked_at_before_anything_is_planned(tmp_path: Path) -> None:

@@ -102,4 +102,57 @@ def test_a_quantized_base_is_written_or_refused() -> None:
 def test_a_flag_that_is_not_written_is_refused_by_name(framework: str, fields: dict, flag: str) -> None:
     with pytest.raises(UsageError, match=f"does not write {flag} for {framework}"):
         emitted(run_of("reward", **fields), framework)
-    assert emitted(run_of("reward", **fields), "trl")
+
+
+@pytest.mark.parametrize(
+    ("fields", "flag"), [({"freeze_base": True}, "freeze-base"), ({"label_smoothing": 0.1}, "label-smoothing")]
+)
+def test_what_trls_own_script_would_not_do_is_refused(fields: dict, flag: str) -> None:
+    with pytest.raises(UsageError, match=f"no --{flag}, which is qserve's own"):
+        emitted(run_of("reward", **fields), "trl")
+    assert emitted(run_of("dpo", label_smoothing=0.1), "trl")
+
+
+HOST = "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("framework", "rewards", "told"),
+    [
+        ("ms-swift", (RewardSource(HOST),), "docs/trainers.md has one"),
+        ("verl", (RewardSource(HOST),), "docs/trainers.md has one"),
+        ("openrlhf", (RewardSource(HOST, 0.5),), "one reward without a weight"),
+        ("verl", (RewardSource("/a"), RewardSource("/b")), "one reward without a weight"),
+    ],
+)
+def test_a_reward_that_a_trainer_can_not_name_is_refused(framework: str, rewards: tuple, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        emitted(run_of("grpo", rewards=rewards, **ROLLOUTS), framework)
+
+
+def test_a_recipe_is_served_for_other_trainers(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("parts:\n  - {name: digits, rule: regex, pattern: '[0-9]'}\n")
+    with pytest.raises(UsageError, match=f"qserve up --reward {rules}"):
+        emitted(run_of("grpo", rewards=(RewardSource(str(rules)),), **ROLLOUTS), "openrlhf")
+
+
+def test_several_rewards_keep_their_weights_where_a_trainer_has_them() -> None:
+    run = run_of("grpo", rewards=(RewardSource("/a", 0.5), RewardSource("/b")), **ROLLOUTS)
+    words = emitted(run, "ms-swift").replace("\\\n", " ").split()
+    assert words[words.index("--reward_model") + 1 :][:2] == ["/a", "/b"]
+    assert words[words.index("--reward_weights") + 1 :][:2] == ["0.5", "1"]
+
+
+def test_every_trainer_is_told_rate_and_length() -> None:
+    run = run_of("grpo", schedule=Schedule(learning_rate=3e-6, epochs=2), **ROLLOUTS)
+    assert flags(run, "verl")["actor_rollout_ref.actor.optim.lr"] == "3e-06"
+    assert flags(run, "openrlhf")["--actor.adam.lr"] == "3e-06"
+    assert flags(run_of("ppo", **ROLLOUTS), "openrlhf")["--actor.adam.lr"] == "1e-06"  # by default as GRPO's
+    assert flags(run, "openrlhf")["--train.num_episodes"] == flags(run, "ms-swift")["--num_train_epochs"] == "2"
+
+
+def test_flash_attention_is_named_as_each_trainer_names_it() -> None:
+    run = run_of("sft", attention="flash")
+    assert flags(run, "ms-swift")["--attn_impl"] == "flash_attention_2"
+    assert flags(run, "openrlhf")["--ds.attn_implementation"] == "flash_attention_2"

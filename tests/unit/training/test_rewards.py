@@ -6,13 +6,18 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 pytest.importorskip("httpx")
 
 from qserve.errors import QserveError
-from qserve.training.job import RewardSource
+from qserve.planner.training import TrainingRequest
+from qserve.training.configuration.files import command_without_qserve
+from qserve.training.configuration.rewards import REWARDS_MODULE, reward_names, rewards_script
+from qserve.training.job import DataSource, RewardSource, TrainingRun
 from qserve.training.process.rewards import reward_functions
 
 PROMPT = [{"role": "user", "content": "2+3?"}]
@@ -111,3 +116,34 @@ def test_each_reward_is_logged_under_its_name() -> None:
 def test_two_rewards_of_one_name_are_told_apart() -> None:
     sources = [RewardSource(f"http://127.0.0.1:{port}/rm/") for port in (1, 2, 3)]
     assert [one.__name__ for one in reward_functions(sources)] == ["rm", "rm_2", "rm_3"]
+
+
+def written(*targets: str) -> tuple[TrainingRun, ModuleType]:
+    """A run with these rewards, and the module that TRL's own script imports for it."""
+    request = TrainingRequest("grpo", precision="fp32")
+    run = TrainingRun(request, "demo", DataSource("d"), Path("/out"), rewards=tuple(map(RewardSource, targets)))
+    module = ModuleType(REWARDS_MODULE)
+    exec(compile(rewards_script(run) or "", f"{REWARDS_MODULE}.py", "exec"), module.__dict__)
+    return run, module
+
+
+@pytest.mark.parametrize("takes_references", [True, False])
+def test_without_qserve_a_host_gives_the_same_rewards(host: Host, takes_references: bool) -> None:
+    host.takes_references = takes_references
+    run, module = written(host.url)
+    assert reward_names(run) == [f"{REWARDS_MODULE}.reward_1"]
+    given = [PROMPT] * 3, [answer("four"), answer(""), answer("ab")]
+    assert module.reward_1(*given, references=["4", "", "ab"], completion_ids=[[1], [], [2]]) == [4.0, 2.0, 2.0]
+    assert host.asked[0] == ("Bearer secret", {
+        "conversations": [[*PROMPT, *answer("four")], [*PROMPT, *answer("ab")]], "references": ["4", "ab"],
+    })  # fmt: skip
+    assert module.reward_1([PROMPT], [answer("")]) == [0.0]
+
+
+def test_without_qserve_rules_and_checkpoints_are_still_its_own(host: Host, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("parts:\n  - {name: digits, rule: regex, pattern: '[0-9]'}\n")
+    run, module = written(str(rules), host.url)
+    assert module.reward_1([PROMPT] * 2, [answer("5"), answer("five")]) == [1.0, 0.0]
+    assert [module.reward_1.__name__, module.reward_2.__name__] == ["reward_1", "reward_2"]
+    assert command_without_qserve(run).startswith("PYTHONPATH=/out/run trl grpo --config /out/run/train.yaml")

@@ -125,7 +125,7 @@ def test_a_file_of_scores_is_prepared_and_its_broken_rows_are_named_by_line(tmp_
 
 
 def flags(**given: Any) -> TrainFlags:
-    return TrainFlags({"labels": None, "label_weights": None, "center_rewards": None, **given})
+    return TrainFlags({"labels": None, "label_weights": None, "center_rewards": None, "label_smoothing": 0.0, **given})
 
 
 def test_the_request_counts_labels_and_single_texts() -> None:
@@ -161,6 +161,7 @@ class TrainingJobs:
         ({"label_weights": "kind=x"}, ("kind",), "--label-weights 'kind=x'"),
         ({"label_weights": "kind=1"}, (), "its rows are pairs"),
         ({"center_rewards": 0.01}, ("kind",), "leave it out"),
+        ({"label_smoothing": 0.1}, ("kind",), "is of pairs"),
     ],
 )
 def test_flags_against_the_data_are_refused(given: dict[str, Any], labels: tuple[str, ...], said: str) -> None:

@@ -1,0 +1,79 @@
+"""The rewards of GRPO as functions that TRL's own script imports, written beside the configuration.
+
+A reward host is asked over HTTP by the standard library alone; checkpoints and recipes of rules are read by qserve.
+"""
+
+from __future__ import annotations
+
+from qserve.training.job import TrainingRun
+
+__all__ = ["REWARDS_MODULE", "reward_names", "rewards_script"]
+
+REWARDS_MODULE = "qserve_rewards"
+_ASKED = '''
+
+def asked(url):
+    """TRL's reward function: what the reward host at `url` gives. An answer without a token gets the batch's lowest."""
+
+    def post(body):
+        key = os.environ.get("QSERVE_API_KEY")
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        request = urllib.request.Request(url.rstrip("/") + "/v1/reward", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            return [float(row["reward"]) for row in json.load(answer)["data"]]
+
+    def told(body):
+        try:
+            return post(body)
+        except urllib.error.HTTPError as error:
+            if error.code != 400 or "references" not in body:
+                raise
+            return post({"conversations": body["conversations"]})  # a model alone, which compares with nothing
+
+    def reward(prompts, completions, references=None, **_):
+        spoken = [index for index, turns in enumerate(completions) if "".join(turn["content"] for turn in turns)]
+        if not spoken:
+            return [0.0] * len(prompts)
+        body = {"conversations": [[*prompts[index], *completions[index]] for index in spoken]}
+        if references and any(references):
+            body["references"] = [references[index] for index in spoken]
+        found = dict(zip(spoken, told(body)))
+        return [found.get(index, min(found.values())) for index in range(len(prompts))]
+
+    return reward
+'''
+_OURS = '''
+
+def ours(target):
+    """A checkpoint or a recipe of rules, as qserve reads it."""
+    from qserve.training.job import RewardSource
+    from qserve.training.process.rewards import reward_functions
+
+    return reward_functions([RewardSource(target)])[0]
+'''
+
+
+def _is_served(target: str) -> bool:
+    return target.startswith(("http://", "https://"))
+
+
+def reward_names(run: TrainingRun) -> list[str]:
+    """What TRL's script imports, in the order of the run's rewards."""
+    return [f"{REWARDS_MODULE}.reward_{number}" for number in range(1, len(run.rewards) + 1)]
+
+
+def rewards_script(run: TrainingRun) -> str | None:
+    """The module's text; None for a run without rewards."""
+    if not run.rewards:
+        return None
+    served = [_is_served(one.target) for one in run.rewards]
+    text = '"""Rewards of rollouts, imported by `trl grpo`. Written by qserve."""\n'
+    if any(served):
+        text += "\nimport json\nimport os\nimport urllib.error\nimport urllib.request\n" + _ASKED
+    if not all(served):
+        text += _OURS
+    text += "\n"
+    for number, (is_served, one) in enumerate(zip(served, run.rewards, strict=True), 1):
+        text += f"\nreward_{number} = {'asked' if is_served else 'ours'}({one.target!r})\n"
+        text += f'reward_{number}.__name__ = "reward_{number}"\n'
+    return text
