@@ -1,7 +1,7 @@
 # `make help` lists what there is. Everything runs in .venv, which `make setup` makes; the other targets call it first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup up test check bench gpu accuracy docs
+.PHONY: help setup up test check bench circle gpu accuracy docs
 
 BIN := .venv/bin
 # make setup ACCELERATOR=cpu|cuda decides by hand; it is remembered.
@@ -48,6 +48,9 @@ check: setup ## lint, formatting, types, layers between packages, docs that quot
 
 bench: setup ## what the gateway costs and what the worker yields, a few minutes; needs the machine to itself
 	@$(BIN)/python bench/gateway_cost.py; gateway=$$?; $(BIN)/python bench/throughput.py && exit $$gateway
+
+circle: setup ## the demo from plan to reward and back: SFT, reward model, GRPO against it hosted; fails below 10 points more
+	@$(BIN)/python bench/training_circle.py $(ARGS)
 
 # A machine with a card may have torch and no network: then this runs on its own Python, without make setup.
 gpu: ## on an NVIDIA card: quantization, memory against the plan, speed, in 8 minutes; says so and ends well without one
