@@ -4,7 +4,8 @@
     python scripts/pictures.py chat plan  # some of them
 
 Starts `qserve up` with the demo's chat and reward model under a key, asks a few questions so that there is latency to
-show, and takes each page at 1280 and 390 pixels. The Train page needs a run of its own and is not among them.
+show, and takes each page at 1280 and 390 pixels. For the Train page a run of GRPO goes on meanwhile, whose rewards are
+asked of that service.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
@@ -31,32 +33,64 @@ PAIRS = ROOT / "evals/qserve_demo/preferences.jsonl"
 KEY = "sk-pictures"
 SIZES = {"": 1280, "-narrow": 390}
 HEIGHT = 800
-PATIENCE_MS = 90_000
+PATIENCE_MS = 600_000
+TRAINED_STEPS = 199
+"""Of the run on the Train page, which is ended once it has its pictures."""
 expect.set_options(timeout=PATIENCE_MS)
 
 
 @contextmanager
-def serving() -> Iterator[str]:
-    """The URL of a service of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        ready = Path(folder, "ready.json")
-        command = [sys.executable, "-m", "qserve", "up", "--model", "demo", "--reward", "demo", "--port", "0"]
-        process = subprocess.Popen(
-            [*command, "--state-dir", folder, "--ready-file", str(ready)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "QSERVE_API_KEY": KEY},
-        )
-        try:
-            until_s = time.monotonic() + 300
-            while not ready.exists():
-                if process.poll() is not None or time.monotonic() > until_s:
-                    raise RuntimeError("qserve up does not start; `qserve up --model demo --reward demo` says why")
-                time.sleep(0.2)
-            yield str(json.loads(ready.read_text())["url"])
-        finally:
-            process.terminate()
-            process.wait(60)
+def serving(folder: str) -> Iterator[str]:
+    """The URL of a service of its own, whose runs are kept in `folder`."""
+    ready = Path(folder, "ready.json")
+    command = [sys.executable, "-m", "qserve", "up", "--model", "demo", "--reward", "demo", "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--state-dir", folder, "--ready-file", str(ready)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "QSERVE_API_KEY": KEY},
+    )
+    try:
+        until_s = time.monotonic() + 300
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > until_s:
+                raise RuntimeError("qserve up does not start; `qserve up --model demo --reward demo` says why")
+            time.sleep(0.2)
+        yield str(json.loads(ready.read_text())["url"])
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextmanager
+def training(folder: str, url: str) -> Iterator[None]:
+    """`qserve train grpo` over questions of the demo, in the service's store."""
+    prompts, rules = Path(folder, "prompts.jsonl"), Path(folder, "rules.yaml")
+    pairs = map(json.loads, PAIRS.read_text().splitlines())
+    prompts.write_text("".join(json.dumps({"prompt": pair["prompt"]}) + "\n" for pair in pairs))
+    rules.write_text("parts:\n  - {name: digits, rule: regex, pattern: '[0-9]'}\n")
+    command = [
+        sys.executable,
+        "-m",
+        "qserve",
+        "train",
+        "grpo",
+        "--model",
+        "demo",
+        "--data",
+        str(prompts),
+        "--gpu",
+        "none",
+    ]
+    command += ["--reward", url, "--reward", f"0.5={rules}", "--micro-batch", "8", "--max-steps", str(TRAINED_STEPS)]
+    command += ["--completion-length", "12", "--max-length", "160", "--beta", "0", "--learning-rate", "1e-4"]
+    command += ["--eval-steps", "20", "--save-steps", "1000", "--eval-share", "0.02", "--state-dir", folder]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "QSERVE_API_KEY": KEY})
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def chat(page: Page) -> None:
@@ -101,8 +135,15 @@ def plan(page: Page) -> None:
     expect(page.locator("#qs-plan .qs-verdict.qs-no")).to_be_visible()
 
 
+def train(page: Page) -> None:
+    """A run that has come some way."""
+    expect(page.locator("#qs-train-head")).to_contain_text(re.compile(rf"(1[2-9]|[2-9]\d|1\d\d) / {TRAINED_STEPS}"))
+    expect(page.locator("#qs-train-rollouts td").first).to_be_visible()
+
+
 PAGES: dict[str, tuple[str, Callable[[Page], None]]] = {
     "chat": ("Chat", chat), "score": ("Score", score), "plan": ("Plan", plan), "memory": ("Memory & latency", memory),
+    "train": ("Train", train),
 }  # fmt: skip
 
 
@@ -138,7 +179,12 @@ def main() -> None:
     names = parser.parse_args().pages or list(PAGES)
     if unknown := set(names) - set(PAGES):
         parser.error(f"no page {', '.join(sorted(unknown))}; there are {', '.join(PAGES)}")
-    with serving() as url, sync_playwright() as playwright:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        url = stack.enter_context(serving(folder))
+        if "train" in names:
+            stack.enter_context(training(folder, url))
+        playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=of_the_system(), args=list(FLAGS))
         context = browser.new_context(base_url=url, locale="en-US")
         context.set_default_timeout(PATIENCE_MS)
