@@ -29,7 +29,7 @@ from random_checkpoint import SHAPES, write_checkpoint
 from qserve.core.hardware import Hardware
 from qserve.core.model_spec import ModelSpec
 from qserve.planner.training import TrainingRequest, plan_training
-from qserve.training.launch import TIGHT_HEAP
+from qserve.training.heap import TIGHT_HEAP
 from qserve.units import GIB
 
 ROOT = Path(__file__).parents[1]

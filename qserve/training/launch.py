@@ -20,22 +20,16 @@ from typing import Any
 from qserve.detect.host import count_physical_cores
 from qserve.engine import guard
 from qserve.training.configuration.accelerate import cpu_environment
+from qserve.training.heap import heap_settings
 from qserve.training.job import TrainingRun
 
-__all__ = ["LOG", "TIGHT_HEAP", "Launched", "environment", "launch", "launcher"]
+__all__ = ["LOG", "Launched", "environment", "launch", "launcher"]
 
 LOG = "train.log"
 _POLL_S = 0.2
 _GRACE_S = 120.0
 """So long a process that was asked to stop may take for the step at hand and its checkpoint."""
 
-# glibc 2.36 finds no place for an aligned block between freed ones of its size: layer by layer the heap grows. Blocks
-# of 64 KiB and more can go back to the system instead, which their page faults make slow: 1.8 times the seconds of the
-# demo's steps from a MiB on (bench/training_overhead.py --tight-heap). That would not do: at 512 tokens keys of 85M are
-# half a MiB, and adapters' temporaries of them left 120 MiB of holes. (A card's allocator: process/__main__.py.)
-TIGHT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
-# What a heap that grows may add to a peak (docs/results/LOG.md: up to 8 % was seen).
-_GROWTH = 1.25
 Event = dict[str, Any]
 
 
@@ -96,13 +90,7 @@ def environment(run: TrainingRun) -> dict[str, str]:
     """This process's, on a CPU with the heap's settings where the plan needs them and the user has none."""
     if run.device != "cpu":
         return dict(os.environ)
-    return {**_heap(run), **_threads(run), **os.environ, **cpu_environment(run)}
-
-
-def _heap(run: TrainingRun) -> dict[str, str]:
-    """Slow and tight where a heap that grows might not fit beside the planned peak."""
-    is_tight = any(_GROWTH * one["used_bytes"] > one["total_bytes"] for one in run.plan.get("devices", ()))
-    return TIGHT_HEAP if is_tight else {}
+    return {**heap_settings(run), **_threads(run), **os.environ, **cpu_environment(run)}
 
 
 def _threads(run: TrainingRun) -> dict[str, str]:

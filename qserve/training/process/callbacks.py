@@ -48,16 +48,22 @@ class Telling(TrainerCallback):  # type: ignore[misc]
 
 
 class Measuring(TrainerCallback):  # type: ignore[misc]
-    """Peak memory of backward (forward and backward passes) and step (the optimizer's), and what is held when."""
+    """Peak memory of backward (forward and backward passes) and step (the optimizer's), and what is held when.
 
-    def __init__(self, events: EventLog, memory: PeakMemory) -> None:
+    `gives_back`: before each step of the optimizer the heap's freed blocks go back to the system, and the next forward
+    pass has to ask for them again.
+    """
+
+    def __init__(self, events: EventLog, memory: PeakMemory, *, gives_back: bool = False) -> None:
         self._events, self._memory = events, memory
+        self._gives_back = gives_back and not memory.on_card
         self._backward_bytes = 0
         self._gradients_bytes = 0
         self._now = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._trim()  # what loading left
+        if not self._memory.on_card:
+            trim_heap()  # what loading left
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step = state.global_step
@@ -69,14 +75,10 @@ class Measuring(TrainerCallback):  # type: ignore[misc]
         if self._now:
             self._backward_bytes = self._memory.peak_bytes()
             self._gradients_bytes = storage_bytes(parameter.grad for parameter in model.parameters())
-        self._trim()
+        if self._gives_back:
+            trim_heap()
         if self._now:
             self._memory.reset()
-
-    def _trim(self) -> None:
-        """glibc keeps freed blocks below the threshold of training/launch.py."""
-        if not self._memory.on_card:
-            trim_heap()
 
     def on_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any

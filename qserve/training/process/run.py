@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qserve.errors import UsageError
+from qserve.training.heap import is_tight
 from qserve.training.job import TrainingRun
 from qserve.training.process.callbacks import Measuring, StopOnRequest, Telling
 from qserve.training.process.events import EventLog
@@ -54,7 +55,7 @@ def train(run: TrainingRun, events: EventLog) -> None:
     )
     stop = StopOnRequest(run.stop_file)
     memory.reset()
-    trainer = make_trainer(run, [Telling(events), Measuring(events, memory), stop])
+    trainer = make_trainer(run, [Telling(events), Measuring(events, memory, gives_back=is_tight()), stop])
     reference = getattr(trainer, "ref_model", None)
     if run.trainer == "grpo":
         trainer.add_callback(RolloutSamples(events, trainer))

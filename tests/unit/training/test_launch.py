@@ -12,8 +12,9 @@ import pytest
 
 from qserve.planner.training import TrainingRequest
 from qserve.training.configuration.accelerate import accelerate_configuration
+from qserve.training.heap import TIGHT_HEAP
 from qserve.training.job import DataSource, TrainingRun
-from qserve.training.launch import TIGHT_HEAP, environment, launcher
+from qserve.training.launch import environment, launcher
 
 
 def run_on(device: str, num_processes: int, **fields: Any) -> TrainingRun:
