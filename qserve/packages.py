@@ -1,4 +1,4 @@
-"""The packages that qserve can do without, and the command that installs each.
+"""Optional packages, and the command that installs each.
 
 The distribution is called qserve-llm: `qserve` on the package index is somebody else's. So a message never names an
 extra of ours; it names what is missing itself. A test holds the requirements to pyproject.toml's.

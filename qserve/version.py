@@ -1,4 +1,4 @@
-"""The version of qserve: here, so that who tells it imports nothing else."""
+"""The version of qserve, in a module without imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of batches, and the lock that says who runs one."""
+"""Rows of batches in the database, and the lock of the process that runs one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of files and batches. Each default exists once, here."""
+"""Limits on files and batches. Each default exists once, here."""
 
 from __future__ import annotations
 

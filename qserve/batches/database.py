@@ -1,4 +1,4 @@
-"""The SQLite file that says which files and batches there are; several processes may have it open."""
+"""The SQLite database of files and batches, which several processes may open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of one state folder: bytes in a private folder, and a row each that says whose they are."""
+"""Uploaded files of one state folder: contents in a private folder, and a row each with its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file and a batch: what is stored of them, and the objects that OpenAI's API shows."""
+"""Records of files and batches, and their objects in OpenAI's API."""
 
 from __future__ import annotations
 

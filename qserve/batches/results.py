@@ -1,4 +1,4 @@
-"""The answers of one batch, appended as they come.
+"""The results of one batch, appended as they arrive.
 
 A record is one line, written in one go when its answer is there. So the files themselves say which lines are answered:
 a process that goes on after another was killed cuts off a record that was not written to its end, and asks the rest.

@@ -1,4 +1,4 @@
-"""One batch: its lines go out as the workers have free slots, its answers are written down as they come."""
+"""Runs one batch: sends its lines as workers have free slots, and stores the answers as they arrive."""
 
 from __future__ import annotations
 

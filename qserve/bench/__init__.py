@@ -1,4 +1,4 @@
-"""Load on any OpenAI-compatible server, and what it was seen to do: TTFT, TPOT, ITL, E2E, goodput.
+"""Load tests of any OpenAI-compatible server: TTFT, TPOT, ITL, E2E, goodput.
 
 load.py         how requests follow each other: closed loop, open loop, bursts, the sweep
 endpoints.py    what is sent: bodies of chat, completions, reward and classify requests

@@ -1,4 +1,4 @@
-"""What comes back: whole bodies, and streams of events of which each arrival is timed.
+"""Responses of the server: whole bodies, and event streams with the arrival time of each chunk.
 
 Nothing is parsed while tokens arrive, but for the first event and those without choices: an arrival costs a search for
 a few bytes. JSON escapes quotes within strings, so text can't be taken for a field.

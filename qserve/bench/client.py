@@ -1,4 +1,4 @@
-"""One request from its start to its record; whatever goes wrong is in the record."""
+"""Sends one request and returns its record, which also holds any failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who counts tokens: the server's own tokenizer wherever it can be had, else a guess that says so."""
+"""Counts tokens by the server's own tokenizer if available, else by an estimate that is reported as one."""
 
 from __future__ import annotations
 

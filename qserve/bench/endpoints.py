@@ -1,4 +1,4 @@
-"""What is sent: one request body per kind of load, encoded before its clock starts."""
+"""Request bodies of each kind of load, encoded before their clock starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, a sentence each; requests with the same trouble share a kind."""
+"""Kinds of failed requests, each with an error message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of set latencies, with no model: what a load tester must be able to measure.
+"""A server without a model that answers with known latencies, to test load generators.
 
     python -m qserve.bench.fake_server --ttft-ms 60 --itl-ms 15
 

@@ -1,4 +1,4 @@
-"""How requests follow each other.
+"""Stages of a load, and the arrival times of their requests.
 
 Closed loop: so many at once, the next one when one is answered. Open loop: arrivals that do not wait for the server, as
 users don't. Both as `vllm bench serve` has them (vLLM 0.32, benchmarks/serve.py: get_request).

@@ -1,4 +1,4 @@
-"""One stage of load on one server: every request becomes a record, and the loop does nothing else meanwhile."""
+"""Runs one stage of load on a server and records every request."""
 
 from __future__ import annotations
 

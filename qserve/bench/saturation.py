@@ -1,4 +1,4 @@
-"""Where more load brings nothing more, and whether requests wait or tokens come slower."""
+"""Finds the load at which a server saturates, and whether its requests wait or its tokens come slower."""
 
 from __future__ import annotations
 

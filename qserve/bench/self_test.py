@@ -1,4 +1,4 @@
-"""Is a server of set latencies measured as what it is, and what does measuring cost?
+"""Tests the load generator: its figures of a server with known latencies, and its own cost.
 
 The fake server runs in a process of its own, so that it shares no interpreter with the client that times it.
 """

@@ -1,4 +1,4 @@
-"""A load test from the first request to the last stage."""
+"""Runs a whole load test: checks, warm-up and all stages."""
 
 from __future__ import annotations
 

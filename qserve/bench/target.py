@@ -1,4 +1,4 @@
-"""What stands behind a URL: its models, which one to load, and whether a first request of it can be measured."""
+"""Inspects the server under test: its models, the one to test, and whether a first request can be measured."""
 
 from __future__ import annotations
 

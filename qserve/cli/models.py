@@ -55,7 +55,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from qserve.cli.terminal import console_of
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("model", overflow="fold")
+    table.add_column("model", no_wrap=True)  # an id is copied whole: the siblings wrap
     for name in ("size", "bf16", "KV a token"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("quantized siblings")

@@ -1,4 +1,4 @@
-"""Whether a node has a checkpoint: at the same path, or found by its name there."""
+"""Finds a checkpoint on a node: at the same path, or by its name."""
 
 from __future__ import annotations
 

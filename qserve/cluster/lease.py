@@ -1,4 +1,4 @@
-"""A lease: who holds it must be asked again and again, or ends itself."""
+"""A lease: its holder ends itself unless the lease is renewed in time."""
 
 from __future__ import annotations
 

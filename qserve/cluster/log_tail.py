@@ -1,4 +1,4 @@
-"""What was written to a log since it was last looked at."""
+"""Reads what was appended to a log since the last time."""
 
 from __future__ import annotations
 

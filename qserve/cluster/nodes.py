@@ -1,4 +1,4 @@
-"""What the nodes of a cluster have, and the part of it that any of them can give a replica. Pure."""
+"""Hardware of the cluster's nodes, and the hardware that all of them have in common. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent on its node, as the service has it: the place that was reserved, the lease that is renewed, its words."""
+"""The service's handle of an agent on a node: reserved placement, renewed lease, exchanged messages."""
 
 from __future__ import annotations
 

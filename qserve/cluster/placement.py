@@ -1,4 +1,4 @@
-"""A place for each replica: a placement group of its own, on the node that has the fewest of ours.
+"""Places replicas: one placement group each, on the node that has the fewest of this service's.
 
 One group for all replicas with Ray's SPREAD would do for a number that never changes. A single bundle of a group can't
 be given back, though, and Ray's autoscaler takes a node away only when nothing is reserved on it. So each replica has a

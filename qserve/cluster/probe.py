@@ -1,4 +1,4 @@
-"""What a node says of itself: an actor that is asked before anything is planned, and gone before anything starts."""
+"""An actor that reports a node's hardware and packages before planning, and ends before workers start."""
 
 from __future__ import annotations
 

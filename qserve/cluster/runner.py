@@ -1,4 +1,4 @@
-"""The `Runner` of a cluster: its workers are on the nodes, and as many of them run as the load wants."""
+"""The `Runner` of a Ray cluster: runs workers on the nodes and scales their number with the load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many replicas a load wants. Pure: it is fed what was seen, and says a number.
+"""Computes how many replicas a load needs. Pure.
 
 A replica is full when it has as many tokens to read and write as `max_num_seqs` usual requests have; what is usual is
 a mean over minutes, so that a few long prompts count for what they are.

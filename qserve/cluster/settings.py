@@ -1,4 +1,4 @@
-"""What `qserve up --ray` was told, and the times that both sides of a lease keep."""
+"""Settings of `qserve up --ray`, and the intervals of leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The nodes of the cluster, asked: what they have, whether they can serve, and whether they have the checkpoint."""
+"""Surveys the nodes of a cluster: their hardware, whether they can serve, and whether they have the checkpoint."""
 
 from __future__ import annotations
 

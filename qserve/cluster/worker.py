@@ -1,4 +1,4 @@
-"""A worker on another machine, as the service has it: placed, mirrored, watched, and placed again when it is lost.
+"""A worker on another machine: places it, mirrors its state, and places it again if it is lost.
 
 What happens on the node itself (a worker that dies or hangs, and is started again there) is its agent's work
 (`agent.py`); this one hears of it. It steps in when the agent or its node is gone, when the worker can't be reached

@@ -1,4 +1,4 @@
-"""How each scheme stores one linear weight [out, in]: the packed tensor and what goes with it, byte by byte."""
+"""Storage of a linear weight [out, in] by each scheme: packed tensor, scales and zero points, to the byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service shall carry: lengths and numbers of sequences, spelled as vLLM spells them."""
+"""The workload of a service: lengths and numbers of sequences, named as in vLLM."""
 
 from __future__ import annotations
 

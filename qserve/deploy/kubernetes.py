@@ -1,4 +1,4 @@
-"""Objects of Kubernetes: a StatefulSet with its services, and what keeps it up, watches it and scales it.
+"""Kubernetes objects: a StatefulSet with services, disruption budget, PodMonitor and autoscaler.
 
 A StatefulSet, not a Deployment: the run store and the caches belong to one pod each, and on a cluster whose cards are
 all taken a pod can only be replaced, never doubled.

@@ -1,4 +1,4 @@
-"""What a service takes of a machine, from its plans: cards, RAM, shared memory, cores, disk. Pure arithmetic.
+"""Resources of a service, from its plans: cards, RAM, shared memory, cores, disk. Pure arithmetic.
 
 Memory on cards is the planner's, term by term. Of RAM a plan on a CPU has its terms too; what a worker on a card keeps
 in RAM is no term of any plan, and stands here as an upper figure.

@@ -1,4 +1,4 @@
-"""Is the service ready? As a program for containers, whose health checks take nothing else, and for systemd."""
+"""Readiness checks as a program, for containers and systemd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine has: cards by NVML, RAM and cores by /proc and cgroups. Reads, never changes anything."""
+"""Detects this machine's hardware: cards by NVML, RAM and cores by /proc and cgroups. Read-only."""
 
 from __future__ import annotations
 

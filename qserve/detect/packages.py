@@ -1,4 +1,4 @@
-"""What is installed, read from package metadata: nothing is imported, so it costs milliseconds."""
+"""Installed packages, from their metadata: nothing is imported, so it takes milliseconds."""
 
 from __future__ import annotations
 

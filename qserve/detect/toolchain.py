@@ -1,4 +1,4 @@
-"""What vLLM's kernels are compiled with when it starts on a card: a C compiler and Python's headers.
+"""Checks the toolchain with which vLLM compiles kernels at start: a C compiler and Python's headers.
 
 Triton builds a small launcher in C against Python.h before its first kernel runs. Source: triton runtime/build.py.
 """

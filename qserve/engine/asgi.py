@@ -1,4 +1,4 @@
-"""What every worker of our own does at its socket: the internal key, errors in OpenAI's shape, clients that leave."""
+"""ASGI parts of qserve's own workers: the internal key, errors in OpenAI's format, disconnected clients."""
 
 from __future__ import annotations
 

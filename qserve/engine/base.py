@@ -1,4 +1,4 @@
-"""What a worker is, as the gateway and the supervisor see it.
+"""A worker as the gateway and the supervisor see it: endpoint, state, API.
 
 A worker is a process of its own that speaks HTTP on a unix socket or on a TCP port, under an internal key:
 

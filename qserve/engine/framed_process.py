@@ -1,4 +1,4 @@
-"""A child process that is asked in frames, one at a time: what one client sends may hold it, and nobody else.
+"""A child process that answers one frame at a time, so that a slow request blocks only this process.
 
 A frame, each way: two lengths, a JSON head, and the bytes that go with it. The child ends with its standard input, or
 after an answer whose head says `is_last`.

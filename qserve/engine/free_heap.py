@@ -1,4 +1,4 @@
-"""Gives back what the C library's heap keeps of freed blocks, now and then, while a worker serves.
+"""Returns freed blocks of the C library's heap to the system, periodically while a worker serves.
 
 Steps free blocks of every size, and kernels that stay lie between them: 80 of a hybrid's 590 MiB after 120 requests.
 Giving back takes 0.3 ms where there is nothing, and some 20 ms for 100 MiB; smaller blocks mapped one by one, which

@@ -1,4 +1,4 @@
-"""A worker's own sign of progress, read by its supervisor without asking: 24 bytes of a mapped file.
+"""A worker's progress in a mapped file of 24 bytes, which the supervisor reads without a request.
 
 HTTP answers say that the event loop turns, not that the model computes, and a busy loop answers late although all is
 well. A beat is a count that goes up with every step, and within long steps with every layer.

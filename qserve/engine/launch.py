@@ -1,7 +1,7 @@
-"""How a worker process is started, and what its words mean: one `Launch` per kind of worker.
+"""How a worker process is started and how its output is read: one `Launch` per kind of worker.
 
 The supervisor (`qserve.supervisor`) starts, watches and ends processes and knows nothing of engines; an engine knows
-its own command line, log and readiness and nothing of supervision. This is what they say to each other.
+its own command line, log and readiness and nothing of supervision. This is the interface between the two.
 """
 
 from __future__ import annotations

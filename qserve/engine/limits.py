@@ -1,4 +1,4 @@
-"""What a running chat worker takes: its real limits, which only the loaded model and its KV pool decide."""
+"""Actual limits of a running chat worker, decided by the loaded model and its KV pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of our own making: told by a file, heard by lines on standard error (`qserve.engine.process`)."""
+"""Launches qserve's own workers: configured by a file, read by lines on standard error (`qserve.engine.process`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker process and its parent: what it is told, what it tells while it starts, and how it ends with the parent."""
+"""A worker process and its parent: its specification, its messages while it starts, and its end with the parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages that transformers and torch import where they are installed, and that no worker of ours uses.
+"""Blocks imports of packages that transformers and torch would load although no worker uses them.
 
 They come with others (scikit-learn, SciPy and pandas with lm-eval, triton with torch's builds) and took 206 of the
 557 MiB that a worker's process held before it had loaded anything, and two seconds of its start. A package that can't

@@ -1,4 +1,4 @@
-"""The routes that every worker of our own has, its key, and its errors in the API's shape. Its own routes come beside.
+"""The ASGI app of qserve's own workers: common routes, internal key, errors in the API's format.
 
 GET /health · /metrics · /v1/models · /v1/qserve/memory
 """

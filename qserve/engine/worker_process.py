@@ -1,4 +1,4 @@
-"""The frame of a worker process of our own: told by a file, heard on standard error, ended with its parent.
+"""Runs a worker process: reads its specification, reports on standard error, ends with its parent.
 
 What a worker does inside of it is its own: `serve` loads and then calls `listen`.
 """

@@ -1,4 +1,4 @@
-"""lm-eval's two HTTP clients, less what makes them wrong for models that think. Nothing else subclasses lm-eval.
+"""lm-eval's two HTTP clients, corrected for models that think. Nothing else subclasses lm-eval.
 
 Imported where lm-eval is called, never before: it takes a second.
 """

@@ -1,4 +1,4 @@
-"""What lm-eval reads from its process while it runs (environment, stderr, loggers), set for that time and put back."""
+"""Sets the environment, stderr and loggers that lm-eval reads, and restores them afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lm-eval's own Python API over HTTP: tasks, prompts, metrics and cache are its; where it asks, and what, is ours."""
+"""Runs lm-eval's Python API against a server: tasks, prompts, metrics and cache are lm-eval's."""
 
 from __future__ import annotations
 

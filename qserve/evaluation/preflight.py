@@ -1,4 +1,4 @@
-"""Can this server answer what lm-eval asks? Its log-probabilities of a prompt against those of its own answer.
+"""Checks a server before an evaluation: log-probabilities of a prompt against those of its own answer.
 
 A server that ignores `echo` or `logprobs`, counts tokens otherwise, or adds a BOS scores every choice at chance, and
 lm-eval can't tell. Here it is asked two questions of which the answers must agree: what it says next, with the

@@ -1,4 +1,4 @@
-"""One question of each kind before all the others: what the model is asked, thinks and answers, and what is scored.
+"""Evaluates one item of each kind first, and shows prompt, thought, answer and what is scored.
 
 A wrong template, a thought that never ends, a filter that finds nothing: each shows in a single answer, and costs a day
 when it is found in the table at the end.

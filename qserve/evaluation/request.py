@@ -1,4 +1,4 @@
-"""What is asked of a model: tasks, how many items and answers, and how answers are generated."""
+"""`EvalRequest`: tasks, numbers of items and answers, and generation settings."""
 
 from __future__ import annotations
 

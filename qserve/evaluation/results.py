@@ -1,4 +1,4 @@
-"""An evaluation on disk: lm-eval's result whole, and beside it what was evaluated, with what, when."""
+"""The result of an evaluation as a file: lm-eval's own, with model, settings, versions and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands behind a URL: model, length, tokenizer, and how it is run. Everything is asked of the server itself."""
+"""Inspects a server for an evaluation: model, length, tokenizer, engine; all from the server itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lm-eval's tasks and ours, with their data: found, or a sentence about what is missing."""
+"""Loads lm-eval's and qserve's tasks with their data; errors say what is missing."""
 
 from __future__ import annotations
 

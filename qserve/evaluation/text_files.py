@@ -1,4 +1,4 @@
-"""Perplexity of a text of one's own: a file becomes a task of lm-eval's, with documents that are read whole.
+"""Perplexity of a text file, as a task of lm-eval.
 
     .txt, .md    one document
     .jsonl       one a line: an object with `text`, or a string

@@ -1,4 +1,4 @@
-"""Reading files that a stranger wrote: regular files only, and never more of them than a checkpoint can need.
+"""Reads untrusted files of checkpoints: regular files only, with bounds on size and depth.
 
 A folder is data. It may hold a pipe that never ends, an index that names files elsewhere, or JSON that is nested until
 a parser gives up; each of these is one sentence here, before memory or time is spent on it.

@@ -1,4 +1,4 @@
-"""The models that qserve knows by heart: configs/models.toml, and the quantized siblings of configs/siblings.toml."""
+"""Models with bundled dimensions: configs/models.toml, and the quantized siblings of configs/siblings.toml."""
 
 from __future__ import annotations
 

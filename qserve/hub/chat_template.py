@@ -1,4 +1,4 @@
-"""A checkpoint's chat template, and what it says of thinking. It is read as text; only its end is run."""
+"""A checkpoint's chat template and its thinking mode, read as text; only the generation prompt is rendered."""
 
 from __future__ import annotations
 

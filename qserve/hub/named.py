@@ -1,4 +1,4 @@
-"""A quantized checkpoint that nobody can look at, planned from its base: model and packing by its name alone."""
+"""Plans a quantized checkpoint that can't be read, from its name: base model and quantization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keyword arguments as the flags of a command, and a command called as a user would call it."""
+"""Converts keyword arguments to the flags of a command, and runs commands in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of a request or a machine after which a plan may fit, before anybody has tried them."""
+"""Changes of a request or machine after which a plan may fit; not yet planned."""
 
 from __future__ import annotations
 

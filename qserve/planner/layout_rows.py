@@ -1,4 +1,4 @@
-"""Which layers lie where, as text: a row per place, the model's length as a bar, and what is held there."""
+"""The placement of layers as text: one row per device, with a bar of its layers and its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of every count: a `Plan` that fits, or one that says what is missing."""
+"""Builds the `Plan` of a fitted setup, or of one that does not fit, with what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One candidate: a way to run the model, before anybody has counted whether it fits."""
+"""One candidate: engine, quantization and layout of a model, before it is fitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several models on one budget: a chat model and its reward model, on one card or on two."""
+"""Plans a chat model and its reward model on one memory budget: on one card or on two."""
 
 from __future__ import annotations
 

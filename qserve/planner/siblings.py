@@ -1,4 +1,4 @@
-"""Quantized checkpoints of a model, and the model of a quantized checkpoint: configs/siblings.toml."""
+"""Quantized siblings of a model, and the base model of a quantized checkpoint: configs/siblings.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's whole story on one page: what was promised, what was measured.
+"""Reports of runs: planned and measured figures as HTML, Markdown or JSON.
 
     facts       what a report is made from, read once: `RunReport`
     sections/   from facts to blocks (tables, figures, texts), one file for each part

@@ -1,4 +1,4 @@
-"""What a report is made of, whatever it is written as: sections of tables, figures, texts and commands.
+"""Elements of a report, for all formats: sections of tables, figures, texts and commands.
 
 Values stay values (bytes, milliseconds, shares); each column says of what kind, and `figures.py` makes text of them.
 """

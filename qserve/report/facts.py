@@ -1,4 +1,4 @@
-"""`RunReport`: everything that a report is made from, read once. From here on nothing is asked of anybody."""
+"""`RunReport`: all facts of a report, read from the store at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be scored: a conversation that ends with an answer, and an answer that holds something.
+"""Checks texts before scoring: a conversation must end with a non-empty answer.
 
 One rule, whoever asks: every protocol of the reward worker, `qserve score`, `eval-reward` and `reward check`. A score
 of an empty answer would be that of the prompt, which no training has seen as an answer.

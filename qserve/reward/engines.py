@@ -1,4 +1,4 @@
-"""What an engine is to the reward host: how it is planned for a reward model, and how it scores with one."""
+"""The interface of an engine for reward models: its plan request, and its scorer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a text gets no reward. What HTTP calls it is `qserve.wire.errors`'s business."""
+"""Reasons why a text gets no reward; `qserve.wire.errors` maps them to HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what the user wrote behind --reward to the checkpoint that it names: files and headers only, no torch."""
+"""Resolves the value of --reward to a checkpoint, from files and headers, without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is scored, and what comes out. No torch: gateway-side code may read this."""
+"""Items to score, and their scores. No torch: the gateway may import this."""
 
 from __future__ import annotations
 

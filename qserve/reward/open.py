@@ -1,4 +1,4 @@
-"""From what the user wrote behind --reward to a scorer that is ready, in this process."""
+"""Opens a scorer in this process for the value of --reward."""
 
 from __future__ import annotations
 

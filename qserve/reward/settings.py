@@ -1,4 +1,4 @@
-"""How a reward model is asked: what a user may fix, and what the checkpoint's format says otherwise."""
+"""Settings of a reward model: those of the user; the checkpoint's format provides the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run store: what every `qserve up` was, did and measured, in one SQLite file below the state folder.
+"""The run store: plans, events, requests and measurements of every run, in one SQLite file in the state folder.
 
 Reading, from the command line, the gateway, a report:
 

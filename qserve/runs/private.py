@@ -1,4 +1,4 @@
-"""Folders that only their user may look into: runs hold what people asked for, and logs what engines said."""
+"""Folders and files that only their user can read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which process a run belongs to: its id and when the kernel started it, since ids are given out again."""
+"""Identifies the process of a run by its id and start time, since process ids are reused."""
 
 from __future__ import annotations
 

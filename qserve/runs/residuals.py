@@ -1,4 +1,4 @@
-"""From what a worker was measured to hold, what the next plan may learn: `planner/learned.py` says what holds where.
+"""Residuals of a worker: measured beside planned terms, which correct the next plan (`planner/learned.py`).
 
 Only a figure that means what the plan's term means is taken, and only in the direction that it proves:
 

@@ -1,4 +1,4 @@
-"""What goes when there is too much of it: old runs by age, then the oldest requests by size."""
+"""Retention: deletes old runs by age, then the oldest requests by size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store's file holds, as the steps that lead to it: `PRAGMA user_version` counts those that were taken.
+"""The store's schema as migrations; `PRAGMA user_version` counts the applied ones.
 
 A step that was released is never changed; a new one is added at the end. Times of day are seconds since 1970 (REAL) or
 milliseconds (INTEGER), durations microseconds. Documents are JSON text.

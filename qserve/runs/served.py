@@ -1,4 +1,4 @@
-"""Answers of a run whose times and lengths are known: what is compared with the plan and learned from."""
+"""Requests of a run with known times and lengths, for the comparison with the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statements that write a run down. Of a fact, ?1 is the run's number; its own values follow."""
+"""SQL statements that write to the store; ?1 is the run's number, values follow."""
 
 from __future__ import annotations
 

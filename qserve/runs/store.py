@@ -1,4 +1,4 @@
-"""`RunStore`: what the store's file holds, read and added to."""
+"""`RunStore`: reads the store and adds results to it."""
 
 from __future__ import annotations
 

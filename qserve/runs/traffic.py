@@ -1,4 +1,4 @@
-"""All requests of a run in one sweep: what a report shows of them, a million in about two seconds.
+"""Aggregates all requests of a run for a report, a million in about two seconds.
 
 Sorting in SQL takes a window function for each latency, about two seconds each; here every row is read once, values are
 kept by the bucket of time that they fall in, and what is sorted are these short lists. Sorting their concatenation

@@ -1,4 +1,4 @@
-"""Writing a run down while it serves: a thread of its own takes what the event loop leaves in two bounded queues.
+"""Writes a run while it serves: a thread takes records from two bounded queues.
 
 Nothing that serves waits for a disk: to leave something costs an append to a deque. The thread commits twice a second.
 Where it can't (disk full, store locked, broken, of a newer qserve) it warns once, tries again, and counts what the

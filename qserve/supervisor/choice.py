@@ -1,4 +1,4 @@
-"""Which engine serves, and the plan for it; what can be planned but not served is refused here, with a way out."""
+"""Chooses the engine and its plan; refuses what can be planned but not served, with a suggestion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be hosted: a model, its plan, and what its worker may use."""
+"""`Hosted`: one model to serve, with its plan and the resources of its worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service's API keys: where they come from, and how they stay out of process lists and of workers.
+"""The service's API keys: reads them, and hides them from process lists and workers.
 
 Workers have internal keys of their own (`hosted.py`) and never learn these.
 """

@@ -1,4 +1,4 @@
-"""Latency as it was planned for the requests that came, beside what they took."""
+"""Planned and measured latency of the requests that arrived."""
 
 from __future__ import annotations
 

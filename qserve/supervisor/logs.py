@@ -1,4 +1,4 @@
-"""What `qserve up` says: for people, or one JSON object a line for whatever collects logs."""
+"""Logs of `qserve up`: text, or one JSON object per line for log collectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a run: plans, what happened, what was measured and each request in the run store; logs in files."""
+"""Records a run in the run store: plans, events, measurements, requests; logs go to files."""
 
 from __future__ import annotations
 

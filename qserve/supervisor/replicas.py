@@ -1,4 +1,4 @@
-"""The workers of a service together: who starts when, who may be missing, and the restart of one after the other."""
+"""All workers of a service: start order, tolerated failures, rolling restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who runs workers: the service asks a `Runner` for each, and does not care where its process is.
+"""`Runner`: starts workers, on this machine or elsewhere.
 
 This machine's is `this_machine.py: ThisMachine`. One that someone else runs keeps its `endpoint` true all the same:
 state, detail, limits, and the address, which may be another one after a restart.

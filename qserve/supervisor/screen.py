@@ -1,4 +1,4 @@
-"""What `qserve up` says: a progress line while it starts, one screen when it is ready, a sentence when it stops."""
+"""Terminal output of `qserve up`: a progress line at start, a summary when ready, a line when it stops."""
 
 from __future__ import annotations
 

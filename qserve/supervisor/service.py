@@ -1,4 +1,4 @@
-"""The story of `qserve up`, from a plan to the last drained request."""
+"""Runs a service, from its plans to the last drained request."""
 
 from __future__ import annotations
 

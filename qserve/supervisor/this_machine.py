@@ -1,4 +1,4 @@
-"""Workers that are processes of this machine: one place that knows which engine starts how."""
+"""The `Runner` of this machine: starts each engine's workers as child processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The web UI's process: started when somebody first asks for the page, kept alive, and no reason for anything to end.
+"""Supervises the web UI's process: starts it on the first visit and restarts it; its failures end nothing else.
 
 A file names the API to call and its key; only the gateway reaches its socket.
 """

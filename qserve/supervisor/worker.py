@@ -1,4 +1,4 @@
-"""One supervised worker: a child process that is started, watched, restarted with growing pauses, and ended with us."""
+"""One supervised worker: a child process that is started, watched, restarted with growing pauses, and stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the UI is told at its start."""
+"""Settings of the UI's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the pages look: one theme in light and dark, fonts of the machine, nothing from elsewhere."""
+"""The theme of the pages: light and dark, system fonts, no external resources."""
 
 from __future__ import annotations
 

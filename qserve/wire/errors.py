@@ -1,4 +1,4 @@
-"""What a failure is called in the APIs that are spoken here.
+"""Errors in the formats of the supported APIs.
 
 OpenAI     {"error": {"message": str, "type": str, "param": str | null, "code": str | null}}
 Anthropic  {"type": "error", "error": {"type": str, "message": str}}

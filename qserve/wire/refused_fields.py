@@ -1,4 +1,4 @@
-"""Fields that are known and not served, each with the reason, and with the engine that does serve it where one does."""
+"""Known but unsupported fields, each with the reason and the engine that supports it, if any."""
 
 from __future__ import annotations
 

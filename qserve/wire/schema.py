@@ -1,4 +1,4 @@
-"""What all of our request schemas stand on: strict names and types, and errors that name what is wrong.
+"""The base of all request schemas: strict names and types, precise errors.
 
 The rule of the house: a field is used, is harmless, or is refused by name. `extra="forbid"` refuses the unknown ones;
 fields that we know and do not serve are refused with a sentence of their own (`refused_fields`).

@@ -1,4 +1,4 @@
-"""What an answer must look like: OpenAI's `response_format`, vLLM's `structured_outputs`, and its older `guided_*`."""
+"""Structured outputs: OpenAI's `response_format`, vLLM's `structured_outputs`, and its older `guided_*`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools as OpenAI's clients describe, choose and answer them."""
+"""Schemas of tools, tool choices and tool calls in OpenAI's API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of decoding steps that the transformers engine captures on a card, for the engine and the plan alike."""
+"""Sizes of decoding steps that the transformers engine captures as CUDA graphs; used by engine and planner."""
 
 from __future__ import annotations
 

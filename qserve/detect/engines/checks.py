@@ -1,4 +1,4 @@
-"""What an engine can say about this machine before it is started. An engine that says nothing runs everywhere."""
+"""Checks of an engine against this machine before it starts. An engine without checks runs everywhere."""
 
 from __future__ import annotations
 

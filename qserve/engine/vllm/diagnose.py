@@ -1,4 +1,4 @@
-"""Why the engine did not start: its log's reason, in a sentence or two that say what to change. Pure functions."""
+"""Diagnoses a failed start of vLLM from its log, with a message that says what to change. Pure functions."""
 
 from __future__ import annotations
 

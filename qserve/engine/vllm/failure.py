@@ -1,4 +1,4 @@
-"""What went wrong at a start, as data: kind, words, and the numbers that the engine reported."""
+"""A failed start as data: kind, message, and the numbers that the engine reported."""
 
 from __future__ import annotations
 

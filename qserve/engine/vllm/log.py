@@ -1,4 +1,4 @@
-"""What the engine's log tells while it starts: where the start is, and the figures it measured. Pure functions.
+"""Reads vLLM's log of a start: its phase, and the figures that it measured. Pure functions.
 
 The same lines in vLLM 0.28 to 0.32, on cards and on the CPU; a test holds them to the installed engine's own source.
 """

@@ -1,4 +1,4 @@
-"""What a running vLLM worker holds: its own account (log, /metrics) beside the system's, each with its source."""
+"""Measured memory of a running vLLM worker, by its own log and /metrics and by the system, with sources."""
 
 from __future__ import annotations
 

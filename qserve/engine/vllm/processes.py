@@ -1,4 +1,4 @@
-"""Memory of a running engine as the system sees it: its processes and, on cards, what NVML charges to them."""
+"""Memory of a running engine by the system: its processes, and on cards what NVML attributes to them."""
 
 from __future__ import annotations
 

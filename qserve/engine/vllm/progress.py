@@ -1,4 +1,4 @@
-"""How far a running vLLM has come, from its own counters."""
+"""Progress of a running vLLM, from its counters."""
 
 from __future__ import annotations
 

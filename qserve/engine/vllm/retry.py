@@ -1,4 +1,4 @@
-"""One honest second try: the plan with the numbers that the engine reported in place of those that it refused."""
+"""The plan of a second start, with the numbers that the engine reported instead of those that it refused."""
 
 from __future__ import annotations
 

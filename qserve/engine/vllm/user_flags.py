@@ -1,4 +1,4 @@
-"""The user's own flags of vLLM (`--engine-args "…"`), held against what qserve has decided."""
+"""Merges the user's flags of vLLM (`--engine-args "…"`) with those that qserve decided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM does not notice in a checkpoint: half of a fused matrix.
+"""Checks a checkpoint for incomplete fused matrices, which vLLM does not detect.
 
 It loads q, k and v into one matrix, gate and up into another, and counts that one as loaded when any part of it was
 there. Seen with 0.32: without one `gate_proj.weight` the server starts, says nothing, and answers from memory that

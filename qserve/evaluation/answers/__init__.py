@@ -1,1 +1,1 @@
-"""What becomes of generated answers: thoughts, limits, outcomes, several answers to an item."""
+"""Generated answers: thoughts, length limits, outcomes, several answers per item."""

@@ -1,4 +1,4 @@
-"""Answers that came so far, kept below the state folder: an evaluation that was interrupted goes on from there."""
+"""Answers of a running evaluation in the state folder, from which an interrupted one resumes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several answers to each item: what one answer is worth on average, and what several are worth together.
+"""Metrics over several answers per item: avg@k, pass@k, maj@k.
 
 - avg@k: the mean over items of the mean over their k answers.
 - pass@k: the share of items with a right one among k.

@@ -1,4 +1,4 @@
-"""A fixed load: so many streams at once, the same requests for everyone who is compared.
+"""A fixed load for comparisons: a number of concurrent streams with the same requests for each candidate.
 
 Closed loop: each stream sends its next request when its last one is answered. Times are the client's.
 """

@@ -1,4 +1,4 @@
-"""The Pareto picture of a comparison as one SVG: accuracy over memory, the area of a point its speed. No library."""
+"""The Pareto chart of a comparison as SVG: accuracy over memory, speed as the area of a point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every quantization of a comparison is asked: a fixed load, and items whose answers are compared."""
+"""The work of each candidate in a comparison: a fixed load, and items whose answers are compared."""
 
 from __future__ import annotations
 

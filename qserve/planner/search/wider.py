@@ -1,4 +1,4 @@
-"""More of the cards that are there, while on fewer a length is cut or too few full-length requests run at once."""
+"""Uses more of the cards while fewer would cut the length or run too few full-length requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bars of segments, in HTML: they stretch, their words do not."""
+"""Stacked bars in HTML."""
 
 from __future__ import annotations
 

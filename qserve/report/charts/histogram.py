@@ -1,4 +1,4 @@
-"""How often which latency."""
+"""Histograms of latencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values with their standard errors, a row each."""
+"""Values with standard errors, one row each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Pareto picture of layouts: tokens a second of one user against those of one card. An SVG without a stylesheet.
+"""The Pareto chart of layouts: tokens/s per user against tokens/s per card. An SVG without a stylesheet.
 
 Text and lines take the colour of the page around it, so that it stands on light and on dark ground.
 """

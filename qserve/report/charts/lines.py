@@ -1,4 +1,4 @@
-"""Values over time."""
+"""Line charts over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Pareto picture: what is gained in memory against what is lost in accuracy."""
+"""The Pareto chart of a comparison: accuracy over memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Round numbers along an axis."""
+"""Axis ticks at round numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be drawn."""
+"""Chart specifications."""
 
 from __future__ import annotations
 

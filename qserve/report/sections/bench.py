@@ -1,4 +1,4 @@
-"""Load tests: what the server did when it was asked as users would."""
+"""Section: load tests."""
 
 from __future__ import annotations
 

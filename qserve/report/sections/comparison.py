@@ -1,4 +1,4 @@
-"""One model at several quantizations: what is lost, and what is gained."""
+"""Section: comparisons of quantizations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model knows: evaluations with their standard errors."""
+"""Section: evaluations with standard errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong: requests that failed, workers that ended, records that were lost."""
+"""Section: faults: failed requests, ended workers, lost records."""
 
 from __future__ import annotations
 

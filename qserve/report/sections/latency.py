@@ -1,4 +1,4 @@
-"""Planned latency against measured, by worker: the requests that came, as the plan's simulation has them."""
+"""Section: planned and measured latency by worker, for the requests that arrived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts that were counted for the load that `qserve up` was started for."""
+"""Section: layouts that were simulated for the load of `qserve up`."""
 
 from __future__ import annotations
 

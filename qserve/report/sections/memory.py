@@ -1,4 +1,4 @@
-"""Planned memory against measured, per device and term, and what each worker held over time."""
+"""Section: planned and measured memory by device and term, and memory over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models, machine, decisions, and the figures that one looks for first."""
+"""Section: overview: models, machine, decisions, key figures."""
 
 from __future__ import annotations
 

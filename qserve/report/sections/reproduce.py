@@ -1,4 +1,4 @@
-"""How to do it again."""
+"""Section: commands that reproduce the run."""
 
 from __future__ import annotations
 

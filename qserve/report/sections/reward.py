@@ -1,4 +1,4 @@
-"""A reward model's work, as its worker tells it: rates, latency by length, padding."""
+"""Section: a reward model's work: rates, latency by length, padding."""
 
 from __future__ import annotations
 

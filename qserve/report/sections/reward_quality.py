@@ -1,4 +1,4 @@
-"""What a reward model is worth: scores held against plain transformers, and accuracy on preferences."""
+"""Section: quality of a reward model: scores against plain transformers, accuracy on preferences."""
 
 from __future__ import annotations
 

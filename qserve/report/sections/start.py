@@ -1,4 +1,4 @@
-"""The start by phase."""
+"""Section: start-up by phase."""
 
 from __future__ import annotations
 

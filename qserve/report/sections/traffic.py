@@ -1,4 +1,4 @@
-"""Requests: how many, how fast, and how that went over time."""
+"""Section: requests: counts, latencies, and both over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training run: what was planned of its memory and what was measured, its losses, and how good the model is."""
+"""Section: a training run: memory planned and measured, losses, quality of the model."""
 
 from __future__ import annotations
 

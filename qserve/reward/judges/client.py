@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that judges: asked a few questions at a time, each answer kept by what was asked."""
+"""Client of a judge on an OpenAI-compatible server: a few concurrent requests, answers cached by request."""
 
 from __future__ import annotations
 

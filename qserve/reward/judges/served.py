@@ -1,4 +1,4 @@
-"""The chat model of the same `qserve up` as a judge: asked at its worker's socket, with the service's own key."""
+"""The chat model of the same `qserve up` as a judge, called at its worker's socket with the internal key."""
 
 from __future__ import annotations
 

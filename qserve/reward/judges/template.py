@@ -1,4 +1,4 @@
-"""What a judge is asked, and how its verdict becomes a number: a YAML file in configs/judges/ or of the user's own.
+"""Judge templates: the prompt, and how a verdict becomes a number: a YAML file in configs/judges/ or of the user's own.
 
 version: 1
 kind: pointwise            # or pairwise

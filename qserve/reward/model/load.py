@@ -1,4 +1,4 @@
-"""A trained reward model from disk into memory: the body as the plan says, the head in fp32, nothing made up."""
+"""Loads a reward model: the body as planned, the head in fp32; missing tensors are errors."""
 
 from __future__ import annotations
 

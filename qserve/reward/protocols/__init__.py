@@ -1,4 +1,4 @@
-"""What clients of other systems say, as one job for the scorer, and its scores in their words again. Pure: no I/O.
+"""Request formats of other systems: each is translated to a scoring job and its scores back. Pure: no I/O.
 
 job.py            the job that every protocol comes down to
 table.py          path and request to job

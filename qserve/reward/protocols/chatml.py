@@ -1,4 +1,4 @@
-"""Texts that went through Qwen's chat template already, taken apart again for rules and judges.
+"""Parses texts rendered by Qwen's chat template back into messages, for rules and judges.
 
 OpenRLHF and verl send such texts. A rule that looks for an answer must not meet the question in it.
 """

@@ -1,4 +1,4 @@
-"""The job that every protocol comes down to: texts to score, and how the scores are told."""
+"""`ScoreJob`, to which every protocol is translated: texts to score, and the function that builds the answer."""
 
 from __future__ import annotations
 

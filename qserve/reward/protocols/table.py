@@ -1,4 +1,4 @@
-"""Which request stands behind which path, and what makes a job of it."""
+"""The table of reward protocols: path, request schema, and translation to a job."""
 
 from __future__ import annotations
 

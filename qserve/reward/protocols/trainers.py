@@ -1,4 +1,4 @@
-"""What RLHF trainers ask their remote reward model: OpenRLHF, LLaMA-Factory, ms-swift."""
+"""Requests of RLHF trainers to a remote reward model: OpenRLHF, LLaMA-Factory, ms-swift."""
 
 from __future__ import annotations
 

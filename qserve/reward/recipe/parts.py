@@ -1,4 +1,4 @@
-"""What each part of a recipe says of a request's texts, and their weighted sum."""
+"""Scores of each part of a recipe for a request's texts, and their weighted sum."""
 
 from __future__ import annotations
 

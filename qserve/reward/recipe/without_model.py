@@ -1,4 +1,4 @@
-"""A recipe of rules and judges alone: what the app asks of a model where there is none."""
+"""Stands in for the model in a recipe of rules and judges alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that rules run in: one that does not return is ended, and costs its own response alone."""
+"""Runs rules in a separate process; one that does not return in time fails only its own response."""
 
 from __future__ import annotations
 

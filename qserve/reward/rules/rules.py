@@ -1,4 +1,4 @@
-"""What a rule says of a response: a number from 0 to 1. Pure functions; they run in a process of their own."""
+"""Rules: functions from a response to a number from 0 to 1. Pure; they run in a separate process."""
 
 from __future__ import annotations
 

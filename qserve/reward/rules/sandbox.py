@@ -1,4 +1,4 @@
-"""Python that a model wrote, run where it can do no harm: bubblewrap, with nothing to write to and no network.
+"""Runs Python code of a model in a sandbox: bubblewrap, read-only, without network.
 
 It sees the interpreter's own files, read-only; no other file, process or network of the machine. There is no second
 best: without bubblewrap, or where the kernel gives it no namespaces, nothing is run.

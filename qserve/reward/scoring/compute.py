@@ -1,4 +1,4 @@
-"""A row computed, whatever happens: where memory runs out it is divided; a failure stays with whom it belongs to."""
+"""Computes a row: splits it if memory runs out, and isolates failures to single texts."""
 
 from __future__ import annotations
 

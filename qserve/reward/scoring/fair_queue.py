@@ -1,4 +1,4 @@
-"""What waits, request by request, and in which order it is taken: each request gets the same share of the tokens.
+"""A fair queue of texts: each request gets the same share of tokens.
 
 Fair queueing by tokens: every request has a clock that its taken tokens move forward, and the one whose clock is
 furthest behind goes next. A request that comes when others are busy begins at the clock of the one that is served, so

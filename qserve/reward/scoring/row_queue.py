@@ -1,4 +1,4 @@
-"""The queue before the model: what waits, shared out fairly between requests, becomes rows that threads compute.
+"""The queue in front of the model: packs waiting texts fairly into rows that threads compute.
 
 Several rows may run at once on a CPU, each with its share of the cores; one alone has them all, which is faster where
 there are few (docs/results/LOG.md).

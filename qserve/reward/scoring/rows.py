@@ -1,4 +1,4 @@
-"""What is computed together: texts with the same beginning in groups, groups end to end in rows of bounded length.
+"""Packing: texts with a common prefix form groups, groups are packed into rows of bounded length.
 
     row    [prompt A][answer 1][answer 2][answer 3] [text B] [prompt C][answer 4][answer 5]
 

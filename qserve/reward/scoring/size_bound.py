@@ -1,4 +1,4 @@
-"""How long a text of so many tokens can be at most: what is longer is refused or cut before it is tokenized.
+"""Upper bound of a text's bytes for a number of tokens: longer texts are refused or cut before tokenizing.
 
 In a byte-level tokenizer a token is at most as many bytes as the longest word of its vocabulary, so the bound is
 arithmetic. Others drop or merge characters, and nothing is said of them.

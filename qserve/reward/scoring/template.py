@@ -1,4 +1,4 @@
-"""From what a client sends to the tokens that the model was trained on.
+"""Renders and tokenizes a client's conversation as in training.
 
 The traps, each held by a test: a template may put tokens after the answer (Qwen3's ends in `<|im_end|>` and a line
 break) or before it (its empty think block); a tokenizer that adds BOS doubles one that the text has already; OpenRLHF

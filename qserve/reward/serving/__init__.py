@@ -1,1 +1,1 @@
-"""What the reward worker answers: its ASGI app, metrics, memory and report."""
+"""The reward worker's ASGI app, metrics, memory and report."""

@@ -1,4 +1,4 @@
-"""A request's texts in portions, so that no request's tokenizing keeps the others waiting, or all its tokens memory."""
+"""Splits a request's texts into portions, which bounds the time and memory of tokenizing each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reward worker has done since its start: latency by length, throughput, batch sizes, padding."""
+"""The reward worker's report since its start: latency by length, throughput, batch sizes, padding."""
 
 from __future__ import annotations
 

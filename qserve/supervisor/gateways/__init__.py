@@ -1,1 +1,1 @@
-"""Where the gateway of a service runs: in the process of `qserve up`, or in several of their own behind its port."""
+"""Runs the gateway in the process of `qserve up`, or in several processes behind its port."""

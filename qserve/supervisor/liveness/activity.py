@@ -1,4 +1,4 @@
-"""Signs that processes work, as the kernel tells them: time on a core, pages from disk, bytes read, threads that run.
+"""Kernel counters that show whether processes work: time on a core, pages from disk, bytes read, threads that run.
 
 For telling a worker that hangs from one that is busy: a prefill step of a minute computes, a stopped or deadlocked
 process does not.

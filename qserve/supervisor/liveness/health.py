@@ -1,4 +1,4 @@
-"""What is wrong with a worker whose process runs: it says so itself, says nothing, or has stopped working."""
+"""Detects unhealthy workers whose process runs: failed health checks, no answer, no progress."""
 
 from __future__ import annotations
 

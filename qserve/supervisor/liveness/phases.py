@@ -1,4 +1,4 @@
-"""What a worker's start is at, and how long its phases took."""
+"""Phases of a worker's start and their durations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last words of processes that hang: where each of their threads is, in the worker's log.
+"""Dumps the stacks of hanging processes to the worker's log.
 
 Workers run with PYTHONFAULTHANDLER, so that SIGABRT makes Python write every thread's stack before the process ends,
 also where C code holds the interpreter. No debugger, and no right to trace other processes, is needed.

@@ -1,4 +1,4 @@
-"""Does a served model predict text, or noise?
+"""Checks whether a served model predicts text or noise.
 
 losses.py   asked and judged
 checks.py   of all workers, beside the ready screen

@@ -1,4 +1,4 @@
-"""Does a served model predict text at all? Asked once, when its worker is ready: nothing else tells noise.
+"""Detects a model that serves noise, by its loss on bundled texts, once when its worker is ready.
 
 A checkpoint whose scales or packed weights were misread (vllm#40252) loads, starts and answers; only its words mean
 nothing. Its loss tells: a model that knows nothing of what follows needs ln(vocabulary) nats a token on any text, or

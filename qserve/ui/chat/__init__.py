@@ -1,1 +1,1 @@
-"""The chat page's data and pictures of it: no component is made here."""
+"""Data and HTML of the chat page; no components."""

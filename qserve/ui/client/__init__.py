@@ -1,1 +1,1 @@
-"""What the pages ask: the API over HTTP, the metrics that it tells, and the planner as a child process."""
+"""Data sources of the pages: the API over HTTP, its metrics, and the planner as a child process."""

@@ -1,4 +1,4 @@
-"""What the server at the other end can do, asked of it each time a page opens."""
+"""Models and features of the server, requested each time a page opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pages are given."""
+"""Objects that all pages share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose is what: a visitor reaches only the streams that it opened and the files that were made for it, or by it.
+"""Isolates visitors: each reaches only its own streams and files.
 
 Gradio knows sessions by a name that the page makes up, and gives what belongs to one to whoever names it; it gives any
 file in its folder to whoever names that. Here the first visitor that uses a name owns it, and a file may be fetched by

@@ -1,1 +1,1 @@
-"""What the pages show of data, as HTML and inline SVG; no component is made here."""
+"""Views of data as HTML and inline SVG; no components."""

@@ -1,4 +1,4 @@
-"""What the routes answer, as schemas for /openapi.json.
+"""Response schemas of the routes, for /openapi.json.
 
 Only the document is built from them: answers are relayed as bytes, and an engine may say more than stands here.
 

@@ -1,4 +1,4 @@
-"""Which route answers what."""
+"""Response schema of each route."""
 
 from __future__ import annotations
 

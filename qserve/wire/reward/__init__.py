@@ -1,4 +1,4 @@
-"""What a reward model is asked, in the words of each client: one pydantic model per path.
+"""Request schemas of reward models, one pydantic model per path.
 
 Paths that two systems share have one model with the fields of both (`/classify`, `/rerank`), told apart by the field
 that only one of them has. Read from public source: vLLM 0.32 `entrypoints/pooling`, SGLang `EmbeddingReqInput`,

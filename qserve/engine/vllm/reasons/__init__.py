@@ -1,4 +1,4 @@
-"""What the engine says when it does not start, and what that means: one rule per reason, the most specific first.
+"""Rules for error messages of vLLM at start, one per cause, the most specific first.
 
 Each rule has a real log line in tests/unit/vllm.
 """
