@@ -75,6 +75,11 @@ class CpuFeatures:
         names.append(("int8", {"avx512_vnni", "avx_vnni", "amx_int8", "i8mm"}))
         return tuple(name for name, flags in names if flags & self.flags)
 
+    @property
+    def has_own_products(self) -> bool:
+        """Whether layers in bf16 are multiplied by our own C (model/cpu/dots.h): with tiles (AMX) oneDNN is faster."""
+        return "avx512_vnni" in self.flags and "amx_tile" not in self.flags
+
 
 @dataclass(frozen=True)
 class HostProcess:

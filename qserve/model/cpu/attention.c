@@ -1,14 +1,15 @@
 /* Causal attention of several texts in one packed row, texts of one prompt sharing its keys; bf16 with fp32 sums.
    A text may be the end of one whose keys lie elsewhere: it sees all of them, the last query the last key.
 
-   For processors with AVX512-BF16. A block of 8 queries of one head is one task: its scores stand in the cache in fp32,
+   For processors with AVX-512 (dots.h). A block of 8 queries of one head is one task: its scores stand in the cache in fp32,
    so the softmax is the plain one, and only keys that some query of the block sees are multiplied. The keys of a text lie
    16 to a group, pairs of elements side by side, as the dot product instruction reads them. Its last groups are filled
    up with zeros: weights of 0 would not keep another text's infinities out. */
 
-#ifdef __AVX512BF16__
+#include "dots.h"
 
-#include <immintrin.h>
+#ifdef HAS_DOTS
+
 #include <stdlib.h>
 
 #include "layers.h"
@@ -18,12 +19,7 @@ enum { QUERIES = 8, LANES = 16 };
 
 typedef struct { long first, groups, keys; } span; /* an even number of groups, of whose keys so many are seen */
 
-static inline __m512bh pairs(const void *at) { return (__m512bh)_mm512_loadu_si512(at); }
-static inline __m512bh pair_everywhere(const bf16 *at) {
-    int32_t both;
-    memcpy(&both, at, sizeof both);
-    return (__m512bh)_mm512_set1_epi32(both);
-}
+DOTS pairs pairs_at(const bf16 *at) { return pairs_of(_mm512_loadu_si512(at)); }
 
 /* 2^x for x <= 0; NaN passes through. Polynomial of degree 5 over [-0.5, 0.5], 2e-7. */
 static inline __m512 exp2_of(__m512 x) {
@@ -39,16 +35,15 @@ static long keys_of(const packed_text *one) { return one->to - one->from; }
 static long even_groups(long keys) { return (keys + 2 * LANES - 1) / (2 * LANES) * 2; }
 
 /* Scores of 8 queries against two groups of keys; q [8][size], keys [2][size / 2][16 pairs]. */
-static inline void scores_of(const bf16 *q, const bf16 *keys, long size, float *to, long stride) {
+static inline void scores_of(const element *q, const bf16 *keys, long size, float *to, long stride) {
     __m512 sum[QUERIES][2];
     for (int i = 0; i < QUERIES; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     for (long d = 0; d < size / 2; d++) {
-        __m512bh a = pairs(keys + d * 2 * LANES), b = pairs(keys + (size / 2 + d) * 2 * LANES);
+        const pairs a = pairs_at(keys + d * 2 * LANES), b = pairs_at(keys + (size / 2 + d) * 2 * LANES);
 #pragma GCC unroll 8
         for (int i = 0; i < QUERIES; i++) {
-            __m512bh x = pair_everywhere(q + i * size + 2 * d);
-            sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, a);
-            sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, b);
+            sum[i][0] = add_pair(sum[i][0], q + i * size + 2 * d, a);
+            sum[i][1] = add_pair(sum[i][1], q + i * size + 2 * d, b);
         }
     }
     for (int i = 0; i < QUERIES; i++) {
@@ -57,8 +52,8 @@ static inline void scores_of(const bf16 *q, const bf16 *keys, long size, float *
     }
 }
 
-/* Scores of one query to weights of which the sum is returned, in bf16; keys that are not seen weigh 0. */
-static float softmax(float *scores, bf16 *weights, const span *spans, float scale) {
+/* Scores of one query to weights of which the sum is returned; keys that are not seen weigh 0. */
+static float softmax(float *scores, element *weights, const span *spans, float scale) {
     const __m512 never = _mm512_set1_ps(-INFINITY), factor = _mm512_set1_ps(scale);
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     __m512 most = never, sum = _mm512_setzero_ps();
@@ -77,25 +72,24 @@ static float softmax(float *scores, bf16 *weights, const span *spans, float scal
         __mmask16 seen = _mm512_cmp_ps_mask(x, never, _CMP_NEQ_UQ);
         __m512 e = _mm512_maskz_mov_ps(seen, exp2_of(_mm512_sub_ps(x, top)));
         sum = _mm512_add_ps(sum, e);
-        _mm256_storeu_si256((__m256i *)(weights + k), (__m256i)_mm512_cvtneps_pbh(e));
+        store_sixteen(e, weights + k);
     }
     return _mm512_reduce_add_ps(sum);
 }
 
 /* 32 elements of the output of 8 queries: weights times values, values [pair of keys][size][2]. */
-static inline void mix(const bf16 *weights, long stride, const bf16 *values, long size, const span *spans,
+static inline void mix(const element *weights, long stride, const bf16 *values, long size, const span *spans,
                        __m512 out[QUERIES][2]) {
     for (int i = 0; i < QUERIES; i++) out[i][0] = out[i][1] = _mm512_setzero_ps();
-    const bf16 *w = weights;
+    const element *w = weights;
     for (int s = 0; s < 2; s++)
         for (long k = 0; k < spans[s].groups * LANES / 2; k++, w += 2) {
             const bf16 *v = values + (spans[s].first * LANES / 2 + k) * size * 2;
-            __m512bh a = pairs(v), b = pairs(v + 2 * LANES);
+            const pairs a = pairs_at(v), b = pairs_at(v + 2 * LANES);
 #pragma GCC unroll 8
             for (int i = 0; i < QUERIES; i++) {
-                __m512bh x = pair_everywhere(w + i * stride);
-                out[i][0] = _mm512_dpbf16_ps(out[i][0], x, a);
-                out[i][1] = _mm512_dpbf16_ps(out[i][1], x, b);
+                out[i][0] = add_pair(out[i][0], w + i * stride, a);
+                out[i][1] = add_pair(out[i][1], w + i * stride, b);
             }
         }
 }
@@ -128,7 +122,7 @@ typedef struct {
 } row;
 
 typedef struct { long text, head, first; } block;
-typedef struct { float *scores; bf16 *weights, *queries; } buffers;
+typedef struct { float *scores; element *weights, *queries; } buffers;
 
 static void attend_block(const row *r, const block *one, const buffers *own) {
     const packed_text *text = r->texts + one->text;
@@ -139,8 +133,7 @@ static void attend_block(const row *r, const block *one, const buffers *own) {
                      {r->begin[one->text], even_groups(before + count), 0}};
     const bf16 *keys = r->keys + kv * r->groups * LANES * size, *values = r->values + kv * r->groups * LANES * size;
     for (long i = 0; i < QUERIES; i++) /* a block that is not full repeats its first query */
-        memcpy(own->queries + i * size, r->q + ((one->first + (i < count ? i : 0)) * r->heads + one->head) * size,
-               size * sizeof(bf16));
+        store_elements(r->q + ((one->first + (i < count ? i : 0)) * r->heads + one->head) * size, size, own->queries + i * size);
     float *to = own->scores;
     for (int s = 0; s < 2; s++)
         for (long g = 0; g < spans[s].groups; g += 2, to += 2 * LANES)
@@ -156,8 +149,7 @@ static void attend_block(const row *r, const block *one, const buffers *own) {
         for (long i = 0; i < count; i++) {
             bf16 *at = r->out + ((one->first + i) * r->heads + one->head) * size + d;
             for (int half = 0; half < 2; half++)
-                _mm256_storeu_si256((__m256i *)(at + half * LANES),
-                                    (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(mixed[i][half], part[i])));
+                _mm256_storeu_si256((__m256i *)(at + half * LANES), sixteen_bf16s(_mm512_mul_ps(mixed[i][half], part[i])));
         }
     }
 }
@@ -187,13 +179,13 @@ enum { BLOCKS_A_TASK = 8 };
 static void some_blocks(void *shared, long index) {
     packed_row *all = shared;
     const row *r = all->r;
-    const size_t scores = QUERIES * r->stride * sizeof(float), weights = QUERIES * r->stride * sizeof(bf16);
-    char *memory = scratch(3, scores + weights + QUERIES * r->size * sizeof(bf16));
+    const size_t scores = QUERIES * r->stride * sizeof(float), weights = QUERIES * r->stride * sizeof(element);
+    char *memory = scratch(3, scores + weights + QUERIES * r->size * sizeof(element));
     if (!memory) {
         all->failed = 1;
         return;
     }
-    const buffers own = {(float *)memory, (bf16 *)(memory + scores), (bf16 *)(memory + scores + weights)};
+    const buffers own = {(float *)memory, (element *)(memory + scores), (element *)(memory + scores + weights)};
     const long stop = (index + 1) * BLOCKS_A_TASK < all->num_blocks ? (index + 1) * BLOCKS_A_TASK : all->num_blocks;
     for (long i = index * BLOCKS_A_TASK; i < stop; i++) attend_block(r, all->blocks + i, &own);
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "bf16.h"
+#include "dots.h"
 
 void add_rms_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, float eps);
 void add_centred_norm(bf16 *x, const bf16 *delta, const bf16 *weight, bf16 *out, long num, long width, float eps);
@@ -22,7 +22,7 @@ int attend_pages(const bf16 *q, const bf16 *keys, const bf16 *values, bf16 *out,
 /* One text of a packed row: queries [start, stop) of the row, keys [from, to) of the list; `shared`: the text whose keys it
    sees as well, by its number (-1: none). */
 typedef struct { int64_t start, stop, from, to, shared; } packed_text;
-#ifdef __AVX512BF16__
+#ifdef HAS_DOTS
 int attend(const bf16 *q, const bf16 *k, const bf16 *v, const int64_t *places, bf16 *out, long heads, long kv_heads,
            long size, float scale, const packed_text *texts, long num_texts);
 #endif

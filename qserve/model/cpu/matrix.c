@@ -1,9 +1,9 @@
-/* Products of a few or many rows in bf16 with a panel of a stored weight, for processors with AVX512-BF16 and -VNNI.
+/* Products of a few or many rows in bf16 with a panel of a stored weight, for processors with AVX512-VNNI (dots.h).
    Those of INT8, and of weights whose activations are rounded to 8 bits: integers.c.
 
    Up to 8 rows the weights are read as they are stored: the time is that of memory.
-     BFLOAT16  pairs of inputs by vdpbf16ps.
-     CODES     values in bf16 out of a table of 16 (vpermw), pairs by vdpbf16ps, the scale in fp32 once a block;
+     BFLOAT16  pairs of inputs;
+     CODES     values in bf16 out of a table of 16 (vpermw), pairs of them, the scale in fp32 once a block;
      BYTES     the same with a table of 256 (vpermi2w).
    For more rows a panel is unpacked once to bf16 and stays in the cache for all of them. For processors without these: portable.c. */
 
@@ -21,32 +21,47 @@
 #define ALWAYS static inline __attribute__((always_inline))
 enum { AHEAD = 4096 }; /* bytes: the hardware's own prefetching stops at each page */
 
-ALWAYS __m512bh bf16s(const void *at) { return (__m512bh)_mm512_loadu_si512(at); }
-ALWAYS __m512i four_bytes(const void *at) {
-    int32_t both;
-    memcpy(&both, at, sizeof both);
-    return _mm512_set1_epi32(both);
-}
-
 static long planes_for(const matrix *w, long met) {
     if (w->activation_bits == 8 && met > RARE_ROWS) return 1;
     return w->kind == INT8 ? 2 : 0;
 }
 
+#ifdef __AVX512BF16__
+static int make_terms(operand *x) {
+    x->terms = x->x;
+    return 0;
+}
+#else
+enum { WORTH_SHARING = 16384 };
+
+typedef struct { const operand *x; element *to; } widening;
+
+static void widen_row(void *shared, long m) {
+    const widening *all = shared;
+    const long stride = all->x->stride;
+    store_elements(all->x->x + m * stride, stride, all->to + m * stride);
+}
+
+static int make_terms(operand *x) {
+    widening all = {x, scratch(0, x->rows * x->stride * sizeof(element))};
+    if (!all.to) return 1;
+    if (x->rows * x->stride > WORTH_SHARING) for_each(x->rows, widen_row, &all);
+    else
+        for (long m = 0; m < x->rows; m++) widen_row(&all, m);
+    x->terms = all.to;
+    return 0;
+}
+#endif
+
 int prepare(operand *x, const matrix *w, long met) {
     if (w->order && put_in_order(x, w)) return 1;
     x->planes = planes_for(w, met);
-    if (x->planes && split_in_planes(x, w)) return 1;
+    if (x->planes ? split_in_planes(x, w) : make_terms(x)) return 1;
     return has_blocks(w) && w->offsets ? sum_blocks(x, w->in, w->block) : 0;
 }
 
 /* Two inputs of 16 outputs in fp32 to pairs in bf16. */
-ALWAYS void store_pairs(__m512 even, __m512 odd, bf16 *to) {
-    const __m512i order = _mm512_setr_epi32(0x00100000, 0x00110001, 0x00120002, 0x00130003, 0x00140004, 0x00150005,
-                                            0x00160006, 0x00170007, 0x00180008, 0x00190009, 0x001a000a, 0x001b000b,
-                                            0x001c000c, 0x001d000d, 0x001e000e, 0x001f000f);
-    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
-}
+ALWAYS void store_pairs(__m512 even, __m512 odd, bf16 *to) { _mm512_storeu_si512(to, to_bf16s(even, odd)); }
 
 static void unpack_codes(const matrix *w, long index, bf16 *to) {
     const uint8_t *panel = w->codes + index * panel_bytes(w);
@@ -132,18 +147,17 @@ const bf16 *unpacked(const matrix *w, long index) {
 }
 
 /* rows x 32 of a panel in bf16, [in / 2][32][2]. */
-ALWAYS void by_pairs(const bf16 *panel, long in, const bf16 *x, long stride, const int rows, float *result) {
+ALWAYS void by_pairs(const bf16 *panel, long in, const element *x, long stride, const int rows, float *result) {
     __m512 sum[MOST_ROWS][2];
     for (int m = 0; m < rows; m++) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
     for (long k = 0; k < in; k += 2, panel += 2 * PANEL) {
-        const __m512bh a = bf16s(panel), b = bf16s(panel + 2 * LANE);
+        const pairs a = pairs_of(_mm512_loadu_si512(panel)), b = pairs_of(_mm512_loadu_si512(panel + 2 * LANE));
         _mm_prefetch((const char *)panel + AHEAD, _MM_HINT_T0);
         _mm_prefetch((const char *)panel + AHEAD + 64, _MM_HINT_T0);
 #pragma GCC unroll 12
         for (int m = 0; m < rows; m++) {
-            const __m512bh pair = (__m512bh)four_bytes(x + m * stride + k);
-            sum[m][0] = _mm512_dpbf16_ps(sum[m][0], pair, a);
-            sum[m][1] = _mm512_dpbf16_ps(sum[m][1], pair, b);
+            sum[m][0] = add_pair(sum[m][0], x + m * stride + k, a);
+            sum[m][1] = add_pair(sum[m][1], x + m * stride + k, b);
         }
     }
     for (int m = 0; m < rows; m++)
@@ -168,17 +182,17 @@ ALWAYS void coded(const matrix *w, long index, const operand *x, long first, con
             _mm_prefetch((const char *)panel + AHEAD + 64, _MM_HINT_T0);
 #pragma GCC unroll 4
             for (int t = 0; t < 16 / bits; t++) {
-                const __m512bh p = (__m512bh)values_at(_mm512_srli_epi16(a, bits * t), table, bits);
-                const __m512bh q = (__m512bh)values_at(_mm512_srli_epi16(b, bits * t), table, bits);
+                const pairs p = pairs_of(values_at(_mm512_srli_epi16(a, bits * t), table, bits));
+                const pairs q = pairs_of(values_at(_mm512_srli_epi16(b, bits * t), table, bits));
 #pragma GCC unroll 8
                 for (int m = 0; m < rows; m++) {
-                    const __m512bh pair = (__m512bh)four_bytes(x->x + (first + m) * x->stride + k + 2 * t);
+                    const element *at = (const element *)x->terms + (first + m) * x->stride + k + 2 * t;
                     if (rows == 1 && t % 2) {
-                        more[0] = _mm512_dpbf16_ps(more[0], pair, p);
-                        more[1] = _mm512_dpbf16_ps(more[1], pair, q);
+                        more[0] = add_pair(more[0], at, p);
+                        more[1] = add_pair(more[1], at, q);
                     } else {
-                        sum[m][0] = _mm512_dpbf16_ps(sum[m][0], pair, p);
-                        sum[m][1] = _mm512_dpbf16_ps(sum[m][1], pair, q);
+                        sum[m][0] = add_pair(sum[m][0], at, p);
+                        sum[m][1] = add_pair(sum[m][1], at, q);
                     }
                 }
             }
@@ -220,7 +234,7 @@ static void few_bytes(const matrix *w, long index, const operand *x, long first,
     FOR_ROWS(OF_BYTES)
 }
 
-static void in_pairs(const bf16 *panel, long in, const bf16 *x, long stride, long rows, float *result) {
+static void in_pairs(const bf16 *panel, long in, const element *x, long stride, long rows, float *result) {
 #define PAIRS(n) by_pairs(panel, in, x, stride, n, result)
     if (rows == 12) PAIRS(12);
     else if (rows > 8) {
@@ -234,7 +248,7 @@ void panel_product(const matrix *w, long index, const bf16 *panel, const operand
     if (x->planes) return planes_product(w, index, x, first, rows, result);
     if (w->kind == CODES && !panel) return few_coded(w, index, x, first, rows, result);
     if (w->kind == BYTES && !panel) return few_bytes(w, index, x, first, rows, result);
-    in_pairs(panel ? panel : unpacked(w, index), w->in, x->x + first * x->stride, x->stride, rows, result);
+    in_pairs(panel ? panel : unpacked(w, index), w->in, (const element *)x->terms + first * x->stride, x->stride, rows, result);
 }
 
 #endif

@@ -32,13 +32,14 @@ typedef struct {
     int32_t activation_bits; /* 16, or 8: rounded to 8 bits in groups of 64 inputs, where rows are more than RARE_ROWS */
 } matrix;
 
-/* What is multiplied: `rows` rows of `x`, `stride` elements apart; the rest is made by `prepare`.
+/* What is multiplied: `rows` rows of `x`, `stride` (the weight's inputs) elements apart; the rest is made by `prepare`.
    Planes: of each group of inputs x = (high + rest / 254) * scale, or with two (256 high + low + rest / 254) * scale, `rest`
    where has_rest. Planes are [in / group][rows][GROUP], what belongs to a group [in / group][rows]; sums = -128 * those of
    a plane, to take the + 128 of the weights out.
    Offsets: sums over each block. An order: x is a copy in that order. */
 typedef struct {
     const bf16 *x;
+    const void *terms; /* without planes: the same as elements of dots.h */
     long rows, stride, planes, group; /* planes: 0, 1 or 2 */
     int8_t *high, *low, *rest;
     uint8_t *has_rest;

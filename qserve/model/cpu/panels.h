@@ -3,9 +3,10 @@
 #ifndef QSERVE_PANELS_H
 #define QSERVE_PANELS_H
 
+#include "dots.h"
 #include "matrix.h"
 
-#if defined(__AVX512BF16__) && defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#ifdef HAS_DOTS
 #define HAS_FAST_PRODUCTS /* of matrix.c and integers.c; else those of portable.c */
 #endif
 

@@ -8,11 +8,17 @@ from contextlib import contextmanager
 
 import pytest
 
+from qserve.detect.host import read_cpu
 from qserve.model.cpu import build
 
 __all__ = ["COMPILERS", "compiled_by"]
 
-COMPILERS = {"best": None, "without AVX512": "gcc -mno-avx512f", "plain": "gcc -mno-avx512f -mno-avx2 -mno-avx"}
+COMPILERS = {
+    "best": None,
+    "without AVX512-BF16": "gcc -mno-avx512bf16",
+    "without AVX512": "gcc -mno-avx512f",
+    "plain": "gcc -mno-avx512f -mno-avx2 -mno-avx",
+}
 
 
 @contextmanager
@@ -22,6 +28,8 @@ def compiled_by(name: str) -> Iterator[None]:
     if command is not None:
         if os.uname().machine != "x86_64":
             pytest.skip("these compiler flags are of x86-64")
+        if name == "without AVX512-BF16" and "avx512_bf16" not in read_cpu().flags:
+            pytest.skip("this processor has none: its best library is that one")
         os.environ["CC"] = command
     build._built.cache_clear()
     if build.why_none() is not None:

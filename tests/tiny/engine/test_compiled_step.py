@@ -74,7 +74,7 @@ def test_sequences_that_decode_read_their_pages(size: int, heads: tuple[int, int
 @pytest.mark.parametrize("size", [32, 128])
 def test_prompts_whose_beginning_is_in_the_pages(size: int) -> None:
     if not kernels.can_attend(size):
-        pytest.skip("this processor has no AVX512-BF16")
+        pytest.skip("this processor has no AVX512-VNNI")
     num_new = [1, 5, 40, 257, 12, 31, 8]
     key, value, places, spans = cache_of(LENGTHS, 2 * size)
     query = 3 * torch.randn(sum(num_new) + 1, 6 * size, dtype=torch.bfloat16)
@@ -89,14 +89,14 @@ def test_prompts_whose_beginning_is_in_the_pages(size: int) -> None:
     assert (out[-1] == 7.0).all()  # of no text
 
 
-@pytest.mark.parametrize("kernels_of", ["all kernels", "without AVX512-BF16", "products of our own"])
+@pytest.mark.parametrize("kernels_of", ["all kernels", "without AVX512-VNNI", "products of our own"])
 @pytest.mark.parametrize("limits", [{}, {"max_num_batched_tokens": 48}, {"kv_cache_tokens": 320}], ids=str)
 @pytest.mark.parametrize("family", ["qwen3", "qwen3-moe"])
 async def test_every_step_is_as_close_to_float32_as_the_library_is(
     family: str, limits: dict[str, int], kernels_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts whole and in chunks, shared beginnings, sequences that decode beside them, and in a tight pool."""
-    if kernels_of == "without AVX512-BF16":
+    if kernels_of == "without AVX512-VNNI":
         monkeypatch.setattr(kernels, "can_attend", lambda size: False)
     exact, model = build(family), build(family).bfloat16()
     if kernels_of == "products of our own":
@@ -193,7 +193,7 @@ async def test_steps_over_stored_weights_are_as_close_to_them(kind: str, num_thr
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, CompiledLinear(matrix))
     if not kernels.can_attend(32):
-        pytest.skip("this processor has no AVX512-BF16")
+        pytest.skip("this processor has no AVX512-VNNI")
     dense = DenseBody.of(model.get_decoder())
     assert dense is not None
     assert dense.layers is not None

@@ -66,7 +66,7 @@ def test_it_is_as_close_to_float32_as_the_library_is(kind: str, every: bool, ope
 @pytest.mark.parametrize("heads", [(4, 4), (6, 2)])
 def test_attention_is_that_of_torch(size: int, heads: tuple[int, int]) -> None:
     if not kernels.can_attend(size):
-        pytest.skip("this processor has no AVX512-BF16")
+        pytest.skip("this processor has no AVX512-VNNI")
     torch.manual_seed(size)
     lengths = [200, 1, 31, 16, 17, 300, 8, 7]
     begins = [sum(lengths[:index]) for index in range(len(lengths))]

@@ -12,7 +12,7 @@ from qserve.planner import Plan, make_plan, plan_request
 from qserve.planner.engines.transformers.activations import CpuActivations, activations_of
 from qserve.units import GIB
 
-FAST = CpuFeatures("", frozenset({"avx512_bf16", "avx512_vnni", "avx512vbmi"}))
+FAST = CpuFeatures("", frozenset({"avx512_vnni", "avx512vbmi"}))
 
 
 def plan_for(asked: str, quant: str, cpu: CpuFeatures = FAST) -> Plan:

@@ -36,7 +36,7 @@ def steps_on(hardware: Hardware, **fixed: Any) -> StepTimes:
 
 
 def test_up_to_four_sequences_read_it() -> None:
-    copied, plain = steps_on(machine("avx512_bf16")), steps_on(machine("avx512_bf16", "amx_tile"))
+    copied, plain = steps_on(machine("avx512_vnni")), steps_on(machine("avx512_vnni", "amx_tile"))
     for sequences, share in ((1, SHORTLIST_SHARE), (4, SHORTLIST_SHARE), (5, 1.0)):
         head = plain.decode_terms(sequences, 100).lm_head
         assert copied.decode_terms(sequences, 100).lm_head == pytest.approx(share * head)
@@ -47,12 +47,12 @@ def test_up_to_four_sequences_read_it() -> None:
 
 @pytest.mark.parametrize("fixed", [{"quant": "fp32"}, {"dtype": "float32"}, {"engine": "vllm"}])
 def test_what_has_no_copy_is_planned_without(fixed: dict[str, Any]) -> None:
-    plan = plan_on(machine("avx512_bf16"), **fixed)
+    plan = plan_on(machine("avx512_vnni"), **fixed)
     assert plan.placement.head_copy_bytes == 0
-    assert steps_on(machine("avx512_bf16"), **fixed).shortlist_rows == 0
+    assert steps_on(machine("avx512_vnni"), **fixed).shortlist_rows == 0
 
 
 def test_explain_says_so() -> None:
-    hardware = machine("avx512_bf16")
+    hardware = machine("avx512_vnni")
     told = estimate_speed(plan_on(hardware), resolve(MODEL).spec, hardware.cpu_device, None).explained
     assert any(line.startswith("head: up to 4 sequences, greedy or drawn by top-k, 64 %") for line in told)

@@ -17,7 +17,7 @@ Activations = Literal["exact", "int8"]
 _BY_DEFAULT = frozenset({"bnb-int8", "w8a8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4", "awq", "gptq-int4", "w4a16"})
 # Weights in 8 bits whose activations are 16 bit by definition; they lose so little that rounding would show.
 _WHEN_ASKED = frozenset({"gptq-int8", "w8a16"})
-_INSTRUCTIONS = frozenset({"avx512_bf16", "avx512_vnni", "avx512vbmi"})
+_INSTRUCTIONS = frozenset({"avx512_vnni", "avx512vbmi"})
 
 
 def activations_of(

@@ -64,8 +64,7 @@ def shortlist_bytes(spec: ModelSpec, dtype: str, cpu: CpuFeatures) -> int:
     On a CPU whose bf16 products are ours (model/cpu/shortlist.py; with AMX they are oneDNN's). There is none without a
     C compiler, and none beside a tied head without a file (--load-format dummy): then the plan counts too much.
     """
-    has_products = "avx512_bf16" in cpu.flags and "amx_tile" not in cpu.flags
-    if spec.head.kind == "score" or dtype != "bfloat16" or not has_products:
+    if spec.head.kind == "score" or dtype != "bfloat16" or not cpu.has_own_products:
         return 0
     return spec.vocab_size * (spec.hidden_size + 4) if has_shortlist(spec.vocab_size, spec.hidden_size) else 0
 

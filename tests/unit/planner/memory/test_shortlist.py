@@ -9,7 +9,7 @@ from qserve.core.model_spec import ModelSpec
 from qserve.hub.bundled import bundled_config
 from qserve.planner.engines.transformers.memory import shortlist_bytes
 
-ZEN5 = frozenset({"avx512_bf16", "avx512_vnni"})
+ICE_LAKE = frozenset({"avx512_vnni"})
 
 
 def bytes_of(model: str, dtype: str, flags: frozenset[str]) -> int:
@@ -17,13 +17,13 @@ def bytes_of(model: str, dtype: str, flags: frozenset[str]) -> int:
 
 
 def test_a_byte_a_weight_and_a_scale_a_token() -> None:
-    assert bytes_of("Qwen/Qwen3-0.6B", "bfloat16", ZEN5) == 151936 * (1024 + 4)
+    assert bytes_of("Qwen/Qwen3-0.6B", "bfloat16", ICE_LAKE) == 151936 * (1024 + 4)
 
 
 @pytest.mark.parametrize(
     ("dtype", "flags"),
-    [("float32", ZEN5), ("bfloat16", frozenset()), ("bfloat16", ZEN5 | {"amx_tile"})],
-    ids=["float32", "no bf16 products", "tiles"],
+    [("float32", ICE_LAKE), ("bfloat16", frozenset()), ("bfloat16", ICE_LAKE | {"amx_tile"})],
+    ids=["float32", "no products of ours", "tiles"],
 )
 def test_none_where_the_products_are_not_ours(dtype: str, flags: frozenset[str]) -> None:
     assert bytes_of("Qwen/Qwen3-0.6B", dtype, flags) == 0
