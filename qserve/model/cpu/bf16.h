@@ -8,6 +8,14 @@
 
 typedef uint16_t bf16;
 
+/* Rows that are multiplied lie in memory as elements: in bf16, or widened to fp32 once, so that a multiplication takes one
+   out of memory without another instruction. */
+#ifdef __AVX512BF16__
+typedef bf16 element;
+#else
+typedef float element;
+#endif
+
 static inline float wide(bf16 x) {
     union { uint32_t i; float f; } u = {(uint32_t)x << 16};
     return u.f;

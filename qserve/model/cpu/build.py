@@ -42,7 +42,7 @@ def _built() -> ctypes.CDLL | str:
 
 
 def library() -> ctypes.CDLL | None:
-    """Functions of the sources in this folder, `attend` with AVX512-VNNI alone. torch is imported already.
+    """Functions of the sources in this folder. torch is imported already.
 
     None where there is no compiler, or it fails; `why_none` says why.
     """

@@ -2,8 +2,7 @@
    AVX512-BF16 (Zen 4, Sapphire Rapids), else two multiplications in fp32 (Cascade Lake, Ice Lake, Tiger Lake). Their terms
    are the same; sums differ in the order of roundings.
 
-   A row that is multiplied lies in memory as `element`s: in bf16, or widened to fp32 once, so that a multiplication takes
-   an element out of memory without another instruction. */
+   Without either: portable.c and texts.c. */
 
 #ifndef QSERVE_DOTS_H
 #define QSERVE_DOTS_H
@@ -21,7 +20,6 @@
 /* Two inputs of 16 outputs, the first in the lower half of 32 bits. */
 #ifdef __AVX512BF16__
 
-typedef bf16 element;
 typedef __m512bh pairs;
 
 DOTS pairs pairs_of(__m512i both) { return (__m512bh)both; }
@@ -44,7 +42,6 @@ DOTS __m256i sixteen_bf16s(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
 
 #else
 
-typedef float element;
 typedef struct { __m512 even, odd; } pairs;
 
 DOTS pairs pairs_of(__m512i both) {

@@ -59,11 +59,9 @@ static int mix_full(const hybrid_layer *one, const hybrid_step *s) {
     if (s->num_rows)
         failed |= attend_pages(s->query, one->keys, one->values, s->mixed, s->rows, (const int64_t(*)[2])s->spans, s->places,
                                s->num_rows, s->heads, s->kv_heads, s->size, s->scaling);
-#ifdef HAS_DOTS
     if (s->num_texts)
         failed |= attend(s->query, one->keys, one->values, s->places, s->mixed, s->heads, s->kv_heads, s->size, s->scaling,
                          (const packed_text *)s->texts, s->num_texts);
-#endif
     multiply_by_sigmoid(s->mixed, s->projected + s->size, 2 * s->size, s->tokens, s->heads, s->size);
     return failed;
 }

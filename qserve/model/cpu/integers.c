@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#ifdef HAS_FAST_PRODUCTS
+#ifdef HAS_DOTS
 
 #include <immintrin.h>
 

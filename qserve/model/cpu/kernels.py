@@ -1,4 +1,4 @@
-"""row.c, pages.c and attention.c for tensors: contiguous, bf16, on a CPU. What is written to stands first."""
+"""row.c, pages.c, attention.c and texts.c for tensors: contiguous, bf16, on a CPU. What is written to stands first."""
 
 from __future__ import annotations
 
@@ -74,9 +74,8 @@ def silu_and_multiply(gate: torch.Tensor, up: torch.Tensor) -> None:
 
 
 def can_attend(size: int) -> bool:
-    """Whether `attend` is there for this processor and heads of this size."""
-    found = library()
-    return found is not None and hasattr(found, "attend") and size % _HEAD_STEP == 0
+    """Whether `attend` is there for heads of this size."""
+    return library() is not None and size % _HEAD_STEP == 0
 
 
 def can_attend_pages(size: int) -> bool:

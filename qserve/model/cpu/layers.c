@@ -31,11 +31,9 @@ static int mix(const layer *one, const step *s) {
     if (s->num_rows)
         failed |= attend_pages(s->query, keys, values, s->mixed, s->rows, (const int64_t(*)[2])s->spans, s->places,
                                s->num_rows, s->heads, s->kv_heads, s->size, s->scaling);
-#ifdef HAS_DOTS
     if (s->num_texts)
         failed |= attend(s->query, keys, values, s->places, s->mixed, s->heads, s->kv_heads, s->size, s->scaling, (const packed_text *)s->texts,
                          s->num_texts);
-#endif
     return failed;
 }
 

@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-#ifdef HAS_FAST_PRODUCTS
+#ifdef HAS_DOTS
 
 #include <immintrin.h>
 
@@ -25,33 +25,6 @@ static long planes_for(const matrix *w, long met) {
     if (w->activation_bits == 8 && met > RARE_ROWS) return 1;
     return w->kind == INT8 ? 2 : 0;
 }
-
-#ifdef __AVX512BF16__
-static int make_terms(operand *x) {
-    x->terms = x->x;
-    return 0;
-}
-#else
-enum { WORTH_SHARING = 16384 };
-
-typedef struct { const operand *x; element *to; } widening;
-
-static void widen_row(void *shared, long m) {
-    const widening *all = shared;
-    const long stride = all->x->stride;
-    store_elements(all->x->x + m * stride, stride, all->to + m * stride);
-}
-
-static int make_terms(operand *x) {
-    widening all = {x, scratch(0, x->rows * x->stride * sizeof(element))};
-    if (!all.to) return 1;
-    if (x->rows * x->stride > WORTH_SHARING) for_each(x->rows, widen_row, &all);
-    else
-        for (long m = 0; m < x->rows; m++) widen_row(&all, m);
-    x->terms = all.to;
-    return 0;
-}
-#endif
 
 int prepare(operand *x, const matrix *w, long met) {
     if (w->order && put_in_order(x, w)) return 1;
@@ -130,6 +103,8 @@ static void unpack_bytes(const matrix *w, long index, bf16 *to) {
 
 int has_unpacked(void) { return 1; }
 
+int has_fast_products(void) { return 1; }
+
 int has_int8_activations(void) {
 #ifdef HAS_ONE_PLANE
     return 1;
@@ -186,7 +161,7 @@ ALWAYS void coded(const matrix *w, long index, const operand *x, long first, con
                 const pairs q = pairs_of(values_at(_mm512_srli_epi16(b, bits * t), table, bits));
 #pragma GCC unroll 8
                 for (int m = 0; m < rows; m++) {
-                    const element *at = (const element *)x->terms + (first + m) * x->stride + k + 2 * t;
+                    const element *at = x->terms + (first + m) * x->apart + k + 2 * t;
                     if (rows == 1 && t % 2) {
                         more[0] = add_pair(more[0], at, p);
                         more[1] = add_pair(more[1], at, q);
@@ -248,7 +223,7 @@ void panel_product(const matrix *w, long index, const bf16 *panel, const operand
     if (x->planes) return planes_product(w, index, x, first, rows, result);
     if (w->kind == CODES && !panel) return few_coded(w, index, x, first, rows, result);
     if (w->kind == BYTES && !panel) return few_bytes(w, index, x, first, rows, result);
-    in_pairs(panel ? panel : unpacked(w, index), w->in, (const element *)x->terms + first * x->stride, x->stride, rows, result);
+    in_pairs(panel ? panel : unpacked(w, index), w->in, x->terms + first * x->apart, x->apart, rows, result);
 }
 
 #endif

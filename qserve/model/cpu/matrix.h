@@ -39,8 +39,8 @@ typedef struct {
    Offsets: sums over each block. An order: x is a copy in that order. */
 typedef struct {
     const bf16 *x;
-    const void *terms; /* without planes: the same as elements of dots.h */
-    long rows, stride, planes, group; /* planes: 0, 1 or 2 */
+    const element *terms; /* the same, where there are no planes, `apart` elements from row to row */
+    long rows, stride, apart, planes, group; /* planes: 0, 1 or 2 */
     int8_t *high, *low, *rest;
     uint8_t *has_rest;
     float *scales, *sums;
@@ -61,6 +61,8 @@ int prepare(operand *x, const matrix *w, long met);
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result);
 /* Whether products with many rows want a panel unpacked. */
 int has_unpacked(void);
+/* Whether products with many rows are faster than with the whole weight in bf16 by torch. */
+int has_fast_products(void);
 /* Whether products with 8-bit activations are there. */
 int has_int8_activations(void);
 /* Panel `index` of CODES or BYTES in bf16, [in / 2][PANEL][2], in memory of the calling thread until its next call. NULL: there

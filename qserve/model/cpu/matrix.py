@@ -251,8 +251,8 @@ def _compiled() -> ctypes.CDLL:
 
 
 def has_fast_products() -> bool:
-    """Whether products with many rows unpack a panel once for all of them, in bf16."""
-    return bool(_compiled().has_unpacked())
+    """Whether our products serve many rows, too, and plain bf16."""
+    return bool(_compiled().has_fast_products())
 
 
 def has_int8_activations() -> bool:

@@ -47,8 +47,7 @@ static inline float dot(const bf16 *q, const bf16 *key, long size) {
 
 #endif
 
-/* Scores to weights, in place; returns their sum, and the highest score. */
-static float weigh(float *scores, long count, float scale, float *highest) {
+float weigh(float *scores, long count, float scale, float *highest) {
     float top = scores[0] * scale, sum = 0;
 #pragma omp simd reduction(max : top)
     for (long j = 0; j < count; j++) {

@@ -67,3 +67,41 @@ int put_in_order(operand *x, const matrix *w) {
     x->stride = w->in;
     return 0;
 }
+
+#ifdef __AVX512BF16__
+
+int make_terms(operand *x) {
+    x->terms = x->x;
+    x->apart = x->stride;
+    return 0;
+}
+
+#else
+
+/* Elements for which it pays to share the work; between rows: at a power of two they would take each other's places in the
+   nearest cache. */
+enum { WORTH_SHARING = 16384, BETWEEN = 16 };
+
+typedef struct { const operand *x; element *to; } widening;
+
+static void widen_row(void *shared, long m) {
+    const widening *all = shared;
+    const long stride = all->x->stride;
+    const bf16 *from = all->x->x + m * stride;
+    element *to = all->to + m * all->x->apart;
+#pragma omp simd
+    for (long k = 0; k < stride; k++) to[k] = wide(from[k]);
+}
+
+int make_terms(operand *x) {
+    x->apart = x->stride + BETWEEN;
+    widening all = {x, scratch(0, x->rows * x->apart * sizeof(element))};
+    if (!all.to) return 1;
+    if (x->rows * x->stride > WORTH_SHARING) for_each(x->rows, widen_row, &all);
+    else
+        for (long m = 0; m < x->rows; m++) widen_row(&all, m);
+    x->terms = all.to;
+    return 0;
+}
+
+#endif

@@ -6,15 +6,12 @@
 #include "dots.h"
 #include "matrix.h"
 
-#ifdef HAS_DOTS
-#define HAS_FAST_PRODUCTS /* of matrix.c and integers.c; else those of portable.c */
-#endif
-
 /* Panel `index`, inputs from to stop - 1, to [stop - from][PANEL]: value times scale, rounded once, plus an offset,
    rounded once more. This is what the format says, bit by bit. */
 void unpack_floats(const matrix *w, long index, long from, long stop, float *to);
 /* Parts of `prepare`: 0, or 1 where memory ran out. */
 int sum_blocks(operand *x, long in, long block);
 int put_in_order(operand *x, const matrix *w);
+int make_terms(operand *x);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "threads.h"
 
-#ifdef HAS_FAST_PRODUCTS
+#ifdef HAS_DOTS
 
 #include <immintrin.h>
 

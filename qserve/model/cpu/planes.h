@@ -5,7 +5,7 @@
 
 #include "panels.h"
 
-#if defined(HAS_FAST_PRODUCTS) && defined(__AVX512VBMI__)
+#if defined(HAS_DOTS) && defined(__AVX512VBMI__)
 #define HAS_ONE_PLANE /* codes of 4 bits to levels by vpermb */
 #endif
 

@@ -1,22 +1,42 @@
-/* Products on any processor without matrix.c's instructions: pieces of a panel in fp32, which the compiler makes vectors
-   of. */
+/* Products on processors without AVX512-VNNI, in fp32: with AVX2 most laptops, and whatever else there is. A piece of a
+   panel is unpacked into the nearest cache and multiplied with all rows.
+
+   Vectors of eight are the compiler's: one register of AVX2, two of SSE or NEON. */
 
 #include "matrix.h"
 #include "panels.h"
 
 #include <string.h>
 
-#ifndef HAS_FAST_PRODUCTS
+#ifndef HAS_DOTS
 
-typedef float lanes __attribute__((vector_size(4 * LANE)));
-enum { PIECE = 64 };
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#define ALWAYS static inline __attribute__((always_inline))
+enum { PIECE = 64, EIGHT = 8, PARTS = PANEL / EIGHT, TALL = 6, WIDE = 3 };
+enum { AHEAD = 4096 }; /* bytes: the hardware's own prefetching stops at each page */
+
+typedef float eight __attribute__((vector_size(4 * EIGHT)));
+typedef uint32_t eight_bits __attribute__((vector_size(4 * EIGHT)));
+typedef int32_t eight_integers __attribute__((vector_size(4 * EIGHT)));
 
 int prepare(operand *x, const matrix *w, long met) {
     (void)met;
-    return w->order ? put_in_order(x, w) : 0;
+    if (w->order && put_in_order(x, w)) return 1;
+    return make_terms(x);
 }
 
 int has_unpacked(void) { return 0; }
+
+int has_fast_products(void) {
+#if defined(__AVX2__) && defined(__FMA__)
+    return 1;
+#else
+    return 0;
+#endif
+}
 
 int has_int8_activations(void) { return 0; }
 
@@ -25,28 +45,155 @@ const bf16 *unpacked(const matrix *w, long index) {
     return NULL;
 }
 
-static void multiply_piece(const float *piece, const bf16 *x, long count, float *result) {
-    lanes low, high;
-    memcpy(&low, result, sizeof low), memcpy(&high, result + LANE, sizeof high);
-    for (long k = 0; k < count; k++, piece += PANEL) {
-        lanes a, b;
-        memcpy(&a, piece, sizeof a), memcpy(&b, piece + LANE, sizeof b);
-        low += a * wide(x[k]);
-        high += b * wide(x[k]);
+ALWAYS eight load(const float *at) {
+    eight all;
+    memcpy(&all, at, sizeof all);
+    return all;
+}
+
+ALWAYS void keep(eight all, float *at) { memcpy(at, &all, sizeof all); }
+
+ALWAYS eight_bits load_bits(const uint8_t *at) {
+    eight_bits all;
+    memcpy(&all, at, sizeof all);
+    return all;
+}
+
+/* a * b + c; without FMA rounded twice. */
+ALWAYS eight fused(eight a, float b, eight c) {
+#ifdef __FMA__
+    return (eight)_mm256_fmadd_ps((__m256)a, _mm256_set1_ps(b), (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* Of 256 values, those of the codes in the lowest 8 bits. */
+ALWAYS eight one_of_256(const float *values, eight_bits codes) {
+    codes &= 255;
+#ifdef __AVX2__
+    return (eight)_mm256_i32gather_ps(values, (__m256i)codes, 4);
+#else
+    eight found;
+    for (int i = 0; i < EIGHT; i++) found[i] = values[codes[i]];
+    return found;
+#endif
+}
+
+/* Of 16 values, those of the codes in the four bits from `shift` on. */
+ALWAYS eight one_of_16(const float *values, eight_bits codes, const int shift) {
+#ifdef __AVX2__
+    const __m256i at = _mm256_srli_epi32((__m256i)codes, shift); /* an index has three bits: those above it are ignored */
+    const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(values), at);
+    const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(values + EIGHT), at);
+    return (eight)_mm256_blendv_ps(low, high, (__m256)_mm256_slli_epi32((__m256i)codes, 28 - shift)); /* by the fourth */
+#else
+    eight found;
+    for (int i = 0; i < EIGHT; i++) found[i] = values[codes[i] >> shift & 15];
+    return found;
+#endif
+}
+
+static void unpack_pairs(const uint8_t *codes, long count, float *to) {
+    for (long k = 0; k < count; k += 2, to += 2 * PANEL)
+        for (long v = 0; v < PARTS; v++, codes += 4 * EIGHT) {
+            const eight_bits both = load_bits(codes);
+            keep((eight)(both << 16), to + v * EIGHT);
+            keep((eight)(both & 0xffff0000u), to + PANEL + v * EIGHT);
+        }
+}
+
+/* Without their scales. */
+static void unpack_integers(const uint8_t *codes, long count, float *to) {
+    for (long k = 0; k < count; k += 4, to += 4 * PANEL)
+        for (long v = 0; v < PARTS; v++, codes += 4 * EIGHT) {
+            const eight_bits four = load_bits(codes);
+            for (int t = 0; t < 4; t++) {
+                const eight_integers one = (eight_integers)(four >> (8 * t) & 255) - 128;
+                keep(__builtin_convertvector(one, eight), to + t * PANEL + v * EIGHT);
+            }
+        }
+}
+
+/* Value times scale, rounded once, plus an offset, rounded once more. `bits` a code. */
+ALWAYS void unpack_blocks(const matrix *w, long index, long from, long count, const int bits, float *to) {
+    const uint8_t *codes = w->codes + index * panel_bytes(w) + from * PANEL * bits / 8;
+    for (long k = from; k < from + count; k += 32 / bits, to += 32 / bits * PANEL) {
+        const long block = (index * (w->in / w->block) + k / w->block) * PANEL;
+        for (long v = 0; v < PARTS; v++, codes += 4 * EIGHT) {
+            const eight_bits some = load_bits(codes);
+            const eight scale = load(w->scales + block + v * EIGHT);
+#pragma GCC unroll 8
+            for (int i = 0; i < 32 / bits; i++) {
+                const int shift = i / 2 * bits + i % 2 * 16;
+                eight value = bits == 4 ? one_of_16(w->values, some, shift) : one_of_256(w->values, some >> shift);
+                value *= scale;
+                if (w->offsets) value += load(w->offsets + block + v * EIGHT);
+                keep(value, to + i * PANEL + v * EIGHT);
+            }
+        }
     }
-    memcpy(result, &low, sizeof low), memcpy(result + LANE, &high, sizeof high);
+}
+
+static void unpack_piece(const matrix *w, long index, long from, long count, float *to) {
+    const long bytes = count * PANEL * bits_of(w) / 8;
+    const uint8_t *codes = w->codes + index * panel_bytes(w) + from * PANEL * bits_of(w) / 8;
+    for (long at = 0; at < bytes; at += 64) __builtin_prefetch(codes + AHEAD + at);
+    if (w->kind == BFLOAT16) unpack_pairs(codes, count, to);
+    else if (w->kind == INT8) unpack_integers(codes, count, to);
+    else if (w->kind == CODES) unpack_blocks(w, index, from, count, 4, to);
+    else unpack_blocks(w, index, from, count, 8, to);
+}
+
+/* result [rows][PANEL] += x [rows][count] times `parts` eighths of piece [count][PANEL]. */
+ALWAYS void add_tile(const float *piece, const float *x, long stride, long count, const int rows, const int parts, float *result) {
+    eight sum[TALL][PARTS];
+#pragma GCC unroll 6
+    for (int m = 0; m < rows; m++)
+        for (int v = 0; v < parts; v++) sum[m][v] = load(result + m * PANEL + v * EIGHT);
+    for (long k = 0; k < count; k++, piece += PANEL) {
+        eight w[PARTS];
+        for (int v = 0; v < parts; v++) w[v] = load(piece + v * EIGHT);
+#pragma GCC unroll 6
+        for (int m = 0; m < rows; m++)
+            for (int v = 0; v < parts; v++) sum[m][v] = fused(w[v], x[m * stride + k], sum[m][v]);
+    }
+#pragma GCC unroll 6
+    for (int m = 0; m < rows; m++)
+        for (int v = 0; v < parts; v++) keep(sum[m][v], result + m * PANEL + v * EIGHT);
+}
+
+/* As many of `rows` rows as there are registers for; returns how many. Half a panel leaves room for twice the rows. */
+static long add_some(const float *piece, const float *x, long stride, long count, long rows, float *result) {
+#define HALVES(n)                                                                                                      \
+    for (int at = 0; at < PANEL; at += PANEL / 2) add_tile(piece + at, x, stride, count, n, PARTS / 2, result + at);    \
+    return n
+    if (rows >= TALL) {
+        HALVES(TALL);
+    }
+    if (rows > WIDE) {
+        HALVES(4);
+    }
+    if (rows == 3) add_tile(piece, x, stride, count, 3, PARTS, result);
+    else if (rows == 2) add_tile(piece, x, stride, count, 2, PARTS, result);
+    else add_tile(piece, x, stride, count, 1, PARTS, result);
+    return rows;
 }
 
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
-    float piece[PIECE * PANEL];
+    float piece[PIECE * PANEL] __attribute__((aligned(64)));
     (void)panel;
     memset(result, 0, rows * PANEL * sizeof(float));
+    const float *at = x->terms + first * x->apart;
     for (long k = 0; k < w->in; k += PIECE) {
-        const long stop = k + PIECE < w->in ? k + PIECE : w->in;
-        unpack_floats(w, index, k, stop, piece);
-        for (long m = 0; m < rows; m++)
-            multiply_piece(piece, x->x + (first + m) * x->stride + k, stop - k, result + m * PANEL);
+        const long count = w->in - k < PIECE ? w->in - k : PIECE;
+        unpack_piece(w, index, k, count, piece);
+        for (long m = 0; m < rows;)
+            m += add_some(piece, at + m * x->apart + k, x->apart, count, rows - m, result + m * PANEL);
     }
+    if (w->kind == INT8)
+        for (long m = 0; m < rows; m++)
+            for (long i = 0; i < PANEL; i++) result[m * PANEL + i] *= w->scales[index * PANEL + i];
 }
 
 #endif

@@ -39,7 +39,10 @@ static void gate_result(float *gate, const float *up) {
     }
 }
 
-static long rows_at_once(const operand *x, long rows) { return x->planes ? PLANE_ROWS : rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS; }
+static long rows_at_once(const operand *x, long rows) {
+    if (x->planes || !has_unpacked()) return PLANE_ROWS;
+    return rows > FEW_ROWS ? MOST_ROWS : FEW_ROWS;
+}
 
 /* Whether a panel of `w` is read in bf16 by so many rows. */
 static int is_unpacked(const matrix *w, const operand *x, long rows) {
