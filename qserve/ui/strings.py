@@ -5,9 +5,11 @@ Gradio's labels are translated in the browser (`marked`); what this process writ
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import gradio as gr
+if TYPE_CHECKING:
+    import gradio as gr
 
 __all__ = ["LANGUAGES", "STRINGS", "i18n", "marked", "say"]
 
@@ -155,6 +157,10 @@ STRINGS: dict[str, tuple[str, str]] = {
     "memory.planned_band": ("planned mean (80 % band)", "计划平均（80 % 区间）"),
     "memory.measured_mean": ("measured mean", "实测平均"),
     "memory.measured_p50": ("measured p50", "实测 p50"),
+    "memory.others": (
+        "Other programs took {percent} % of this machine's processors meanwhile; the plan assumes none.",
+        "期间其他程序占用了本机 {percent}% 的处理器时间；计划假定没有其他程序。",
+    ),
     "memory.planned_latency": (
         "The most recent streamed answers: latency as planned for these requests, and as measured.",
         "最近的流式回答与计划对同样请求的预测：",
@@ -277,18 +283,24 @@ STRINGS: dict[str, tuple[str, str]] = {
     "failure.plan": ("The planner did not answer within {seconds} s.", "规划器在 {seconds} 秒内没有返回。"),
 }
 
-i18n = gr.I18n(
-    **{
-        language: {_PREFIX + key: row[column] for key, row in STRINGS.items()}
-        for column, language in enumerate(LANGUAGES)
-    }
-)
+
+@cache
+def i18n() -> gr.I18n:
+    """As Gradio has them. Imported here: it takes seconds, and `say` needs none of it."""
+    import gradio as gr
+
+    return gr.I18n(
+        **{
+            language: {_PREFIX + key: row[column] for key, row in STRINGS.items()}
+            for column, language in enumerate(LANGUAGES)
+        }
+    )
 
 
 def marked(key: str) -> Any:
     """A label that the browser translates. Raises KeyError for a key that no row has."""
     STRINGS[key]
-    return i18n(_PREFIX + key)
+    return i18n()(_PREFIX + key)
 
 
 def say(language: str, key: str, **values: Any) -> str:

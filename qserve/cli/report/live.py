@@ -13,6 +13,7 @@ from rich.table import Table
 
 from qserve.cli.terminal import console_of
 from qserve.errors import UsageError
+from qserve.report.sections.latency import others_of
 from qserve.units import format_bytes
 
 __all__ = ["show_live"]
@@ -125,6 +126,9 @@ def _show_latency(console: Console, told: dict[str, Any]) -> None:
         )  # fmt: skip
     console.print(table)
     console.print(f"  {told['num_requests']:,} requests: {told['source']}", markup=False)
+    if taken := others_of(told):
+        said = f"  other programs took {taken} % of this machine's processors meanwhile; the plan assumes none"
+        console.print(said, markup=False)
 
 
 def _table(first: str, *figures: str) -> Table:

@@ -8,7 +8,7 @@ from typing import Any
 from qserve.report.blocks import Block, Column, Section, Table, Text, Value
 from qserve.report.facts import RunReport
 
-__all__ = ["latency", "latency_errors"]
+__all__ = ["latency", "latency_errors", "others_of"]
 
 _NAMES = {"ttft_ms": "time to first token", "tpot_ms": "time per output token"}
 _COLUMNS = (
@@ -21,6 +21,8 @@ _COLUMNS = (
     Column("measured_p50_ms", "measured p50", "ms"),
     Column("difference", "difference", "change"),
 )
+# Below it other programs are what every machine has.
+_FELT_SHARE = 0.1
 _LEARNS = (
     "The next plan of this model on this machine is corrected by these requests, unless --no-learn is given. "
     "The planned band is meant to contain 80 % of measured values."
@@ -42,6 +44,12 @@ def latency_errors(report: RunReport, worker: str) -> dict[str, float]:
     return {title: told[name]["difference"] for name, title in _NAMES.items() if name in told}
 
 
+def others_of(told: Mapping[str, Any]) -> int:
+    """Percent of the machine's processors that other programs took meanwhile; 0 where it is too little to matter."""
+    share = told.get("others_share") or 0.0
+    return round(100 * share) if share >= _FELT_SHARE else 0
+
+
 def _table(name: str, told: Mapping[str, Any]) -> Table:
     rows: tuple[tuple[Value, ...], ...] = tuple(
         (
@@ -51,5 +59,11 @@ def _table(name: str, told: Mapping[str, Any]) -> Table:
         for key, title in _NAMES.items()
     )  # fmt: skip
     learned = f"; planned with what {told['learned_from']} measured" if told.get("learned_from") else ""
-    how = f"{told['num_requests']:,} requests: {told['source']}{learned}"
+    taken = others_of(told)
+    loaded = (
+        f". Other programs took {taken} % of this machine's processors meanwhile; the plan assumes none"
+        if taken
+        else ""
+    )
+    how = f"{told['num_requests']:,} requests: {told['source']}{learned}{loaded}"
     return Table(f"latency_planned_{name}", f"{name}: latency", _COLUMNS, rows, how)

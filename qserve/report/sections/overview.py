@@ -7,7 +7,7 @@ from typing import Any
 
 from qserve.report.blocks import Block, Column, Section, Table, Tile, Tiles
 from qserve.report.facts import RunReport
-from qserve.report.sections.latency import latency_errors
+from qserve.report.sections.latency import latency_errors, others_of
 from qserve.report.sections.memory import token_error, total_error, total_terms
 from qserve.runs import StoredWorker
 
@@ -81,8 +81,10 @@ def _tiles(report: RunReport) -> list[Tile]:
             tiles.append(Tile(f"{worker.name} memory", error, "change", remark))
         if (error := token_error(report, worker)) is not None:
             tiles.append(Tile(f"{worker.name} KV tokens", error, "change", "measured against planned"))
+        taken = others_of(report.latency.get(worker.name, {}))
+        beside = f"; other programs took {taken} % of the processors" if taken else ""
         for name, error in latency_errors(report, worker.name).items():
-            tiles.append(Tile(f"{worker.name} {name}", error, "change", "measured mean against planned"))
+            tiles.append(Tile(f"{worker.name} {name}", error, "change", f"measured mean against planned{beside}"))
     return tiles
 
 

@@ -47,7 +47,7 @@ def build_app(settings: UISettings) -> ASGIApp:
         root_path=settings.root_path or None,
         theme=theme.theme(),
         css=theme.css(),
-        i18n=i18n,
+        i18n=i18n(),
         max_file_size=_MOST_UPLOADED,
         footer_links=[],
         run_history=False,

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qserve.report.sections.latency import others_of
 from qserve.ui.client.exposition import Histogram, Sample, histograms, total
 from qserve.ui.strings import say
 from qserve.ui.views.charts import histogram, table, tiles
@@ -86,7 +87,9 @@ def planned_latency_view(workers: Sequence[Mapping[str, Any]], language: str) ->
     if not rows:
         return ""
     keys = ("latency", "count", "planned_band", "measured_mean", "measured_p50", "difference")
-    source = html.escape(say(language, "memory.planned_latency"))
+    taken = max(others_of(latency) for _, latency in told)
+    loaded = f" {say(language, 'memory.others', percent=taken)}" if taken else ""
+    source = html.escape(say(language, "memory.planned_latency") + loaded)
     head = [say(language, f"memory.{key}") for key in keys]
     return f'<p class="qs-small">{source}</p>{table(head, rows, numbers=(1, 2, 3, 4, 5))}'
 

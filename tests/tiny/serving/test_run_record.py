@@ -47,6 +47,7 @@ def test_what_was_served_is_known_after_kill_9_and_the_next_plan_learns_it(start
     assert httpx.get(f"{service.url}/v1/qserve/runs", timeout=30).status_code == 401
     assert shown["state"] == "running"
     assert latency["num_requests"] == 1, "the one that was streamed"
+    assert 0 <= latency["others_share"] <= 1
     for name in ("ttft_ms", "tpot_ms"):
         one = latency[name]
         assert 0 < one["low"] < one["planned_mean"] < one["high"]

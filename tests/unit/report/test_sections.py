@@ -65,6 +65,15 @@ def test_latency_stands_beside_what_was_planned_for_the_same_requests():
     assert latency(replace(report, latency={})) is None
 
 
+@pytest.mark.parametrize(("share", "is_told"), [(None, False), (0.04, False), (0.634, True)])
+def test_latency_on_a_machine_that_was_loaded_says_so(share, is_told):
+    report = a_report()
+    told = {**report.latency["chat"], **({} if share is None else {"others_share": share})}
+    (table, _) = latency(replace(report, latency={"chat": told})).blocks
+    said = "Other programs took 63 % of this machine's processors meanwhile; the plan assumes none"
+    assert (said in table.how) is is_told
+
+
 def test_layouts_of_the_load_stand_in_the_report_of_a_run_that_was_planned_for_one():
     row = {"layout": "bf16, 1 × TP 2", "cards": 2, "max_num_seqs": 64, "ttft_ms": 90.0, "tpot_ms": 12.0,
            "output_tokens_per_s": 800.0, "kept_share": 1.0, "price_per_hour": None, "chosen": True, "pareto": True,

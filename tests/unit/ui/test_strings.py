@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from qserve.ui.process.lean_import import lean_import
+from qserve.ui import strings
 
 FIELDS = re.compile(r"\{(\w+)\}")
 SOURCE = "".join(
@@ -17,13 +15,6 @@ SOURCE = "".join(
     for file in Path("qserve/ui").rglob("*")
     if file.suffix in (".py", ".js") and file.stem != "strings"
 )
-
-
-@pytest.fixture(scope="module")
-def strings() -> ModuleType:
-    """Not imported above: Gradio takes seconds, in every process that collects these tests."""
-    with lean_import():
-        return importlib.import_module("qserve.ui.strings")
 
 
 def fields_of(text: str) -> list[str]:
@@ -37,7 +28,7 @@ def is_shown(key: str) -> bool:
     return f'"{key}"' in SOURCE or f"'{key}'" in SOURCE or made or numbered
 
 
-def test_both_languages_say_the_same_fields(strings: ModuleType) -> None:
+def test_both_languages_say_the_same_fields() -> None:
     assert len(strings.STRINGS) > 100
     differing = [
         key for key, (english, chinese) in strings.STRINGS.items()
@@ -46,11 +37,11 @@ def test_both_languages_say_the_same_fields(strings: ModuleType) -> None:
     assert not differing
 
 
-def test_every_string_is_shown_somewhere(strings: ModuleType) -> None:
+def test_every_string_is_shown_somewhere() -> None:
     assert not [key for key in strings.STRINGS if not is_shown(key)]
 
 
-def test_an_unknown_language_is_english(strings: ModuleType) -> None:
+def test_an_unknown_language_is_english() -> None:
     assert (
         strings.say("fr", "memory.of", used="1", total="2")
         == strings.say("en", "memory.of", used="1", total="2")
@@ -59,6 +50,6 @@ def test_an_unknown_language_is_english(strings: ModuleType) -> None:
     assert list(strings.LANGUAGES) == ["en", "zh-CN"]
 
 
-def test_an_unknown_key_is_a_programmers_mistake(strings: ModuleType) -> None:
+def test_an_unknown_key_is_a_programmers_mistake() -> None:
     with pytest.raises(KeyError):
         strings.marked("chat.nonsense")

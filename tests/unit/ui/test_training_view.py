@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from qserve.ui.pages.shared import Shared
-from qserve.ui.pages.train import TrainPage
+from qserve.ui.process.lean_import import lean_import
 from qserve.ui.views.lines import Series, line_chart, scale_of
 from qserve.ui.views.training import (
     configuration_view,
@@ -117,7 +116,10 @@ def test_command_and_files_can_be_copied() -> None:
 
 async def test_a_look_without_news_changes_nothing() -> None:
     """Gradio takes an empty update for a mistake."""
-    import gradio as gr
+    with lean_import():  # not above: it takes seconds in every process that collects these tests
+        import gradio as gr
+    from qserve.ui.pages.shared import Shared
+    from qserve.ui.pages.train import TrainPage
 
     api = Answering()
     with gr.Blocks(), gr.Tab("t") as tab:
