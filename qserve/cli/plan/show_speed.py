@@ -45,15 +45,20 @@ def show_cheapest(found: list[tuple[str, int, Layout]], console: Console | None 
     console = console or console_of()
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")  # keeps a row within 100 columns
     price_of = "$/month" if monthly else "$/h"
-    for name in ("cards", "layout", "TTFT ms", "TPOT ms", "tok/s", price_of, "$/M in", "$/M out", ""):
+    # Of so many users tokens/s are the same on every card that keeps up.
+    of_users = monthly and any(one.price.per_user_and_month for _, _, one in found)
+    rate = "$/user" if of_users else "tok/s"
+    for name in ("cards", "layout", "TTFT ms", "TPOT ms", rate, price_of, "$/M in", "$/M out", ""):
         table.add_column(name, justify="left" if name in ("cards", "layout", "") else "right", no_wrap=True)
     for key, count, layout in found:
         figures, price = layout.speed.figures, layout.price
         table.add_row(
             f"{count} × {key}",
             layout.name.replace(", 1 × TP", ", TP"),
-            f"{figures.ttft_ms.mean:.0f}", f"{figures.tpot_ms.mean:.1f}", f"{figures.output_tokens_per_s:.0f}",
-            _dollars(price.per_month if monthly else price.per_hour), _dollars(price.per_million_input_tokens),
+            f"{figures.ttft_ms.mean:.0f}", f"{figures.tpot_ms.mean:.1f}",
+            _dollars(price.per_user_and_month) if of_users else f"{figures.output_tokens_per_s:.0f}",
+            _dollars(price.per_month if monthly else price.per_hour),
+            _dollars(price.per_million_input_tokens),
             _dollars(price.per_million_output_tokens), _verdict(layout),
         )  # fmt: skip
     console.print(table)
@@ -117,6 +122,9 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
             "",
             f"${_dollars(speed['price_per_million_output_tokens'])} a million out",
         )
+    energy = speed.get("price_kwh_per_million_output_tokens")
+    if energy:
+        grid.add_row("", f"{_dollars(energy)} kWh a million tokens out", "", "by the cards' power limit")
     return grid
 
 

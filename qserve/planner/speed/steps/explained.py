@@ -28,7 +28,7 @@ def explained(steps: Steps, max_num_batched_tokens: int, figures: Figures, load:
     parts = ", ".join(f"{name} {value / 1000:.2f}" for name, value in terms.items() if value >= 5)
     prompt = min(load.input_tokens, max_num_batched_tokens)
     return (
-        f"a decode step of {batch} sequences of {context:.0f} tokens, ms: {parts}",
+        f"a decode step of {batch} sequence{'s' * (batch > 1)} of {context:.0f} tokens, ms: {parts}",
         f"a step with a prompt of {prompt} tokens alone: {1000 * steps.mixed_s(0, 0, [(prompt, 0)]):.1f} ms; before it "
         f"{steps.costs.intake_ms:.0f} ms of HTTP and tokenizer",
         f"weights: {_weights(steps)}",
