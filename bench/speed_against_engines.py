@@ -207,14 +207,20 @@ async def served_since(service: Service, began_unix_s: float, wanted: int) -> li
     raise RuntimeError(f"{wanted} requests were answered, and the run store holds {len(found)} of them")
 
 
+def weight_of(subject: Subject, shapes: Sequence[str]) -> int:
+    """Of its share of the time: vLLM takes as long to start as to answer, and shapes are given by their size."""
+    return (2 if subject.engine == "vllm" else 1) * (1 + shapes.index(subject.shape))
+
+
 def run_all(arguments: argparse.Namespace, session: Session, states: Path) -> None:
     """The time that is left is shared by the subjects that are left; one that fails is noted, and the next begins."""
     subjects = [Subject(engine, shape) for shape in arguments.shapes for engine in arguments.engines]
     wanted = arguments.most_rounds * len(arguments.streams)
     left = [one for one in subjects if len(session.record.rounds(one)) < wanted]
     ends_at = time.monotonic() + 60 * arguments.most_minutes
+    weights = [weight_of(one, arguments.shapes) for one in left]
     for place, subject in enumerate(left):
-        mine = (ends_at - time.monotonic()) / (len(left) - place)
+        mine = (ends_at - time.monotonic()) * weights[place] / sum(weights[place:])
         until = time.monotonic() + mine
         print(f"{subject}: {mine / 60:.1f} minutes", flush=True)
         try:

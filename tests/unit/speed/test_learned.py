@@ -209,22 +209,23 @@ def test_between_two_measured_numbers_of_rows_products_go_straight() -> None:
 
 
 def test_a_product_costs_what_matrices_of_its_size_were_measured_to() -> None:
-    """What begins and ends one is shared by fewer weights in a small one; between two sizes the time goes straight."""
+    """What begins and ends one is shared by fewer weights in a small one; the time goes straight through two sizes."""
     large = tuple((rows, 0.8 * ps) for rows, ps in MEASURED.linear_ps)
     coded = (("int8", ((1, 50.0), (256, 850.0))), ("int8-large", ((1, 40.0), (256, 840.0))))
     rates, costs = replace(MEASURED, large_ps=large, coded_ps=coded), engine_costs("transformers-cpu")
     card = cpu_card(Device("a CPU", "cpu", 1 << 34), rates, costs)
-    between = (SMALL_WEIGHTS + LARGE_WEIGHTS) // 2
-    for weights, us in (
-        (SMALL_WEIGHTS // 2, SMALL_WEIGHTS // 2 * 80e-6),
-        (SMALL_WEIGHTS, SMALL_WEIGHTS * 80e-6),
-        (between, (SMALL_WEIGHTS * 80e-6 + LARGE_WEIGHTS * 64e-6) / 2),
-        (LARGE_WEIGHTS, LARGE_WEIGHTS * 64e-6),
-        (9 * LARGE_WEIGHTS, 9 * LARGE_WEIGHTS * 64e-6),
-    ):
-        assert gemm_form(card, BF16, weights // 1024, 1024).us(1) == pytest.approx(us), weights
+    small, big = SMALL_WEIGHTS * 80e-6, LARGE_WEIGHTS * 64e-6
+    for share in (-0.1, 0.0, 0.5, 1.0, 9.0):
+        weights = round(SMALL_WEIGHTS + share * (LARGE_WEIGHTS - SMALL_WEIGHTS)) // 1024
+        us = gemm_form(card, BF16, weights, 1024).us(1)
+        assert us == pytest.approx(small + share * (big - small), rel=1e-3), share
+    cached = replace(rates, large_ps=tuple((rows, 1.25 * ps) for rows, ps in MEASURED.linear_ps))
+    card_with_caches = cpu_card(Device("a CPU", "cpu", 1 << 34), cached, costs)
+    for weights, ps in ((SMALL_WEIGHTS // 9, 80.0), (9 * LARGE_WEIGHTS, 100.0)):
+        us = gemm_form(card_with_caches, BF16, weights // 1024, 1024).us(1)
+        assert us == pytest.approx(weights * ps / 1e6, rel=1e-3), "a small one may stay in caches"
     int8 = cpu_format("bnb-int8", rates, costs)
-    assert gemm_form(card, int8, 8192, 4096).us(1) == pytest.approx(8192 * 4096 * 40e-6)
+    assert gemm_form(card, int8, 8192, 2048).us(1) == pytest.approx(LARGE_WEIGHTS * 40e-6)
     assert CpuRates.from_json(json.loads(json.dumps(rates.to_json()))) == rates
 
 

@@ -88,20 +88,20 @@ def gemm_form(card: CardSpeed, weights: WeightFormat, rows: int, columns: int) -
 
 
 def _products_of(num_weights: int, measured: tuple[tuple[int, Products], ...]) -> Products:
-    """(rows, picoseconds a weight) of a matrix: between two sizes that were measured the time goes straight.
+    """(rows, picoseconds a weight) of a matrix. Through two sizes that were measured the time goes straight.
 
-    What begins and ends a product is a constant, and the rest goes with the bytes. Beyond the sizes a weight costs what
-    it does at the nearest one.
+    What begins and ends a product is a constant, the rest goes with the bytes. Where a weight of the larger size costs
+    more, since the smaller one stays in caches, each holds beyond itself.
     """
-    place = bisect.bisect_left(measured, (num_weights, ()))
-    if place in (0, len(measured)):
-        return measured[min(place, len(measured) - 1)][1]
-    (few, small), (many, large) = measured[place - 1], measured[place]
-    share = (num_weights - few) / (many - few)
-    return tuple(
-        (rows, ((1 - share) * few * ps + share * many * other) / num_weights)
-        for (rows, ps), (_, other) in zip(small, large, strict=True)
-    )
+    if len(measured) == 1:
+        return measured[0][1]
+    (few, small), (many, large) = measured
+    found = []
+    for (rows, ps), (_, other) in zip(small, large, strict=True):
+        each = (many * other - few * ps) / (many - few)
+        line = each + few * (ps - each) / num_weights
+        found.append((rows, max(line, ps) if num_weights < few else min(line, other) if num_weights > many else line))
+    return tuple(found)
 
 
 def gemm_us(card: CardSpeed, weights: WeightFormat, tokens: int, rows: int, columns: int) -> float:
