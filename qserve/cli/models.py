@@ -56,9 +56,9 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     table.add_column("model", no_wrap=True)  # an id is copied whole: the siblings wrap
-    for name in ("size", "bf16", "KV a token"):
+    for name in ("size", "bf16", "KV/token"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("quantized siblings")
+    table.add_column("quantized", min_width=9, overflow="fold")
     for row in rows:
         names = [str(row["id"]), *(f"  = {alias}" for alias in row["aliases"])]
         table.add_row(

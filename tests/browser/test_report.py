@@ -64,5 +64,7 @@ def test_on_paper_it_is_light_and_what_only_a_screen_can_use_is_gone(shown: Page
     shown.emulate_media(media="print", color_scheme="dark")
     assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not shown.locator("nav").is_visible()
+    shown.set_viewport_size({"width": 702, "height": 1000})  # A4 less its margins
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 702, "paper does not scroll"
     assert shown.pdf(format="A4").startswith(b"%PDF")
     shown.emulate_media(media="screen")

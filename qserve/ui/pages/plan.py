@@ -19,6 +19,7 @@ from qserve.ui.pages.fields import number_field, whole_number_of
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.strings import marked, say
 from qserve.ui.views.charts import table, tiles
+from qserve.ui.views.command import command_view
 from qserve.ui.views.memory import plan_bars
 from qserve.units import format_bytes
 
@@ -134,7 +135,7 @@ async def _planned(
     plans = plan.get("plans") or [plan]
     shown = "".join(_plan_view(one, language) for one in plans)
     command = question.command(all(one.get("fits") for one in plans))
-    return f"{shown}<h3>{say(language, 'plan.command')}</h3>{_command(command, language)}"
+    return f"{shown}<h3>{say(language, 'plan.command')}</h3>{command_view(command, language)}"
 
 
 def _gpus() -> list[str]:
@@ -199,7 +200,7 @@ def _layouts(speed: Mapping[str, Any], language: str) -> str:
 def _suggestions(suggestions: list[Mapping[str, Any]], language: str) -> str:
     rows = "".join(
         f"<li><b>{html.escape(str(one['change']))}</b><p>{html.escape(str(one['cost']))}</p>"
-        f"{_command(str(one['command']), language, is_applicable=True)}</li>"
+        f"{command_view(str(one['command']), language, is_applicable=True)}</li>"
         for one in suggestions
     )
     return f'<ol class="qs-suggestions">{rows}</ol>'
@@ -213,16 +214,6 @@ def _terms(plan: Mapping[str, Any], language: str) -> str:
     ]
     head = [say(language, f"plan.{key}") for key in ("term", "size", "formula")]
     return table(head, rows, numbers=(1,)) if rows else ""
-
-
-def _command(line: str, language: str, is_applicable: bool = False) -> str:
-    """A line to copy, or to put into the form."""
-    told, copy = html.escape(line), say(language, "chat.copy")
-    apply = f'<button type="button" class="qs-apply" data-command="{told}">{say(language, "plan.apply")}</button>'
-    return (
-        f'<div class="qs-command"><code>{told}</code>{apply if is_applicable else ""}'
-        f'<button type="button" class="qs-copy-text" data-text="{told}">{copy}</button></div>'
-    )
 
 
 def _failure(sentence: str) -> str:

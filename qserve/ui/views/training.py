@@ -14,6 +14,7 @@ from typing import Any
 
 from qserve.ui.strings import say
 from qserve.ui.views.charts import Bar, Part, stacked_bars, table, tiles
+from qserve.ui.views.command import command_view
 from qserve.ui.views.lines import Series, line_chart
 from qserve.units import format_bytes
 
@@ -131,7 +132,7 @@ def rollouts_view(document: Mapping[str, Any], language: str) -> str:
 
 def configuration_view(run: Mapping[str, Any], document: Mapping[str, Any], language: str) -> str:
     """The command that was typed, and the two files by which it runs without qserve, each to copy."""
-    parts = [f"<h3>{say(language, 'train.again')}</h3>", _command(shlex.join(run["command"]), language)]
+    parts = [f"<h3>{say(language, 'train.again')}</h3>", command_view(shlex.join(run["command"]), language)]
     parts += [
         f'<details class="qs-file"><summary>{name}</summary><div class="qs-code">'
         f'<button type="button" class="qs-copy-code">{say(language, "chat.copy")}</button>'
@@ -147,16 +148,7 @@ def first_run_view(state_dir: str | None, language: str) -> str:
     if state_dir is None:
         return f'<p class="qs-small">{say(language, "train.not_kept")}</p>'
     words = ["qserve", "train", "reward", "--model", "demo", "--data", "pairs.jsonl", "--state-dir", state_dir]
-    return f"<p>{say(language, 'train.none')}</p>{_command(shlex.join(words), language)}"
-
-
-def _command(line: str, language: str) -> str:
-    """A line to copy."""
-    told, copy = html.escape(line), say(language, "chat.copy")
-    return (
-        f'<div class="qs-command"><code>{told}</code>'
-        f'<button type="button" class="qs-copy-text" data-text="{told}">{copy}</button></div>'
-    )
+    return f"<p>{say(language, 'train.none')}</p>{command_view(shlex.join(words), language)}"
 
 
 def state_text(state: str, language: str) -> str:
