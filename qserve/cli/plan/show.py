@@ -97,7 +97,7 @@ def _limits(plan: Plan) -> RenderableType:
 def _beside(plan: Plan) -> str:
     """The planned RAM of the service's other processes."""
     told = [f"{process.name} {format_bytes(process.num_bytes)}" for process in plan.host]
-    return f"beside it, in RAM: {' · '.join(told)}"
+    return f"RAM of other processes: {' · '.join(told)}"
 
 
 def _describe_map(plan: Plan) -> str:

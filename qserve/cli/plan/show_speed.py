@@ -91,7 +91,7 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
     for name, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("E2E", "e2e_ms")):
         one = speed[key]
         band = f"{_ms(one['low'])} to {_ms(one['high'])}"
-        spread = f"p50 {_ms(one['p50'])}, p90 {_ms(one['p90'])}, p99 {_ms(one['p99'])}" if is_spread else ""
+        spread = _percentiles(one) if is_spread else ""
         grid.add_row(Text(name, style="bold"), f"{_ms(one['mean'])} mean", Text(f"({band})", style="dim"), spread)
     tokens, requests, most = speed["output_tokens_per_s"], speed["requests_per_s"], speed["max_rps"]
     grid.add_row(
@@ -118,19 +118,19 @@ def _figures(speed: dict[str, Any], monthly: bool) -> RenderableType:
         grid.add_row(Text("price", style="bold"), price, "", each)
         grid.add_row(
             "",
-            f"${_dollars(speed['price_per_million_input_tokens'])} a million tokens in",
+            f"${_dollars(speed['price_per_million_input_tokens'])} / M in",
             "",
-            f"${_dollars(speed['price_per_million_output_tokens'])} a million out",
+            f"${_dollars(speed['price_per_million_output_tokens'])} / M tokens out",
         )
     energy = speed.get("price_kwh_per_million_output_tokens")
     if energy:
-        grid.add_row("", f"{_dollars(energy)} kWh a million tokens out", "", "by the cards' power limit")
+        grid.add_row("", f"{_dollars(energy)} kWh", "", "/ M tokens out, power limit")
     return grid
 
 
 def _alternatives(rows: list[dict[str, Any]], monthly: bool, with_targets: bool) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="bold")
-    table.add_column("layout")
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column("layout", no_wrap=True)
     in_time = ("in time",) if with_targets else ()
     for name in ("cards", "TTFT ms", "TPOT ms", "tokens/s", *in_time, "$ a month" if monthly else "$/h"):
         table.add_column(name, justify="right")
@@ -158,6 +158,14 @@ def _ms(value: float) -> str:
     if value >= 10000:
         return f"{value / 1000:.1f} s"
     return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"
+
+
+def _percentiles(one: dict[str, Any]) -> str:
+    """With one unit for all where it is the same: a row must fit 80 columns."""
+    texts = {key: _ms(one[key]) for key in ("p50", "p90", "p99")}
+    unit = texts["p99"].partition(" ")[2]
+    short = {key: text.removesuffix(f" {unit}") if key != "p99" else text for key, text in texts.items()}
+    return ", ".join(f"{key} {text}" for key, text in short.items())
 
 
 def _dollars(value: float | None) -> str:

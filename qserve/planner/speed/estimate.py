@@ -218,7 +218,7 @@ def _notes(replica: Replica, figures: Figures, load: Load) -> tuple[str, ...]:
         notes.append("this CPU was not measured: a server's rates are assumed (qserve doctor --measure takes seconds)")
     elif replica.card.like:
         notes.append(
-            f"no kernels of {replica.card.name} were measured: its bandwidth and peak with the shares of "
+            f"{replica.card.name} has no measured kernels: planned by its bandwidth and peak, with the efficiencies of "
             f"{replica.card.like} (wider band)"
         )
     if figures.preemptions:

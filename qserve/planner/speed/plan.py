@@ -209,7 +209,7 @@ def _compared(chosen: Layout, layouts: list[Layout]) -> Iterator[str]:
             continue
         other = min(same, key=lambda one: one.e2e_ms)
         ratio = other.speed.figures.e2e_ms.mean / (mine.e2e_ms.mean or 1.0)
-        word = f"{100 * (1 - ratio):.0f} % shorter" if ratio < 1 else f"{100 * (ratio - 1):.0f} % longer"
+        word = f"{100 * (1 - ratio):.0f} % less time" if ratio < 1 else f"{100 * (ratio - 1):.0f} % more time"
         yield (
             f"{scheme} on as many cards ({other.name}): answers take {word}, "
             f"TPOT {other.speed.figures.tpot_ms.mean:.1f} against {mine.tpot_ms.mean:.1f} ms"
