@@ -49,9 +49,8 @@ from qserve.bench.load import Stage
 from qserve.bench.metrics import StageFigures, figures_of
 from qserve.bench.prompts import Synthetic, TextMaker
 from qserve.bench.run import run_stage
-from qserve.bench.target import look_at
+from qserve.bench.target import inspect_target
 from qserve.cli.state import state_folder
-from qserve.engine.cpu_rates import CpuProbe
 from qserve.planner.speed import Load
 from qserve.planner.speed.served import ServedRequest
 from qserve.planner.speed.terms.cpu import CpuRates
@@ -101,7 +100,7 @@ class Asker:
     """Sends the rounds of one server, each with prompts of its own, so that no prefix is in the cache."""
 
     def __init__(self, url: str, folder: Path, seed: int) -> None:
-        self._target = look_at(Address.of(url), "", None, scores=False)
+        self._target = inspect_target(Address.of(url), "", None, scores=False)
         self._maker = TextMaker(counter_of(self._target.address, "", self._target.model, folder))
         self._draw = random.Random(seed)
 
@@ -128,6 +127,8 @@ class Session:
     """Runs subjects, one after the other, until each has its rounds or its part of the time is over."""
 
     def __init__(self, arguments: argparse.Namespace, record: Record) -> None:
+        from qserve.engine.cpu_rates import CpuProbe  # brings torch
+
         self.arguments, self.record = arguments, record
         self.probe = CpuProbe()
         self.loads = [

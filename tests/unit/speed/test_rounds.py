@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bench import speed_against_engines as benchmark
 from bench.speed_rounds import Judge, Record, Round, Subject, drift_between, mean_of, table
 from qserve.core.checkpoint import Checkpoint
 from qserve.core.hardware import Hardware
@@ -97,3 +99,24 @@ def test_rates_around_a_round() -> None:
     both = mean_of(RATES, later)
     assert both.read_bytes_per_s == 45e9
     assert dict(both.linear_ps)[1] == pytest.approx(84.0)
+
+
+def test_an_engine_that_fails_does_not_take_the_others_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[tuple[Subject, float]] = []
+
+    class Session:
+        record = Record(tmp_path / "rounds.jsonl")
+
+        async def serve(self, service: benchmark.Service, ends_at: float) -> None:
+            served.append((service.subject, ends_at - time.monotonic()))
+            if service.subject.engine == "vllm":
+                raise SystemExit("vLLM ended")
+
+    monkeypatch.setattr(benchmark, "write_checkpoint", lambda folder, shape: folder)
+    benchmark.run_all(benchmark.parsed(["--shapes", "small", "large", "--most-minutes", "9"]), Session(), tmp_path)
+    assert [str(subject) for subject, _ in served] == [
+        f"{engine}, {shape}" for shape in ("small", "large") for engine in ("transformers", "vllm")
+    ]
+    minutes = [round(seconds / 60) for _, seconds in served]
+    assert minutes == [1, 2, 3, 9], "a share by weight, and the last one all that is left"
+    assert list(Session.record.failures().values()) == ["vLLM ended"] * 2
