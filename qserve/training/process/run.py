@@ -119,13 +119,25 @@ def _finish(trainer: Any, run: TrainingRun, events: EventLog) -> None:
     from qserve.training.process.saving import save_model
 
     if trainer.eval_dataset is not None:
-        trainer.evaluate()  # of the weights that are saved: the best ones where early stopping went back to them
+        if not _is_evaluated(trainer):
+            trainer.evaluate()
         if run.trainer == "reward":
             from qserve.training.process.held_out import told_held_out
 
             events.tell("held out", **told_held_out(trainer, run))
     save_model(trainer, run)
     events.tell("model saved", folder=str(run.output))
+
+
+def _is_evaluated(trainer: Any) -> bool:
+    """Whether the weights that are saved were evaluated: transformers does so after the last step, before early
+    stopping goes back to the best ones.
+    """
+    state = trainer.state
+    if trainer.args.load_best_model_at_end and state.best_global_step not in (None, state.global_step):
+        return False
+    told = (one for one in state.log_history if one["step"] == state.global_step)
+    return any(name.startswith("eval_") for one in told for name in one)
 
 
 def _last_checkpoint(run: TrainingRun) -> str | None:

@@ -57,17 +57,18 @@ checks: dict[str, dict | None] = {}
 
 
 def made(
-    name: str, method: str, data: Path = PAIRS, steps: int = 2, labels: tuple[str, ...] = (), **fields
-) -> TrainingRun:
+    name: str, method: str, data: Path = PAIRS, steps: int = 2, save_steps: int = 2, labels: tuple[str, ...] = (),
+    **fields,
+) -> TrainingRun:  # fmt: skip
     """A run of a few steps; `fields` are the run's, or the request's."""
     of_run = {key: fields.pop(key) for key in tuple(fields) if key in TrainingRun.__dataclass_fields__}
     request = TrainingRequest(
         method, precision="fp32", max_length=128, micro_batch=2, num_labels=len(labels) or None,
         **{"gradient_checkpointing": False, **fields},
     )  # fmt: skip
-    # Every run ends with an evaluation of its own: the short ones need no other.
+    # transformers evaluates after the last step: the short ones need no other.
     evaluated = steps if steps > 2 else 10 * steps
-    schedule = Schedule(max_steps=steps, eval_steps=evaluated, save_steps=2, learning_rate=1e-3)
+    schedule = Schedule(max_steps=steps, eval_steps=evaluated, save_steps=save_steps, learning_rate=1e-3)
     of_run = {"data": DataSource(str(data), eval_share=0.2, labels=labels), "schedule": schedule, **of_run}
     return TrainingRun(request, str(chat_model_path()), output=FOLDER / name, **of_run)
 
@@ -240,7 +241,7 @@ def stopped_and_resumed(run: TrainingRun) -> None:
 
 def sharded() -> None:
     """The run `reward` of main, half of each batch in each of two processes."""
-    fields = {"steps": 6, "center_rewards": 0.01, "num_processes": 2}
+    fields = {"steps": 4, "save_steps": 4, "center_rewards": 0.01, "num_processes": 2}
     by_two_processes(made("ddp", "reward", **fields))
     stopped_and_resumed(made("fsdp", "reward", fsdp=True, **fields))
     by_two_processes(made("fsdp-script", "reward", fsdp=True, **fields), by_script)
@@ -278,7 +279,7 @@ def main() -> None:
     killed = made("killed", "reward", steps=6)
     killed_after(killed, 3)
     trained(killed)  # goes on from step 2
-    trained(made("reward", "reward", steps=6, gradient_accumulation_steps=2, center_rewards=0.01))
+    trained(made("reward", "reward", steps=4, save_steps=4, gradient_accumulation_steps=2, center_rewards=0.01))
     trained(made("reward-lora", "reward", margined(), lora_rank=4, label_smoothing=0.2, center_rewards=0.05))
     trained(made("reward-head", "reward", freeze_base=True, save_as="reward-head"))
     labels = ("right", "length")
