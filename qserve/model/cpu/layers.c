@@ -41,8 +41,8 @@ static int mix(const layer *one, const step *s) {
 int attend_layer(const layer *one, const step *s) {
     add_rms_norm(s->states, s->has_delta ? s->delta : NULL, one->input_norm, s->normed, s->tokens, s->hidden, s->eps);
     const long wide = s->heads * s->size, narrow = s->kv_heads * s->size;
-    const product all[] = {{one->query, s->query, NULL, wide}, {one->key, s->key, NULL, narrow},
-                           {one->value, s->value, NULL, narrow}};
+    const product all[] = {{.w = one->query, .y = s->query, .stride = wide}, {.w = one->key, .y = s->key, .stride = narrow},
+                           {.w = one->value, .y = s->value, .stride = narrow}};
     if (multiply(all, 3, s->normed, s->tokens)) return 1;
     norm_and_rotate(s->query, one->query_norm, s->cos, s->sin, s->tokens, s->heads, s->size, s->head_eps);
     norm_and_rotate(s->key, one->key_norm, s->cos, s->sin, s->tokens, s->kv_heads, s->size, s->head_eps);
@@ -52,12 +52,12 @@ int attend_layer(const layer *one, const step *s) {
 
 /* From `mixed` to `delta`; without a gate to `normed`, what the rest of the layer reads. */
 int finish_layer(const layer *one, const step *s) {
-    const product output = {one->output, s->delta, NULL, s->hidden};
+    const product output = {.w = one->output, .y = s->delta, .stride = s->hidden};
     if (multiply(&output, 1, s->mixed, s->tokens)) return 1;
     add_rms_norm(s->states, s->delta, one->post_norm, s->normed, s->tokens, s->hidden, s->eps);
     if (!one->gate) return 0;
     if (multiply_gated(one->gate, one->up, s->normed, s->tokens, s->gate)) return 1;
-    const product down = {one->down, s->delta, NULL, s->hidden};
+    const product down = {.w = one->down, .y = s->delta, .stride = s->hidden};
     return multiply(&down, 1, s->gate, s->tokens);
 }
 

@@ -6,6 +6,7 @@ Long steps go layer by layer, so that each can be told as progress; experts are 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,14 +92,23 @@ class CompiledLayers:
         return cls(body) if kernels.can_attend(body.layers[0].self_attn.head_dim) else None
 
     def __call__(
-        self, ids: torch.Tensor, positions: torch.Tensor, reads: Reads, wanted: torch.Tensor | None = None
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        reads: Reads,
+        wanted: torch.Tensor | None = None,
+        begun: Callable[[], None] = lambda: None,
     ) -> torch.Tensor:
-        """Last hidden states [tokens, hidden size] of `ids` [tokens]; of the places `wanted` only, if there are any."""
+        """Last hidden states [tokens, hidden size] of `ids` [tokens]; of the places `wanted` only, if there are any.
+
+        `begun` is called right before the first layer: other threads' Python can run while it computes.
+        """
         states = self._body.embed_tokens(ids).contiguous()
         cos, sin = (angles[0].contiguous() for angles in self._body.rotary_emb(states[None], positions[None]))
         step = self._step(states, cos, sin, reads)
         self._with_caches(reads)
         last = len(self._layers) - 1 if wanted is not None else len(self._layers)
+        begun()
         self._run(step, last)
         if wanted is not None:
             step = self._finish_wanted(step, wanted)

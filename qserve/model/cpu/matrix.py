@@ -105,6 +105,17 @@ class Matrix:
         """Of `PANEL` outputs each; the last may have fewer."""
         return -(-self.out_features // PANEL)
 
+    def largest_of_panels(self, states: torch.Tensor) -> torch.Tensor:
+        """The largest output of each panel, not rounded and without a bias: fp32 [rows, panels]; NaN where one is."""
+        rows, largest = states.contiguous(), torch.empty(len(states), self.num_panels)
+        failed = _compiled().largest_of_panels(
+            ctypes.byref(self.c), ctypes.c_void_p(rows.data_ptr()), ctypes.c_long(len(rows)),
+            ctypes.c_void_p(largest.data_ptr()),
+        )  # fmt: skip
+        if failed:
+            raise MemoryError(f"a product of {len(rows)} rows with a weight of {self.codes.nbytes} bytes")
+        return largest
+
     def product_of_panels(self, states: torch.Tensor, panels: torch.Tensor) -> torch.Tensor:
         """As `product` for the outputs of `panels` (int64, each once); minus infinity for all others."""
         rows, chosen = states.contiguous(), panels.contiguous()

@@ -18,8 +18,22 @@ typedef struct {
 
 static long panels_in(const work *all, long which) { return all->chosen ? all->num_chosen : panels_of(all->all[which].w); }
 
+static float largest_of(const float *result, long count) {
+    float most = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : most) reduction(+ : sum)
+    for (long i = 0; i < count; i++) {
+        most = result[i] > most ? result[i] : most;
+        sum += result[i] - result[i]; /* NaN of NaN and of infinities */
+    }
+    return sum == 0 ? most : NAN;
+}
+
 static void store(const product *one, long index, long row, const float *result) {
     const long at = index * PANEL, count = one->w->out - at < PANEL ? one->w->out - at : PANEL;
+    if (one->largest) {
+        one->largest[row * one->stride + index] = largest_of(result, count);
+        return;
+    }
     const bf16 *bias = one->w->bias ? one->w->bias + at : NULL;
     bf16 rounded[PANEL];
     if (bias)
@@ -129,20 +143,26 @@ int multiply(const product *all, long num, const bf16 *x, long rows) {
 }
 
 int multiply_gated(const matrix *gate, const matrix *up, const bf16 *x, long rows, bf16 *y) {
-    const product half = {gate, y, NULL, gate->out};
+    const product half = {.w = gate, .y = y, .stride = gate->out};
     work one = {.all = &half, .up = up, .num = 1, .x = {.x = x, .rows = rows, .stride = gate->in}};
     return run(&one);
 }
 
 /* y [rows][out] in bf16 (or y32 in fp32) of x [rows][in]: one product for callers outside. */
 int product_of(const matrix *w, const bf16 *x, long rows, bf16 *y, float *y32) {
-    const product one = {w, y, y32, w->out};
+    const product one = {.w = w, .y = y, .y32 = y32, .stride = w->out};
+    return multiply(&one, 1, x, rows);
+}
+
+/* Of each panel the largest output, not rounded, without a bias: largest [rows][panels]. */
+int largest_of_panels(const matrix *w, const bf16 *x, long rows, float *largest) {
+    const product one = {.w = w, .stride = panels_of(w), .largest = largest};
     return multiply(&one, 1, x, rows);
 }
 
 /* The same for some panels alone, `num` of them, each once; the rest of y is left as it is. */
 int product_of_panels(const matrix *w, const bf16 *x, long rows, const int64_t *chosen, long num, bf16 *y) {
-    const product one = {w, y, NULL, w->out};
+    const product one = {.w = w, .y = y, .stride = w->out};
     work all = {.all = &one, .num = 1, .x = {.x = x, .rows = rows, .stride = w->in}, .chosen = chosen, .num_chosen = num};
     return run(&all);
 }

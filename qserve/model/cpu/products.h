@@ -5,12 +5,14 @@
 
 #include "matrix.h"
 
-/* One product of several with the same states: y [rows][stride] in bf16, or y32 the same numbers in fp32. */
+/* One product of several with the same states: y [rows][stride] in bf16, or y32 the same numbers in fp32, or of each panel the
+   largest output alone, NaN where there is one, [rows][stride] in fp32. */
 typedef struct {
     const matrix *w;
     bf16 *y;
     float *y32;
     long stride;
+    float *largest;
 } product;
 
 /* result [rows][PANEL] of panel `index`, rows first to first + rows - 1 of what was prepared, as many as there are; a stored

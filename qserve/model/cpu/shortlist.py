@@ -72,7 +72,7 @@ class ShortlistHead(CompiledLinear):
 
     def _chosen(self, rows: torch.Tensor, wanted: int) -> torch.Tensor:
         """The panels that may hold one of the `wanted` likeliest tokens of a row, int64."""
-        largest = _largest(self.bounds.product(rows)).float()  # [rows, panels]
+        largest = self.bounds.largest_of_panels(rows)
         margin = self.errors * torch.linalg.vector_norm(rows.float(), dim=-1, keepdim=True) + _ROUNDING * largest.abs()
         sure = (largest - margin).topk(wanted, dim=-1).values[:, -1:]
         # NaN is never less: a row of a broken checkpoint gets all of its logits.

@@ -17,6 +17,7 @@ from qserve.engine.transformers.decoding.compiled import CompiledForwards, Compi
 from qserve.model import packed_linear
 from qserve.model.cpu.build import why_none
 from qserve.model.cpu.kernels import can_attend
+from qserve.model.cpu.layers import CompiledLayers
 from qserve.model.cpu.linear import takes_bfloat16
 from tests.tiny.engine.families import build
 from tests.tiny.engine.running import choices_of, come_and_go, idle, prompts, running, sequence, tokens_of
@@ -78,6 +79,29 @@ async def test_a_run_says_what_the_library_says(name: str, steps: list[int]) -> 
     assert len(steps) == taken
 
 
+async def test_tokens_are_told_while_the_next_step_computes(steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before it: who waits for them runs Python, and between two steps nobody computes."""
+    left: list[tuple[int, bool]] = []
+    step, run_layers = CompiledRun.step, CompiledLayers._run
+    now: list[CompiledRun] = []
+
+    def stepped(run: CompiledRun) -> None:
+        now[:] = [run]
+        step(run)
+        left.append((len(run._untold), run.is_over))
+
+    def computed(layers: CompiledLayers, *of: Any) -> None:
+        assert not now or not now[0]._untold
+        run_layers(layers, *of)
+
+    monkeypatch.setattr(CompiledRun, "step", stepped)
+    monkeypatch.setattr(CompiledLayers, "_run", computed)
+    async with running(PagedBatcher, packed()) as batcher:
+        await tokens_of(batcher, sequence("one", prompts(1, 20)[0], 8))
+    assert [untold for untold, is_over in left if not is_over] == [1] * (len(left) - 1)
+    assert left[-1] == (0, True)
+
+
 async def test_those_who_come_and_go_in_the_middle_change_nothing(steps: list[int]) -> None:
     asked = prompts(5, 25)
     async with running(PagedBatcher, packed()) as batcher:
@@ -121,11 +145,11 @@ async def test_a_forward_that_fails_in_a_run_loses_nothing(steps: list[int], mon
     """What was drawn before it is told once, and the sequences are read again and go on."""
     forward, calls = CompiledForwards.__call__, []
 
-    def failing(forwards: CompiledForwards, tables: Any) -> torch.Tensor:
+    def failing(forwards: CompiledForwards, *given: Any) -> torch.Tensor:
         calls.append(1)
         if len(calls) == 9:
             raise RuntimeError("injected")
-        return forward(forwards, tables)
+        return forward(forwards, *given)
 
     asked = prompts(3, 25)
     monkeypatch.setattr(CompiledForwards, "__call__", failing)

@@ -2,21 +2,23 @@
 
 The library schedules, lists the place of every key and takes an argmax of its own in each step: milliseconds of Python,
 where a step of one stream takes some twenty. Here tables stay from step to step, and a step is one call for the layers,
-the head, and a draw. Nothing is launched ahead: tokens are told as soon as they are drawn.
+the head, and a draw. Nothing is launched ahead: tokens are known as soon as they are drawn, and those who wait for them
+are told while the next step's layers compute, when nobody needs the interpreter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from qserve.core.cards.decode_sizes import table_width_of
-from qserve.engine.transformers.batching.batcher import GraphMemory
+from qserve.engine.transformers.batching.batcher import Deliveries, GraphMemory
 from qserve.engine.transformers.batching.library_rows import LibraryRows
 from qserve.engine.transformers.decoding.run import DecodeRun
+from qserve.engine.transformers.sampling.batch import deliveries
 from qserve.engine.transformers.sampling.likeliest import only_likeliest
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.model.cpu.layers import CompiledLayers, Reads
@@ -99,33 +101,52 @@ class CompiledForwards:
         """For so many sequences, of at most so many pages each, and some more."""
         return CompiledTables.of(num_rows, table_width_of(num_pages), self._page_tokens)
 
-    def __call__(self, tables: CompiledTables) -> torch.Tensor:
-        """Logits [rows, vocab] in float32 after one token of each row."""
+    def __call__(self, tables: CompiledTables, begun: Callable[[], None] = lambda: None) -> torch.Tensor:
+        """Logits [rows, vocab] in float32 after one token of each row; `begun` as `CompiledLayers` has it."""
         torch.set_num_threads(1)  # as in other compiled steps: OpenMP's threads would spin where ours work
         rows = torch.arange(len(tables.tokens))
         reads = Reads(_NO_TEXTS, rows, tables.spans, tables.places, tables.written(), self._caches)
-        states = self._layers(tables.tokens, tables.positions, reads)
+        states = self._layers(tables.tokens, tables.positions, reads, begun=begun)
         with only_likeliest(self._head, tables.samplers):
             logits: torch.Tensor = self._head(states)
         return logits.float()
 
 
 class CompiledRun(DecodeRun):
-    """Belongs to the generating thread. Its tokens are told before the next forward, not during it."""
+    """Belongs to the generating thread. Its tokens are told while the next forward computes, or when it ends."""
+
+    _forwards: CompiledForwards
+
+    def __init__(self, *of: Any) -> None:
+        super().__init__(*of)
+        self._untold: Deliveries = []
 
     @torch.no_grad()
     def step(self) -> None:
-        """A forward of all, a draw, and its tokens to whom they belong."""
+        """A forward of all, and a draw."""
         rows = self._rows
         self.in_step = [(row.sequence, row.position) for row in rows]
         samplers = self._buffers.samplers = [row.sequence.sampler for row in rows]
-        logits = self._forwards(self._buffers)
+        try:
+            logits = self._forwards(self._buffers, self._tell)
+        finally:
+            self._tell()  # where it failed before its layers
         for row in rows:
             row.position += 1
-        drawn = self._drawn = self._sampler.draw(samplers, logits)
+        drawn = self._sampler.draw(samplers, logits)
         self._num_steps_left -= 1
-        self._take()
+        self._untold = deliveries([row.sequence for row in rows], drawn)
         if any(row.sequence.is_complete for row in rows):
             self.end()
         else:
             self._buffers.move_on(drawn.tokens)
+
+    def end(self) -> None:
+        """The last tokens are told, and the library's books are written."""
+        self._tell()
+        super().end()
+
+    def _tell(self) -> None:
+        untold, self._untold = self._untold, []
+        if untold:
+            self._deliver(untold)
