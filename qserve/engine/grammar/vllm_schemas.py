@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from qserve.engine.grammar.endless import has_an_end
 from qserve.engine.grammar.not_held import SchemaNotHeld
 from qserve.engine.grammar.schema import prepared
 from qserve.engine.grammar.xgrammar_schema import held_by_xgrammar
@@ -87,7 +88,9 @@ def _schema_of(value: Any) -> dict[str, Any] | None:
 
 def _checked(schema: dict[str, Any], held: Callable[[dict[str, Any]], dict[str, Any]], param: str) -> dict[str, Any]:
     try:
-        return held(schema)
+        if has_an_end(schema):
+            return held(schema)
+        message = "no answer can follow this structure: it has no end"
     except SchemaNotHeld as error:
         instead = (
             "leave it out, or serve the model with --engine transformers, which holds it"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qserve.engine.grammar.endless import has_an_end
 from qserve.engine.grammar.vllm_schemas import with_held_schemas
 from qserve.wire.errors import ApiError
 
@@ -80,3 +81,35 @@ def test_a_schema_that_is_too_deep_is_refused() -> None:
         schema = {"type": "array", "items": schema}
     with pytest.raises(ApiError, match="deep"):
         with_held_schemas(PLACES["chat"](schema), "xgrammar")
+
+
+NODE: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
+MAYBE = {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "ends"),
+    [
+        ({"$ref": "#"}, False), ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, False),
+        ({"type": "array", "items": {"$ref": "#"}}, True),
+        ({"$defs": {"node": {**NODE, "required": ["next"]}}, "$ref": "#/$defs/node"}, False),
+        ({"$defs": {"node": NODE}, "$ref": "#/$defs/node"}, True),
+        ({"$defs": {"node": {**NODE, "properties": {"next": MAYBE}, "required": ["next"]}}, "$ref": "#/$defs/node"},
+         True),
+    ],
+)  # fmt: skip
+def test_a_schema_without_an_end_is_refused(schema: dict[str, Any], ends: bool) -> None:
+    """vLLM answers 500 to the first, and writes to the limit of tokens for the others."""
+    if ends:
+        with_held_schemas(PLACES["chat"](schema), "xgrammar")
+        return
+    for library in ("xgrammar", "guidance"):
+        with pytest.raises(ApiError, match="it has no end") as refused:
+            with_held_schemas(PLACES["chat"](schema), library)
+        assert (refused.value.status, refused.value.code) == (400, "invalid_grammar")
+
+
+def test_looking_for_an_end_is_bounded() -> None:
+    names = [f"n{number}" for number in range(60)]
+    everyone = {"type": "array", "minItems": 1, "items": {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}}
+    assert has_an_end({"$defs": dict.fromkeys(names, everyone), "$ref": "#/$defs/n0"}), "it is left to the engine"
