@@ -132,7 +132,7 @@ def test_every_kind_of_error_that_a_request_can_have_has_a_sentence_of_ours() ->
                 items = error.errors(include_url=False, include_input=False)
                 kinds |= {item["type"]: item["msg"] for item in items}
     pydantics = {
-        kind for kind, said in kinds.items() if "nput " in said or "should " in said or said == "Field required"
+        kind for kind, said in kinds.items() if "Input " in said or "should " in said or said == "Field required"
     }
     assert pydantics - {"missing", "union_tag_not_found"} <= set(NEEDED)
     assert set(NEEDED) <= set(kinds)  # and none that no request can have
