@@ -1,6 +1,6 @@
 """The demo's reward model trained again from its data by `qserve train reward`, and its accuracy on held-out pairs.
 
-    python bench/training_demo_reward.py                       # a new head over the demo's body, about a minute
+    python bench/training_demo_reward.py                       # a new head over the demo's body, minutes
     python bench/training_demo_reward.py --base chat --steps 1500 --learning-rate 1e-3    # all of it, most of an hour
 
 The demo's own training (qserve/demo/train_reward.py) also asks at each token whether an answer is good so far, which no
@@ -51,9 +51,9 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", choices=("body", "chat"), default="body")
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--learning-rate", default="1e-2")
-    parser.add_argument("--num", type=int, default=50, help="held-out pairs of each of the 13 tasks")
+    parser.add_argument("--num", type=int, default=20, help="held-out pairs of each of the 13 tasks")
     parser.add_argument("--least", type=float, default=0.95)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
