@@ -2,9 +2,9 @@
 
 It shares one process and one event loop with the gateway.
 
-`service` tells the story; `hosted` is what is to be served; `runner` says who runs workers, `this_machine` starts them
-here, and `worker` is one supervised child; `ports` opens the listening socket; `screen` talks to the user, `logs` to
-log collectors; `record` keeps what happened and `measure` what is held.
+`service` runs it all; `hosted` describes a model to serve; `runner` is the interface that starts workers,
+`this_machine` its implementation here, `worker` one supervised child; `ports` opens the listening socket; `screen`
+prints for the user, `logs` for log collectors; `record` writes the run store, `measure` the memory.
 """
 
 from qserve.supervisor import ports

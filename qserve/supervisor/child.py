@@ -1,4 +1,4 @@
-"""A worker's process: started in a session of its own, heard line by line, ended politely and then not."""
+"""A worker's process: started in its own session, its output read by lines, ended by SIGTERM, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Child:
         return self._process.returncode
 
     async def wait(self, timeout_s: float) -> None:
-        """Until it has ended, or for so long."""
+        """Wait until it has ended, at most `timeout_s`."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), timeout_s)
 
@@ -78,7 +78,7 @@ class Child:
             await self.wait(_END_INTERVAL_S)
 
     async def end(self) -> None:
-        """Returns once it has ended, which it is asked to do; if it doesn't, it is made to."""
+        """SIGTERM, then SIGKILL; returns once it has ended."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
@@ -86,13 +86,13 @@ class Child:
         self._kill_group()
 
     async def end_with_stacks(self, pids: list[int]) -> None:
-        """End it in a way that leaves in its log where the threads of `pids` were."""
+        """End it with the stacks of the threads of `pids` in its log."""
         stacks.end_with_stacks(pids)
         await self.wait(_LAST_WORDS_S)
         await self.end()
 
     async def reap(self) -> None:
-        """What it started itself must not outlive it; then its last words can be read."""
+        """Kill the processes that it started, then read the rest of its output."""
         self._kill_group()
         # Something in a session of its own may still hold the pipe; the next start does not wait for it.
         with contextlib.suppress(TimeoutError):
@@ -131,12 +131,12 @@ class Child:
 
 
 def _environment(wanted: Mapping[str, str]) -> dict[str, str]:
-    """The worker's: it has an internal key of its own, and never learns the service's."""
+    """The worker's environment, without the service's keys: it has an internal one."""
     return {**{name: value for name, value in wanted.items() if name != keys.VARIABLE}, **stacks.ENVIRONMENT}
 
 
 async def _line(stream: asyncio.StreamReader) -> bytes:
-    """The next line; empty at the end. One longer than the stream's limit is left out, and the next ones are heard."""
+    """The next line; empty at the end. Lines beyond the stream's limit are skipped."""
     while True:
         with contextlib.suppress(ValueError):
             return await stream.readline()

@@ -47,7 +47,7 @@ def choose_engine(
 def _on(
     engine: Engine, checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
 ) -> tuple[PlanRequest, str | None]:
-    """The request for `engine` as it is installed, and what stands against it."""
+    """The request for `engine` as installed, and the reason why it can't serve it, if any."""
     checks = engine_checks(engine.name)
     version = request.engine_version or checks.release(packages)
     request = replace(request, engine=engine.name, engine_version=version)
@@ -58,7 +58,7 @@ def _on(
 def _why_not_planned(
     checkpoint: Checkpoint, hardware: Hardware, request: PlanRequest, packages: Packages
 ) -> str | None:
-    """What stands against this request once it is planned: a quantization that the engine has not, a package."""
+    """Why the planned request can't be served, if so: a quantization that the engine lacks, a missing package."""
     try:
         return why_not_served(make_plan(checkpoint, hardware, request), packages)
     except UsageError as error:

@@ -20,21 +20,21 @@ class Hosted:
     """A model to serve.
 
     Attributes:
-        role: what it is for; names its worker, with the index of the replica where there are several.
+        role: `chat` or `reward`; names its worker, with an index if there are several replicas.
         folder: the checkpoint on disk; with `load_format` dummy its config.json is enough.
-        names: what requests may call it; the first is canonical.
+        names: its names in requests; the first is canonical.
         plan: how it runs.
         engine_args: the user's own flags of the engine, as one string (vLLM).
         load_format: "dummy" runs on random weights.
         verify_quant: measure what quantizing while loading costs.
-        packed_cache_bytes: what packed weights of all models may take on disk; 0: none are kept.
-        reward: how a reward model is asked.
-        cards: what the worker may see of this machine's; None: all.
-        speed: its steps as planned; None where nothing is planned of its speed.
+        packed_cache_bytes: bound of the cache of packed weights of all models; 0: off.
+        reward: settings of a reward model.
+        cards: those that the worker may use; None: all.
+        speed: its planned steps; None if its speed is not planned.
         tokenizer: folder with the tokenizer's files, where that is not `folder`.
         index: of this replica among the `num_replicas` of its role.
-        num_nodes: of a cluster, that one replica takes whole; 1: a part of one, or one.
-        num_cores: that it may compute on; None: all of the machine.
+        num_nodes: nodes of a cluster over which one replica spreads; 1: (part of) one node.
+        num_cores: cores that it may use; None: all.
     """
 
     role: Literal["chat", "reward"]
@@ -56,7 +56,7 @@ class Hosted:
 
     @property
     def name(self) -> str:
-        """Of its worker: `chat`, or `chat-1` where there are several."""
+        """The worker's name: `chat`, or `chat-1` if there are several."""
         return self.role if self.num_replicas == 1 else f"{self.role}-{self.index}"
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ _ARG_START, _ARG_END = 45, 46
 
 
 def keys_in_use(given: Sequence[str], files: Iterable[Path]) -> tuple[str, ...]:
-    """The keys of --api-key or its variable, and of --api-key-file. From here on only this process knows them."""
+    """The keys of --api-key or its variable, and of --api-key-file; hides them from process lists."""
     keys = (*given, *(key for file in files for key in keys_of_file(file)))
     os.environ.pop(VARIABLE, None)
     _hide_in_arguments(given)
@@ -31,7 +31,7 @@ def keys_in_use(given: Sequence[str], files: Iterable[Path]) -> tuple[str, ...]:
 
 
 def keys_of_file(file: Path, flag: str = "--api-key-file") -> tuple[str, ...]:
-    """One key a line; empty lines and those that begin with # are left out. Raises UsageError where there is none."""
+    """One key per line, without empty lines and # comments. Raises UsageError if there is none."""
     try:
         text = file.read_text()
         mode = file.stat().st_mode
@@ -49,7 +49,7 @@ def keys_of_file(file: Path, flag: str = "--api-key-file") -> tuple[str, ...]:
 
 
 def _hide_in_arguments(keys: Sequence[str]) -> None:
-    """Overwrite them where the kernel shows this process's arguments to every user (Linux; elsewhere nothing)."""
+    """Overwrite the keys in this process's arguments, which any user can read (Linux only)."""
     area = _argument_area()
     if area is None:
         return

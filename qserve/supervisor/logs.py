@@ -44,25 +44,25 @@ class JsonLines(logging.Formatter):
 
 
 class LoggedScreen(Screen):
-    """What would stand on the screen, as lines of the log: nothing but JSON leaves the program."""
+    """Writes screen output as log lines, so that all output is JSON."""
 
     def note(self, text: str) -> None:
         _screen.info(text)
 
     def phase(self, name: str) -> None:
-        """Supervisor events tell it already."""
+        """Nothing: supervisor events are logged already."""
 
     def ready(self, rows: list[tuple[str, str]]) -> None:
         by_name: dict[str, str] = {}
         for name, text in rows:
-            # "" goes on with the row before; a second model has rows of the same names.
+            # "" continues the row before; a second model has rows of the same names.
             key = name.lower() or next(reversed(by_name))
             by_name[key] = f"{by_name[key]}\n{text}" if key in by_name else text
         _screen.info("qserve is ready after %.1f s", self.seconds, extra={"rows": by_name})
 
 
 def log_event(worker: str, event: str, details: Mapping[str, Any]) -> None:
-    """What happened to a worker. Text has the plain figures, JSON all of them."""
+    """Log an event of a worker: text with its scalar details, JSON with all."""
     if _events.isEnabledFor(logging.INFO):
         plain = " ".join(f"{name}={value}" for name, value in details.items() if isinstance(value, str | int | float))
         fields = {"worker": worker, "event": event, **details}
@@ -70,7 +70,7 @@ def log_event(worker: str, event: str, details: Mapping[str, Any]) -> None:
 
 
 def set_up(level: str, log_format: Literal["text", "json"]) -> Screen:
-    """Begin logging to standard error; the screen that goes with it."""
+    """Set up logging to standard error; returns the matching screen."""
     if log_format == "text":
         logging.basicConfig(level=level.upper(), format=_TEXT)
         return Screen()
@@ -84,7 +84,7 @@ def set_up(level: str, log_format: Literal["text", "json"]) -> Screen:
 
 @contextlib.contextmanager
 def logged_failures(log_format: Literal["text", "json"]) -> Iterator[None]:
-    """What ends the command, as a line of the log where that is JSON; else it is the command line's to print."""
+    """Logs the error that ends the command if the log is JSON; otherwise the command line prints it."""
     try:
         yield
     except QserveError as error:

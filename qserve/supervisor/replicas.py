@@ -19,9 +19,9 @@ _log = logging.getLogger("qserve.supervisor")
 
 
 async def start_all(workers: Sequence[Worker]) -> None:
-    """Ready, all of them. At once, but one after the other where they share a card or measure what is free meanwhile.
+    """Start all workers: in parallel, but one after the other if they share a card or measure free memory.
 
-    Raises what the first that could not start raised.
+    Raises the error of the first that could not start.
     """
     with _first_error():
         async with asyncio.TaskGroup() as group:
@@ -49,7 +49,7 @@ class RollingRestart:
         self._running: asyncio.Task[None] | None = None
 
     def begin(self) -> tuple[str, ...] | None:
-        """The names of those that will be restarted, in order: who is ready. None while an earlier one is under way."""
+        """Start a rolling restart; returns the names of the ready workers in order, None while one is running."""
         if self._running is not None and not self._running.done():
             _log.warning("a rolling restart is under way; this one is not begun")
             return None
@@ -58,7 +58,7 @@ class RollingRestart:
         return tuple(worker.endpoint.name for worker in able)
 
     async def stop(self) -> None:
-        """The service ends: whoever was not restarted yet stays as it is."""
+        """Cancel it: the service is stopping."""
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -117,7 +117,7 @@ async def _watch(worker: Worker, replicas: Sequence[Worker]) -> None:
 
 @contextlib.contextmanager
 def _first_error() -> Iterator[None]:
-    """A group of tasks fails with a group of errors; the first is the one that a user can act on."""
+    """Raise the first error of a group: the one that a user can act on."""
     try:
         yield
     except* QserveError as errors:

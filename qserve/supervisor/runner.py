@@ -1,7 +1,7 @@
 """`Runner`: starts workers, on this machine or elsewhere.
 
-This machine's is `this_machine.py: ThisMachine`. One that someone else runs keeps its `endpoint` true all the same:
-state, detail, limits, and the address, which may be another one after a restart.
+This machine's is `this_machine.py: ThisMachine`. A worker elsewhere keeps its `endpoint` up to date as well: state,
+detail, limits, and the address, which may change with a restart.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["Runner", "Worker"]
 
 
 class Worker(Protocol):
-    """One worker of the service, wherever it runs.
+    """One worker of the service, on any machine.
 
     Attributes:
-        endpoint: how to reach it and how it is; the gateway reads it while it changes.
-        phases_s: what its last start was spent on.
-        vocab_size: of a model that must predict text; None where that is no question.
+        endpoint: its address and state; the gateway reads it while it changes.
+        phases_s: seconds of its last start by phase.
+        vocab_size: of a model whose loss is checked; None of others.
         start_limit_s: how long its start may show no progress; None: by phase.
         devices: what it computes on, for who starts beside whom (`replicas.py`).
     """
@@ -39,45 +39,45 @@ class Worker(Protocol):
 
     @property
     def plan(self) -> Plan | None:
-        """What is put into effect; None for a worker that has no model."""
+        """The plan; None for a worker without a model."""
 
     @property
     def notes(self) -> list[str]:
-        """What it said that its user should know, though nothing failed."""
+        """Notes of the worker for the user."""
 
     @property
     def measures_free_memory(self) -> bool:
         """While it starts; then nothing else may start on the same card."""
 
     async def start(self) -> None:
-        """Returns when it is ready. Raises QserveError with its own reason if it never will be."""
+        """Start it; returns when it is ready. Raises QserveError with its reason if that fails."""
 
     async def watch(self) -> None:
-        """Stay with it and bring it back whenever it goes. Raises WorkerFailed when that does not help."""
+        """Restart it whenever it fails. Raises WorkerFailed if restarts do not help."""
 
     async def restart(self) -> None:
-        """Let its requests come to their ends, without new ones, and start it again. Somebody must `watch` it."""
+        """Drain it and start it again. `watch` must be running."""
 
     async def stop(self) -> None:
         """End it."""
 
     async def memory(self) -> dict[str, Any]:
-        """What it holds, as it or its engine measured it."""
+        """Its measured memory."""
 
     async def work(self) -> dict[str, Any]:
-        """What it tells of its own work; empty where it tells nothing, or not now."""
+        """Its report on its own work; empty if it has none, or does not answer."""
 
     async def sanity(self) -> Sanity | None:
-        """Whether its model predicts text; None where that is no question. It must be ready."""
+        """Whether its model predicts text; None if that is not checked. The worker must be ready."""
 
 
 class Runner(Protocol):
-    """Who runs the workers of a service."""
+    """Starts the workers of a service."""
 
     def worker(
         self, hosted: Hosted, private: Path, record: RunRecord, screen: Screen, chat: WorkerEndpoint | None
     ) -> Worker:
-        """A worker for `hosted`, not started yet. `chat` is the chat model beside it, which a judge may ask."""
+        """A worker for `hosted`, not started yet. `chat`: the chat model of the service, for judges."""
 
     async def scale(self, workers: Sequence[Worker]) -> None:
-        """Beside the running service, until it is cancelled: start and end replicas as the load wants them."""
+        """Start and stop replicas with the load, until cancelled."""

@@ -43,10 +43,10 @@ class _Timed:
 
 
 class ServiceConsole(Console):
-    """A console whose reader may leave (`qserve up … | head -1`): the service goes on, and says so once."""
+    """A console whose reader may close the pipe (`qserve up … | head -1`): the service continues, with one message."""
 
     def on_broken_pipe(self) -> None:
-        """Called by rich; its own way is to end the program with status 1 and without a word."""
+        """Called by rich, whose default exits silently with status 1."""
         self.quiet = True
         with open(os.devnull, "w") as nowhere, contextlib.suppress(OSError, ValueError):  # noqa: PTH123 - a device
             os.dup2(nowhere.fileno(), self.file.fileno())  # what is still buffered must not fail at the end
@@ -54,7 +54,7 @@ class ServiceConsole(Console):
 
 
 class Screen:
-    """Talks to the terminal, or in plain lines to a pipe."""
+    """Prints to the terminal, or plain lines to a pipe."""
 
     still_after_s = 15.0
     """How long a phase may last before a pipe hears of it again."""
@@ -66,11 +66,11 @@ class Screen:
         self._phase_ended = threading.Event()
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self.console.print(text, markup=False)
 
     def phase(self, name: str) -> None:
-        """What the start is at: a spinner with its seconds on a terminal; elsewhere a line, and one now and then."""
+        """Show the phase of the start: a spinner with seconds on a terminal, lines elsewhere."""
         self._phase_ended.set()
         if not self.console.is_terminal:
             self.console.print(f"  {self.seconds:5.1f} s  {name}", markup=False)
@@ -83,7 +83,7 @@ class Screen:
             self._status.update(_Timed(name))
 
     def _say_still(self, name: str, ended: threading.Event) -> None:
-        """A sign of life in a long phase: the first start of vLLM compiles for minutes without a line of its own."""
+        """Repeat the phase now and then: vLLM's first start compiles for minutes without output."""
         began_s = time.monotonic()
         while not ended.wait(self.still_after_s):
             seconds = time.monotonic() - began_s
@@ -95,21 +95,21 @@ class Screen:
         return time.monotonic() - self._started
 
     def end_progress(self) -> None:
-        """Take the spinner away."""
+        """Remove the spinner."""
         self._phase_ended.set()
         if self._status is not None:
             self._status.stop()
             self._status = None
 
     def ready(self, rows: list[tuple[str, str]]) -> None:
-        """The screen that a user acts on: what to call, what is served, what it holds, how to stop."""
+        """Print the summary: address, models, memory, example, how to stop."""
         self.end_progress()
         self.console.print(f"\n[bold green]qserve is ready[/bold green] after {self.seconds:.1f} s")
         for name, text in rows:
             self.row(name, text)
 
     def row(self, name: str, text: str) -> None:
-        """One line, however long: a command that is wrapped can't be copied."""
+        """Print one row, unwrapped: a wrapped command can't be copied."""
         style = "bold yellow" if name == "Warn" else "bold"
         self.console.print(Text.assemble((f"{name:<6} ", style), text), soft_wrap=True)
 
@@ -150,7 +150,7 @@ def ready_rows(
 
 
 def _role_rows(replicas: Sequence[ReadyWorker]) -> list[tuple[str, str]]:
-    """What holds for all replicas, then a line for each: where it runs, what it holds, how long it took to start."""
+    """Rows common to all replicas, then one for each: device, memory, start time."""
     common = [row for row in _worker_rows(replicas[0]) if row[0] not in ("Memory", "Start", "")]
     return [*common, *((worker.name, _replica(worker)) for worker in replicas)]
 
@@ -199,7 +199,7 @@ def check_rows(sanity: Sanity) -> list[tuple[str, str]]:
 
 
 def _held_back_rows(plan: Plan) -> list[str]:
-    """What the plan did not give to the cache because terms are uncertain by that much, and which; at most one row."""
+    """Memory held back from the cache because of uncertain terms; at most one row."""
     held = [term for device in plan.devices for term in device.terms if term.name == "held back" and term.num_bytes]
     if not held:
         return []
@@ -208,7 +208,7 @@ def _held_back_rows(plan: Plan) -> list[str]:
 
 
 def _memory(worker: ReadyWorker) -> str:
-    """Measured beside planned, for each term that the engine tells."""
+    """Measured and planned memory of each term that the engine reports."""
     devices = worker.plan.devices
     planned = {name: sum(getattr(device, f"{name}_bytes") for device in devices) for name in _TERMS}
     figures = [
@@ -221,7 +221,7 @@ def _memory(worker: ReadyWorker) -> str:
 
 
 def _beside(one: Mapping[str, Any]) -> str:
-    """A process without a model: what it holds now, or what is kept free for it."""
+    """A process without a model: its memory now, or the planned one."""
     held, planned = one["resident_bytes"], format_bytes(one["planned_bytes"])
     return f"{one['process']} " + (f"{format_bytes(held)} (planned {planned})" if held else f"planned {planned}")
 

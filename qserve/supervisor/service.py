@@ -54,11 +54,11 @@ class UpOptions:
         run_folder: where workers' output goes.
         recording: how the run is written down; None: not at all.
         ready_file: written as soon as the service is ready, for programs: url, pid, run_folder.
-        processes: how many relay requests, and what each logs and traces.
+        processes: number, logs and traces of gateway processes.
         ui: the web UI at once (True), when `/` is first opened (None), or never (False).
         strict: a chat model that serves noise ends the service (`sanity/losses.py`).
         start_timeout_s: how long a worker's start may show no progress; None: by phase (`start_watch.py`).
-        beside: what was planned for the processes that hold no model.
+        beside: planned memory of the processes without a model.
         files: the folder of files and batches; None: none are kept.
         file_bounds: of that folder.
 
@@ -139,7 +139,7 @@ async def _serve(
 def _workers(
     hosted: Sequence[Hosted], private: Path, record: RunRecord, screen: Screen, runner: Runner
 ) -> list[Worker]:
-    """A chat model stands before the rewards that may ask it."""
+    """The workers, chat models first: judges may ask them."""
     workers: list[Worker] = []
     for one in hosted:
         chats = [worker.endpoint for worker in workers if worker.endpoint.role == "chat"]
@@ -152,7 +152,7 @@ async def _live(
     workers: list[Worker], gateway: RunningGateway, host: HostMemory, url: str, options: UpOptions, record: RunRecord,
     screen: Screen, stop: StopSignal, runner: Runner,
 ) -> int | None:  # fmt: skip
-    """Start the workers and stay with them; None when the user wants to stop, before or after they were ready."""
+    """Start the workers and watch them until the user stops the service."""
 
     async def start() -> None:
         await start_all(workers)
@@ -199,7 +199,7 @@ def _ready_worker(worker: Worker, held: dict[str, Any], found: Mapping[str, Sani
 
 
 def _write_ready_file(file: Path, url: str, run_folder: Path) -> None:
-    """Whole or not at all: who waits for the file must never read half of it."""
+    """Written atomically: a program that waits for the file must not read half of it."""
     part = file.with_name(f"{file.name}.part")
     try:
         part.write_text(json.dumps({"url": url, "pid": os.getpid(), "run_folder": str(run_folder)}))
@@ -209,7 +209,7 @@ def _write_ready_file(file: Path, url: str, run_folder: Path) -> None:
 
 
 async def _unless_stopped(work: Coroutine[Any, Any, None], stop: StopSignal) -> bool:
-    """Whether `work` came to its end before somebody wanted to stop. Raises what it raises."""
+    """Whether `work` finished before a stop was requested. Raises its errors."""
     working = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.first.wait())
     try:
@@ -229,7 +229,7 @@ async def _watch(
     workers: list[Worker], gateway: RunningGateway, host: HostMemory, record: RunRecord,
     after_ready: Callable[[], Coroutine[Any, Any, None]], runner: Runner,
 ) -> None:  # fmt: skip
-    """Stay with the workers and the gateway, measure and scale them, and do what is left of the start."""
+    """Watch, measure and scale workers and gateway, and finish the start."""
     beside = [asyncio.create_task(measure_on(workers, host, record)), asyncio.create_task(runner.scale(workers))]
     try:
         await watch_all(workers, after_ready, gateway.watch)

@@ -13,7 +13,7 @@ __all__ = ["StopSignal"]
 
 @dataclass
 class StopSignal:
-    """SIGTERM or Ctrl-C: once to drain, twice to stop at once. `first` and `second` tell how often it came."""
+    """SIGTERM or Ctrl-C: once to drain (`first`), twice to stop at once (`second`)."""
 
     first: asyncio.Event = field(default_factory=asyncio.Event)
     second: asyncio.Event = field(default_factory=asyncio.Event)
@@ -25,7 +25,7 @@ class StopSignal:
             loop.add_signal_handler(number, self._arrive)
 
     def on_hangup(self, restart: Callable[[], object]) -> None:
-        """SIGHUP restarts, unless it says that the terminal is gone that this was started from: that stops.
+        """SIGHUP restarts the workers, unless the terminal of this process was closed: then it stops.
 
         Under `nohup` the loss of the terminal does nothing.
         """
@@ -37,7 +37,7 @@ class StopSignal:
             if not had_terminal or _has_terminal():
                 restart()
             elif outlives_terminal:
-                had_terminal = False  # the next one is somebody's wish
+                had_terminal = False  # further ones request a restart
             else:
                 self._arrive()
 

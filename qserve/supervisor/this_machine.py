@@ -55,7 +55,7 @@ class ThisMachine:
 
 
 def endpoint_of(hosted: Hosted, address: UnixAddress | TcpAddress) -> WorkerEndpoint:
-    """What gateway and supervisor share of this worker, with a key of its own."""
+    """The endpoint of this worker, with an internal key of its own."""
     limits = hosted.plan.workload
     return WorkerEndpoint(
         hosted.name, hosted.names, address, secrets.token_urlsafe(32), num_engines(hosted.plan) * limits.max_num_seqs,
@@ -67,7 +67,7 @@ def endpoint_of(hosted: Hosted, address: UnixAddress | TcpAddress) -> WorkerEndp
 
 
 def keep_plan(hosted: Hosted, record: RunRecord) -> None:
-    """Write down what this worker is started from."""
+    """Record the plan of this worker."""
     record.plan(hosted.name, hosted.plan, hosted.names)
     if hosted.engine_args or hosted.verify_quant:
         record.teaches_nothing(hosted.name)
@@ -109,7 +109,7 @@ def _vocab_size(folder: Path) -> int | None:
 
 
 def _api_of(hosted: Hosted) -> Api:
-    """A reward model has our protocols in front of it, whatever computes."""
+    """The worker's API: reward models have qserve's protocols on any engine."""
     return Api.OWN if hosted.role == "reward" else engine_launch(hosted.plan.engine).api
 
 
@@ -161,7 +161,7 @@ def _devices(hosted: Hosted) -> frozenset[str]:
 
 
 def event_recorder(record: RunRecord, screen: Screen) -> WorkerEvents:
-    """What happens to a worker goes to the record, and what a user waits for to the screen."""
+    """Writes events of workers to the record, and phases to the screen."""
 
     def tell(worker: str, event: str, details: dict[str, Any]) -> None:
         if event == "retry":

@@ -28,7 +28,7 @@ from qserve.ui.settings import UISettings
 __all__ = ["check_installed", "hosted_ui"]
 
 _log = logging.getLogger("qserve.supervisor")
-# No card is looked for, no proxy asked, nobody told anything.
+# No cards, no proxies, no telemetry.
 _ENVIRONMENT = {"GRADIO_ANALYTICS_ENABLED": "False", "CUDA_VISIBLE_DEVICES": "", "NO_PROXY": "*", "no_proxy": "*"}
 _INSTALL = install_command("gradio")
 
@@ -43,7 +43,7 @@ def check_installed() -> None:
 async def hosted_ui(
     choice: bool | None, url: str, gateway: GatewaySettings, private: Path, record: RunRecord
 ) -> AsyncIterator[UiEndpoint | None]:
-    """The UI of a service at `url`, for as long as the service lives: at once (True), on a visit (None), never (False).
+    """The UI of the service at `url`: started at once (True), on the first visit (None), or never (False).
 
     Its socket, its file and what is made for visitors lie in the `private` folder.
     """
@@ -81,7 +81,7 @@ class _WebUi:
         self.worker = SupervisedWorker(worker, launch, record.log_file("ui"), _event_recorder(record))
 
     async def run(self) -> None:
-        """Start it whenever it is wanted, and stay with it. Never ends by itself, whatever becomes of the process."""
+        """Start the process when it is wanted and restart it when it fails; never returns."""
         while True:
             await self.endpoint.wanted.wait()
             self.endpoint.worker.state = WorkerState.STARTING

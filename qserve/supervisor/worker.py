@@ -25,7 +25,7 @@ from qserve.supervisor.worker_requests import WorkerRequests
 
 __all__ = ["ANY", "CPU", "SupervisedWorker"]
 
-# After a worker ran this long, or answered anybody, the pauses before a restart begin again with the first.
+# After a worker ran this long, or answered a request, the back-off of restarts begins anew.
 _WELL_AFTER_S = 60.0
 _READY_INTERVAL_S = 0.1
 _HEALTH_TIMEOUT_S = 30.0
@@ -39,23 +39,23 @@ _NO_LOGPROBS_BESIDE_ADAPTERS = "on a CPU vLLM's log-probabilities of a prompt ar
 
 
 class SupervisedWorker:
-    """A `Worker` that is a process of this machine: keeps it alive and its `endpoint` true."""
+    """A `Worker` that is a process of this machine: keeps it running and its `endpoint` up to date."""
 
     def __init__(self, endpoint: WorkerEndpoint, launch: Launch, log_file: Path, tell: WorkerEvents) -> None:
         """Nothing is started yet.
 
         Args:
             endpoint: its state, limits and detail are written here for the gateway.
-            launch: how it is started and understood.
+            launch: how it is started and how its output is read.
             log_file: where the worker's output goes.
-            tell: hears what happens to it.
+            tell: receives its events.
 
         """
         self.endpoint = endpoint
         self.launch = launch
         self.phases_s: dict[str, float] = {}
         self.vocab_size: int | None = None
-        """Of a model that must predict text; None where that is no question (rewards, random weights on purpose)."""
+        """Of a model whose loss is checked; None for reward models and random weights."""
         self.start_limit_s: float | None = None
         """How long its start may show no progress; None: by phase (`start_watch.py`)."""
         self.devices: frozenset[str] = frozenset({CPU})
@@ -103,7 +103,7 @@ class SupervisedWorker:
             await self._start_once()
 
     async def watch(self) -> None:
-        """Stay with the worker: restart it when it ends or hangs. Raises WorkerFailed when restarts don't help."""
+        """Restart the worker when it ends or hangs. Raises WorkerFailed if restarts do not help."""
         pause_s = FIRST_PAUSE_S
         while True:
             ready_at, num_pieces = time.monotonic(), self.endpoint.num_pieces
@@ -120,22 +120,22 @@ class SupervisedWorker:
         await self._restarts.request()
 
     async def stop(self) -> None:
-        """End the worker: politely, then not."""
+        """End the worker: SIGTERM, then SIGKILL."""
         if self._child is not None:
             await self._child.end()
         self._requests.close()
 
     async def memory(self) -> dict[str, Any]:
-        """What the worker holds, as it or its engine measured it."""
+        """The worker's measured memory."""
         assert self.pid is not None
         return await self.launch.memory(self._send, self.pid)
 
     async def work(self) -> dict[str, Any]:
-        """What it tells of its own work; empty where it tells nothing, or not now."""
+        """Its report on its own work; empty if it has none, or does not answer."""
         return await self._requests.work()
 
     async def sanity(self) -> Sanity | None:
-        """Whether the model that it serves predicts text; None where that is no question. It must be ready."""
+        """Whether its model predicts text; None if that is not checked. The worker must be ready."""
         if self.vocab_size is None:
             return None
         plan = self.launch.plan
@@ -190,7 +190,7 @@ class SupervisedWorker:
         raise self.launch.failure(child.returncode)
 
     async def _until_down(self) -> str:
-        """The reason, once the worker has ended, or was ended because it hung or said that it is not well."""
+        """Waits until the worker has ended, or was ended as hung or unwell; returns the reason."""
         child = self._running
         sick = asyncio.create_task(until_sick(self.launch, self._send))
         hung = asyncio.create_task(until_hung(self.launch, self._send, self.endpoint, child.pid))
@@ -223,13 +223,13 @@ class SupervisedWorker:
         return f"the worker {reason} and was ended"
 
     async def _until_drained(self) -> str:
-        """A restart is wanted, and nobody is answered any more."""
+        """Waits for a requested restart, and until the worker is drained."""
         await self._restarts.requested()
         await self._restarts.drain("it is about to be restarted; running requests finish first")
         return "a restart was asked for"
 
     async def _end_stuck(self) -> None:
-        """End it in a way that says where it was."""
+        """End it with its stacks in the log."""
         child = self._running
         pids = await asyncio.to_thread(self.launch.computing, child.pid)
         states = await asyncio.to_thread(stacks.states_of, tree_of(child.pid))

@@ -1,4 +1,4 @@
-"""A process of the gateway, one of several: `python -m qserve.supervisor.gateways.process LISTENER CONTROL PARENT`.
+"""One of several gateway processes: `python -m qserve.supervisor.gateways.process LISTENER CONTROL PARENT`.
 
 It gets everything else over CONTROL, the descriptor of a socket whose other side the supervisor holds.
 """
@@ -26,11 +26,11 @@ _POLL_S = 0.01
 
 
 def main() -> None:
-    """Serves until the supervisor says that it is enough, or is gone."""
+    """Serve until the supervisor stops this process, or is gone."""
     listener, control, parent = map(int, sys.argv[1:])
     end_with_parent(signal.SIGKILL, parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # who signals the whole group means the supervisor, and it drains
+        signal.signal(number, lambda *_: None)  # signals of the whole group are the supervisor's, which drains
     for descriptor in (listener, control):
         os.set_inheritable(descriptor, False)
     uvloop.run(_serve(socket.socket(fileno=listener), socket.socket(fileno=control)))

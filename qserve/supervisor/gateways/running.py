@@ -45,12 +45,12 @@ Tell = Callable[..., None]
 
 @dataclass(frozen=True)
 class Processes:
-    """How many processes relay requests, and what each of them logs and traces.
+    """The gateway processes: their number, logs and traces.
 
     Attributes:
         count: 1: the process of the supervisor itself.
-        traces: what hears of every request's times in a process alone.
-        traces_endpoint: the collector that each of several processes sends them to.
+        traces: the tracer of a single process.
+        traces_endpoint: the collector of several processes.
     """
 
     count: int = 1
@@ -61,22 +61,22 @@ class Processes:
 
 
 class RunningGateway(Protocol):
-    """What answers at the port, from `begin` to `stop`."""
+    """The gateway that serves the port, from `begin` to `stop`."""
 
     def begin(self) -> None:
         """Begin to accept; needs a running loop."""
 
     async def ready(self) -> None:
-        """Returns when it accepts. Raises QserveError where it can't."""
+        """Returns when it accepts connections. Raises QserveError if it can't."""
 
     async def watch(self) -> None:
-        """As long as it serves; raises QserveError when it can't any more."""
+        """Runs as long as it serves; raises QserveError if it fails."""
 
     async def num_in_flight(self) -> int:
         """Requests that are being answered."""
 
     async def stop(self) -> None:
-        """Returns when nothing is left of it."""
+        """Stop it; returns when it has ended."""
 
 
 def gateway_of(
@@ -86,15 +86,15 @@ def gateway_of(
     """The gateway in as many processes as are wanted. `tell(name, event, **details)` hears what happens to them."""
     if processes.count == 1:
         return _InThisProcess(processes.traces, settings, workers, service, ui, listener)
-    processes.traces.close()  # each process makes its own; this one showed that the collector's address is one
+    processes.traces.close()  # each process makes its own; this one only validated the address
     coordinator = Coordinator(settings, workers, service, ui, processes.count)
     return _InProcesses(processes, coordinator, listener, tell)
 
 
 class Silence:
-    """Whether a process has hung: it tells of its work several times a second. Pure.
+    """Detects a hanging process: each reports several times a second. Pure.
 
-    Counted in looks, not in seconds: who was stopped together with it (Ctrl-Z) must not blame it.
+    Counts checks, not seconds: if both processes were stopped (Ctrl-Z), it must not count as a hang.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class _InThisProcess:
         self._serving = asyncio.create_task(run_server(self._server, self._listener))
 
     async def ready(self) -> None:
-        """It accepts from `begin` on."""
+        """Ready since `begin`."""
 
     async def watch(self) -> None:
         await asyncio.shield(self._serving)
@@ -142,7 +142,7 @@ class _InThisProcess:
 
 
 class _InProcesses:
-    """Processes that accept from one listener: who is less busy accepts sooner, and what waits there outlives them."""
+    """Processes that share one listening socket: the least busy accepts first; waiting connections survive restarts."""
 
     def __init__(self, processes: Processes, coordinator: Coordinator, listener: socket.socket, tell: Tell) -> None:
         self._processes = processes
@@ -192,7 +192,7 @@ class _InProcesses:
                 task.result()
 
     async def _keep(self, index: int) -> None:
-        """Starts one process again whenever it ends. Raises WorkerFailed when that does not help."""
+        """Restarts one process whenever it ends. Raises WorkerFailed if restarts fail."""
         name, num_failures, pause_s = f"gateway-{index}", 0, _FIRST_PAUSE_S
         while True:
             began_s = time.monotonic()
@@ -209,14 +209,14 @@ class _InProcesses:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _end_of(self, index: int) -> str:
-        """Runs a process and says how it ended."""
+        """Runs one process; returns how it ended."""
         try:
             return f"it ended with status {await self._run(index)}"
         except OSError as error:  # the machine has no process, memory or descriptor for it now
             return f"it can't be started ({error.strerror or error})"
 
     async def _run(self, index: int) -> int:
-        """One process, from its start to its end; the status."""
+        """Runs one process; returns its exit status."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:

@@ -1,1 +1,1 @@
-"""Whether a worker lives, and how it comes back: the phases of its start, signs of work, hangs, stacks, restarts."""
+"""Liveness of workers: phases of the start, signs of work, hangs, stacks, restarts."""

@@ -10,13 +10,13 @@ from qserve.supervisor.liveness import activity, stall
 
 __all__ = ["INTERVAL_S", "MISSED_CHECKS", "until_hung", "until_sick"]
 
-# Between two checks, and how many in a row end a worker; a worker on another machine is judged by the same.
+# Interval of checks, and failed checks in a row that end a worker, also on another machine.
 INTERVAL_S = 2.0
 MISSED_CHECKS = 3
 
 
 async def until_sick(launch: Launch, send: SendRequest) -> str:
-    """What it said: that it is not well, or nothing for a long time."""
+    """Returns the reason once the worker reports that it is unwell, or has not answered for long."""
     missed = 0
     while True:
         await asyncio.sleep(INTERVAL_S)
@@ -29,7 +29,7 @@ async def until_sick(launch: Launch, send: SendRequest) -> str:
 
 
 async def until_hung(launch: Launch, send: SendRequest, endpoint: WorkerEndpoint, pid: int) -> str:
-    """How it hangs, once requests wait for it and it does nothing (`stall.py`)."""
+    """Returns the reason once requests wait and the worker makes no progress (`stall.py`)."""
     watch, before = stall.StallWatch(), None
     while True:
         await asyncio.sleep(stall.INTERVAL_S)

@@ -11,7 +11,7 @@ _FIRST = "starting the process"
 
 
 class Phases:
-    """Those of one start, from its beginning on."""
+    """The phases of one start."""
 
     def __init__(self, took_s: dict[str, float], tell: Callable[[str], None]) -> None:
         """`took_s` grows with each phase that is over; `tell` hears the name of each that begins after the first."""

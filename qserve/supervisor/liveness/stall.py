@@ -1,4 +1,4 @@
-"""When a worker hangs: requests wait for it, and it shows no sign of progress. Pure; `worker.py` observes.
+"""Detects a hanging worker: requests wait for it, and there is no sign of progress. Pure; `worker.py` observes.
 
 A health check tells only that the event loop turns, or is too busy to answer. What is looked at instead: pieces of
 answers, the worker's own count of steps (`engine/heartbeat.py`, or the engine's counters), and signs of work by its
@@ -23,12 +23,12 @@ _NUM_BUSY = 375
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen at one moment.
+    """One observation of a worker.
 
     Attributes:
         num_awaited: requests for which the gateway waits for bytes of the worker.
-        num_pieces: pieces of answers that came, ever.
-        progress: what the worker tells of its steps; None where it tells nothing.
+        num_pieces: chunks of answers received so far.
+        progress: the worker's own count of steps; None if it reports none.
         is_working: whether its processes did anything since the last observation.
     """
 
@@ -39,7 +39,7 @@ class Observation:
 
 
 class StallWatch:
-    """Feed it an observation every `INTERVAL_S`; it says why the worker is taken for hung, once it is."""
+    """`see` takes an observation every `INTERVAL_S` and returns the reason once the worker counts as hung."""
 
     def __init__(self) -> None:
         self._last: Observation | None = None
@@ -48,11 +48,11 @@ class StallWatch:
 
     @property
     def is_suspicious(self) -> bool:
-        """Nothing has come since the last observation: it is worth a closer look."""
+        """Whether nothing has arrived since the last observation."""
         return self._num_busy > 0
 
     def see(self, seen: Observation) -> str | None:
-        """The reason to end the worker; None as long as it may be well."""
+        """The reason to end the worker; None while it may be healthy."""
         last, self._last = self._last, seen
         if last is None or _gets_on(last, seen):
             self._num_quiet = self._num_busy = 0

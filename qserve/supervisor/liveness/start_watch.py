@@ -1,4 +1,4 @@
-"""How long a start may say nothing before it is taken for stuck: a time for each phase, from the last sign of progress.
+"""Detects a stuck start: a time limit for each phase since the last sign of progress.
 
 Signs are lines of the engine's log, a new phase, and bytes read from disk. Time on a core is none: what waits for
 another card spins.
@@ -48,7 +48,7 @@ def limit_of(phase: str) -> float:
 
 
 class StartWatch:
-    """Feed it what was seen of a start; it says what is stuck, once it is.
+    """`see` takes observations of a start and returns the error message once it is stuck.
 
     `limit_s` is how long any phase may be silent; None: each as long as `limit_of` says.
     """

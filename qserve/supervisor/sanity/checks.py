@@ -1,7 +1,7 @@
-"""The check of `sanity/losses.py` beside the ready screen: `--strict` waits for it, anybody else only so long.
+"""Runs the check of `sanity/losses.py` for all workers: `--strict` waits for it, otherwise only for a short time.
 
-vLLM compiles its log-probabilities when they are first asked for, on a CPU for up to half a minute: what a person waits
-for is the service, and what it found of its model can be told a little later.
+vLLM compiles its log-probabilities at their first use, on a CPU for up to half a minute: the service must not wait for
+that, and the result may follow the ready screen.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PATIENCE_S = 5.0
 
 
 class Checks:
-    """Of all chat models at once. `close` ends what is still asked."""
+    """The checks of all chat models, in parallel. `close` cancels the pending ones."""
 
     def __init__(self, workers: Sequence[Worker], record: RunRecord, screen: Screen) -> None:
-        """They begin at once; the workers must be ready."""
+        """Starts them; the workers must be ready."""
         self._record, self._screen = record, screen
         self._workers = [worker for worker in workers if worker.vocab_size is not None]
         self._tasks = {worker.endpoint.name: asyncio.create_task(self._asked(worker)) for worker in self._workers}
@@ -31,7 +31,7 @@ class Checks:
             screen.phase(f"{name}: predicting known texts")
 
     async def first(self, *, strict: bool, patience_s: float = PATIENCE_S) -> dict[str, Sanity]:
-        """By worker what was found, within `patience_s` unless `strict`; the others are pending.
+        """Results by worker, within `patience_s` unless `strict`; others are pending.
 
         Raises WorkerFailed, if `strict`, for a model that serves noise, and for one whose check failed.
         """
@@ -45,13 +45,13 @@ class Checks:
         return pending | found
 
     async def rest(self) -> None:
-        """Wait for those that were pending, and tell each."""
+        """Wait for the pending ones and report each."""
         for task in [task for task in self._tasks.values() if not task.done()]:
             for name, text in check_rows(await task):
                 self._screen.row(name, text)
 
     async def close(self) -> None:
-        """Stop asking."""
+        """Cancel pending checks."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

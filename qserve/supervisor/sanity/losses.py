@@ -1,11 +1,11 @@
 """Detects a model that serves noise, by its loss on bundled texts, once when its worker is ready.
 
-A checkpoint whose scales or packed weights were misread (vllm#40252) loads, starts and answers; only its words mean
-nothing. Its loss tells: a model that knows nothing of what follows needs ln(vocabulary) nats a token on any text, or
-more where it is sure of something wrong (Jensen's inequality: its mean probability of the true token is 1/vocabulary).
-Random weights were seen within 0.3 nats of that. The bundled demo, of 2 M parameters, needs 0.43 of it on numbers in
-their order, and more than all of it on English, which it never saw. So three texts are asked, one of them in no
-language, and the best counts: noise is what does not save a quarter of ln(vocabulary) on any of them.
+A checkpoint whose scales or packed weights were misread (vllm#40252) loads and answers, but its text is meaningless.
+Its loss shows it: a uniform guess has a loss of ln(vocabulary) nats per token on any text, a confidently wrong model
+more (Jensen's inequality: its mean probability of the true token is 1/vocabulary). Random weights were within 0.3 nats
+of that. The bundled demo (2 M parameters) has 0.43 of it on consecutive numbers, and more than all of it on English,
+which it was not trained on. So the lowest loss of three texts counts, one of them without a language: a model is noise
+if it is above three quarters of ln(vocabulary) on each.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ LIMIT_S = 180.0
 
 @dataclass(frozen=True)
 class Sanity:
-    """What the check found.
+    """The result of the check.
 
     Attributes:
         vocab_size: of the model, in tokens.
-        losses: mean nats a token, by text; empty where they could not be asked for.
-        why_not: why they could not; empty where they could.
-        is_no_question: the engine can't be asked for them at all, which says nothing of the model.
-        is_pending: they are still asked for.
+        losses: mean nats per token, by text; empty if they are not available.
+        why_not: the reason if they are not available.
+        is_no_question: the engine has no log-probabilities, which is no fault of the model.
+        is_pending: the check is still running.
     """
 
     vocab_size: int
@@ -53,7 +53,7 @@ class Sanity:
 
     @property
     def noise_loss(self) -> float:
-        """What a model that knows nothing needs, in nats a token."""
+        """The loss of a uniform guess, in nats per token."""
         return math.log(self.vocab_size)
 
     @property
@@ -83,7 +83,7 @@ class Sanity:
     def refuse_noise(self, worker: str) -> None:
         """--strict. Raises WorkerFailed for noise, and where the model failed when it was asked.
 
-        An engine that tells no log-probabilities passes: that is no fault of the model, and the screen says it.
+        An engine without log-probabilities passes, with a note on the screen.
         """
         if self.is_noise or (self.best is None and not self.is_no_question):
             raise WorkerFailed(
@@ -91,14 +91,14 @@ class Sanity:
             )
 
     def document(self) -> dict[str, Any]:
-        """For the record of the run."""
+        """The result for the run store."""
         return {
             "is_noise": self.is_noise, "losses": dict(self.losses), "noise_loss": self.noise_loss, "told": self.summary,
         }  # fmt: skip
 
 
 async def check_sanity(send: SendRequest, model: str, vocab_size: int) -> Sanity:
-    """Ask a worker for the log-probabilities of the bundled texts; never raises for what it answers."""
+    """Request log-probabilities of the bundled texts; never raises for an unexpected answer."""
     body = {"model": model, "prompt": list(TEXTS.values()), "echo": True, "logprobs": 1, "max_tokens": 1}
     try:
         async with asyncio.timeout(LIMIT_S):
