@@ -82,7 +82,7 @@ def figures_of(run: SimulatedRun, load: Load, replicas: int = 1) -> Figures:
     duration = run.duration_s or 1e-9
     return Figures(
         ttft_ms=_summary([one.ttft_s for one in done]),
-        tpot_ms=_summary([one.tpot_s for one in done if one.output_tokens > 1]),
+        tpot_ms=_summary([(e2e - ttft) / (tokens - 1) for _, ttft, e2e, _, tokens, _ in done if tokens > 1]),
         e2e_ms=_summary([one.e2e_s for one in done]),
         output_tokens_per_s=replicas * sum(one.output_tokens for one in done) / duration,
         requests_per_s=replicas * len(done) / duration,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop, heappush
 
 from qserve.planner.speed.load import Arrival, Load
@@ -52,6 +53,8 @@ class _Scheduler:
         self.prefilling: deque[_Request] = deque()
         self.ends: list[tuple[int, int, _Request]] = []
         """(step, key, request) of what runs; an entry whose key is not the request's is of before its preemption."""
+        self.latest: list[tuple[int, _Request]] = []
+        """(key, request) in the order of joining; likewise, and of what has ended."""
         self.now = self.prefill_s = 0.0
         self.step = self.held_tokens = self.preemptions = self.rejected = self.count = self.issued = self.peak = 0
         self.running = 0
@@ -65,7 +68,8 @@ class _Scheduler:
         self.intake_s, self.intake_s_per_token = costs.intake_ms / 1000, costs.intake_ms_per_1k / 1e6
         self.mixes, self.starts_alone = costs.mixes_prefill, costs.starts_alone
         self.followers: dict[int, list[tuple[int, Arrival]]] = {}
-        for place, arrival in enumerate(load.arrivals(self.draw)):
+        arrivals = _arrivals_of(load) if load.is_open else load.arrivals(self.draw)
+        for place, arrival in enumerate(arrivals):
             if arrival.after is None:
                 self._issue(arrival.at_s, arrival.input_tokens, arrival.output_tokens, place)
             else:
@@ -172,6 +176,7 @@ class _Scheduler:
         request.joined, request.key = self.step, self.count
         ends_at = self.step + request.output_tokens - request.generated
         heappush(self.ends, (ends_at, self.count, request))
+        self.latest.append((self.count, request))
         if self.running > self.peak:
             self.peak = self.running
         if ends_at <= self.step:
@@ -216,6 +221,7 @@ class _Scheduler:
             _, key, request = heappop(ends)
             if request.key != key:  # preempted meanwhile
                 continue
+            request.key = 0
             self.running -= 1
             self.held_tokens -= request.prefilled + step - request.joined
             came = request.arrival_s
@@ -230,7 +236,9 @@ class _Scheduler:
 
     def _preempt(self) -> None:
         """The request that came last gives its blocks back and is prefilled again, with what it had generated."""
-        _, _, request = max((entry for entry in self.ends if entry[2].key == entry[1]), key=lambda entry: entry[1])
+        key, request = self.latest.pop()
+        while request.key != key:
+            key, request = self.latest.pop()
         since = self.step - request.joined
         self.running -= 1
         self.held_tokens -= request.prefilled + since
@@ -246,6 +254,12 @@ class _Scheduler:
         if self.is_closed and self.issued < self.total_prompts:
             pause = self.draw.expovariate(1 / self.load.think_s) if self.load.users else 0.0
             self._issue(self.now + pause, *self.lengths(), self.issued)
+
+
+@lru_cache(maxsize=16)
+def _arrivals_of(load: Load) -> tuple[Arrival, ...]:
+    """Of a load whose arrivals do not wait for answers: every layout with as many replicas meets the same ones."""
+    return tuple(load.arrivals(random.Random(load.seed)))  # noqa: S311
 
 
 def simulate(steps: Steps, load: Load, limits: Limits) -> SimulatedRun:
