@@ -9,8 +9,9 @@ __all__ = ["SHORTLIST_FROM_BYTES", "SHORTLIST_ROWS", "has_shortlist"]
 SHORTLIST_FROM_BYTES = 64 * MIB
 """Of the head in bf16: a smaller one is read in less than a millisecond."""
 
-SHORTLIST_ROWS = 4
-"""Up to so many rows it is read: beyond them products are bound by arithmetic, which int8 saves nothing of."""
+SHORTLIST_ROWS = 8
+"""Up to so many rows it is read: beyond them products are bound by arithmetic, which int8 saves nothing of, and the
+likeliest tokens of all rows lie in many panels."""
 
 _INT8_GROUP = 64  # inputs whose activations share a scale (model/cpu/matrix.h: GROUP)
 

@@ -47,7 +47,7 @@ def states(num_rows: int, seed: int, *, scale: float = 1.0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("wanted", [1, 4, 20])
-@pytest.mark.parametrize("num_rows", [1, 2, 4])
+@pytest.mark.parametrize("num_rows", [1, 3, 8])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 300.0])
 def test_the_likeliest_are_those_of_the_whole_product(
     weight: torch.Tensor, num_rows: int, wanted: int, scale: float, monkeypatch: pytest.MonkeyPatch
@@ -66,7 +66,7 @@ def test_the_likeliest_are_those_of_the_whole_product(
         for row, others in zip(found, whole, strict=True):
             least = others.topk(wanted).values[-1]
             assert torch.equal(row[others >= least], others[others >= least])  # those that equal the last one, too
-    assert num_short
+    assert num_short or num_rows * wanted > 100, "of 157 panels, these leave nearly all"
 
 
 def test_rows_close_to_each_other_are_told_apart() -> None:
@@ -91,7 +91,7 @@ def test_a_row_that_is_no_number_has_no_number() -> None:
 def test_many_rows_and_all_logits_take_the_whole_product(weight: torch.Tensor) -> None:
     head = head_of(weight)
     head.num_wanted = 1
-    assert not torch.isneginf(head(states(5, 0))).any()
+    assert not torch.isneginf(head(states(9, 0))).any()
     head.num_wanted = VOCAB
     assert not torch.isneginf(head(states(1, 0))).any()
     head.num_wanted = None
