@@ -10,7 +10,7 @@ import torch
 from qserve.errors import BrokenCheckpoint
 from qserve.model.cpu import build
 from qserve.model.stored.codes import Codes, awq_codes, fp8_codes, gptq_codes, int8_codes, packed_codes
-from qserve.model.stored.linear import _matrix
+from qserve.model.stored.linear import matrix_of
 from tests.tiny.engine.stored_checkpoints import as_awq, gptq_parts
 
 # torch's own, on the first import of its compiler.
@@ -30,7 +30,7 @@ def holds(codes: Codes, expected: torch.Tensor) -> None:
     """In fp32 out of the tensors, and out of the packed form that products read."""
     assert torch.equal(codes.dense(torch.float32), expected)
     if build.why_none() is None:
-        matrix = _matrix(codes, None)
+        matrix = matrix_of(codes, None)
         assert matrix is not None
         assert torch.equal(matrix.dense(), expected)
 
