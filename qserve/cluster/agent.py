@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from qserve.cluster.checkpoints import folder_here
+from qserve.cluster.checkpoints import checkpoint_folder
 from qserve.cluster.free_port import free_port
 from qserve.cluster.join import ray_module
 from qserve.cluster.lease import Lease
 from qserve.cluster.log_tail import LogTail
 from qserve.cluster.messages import Assignment, Failure, GatewayStatus, WorkerStatus
-from qserve.cluster.spanning import tell_vllm
+from qserve.cluster.spanning import set_vllm_environment
 from qserve.engine.base import TcpAddress, WorkerEndpoint
 from qserve.errors import QserveError
 from qserve.supervisor.private import private_folder
@@ -87,10 +87,10 @@ class Agent:
     async def _live(self) -> None:
         try:
             if self._assignment.hosted.num_nodes > 1:
-                tell_vllm(ray_module().get_runtime_context().gcs_address, self._assignment.host)
+                set_vllm_environment(ray_module().get_runtime_context().gcs_address, self._assignment.host)
             wanted = self._assignment
             folder = await asyncio.to_thread(
-                folder_here, wanted.hosted.folder, wanted.checkpoint, wanted.checkpoint_key
+                checkpoint_folder, wanted.hosted.folder, wanted.checkpoint, wanted.checkpoint_key
             )
             hosted = replace(wanted.hosted, folder=folder)
             self._worker = local_worker(hosted, self._endpoint, self._private, self._log.file, self._tell)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from qserve.errors import QserveError, UsageError
 
-__all__ = ["CheckpointKey", "Where", "find_here", "folder_here", "key_of"]
+__all__ = ["CheckpointKey", "Location", "checkpoint_folder", "key_of", "locate_checkpoint"]
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
-class Where(enum.StrEnum):
+class Location(enum.StrEnum):
     """How a node gets at a checkpoint."""
 
     SAME_PATH = "at the same path"
@@ -42,35 +42,35 @@ def key_of(folder: Path) -> CheckpointKey | None:
     return CheckpointKey(digest.hexdigest())
 
 
-def find_here(folder: Path, name: str, wanted: CheckpointKey | None) -> Where:
+def locate_checkpoint(folder: Path, name: str, wanted: CheckpointKey | None) -> Location:
     """How this machine gets at the checkpoint that the service found in `folder`.
 
     `name`: by which it can be looked up here, or ""; `wanted` None: of a folder that holds no such files.
     """
     here = key_of(folder)
     if here == wanted and folder.exists():
-        return Where.SAME_PATH
+        return Location.SAME_PATH
     own = _by_name(name)
     if own is not None:
-        return Where.OWN_PATH if key_of(own) == wanted else Where.OTHER
+        return Location.OWN_PATH if key_of(own) == wanted else Location.OTHER
     if _is_hub_id(name):
-        return Where.FETCHED
-    return Where.OTHER if folder.exists() else Where.MISSING
+        return Location.FETCHED
+    return Location.OTHER if folder.exists() else Location.MISSING
 
 
-def folder_here(folder: Path, name: str, wanted: CheckpointKey | None) -> Path:
+def checkpoint_folder(folder: Path, name: str, wanted: CheckpointKey | None) -> Path:
     """The checkpoint's folder on this machine; fetched from the hub where it is not there.
 
-    Arguments as of `find_here`: a node may have come after the others were asked. Raises UsageError.
+    Arguments as of `locate_checkpoint`: a node may have come after the others were asked. Raises UsageError.
     """
-    way = find_here(folder, name, wanted)
-    if way is Where.SAME_PATH:
+    way = locate_checkpoint(folder, name, wanted)
+    if way is Location.SAME_PATH:
         return folder
-    if way is Where.FETCHED:
+    if way is Location.FETCHED:
         return _fetched(name)
-    own = _by_name(name) if way is Where.OWN_PATH else None
+    own = _by_name(name) if way is Location.OWN_PATH else None
     if own is None:
-        what = f"there is no {folder}" if way is Where.MISSING else f"there is another checkpoint at {folder}"
+        what = f"there is no {folder}" if way is Location.MISSING else f"there is another checkpoint at {folder}"
         raise UsageError(f"{what} on this node; put it on a path that all nodes share, or copy it there")
     return own
 

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from qserve.cluster.checkpoints import CheckpointKey, Where, find_here
+from qserve.cluster.checkpoints import CheckpointKey, Location, locate_checkpoint
 from qserve.cluster.free_port import listening
 from qserve.cluster.settings import PortRange
 from qserve.core.hardware import Hardware
@@ -39,9 +39,9 @@ class Probe:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         return NodeFacts(__version__, dict(Packages.installed().versions), detect())
 
-    def find(self, folder: Path, name: str, wanted: CheckpointKey | None) -> Where:
-        """See `find_here`."""
-        return find_here(folder, name, wanted)
+    def find(self, folder: Path, name: str, wanted: CheckpointKey | None) -> Location:
+        """See `locate_checkpoint`."""
+        return locate_checkpoint(folder, name, wanted)
 
     def open(self, host: str, ports: PortRange) -> int:
         """Listens on one of `ports` and greets whoever comes, for `is_reachable`. Raises WorkerFailed."""

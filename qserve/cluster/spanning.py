@@ -16,7 +16,7 @@ from qserve.errors import DoesNotFit
 from qserve.planner.engine import changed_request
 from qserve.planner.request import PlanRequest
 
-__all__ = ["ENGINE_ARGS", "over_nodes", "planned_over_nodes", "tell_vllm"]
+__all__ = ["ENGINE_ARGS", "over_nodes", "planned_over_nodes", "set_vllm_environment"]
 
 ENGINE_ARGS = "--distributed-executor-backend ray"
 _Planned = TypeVar("_Planned")
@@ -44,7 +44,7 @@ def planned_over_nodes(
     raise refused
 
 
-def tell_vllm(gcs_address: str, host: str, environment: MutableMapping[str, str] = os.environ) -> None:
+def set_vllm_environment(gcs_address: str, host: str, environment: MutableMapping[str, str] = os.environ) -> None:
     """What the vLLM server of this process is to know of the cluster: its address, and this node's.
 
     Ray hides the cards from an actor that asked for none; the ranks see theirs, and the server may see all.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from qserve.cluster.checkpoints import Where, key_of
+from qserve.cluster.checkpoints import Location, key_of
 from qserve.cluster.join import ray_module
 from qserve.cluster.nodes import Node
 from qserve.cluster.probe import NodeFacts, Probe, is_reachable
@@ -39,11 +39,11 @@ class Survey:
             self.close()
             raise
 
-    def find(self, folder: Path, name: str, nodes: Sequence[Node]) -> dict[Where, list[str]]:
+    def find(self, folder: Path, name: str, nodes: Sequence[Node]) -> dict[Location, list[str]]:
         """Addresses of nodes by how they get at the checkpoint. Raises UsageError where one can't."""
         wanted = key_of(folder)
         asked = [(node.address, self._probes[node.id].find.remote(folder, name, wanted)) for node in nodes]
-        ways: dict[Where, list[str]] = {}
+        ways: dict[Location, list[str]] = {}
         for address, ref in asked:
             ways.setdefault(self._answer(address, ref), []).append(address)
         return checked(ways, folder)
@@ -95,9 +95,9 @@ class Survey:
             ) from error
 
 
-def checked(ways: dict[Where, list[str]], folder: Path) -> dict[Where, list[str]]:
+def checked(ways: dict[Location, list[str]], folder: Path) -> dict[Location, list[str]]:
     """`ways`, unless a node has no way to the checkpoint: raises UsageError."""
-    for way, what in ((Where.MISSING, f"has no {folder}"), (Where.OTHER, f"has another checkpoint at {folder}")):
+    for way, what in ((Location.MISSING, f"has no {folder}"), (Location.OTHER, f"has another checkpoint at {folder}")):
         if way in ways:
             others = f" (as {len(ways[way]) - 1} others)" if len(ways[way]) > 1 else ""
             raise UsageError(

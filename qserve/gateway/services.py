@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from pydantic_core import to_json
 
 from qserve.engine.base import Api, WorkerEndpoint
-from qserve.engine.grammar.vllm_schemas import with_held_schemas
+from qserve.engine.grammar.vllm_schemas import with_enforceable_schemas
 from qserve.wire import vllm
 from qserve.wire.errors import ApiError
 from qserve.wire.openai import Wire
@@ -81,7 +81,7 @@ class ByEngine:
         value = vllm.read_body(body)
         vllm.check_body(fields, path, value)
         _check_size(value, endpoint)
-        changed = with_held_schemas(value, endpoint.schema_library)
+        changed = with_enforceable_schemas(value, endpoint.schema_library)
         return CheckedRequest(
             value.get("model"), self.count(value) if self.count is not None else 0, _max_tokens(value),
             None if changed is None else to_json(changed),

@@ -1,11 +1,11 @@
-"""What an answer must look like, as a grammar, and the tokens that the grammar allows next. No torch.
+"""Grammars of structured outputs and tool calls, and the next tokens that they allow. No torch.
 
 schema.py           a JSON schema as llguidance takes it
 xgrammar_schema.py  a JSON schema as xgrammar takes it, which holds answers of vLLM
 xgrammar_strings.py of it, what binds strings: patterns, formats, lengths
 endless.py          schemas that no finite value follows
 refusals.py         what llguidance says of a structure that it does not take, in our words
-not_held.py         the error of a keyword that would be left out in silence
+unenforceable.py         the error of a keyword that would be silently ignored
 vllm_schemas.py     the schemas in a body for vLLM, so prepared
 structured.py       from `response_format` and `structured_outputs` to a grammar
 tool_calls.py       the same for calls of tools, in each of Qwen's formats

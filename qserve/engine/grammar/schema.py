@@ -1,4 +1,4 @@
-"""A client's JSON schema as llguidance takes it: what it allows, an answer may be; never more.
+"""Rewrites a client's JSON schema so that llguidance enforces it fully.
 
 Blanks are those of `json.dumps`, which is what models learned: where any are allowed, small ones write them until their
 limit. Objects are closed where the schema does not say: clients name the properties they want.

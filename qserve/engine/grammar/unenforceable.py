@@ -1,17 +1,17 @@
-"""The error of a JSON schema with a keyword that a grammar library would leave out in silence."""
+"""The error of a JSON schema with a keyword that a grammar library would silently ignore."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["SchemaNotHeld", "check_alone"]
+__all__ = ["UnenforceableSchema", "check_alone"]
 
 # Held by llguidance, and so by qserve's own engine.
 _HELD_BY_LLGUIDANCE = frozenset({"multipleOf", "pattern", "format", "allOf", "$ref", "anyOf", "patternProperties"})
 
 
-class SchemaNotHeld(ValueError):
+class UnenforceableSchema(ValueError):
     """A keyword that xgrammar would leave out. `is_held_elsewhere`: qserve's own engine holds it."""
 
     def __init__(self, keyword: str, where: str, why: str = "") -> None:
@@ -20,6 +20,6 @@ class SchemaNotHeld(ValueError):
 
 
 def check_alone(keyword: str, given: Mapping[str, Any], where: str) -> None:
-    """Raises SchemaNotHeld for a `keyword` of xgrammar's that others of the schema in `given` stand beside."""
+    """Raises UnenforceableSchema for a `keyword` of xgrammar's that others of the schema in `given` stand beside."""
     if beside := sorted(given.keys() - {keyword}):
-        raise SchemaNotHeld(keyword, where, " beside " + ", ".join(f"'{name}'" for name in beside))
+        raise UnenforceableSchema(keyword, where, " beside " + ", ".join(f"'{name}'" for name in beside))

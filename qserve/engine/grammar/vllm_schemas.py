@@ -1,4 +1,4 @@
-"""The JSON schemas in a body for vLLM, in words that bind the library by which it holds its answers to them.
+"""Rewrites the JSON schemas in a body for vLLM so that its grammar library enforces them.
 
 What a client calls a schema is promised to be followed. A keyword that the library would leave out is a 400 here.
 """
@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qserve.engine.grammar.endless import has_an_end
-from qserve.engine.grammar.not_held import SchemaNotHeld
 from qserve.engine.grammar.schema import prepared
-from qserve.engine.grammar.xgrammar_schema import held_by_xgrammar
+from qserve.engine.grammar.unenforceable import UnenforceableSchema
+from qserve.engine.grammar.xgrammar_schema import schema_for_xgrammar
 from qserve.wire.errors import ApiError
 
-__all__ = ["with_held_schemas"]
+__all__ = ["with_enforceable_schemas"]
 
 # By the library; schemas go to any other as they are.
 _HELD_BY: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "xgrammar": held_by_xgrammar, "guidance": prepared,
+    "xgrammar": schema_for_xgrammar, "guidance": prepared,
 }  # fmt: skip
 # Where a schema of the whole answer stands, on any of vLLM's routes.
 _PLACES = (
@@ -33,7 +33,7 @@ _PLACES = (
 _OF_TOOLS = ("parameters", "input_schema")
 
 
-def with_held_schemas(body: Mapping[str, Any], library: str) -> dict[str, Any] | None:
+def with_enforceable_schemas(body: Mapping[str, Any], library: str) -> dict[str, Any] | None:
     """The body with other schemas; None where they stay as they are.
 
     Raises ApiError 400 for a keyword that `library` does not hold: always in a schema of the answer, in those of tools
@@ -91,7 +91,7 @@ def _checked(schema: dict[str, Any], held: Callable[[dict[str, Any]], dict[str, 
         if has_an_end(schema):
             return held(schema)
         message = "no answer can follow this structure: it has no end"
-    except SchemaNotHeld as error:
+    except UnenforceableSchema as error:
         instead = (
             "leave it out, or serve the model with --engine transformers, which holds it"
             if error.is_held_elsewhere

@@ -1,4 +1,4 @@
-"""A client's JSON schema as xgrammar takes it, vLLM's backend: what it allows, an answer may be; never more.
+"""Rewrites a client's JSON schema so that xgrammar, vLLM's backend, enforces it fully, or refuses it.
 
 xgrammar leaves out in silence what it does not hold (0.2.8: `uniqueItems`, whatever stands beside a `$ref`, …), and an
 answer is invalid then that was promised to be valid. So a schema is brought into the forms that it is known to hold,
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qserve.engine.grammar.not_held import SchemaNotHeld, check_alone
-from qserve.engine.grammar.xgrammar_strings import check_pattern, held_string
+from qserve.engine.grammar.unenforceable import UnenforceableSchema, check_alone
+from qserve.engine.grammar.xgrammar_strings import check_pattern, string_for_xgrammar
 
-__all__ = ["held_by_xgrammar"]
+__all__ = ["schema_for_xgrammar"]
 
 _OF_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _KEYWORDS: Mapping[str, frozenset[str]] = {
@@ -41,8 +41,8 @@ _MOST_APART, _MOST_REFERENCES = 64, 16
 _TYPE_OF_VALUE = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
-def held_by_xgrammar(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema in words that bind xgrammar. Raises SchemaNotHeld, RecursionError for one that is too deep."""
+def schema_for_xgrammar(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """An equivalent schema that xgrammar enforces. Raises UnenforceableSchema, or RecursionError if it is too deep."""
     held: dict[str, Any] = _Rewriting(schema).held(dict(schema), "")
     return held
 
@@ -66,7 +66,7 @@ class _Rewriting:
                 found[name] = {key: self.held(one, f"{where}{key}.") for key, one in named.items()}
         for name in sorted(given.keys() & _NOT_HELD.keys()):
             if given.pop(name) not in _NOT_HELD[name]:
-                raise SchemaNotHeld(name, where)
+                raise UnenforceableSchema(name, where)
         return {**found, **self._binding(given, where)}
 
     def _binding(self, given: dict[str, Any], where: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class _Rewriting:
         if "$ref" in given:
             check_alone("$ref", given, where)
             if given["$ref"] != "#" and not str(given["$ref"]).startswith("#/"):
-                raise SchemaNotHeld("$ref", where, " to another document, or to an anchor")
+                raise UnenforceableSchema("$ref", where, " to another document, or to an anchor")
             return given
         if "const" in given or "enum" in given:
             return _values(given, where)
@@ -91,14 +91,14 @@ class _Rewriting:
         parts = self._schemas(given["anyOf"], f"{where}anyOf")
         types = _named(given.pop("type", None))
         if not all(self._types_of(part) <= types for part in parts):
-            raise SchemaNotHeld("anyOf", where, " beside another 'type'")
+            raise UnenforceableSchema("anyOf", where, " beside another 'type'")
         check_alone("anyOf", given, where)
         return {"anyOf": parts}
 
     def _all_of(self, given: dict[str, Any], where: str) -> dict[str, Any]:
         parts = self._schemas(given["allOf"], f"{where}allOf")
         if len(parts) != 1 or not isinstance(parts[0], dict):
-            raise SchemaNotHeld("allOf", where, " of several schemas")
+            raise UnenforceableSchema("allOf", where, " of several schemas")
         check_alone("allOf", given, where)
         return dict(parts[0])
 
@@ -108,7 +108,7 @@ class _Rewriting:
         told = [(self._types_of(part), self._tags(part)) for part in parts]
         pairs = ((one, other) for number, one in enumerate(told) for other in told[:number])
         if len(parts) > _MOST_APART or not all(_are_apart(*one, *other) for one, other in pairs):
-            raise SchemaNotHeld("oneOf", where, " of schemas that one value could follow at once")
+            raise UnenforceableSchema("oneOf", where, " of schemas that one value could follow at once")
         return of_one
 
     def _typed(self, given: dict[str, Any], where: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class _Rewriting:
     def _of_type(self, kind: str, given: dict[str, Any], where: str) -> dict[str, Any]:
         own = {name: value for name, value in given.items() if name in _KEYWORDS[kind]}
         if kind == "string":
-            own = held_string(own, where)
+            own = string_for_xgrammar(own, where)
         elif kind == "array":
             own = self._array(own, where)
         elif kind == "object":
@@ -164,7 +164,7 @@ class _Rewriting:
         held = {name: self.held(one, f"{where}{name}.") for name, one in properties.items()}
         for name in own.get("required", ()):  # one that is not among the properties would be left out
             if name not in held and beyond is False:
-                raise SchemaNotHeld("required", where, f" of {name!r}, which is none of the 'properties'")
+                raise UnenforceableSchema("required", where, f" of {name!r}, which is none of the 'properties'")
             held.setdefault(name, {} if beyond is True else beyond)
         return {**own, "properties": held} if held or "properties" in own else own
 
@@ -173,12 +173,12 @@ class _Rewriting:
         if own.get("additionalProperties") is False and keyword == "patternProperties":
             own.pop("additionalProperties")
         if own.pop("unevaluatedProperties", True) is not True or not isinstance(own[keyword], dict):
-            raise SchemaNotHeld(keyword, where, " beside 'unevaluatedProperties'")
+            raise UnenforceableSchema(keyword, where, " beside 'unevaluatedProperties'")
         check_alone(keyword, own, where)
         if keyword == "propertyNames":
             return {keyword: self.held({"type": "string", **own[keyword]}, f"{where}{keyword}.")}
         if len(own[keyword]) != 1:
-            raise SchemaNotHeld(keyword, where, " of several patterns")
+            raise UnenforceableSchema(keyword, where, " of several patterns")
         held = {name: self.held(one, f"{where}{name}.") for name, one in own[keyword].items()}
         check_pattern(next(iter(held)), where)
         return {keyword: held, "additionalProperties": False}
@@ -229,7 +229,7 @@ def _values(given: dict[str, Any], where: str) -> dict[str, Any]:
         return given
     left = [value for value in values if _type_of(value) in types]
     if not left:
-        raise SchemaNotHeld(keyword, where, " has no value of its 'type'")
+        raise UnenforceableSchema(keyword, where, " has no value of its 'type'")
     return {"const": left[0]} if keyword == "const" else {"enum": left}
 
 

@@ -1,13 +1,13 @@
-"""What xgrammar holds of strings in a JSON schema: patterns, formats, lengths."""
+"""String schemas for xgrammar: patterns, formats, lengths."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from qserve.engine.grammar.not_held import SchemaNotHeld, check_alone
+from qserve.engine.grammar.unenforceable import UnenforceableSchema, check_alone
 
-__all__ = ["check_pattern", "held_string"]
+__all__ = ["check_pattern", "string_for_xgrammar"]
 
 _PARTS_OF_PATTERN = re.compile(r"\\.|\(\?.|.", re.DOTALL)
 _REPETITIONS = re.compile(r"\{(\d+)(?:,(\d*))?\}")
@@ -33,8 +33,8 @@ _PATTERN_OF_FORMAT = {
 }  # fmt: skip
 
 
-def held_string(own: dict[str, Any], where: str) -> dict[str, Any]:
-    """The keywords of a string in words that bind xgrammar. Raises SchemaNotHeld."""
+def string_for_xgrammar(own: dict[str, Any], where: str) -> dict[str, Any]:
+    """Keywords of a string schema, as xgrammar enforces them. Raises UnenforceableSchema."""
     if own.get("format") not in _FORMATS:
         own.pop("format", None)  # a remark, as for validators
     for keyword in ("pattern", "format"):
@@ -54,7 +54,7 @@ def _of_length(own: dict[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(least, int) or not isinstance(most, int | None) or least > (least if most is None else most):
         return own  # the engine says what is wrong
     if least > _MOST_CHARACTERS:
-        raise SchemaNotHeld("minLength", where, f" above {_MOST_CHARACTERS}")
+        raise UnenforceableSchema("minLength", where, f" above {_MOST_CHARACTERS}")
     if most is None:
         return {"pattern": f"^{_exactly(least)}.*$"}
     return {"pattern": f"^{_exactly(least)}{_at_most(min(most, _MOST_CHARACTERS) - least)}$"}
@@ -85,11 +85,11 @@ def _group(power: int) -> str:
 
 
 def check_pattern(pattern: Any, where: str) -> None:
-    """Raises SchemaNotHeld: looking around is left out, and what JSON escapes is written as it is."""
+    """Raises UnenforceableSchema: looking around is left out, and what JSON escapes is written as it is."""
     for one in _PARTS_OF_PATTERN.findall(str(pattern)):
         if one.startswith("(?") and one != "(?:":
-            raise SchemaNotHeld("pattern", where, " that looks around, or names its groups")
+            raise UnenforceableSchema("pattern", where, " that looks around, or names its groups")
         if one == '"' or (one[0] == "\\" and one[1] in _ESCAPES_OF_CHARACTERS):
-            raise SchemaNotHeld("pattern", where, f" that asks for {one}")
+            raise UnenforceableSchema("pattern", where, f" that asks for {one}")
     if any(int(number) > _MOST_REPEATED for times in _REPETITIONS.findall(str(pattern)) for number in times if number):
-        raise SchemaNotHeld("pattern", where, f" that repeats something more than {_MOST_REPEATED} times")
+        raise UnenforceableSchema("pattern", where, f" that repeats something more than {_MOST_REPEATED} times")

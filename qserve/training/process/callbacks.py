@@ -13,14 +13,14 @@ from qserve.model.mapped import trim_heap
 from qserve.training.process.events import EventLog
 from qserve.training.process.memory import PeakMemory, optimizer_bytes, storage_bytes
 
-__all__ = ["Measuring", "StopOnRequest", "Telling"]
+__all__ = ["EventReporter", "MemoryMeter", "StopOnRequest"]
 
 # Peaks are the same step after step at one length: the first ones, then now and then, which costs next to nothing.
 _FIRST_STEPS = 5
 _EVERY_STEPS = 25
 
 
-class Telling(TrainerCallback):  # type: ignore[misc]
+class EventReporter(TrainerCallback):  # type: ignore[misc]
     """Log lines with their step and the seconds of the steps since the last."""
 
     def __init__(self, events: EventLog) -> None:
@@ -47,7 +47,7 @@ class Telling(TrainerCallback):  # type: ignore[misc]
         self._events.tell("saved", step=state.global_step)
 
 
-class Measuring(TrainerCallback):  # type: ignore[misc]
+class MemoryMeter(TrainerCallback):  # type: ignore[misc]
     """Peak memory of backward (forward and backward passes) and step (the optimizer's), and what is held when.
 
     `gives_back`: before each step of the optimizer the heap's freed blocks go back to the system, and the next forward

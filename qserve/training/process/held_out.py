@@ -10,14 +10,14 @@ import torch
 
 from qserve.training.job import TrainingRun
 
-__all__ = ["FILE", "told_held_out"]
+__all__ = ["FILE", "report_held_out"]
 
 FILE = "held_out.jsonl"
 _ROWS_AT_ONCE = 8
 _MOST_ROWS = 2000
 
 
-def told_held_out(trainer: Any, run: TrainingRun) -> dict[str, int]:
+def report_held_out(trainer: Any, run: TrainingRun) -> dict[str, int]:
     """Writes the rewards of up to 2,000 held-out rows to FILE in the run's folder; how many there are, and are right.
 
     Of a pair rewards and tokens of both sides, of scores those of the row and what the model gives; each with `row`.

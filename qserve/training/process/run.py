@@ -12,7 +12,7 @@ from typing import Any
 from qserve.errors import UsageError
 from qserve.training.heap import is_tight
 from qserve.training.job import TrainingRun
-from qserve.training.process.callbacks import Measuring, StopOnRequest, Telling
+from qserve.training.process.callbacks import EventReporter, MemoryMeter, StopOnRequest
 from qserve.training.process.events import EventLog
 from qserve.training.process.failures import failure_of
 from qserve.training.process.memory import PeakMemory, storage_bytes
@@ -55,7 +55,7 @@ def train(run: TrainingRun, events: EventLog) -> None:
     )
     stop = StopOnRequest(run.stop_file)
     memory.reset()
-    trainer = make_trainer(run, [Telling(events), Measuring(events, memory, gives_back=is_tight()), stop])
+    trainer = make_trainer(run, [EventReporter(events), MemoryMeter(events, memory, gives_back=is_tight()), stop])
     reference = getattr(trainer, "ref_model", None)
     if run.trainer == "grpo":
         trainer.add_callback(RolloutSamples(events, trainer))
@@ -122,9 +122,9 @@ def _finish(trainer: Any, run: TrainingRun, events: EventLog) -> None:
         if not _is_evaluated(trainer):
             trainer.evaluate()
         if run.trainer == "reward":
-            from qserve.training.process.held_out import told_held_out
+            from qserve.training.process.held_out import report_held_out
 
-            events.tell("held out", **told_held_out(trainer, run))
+            events.tell("held out", **report_held_out(trainer, run))
     save_model(trainer, run)
     events.tell("model saved", folder=str(run.output))
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from qserve.engine.transformers.batching.lazy_pools import LazyPools, lazy_zeros
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.engine.transformers.batching.untouched import UntouchedPools, untouched_zeros
 from qserve.model.resident import resident_bytes_of
 from qserve.units import MIB
 from tests.tiny.engine.families import build
@@ -17,16 +17,16 @@ from tests.tiny.engine.running import generated, prompts, running, sequence, tok
 
 
 def test_only_pages_that_were_written_are_resident() -> None:
-    pool = untouched_zeros((64, MIB), torch.uint8)
+    pool = lazy_zeros((64, MIB), torch.uint8)
     assert resident_bytes_of([pool]) == 0
     pool[3] = 7
     assert MIB <= resident_bytes_of([pool]) < 2 * MIB
     assert int(pool[2:5].sum()) == 7 * MIB  # zeros beside it
-    assert untouched_zeros((3, 5), torch.bfloat16).tolist() == [[0.0] * 5] * 3
+    assert lazy_zeros((3, 5), torch.bfloat16).tolist() == [[0.0] * 5] * 3
 
 
 def test_what_a_library_makes_meanwhile_is_untouched() -> None:
-    with UntouchedPools():
+    with LazyPools():
         pool = torch.zeros(64 * MIB, dtype=torch.uint8, device=torch.device("cpu"))
         assert torch.zeros(2, 3).tolist() == [[0.0] * 3] * 2
         assert torch.zeros(4, dtype=torch.int32, device="meta").device.type == "meta"
@@ -36,7 +36,7 @@ def test_what_a_library_makes_meanwhile_is_untouched() -> None:
 
 def test_a_pool_beyond_all_memory_is_refused() -> None:
     with pytest.raises(MemoryError, match="you tried to allocate"):
-        untouched_zeros((1 << 62,), torch.uint8)
+        lazy_zeros((1 << 62,), torch.uint8)
 
 
 @pytest.mark.parametrize("kind", [PagedBatcher, RowBatcher])

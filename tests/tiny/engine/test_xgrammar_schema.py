@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from bench.random_schemas import random_schemas
-from qserve.engine.grammar.not_held import SchemaNotHeld
-from qserve.engine.grammar.xgrammar_schema import held_by_xgrammar
+from qserve.engine.grammar.unenforceable import UnenforceableSchema
+from qserve.engine.grammar.xgrammar_schema import schema_for_xgrammar
 from tests.unit.engine.grammar.drawing import ENDS, TOKENIZER
 
 xgrammar = pytest.importorskip("xgrammar")
@@ -61,7 +61,7 @@ def drawn(compiler: Any, schema: dict[str, Any], rng: Random, most: int = 400) -
 def test_answers_to_random_schemas_are_valid(compiler: Any) -> None:
     rng, num_ended = Random(7), 0
     for schema in random_schemas(rng, 500):
-        text = drawn(compiler, held_by_xgrammar(schema), rng)
+        text = drawn(compiler, schema_for_xgrammar(schema), rng)
         if text is not None:
             jsonschema.Draft202012Validator(schema, format_checker=CHECKER).validate(json.loads(text))
             num_ended += 1
@@ -106,14 +106,14 @@ def test_answers_to_random_schemas_are_valid(compiler: Any) -> None:
     ids=lambda one: json.dumps(one)[:50] if isinstance(one, dict) else "",
 )
 def test_what_xgrammar_would_leave_out_binds(schema: dict[str, Any], valid: str, invalid: str) -> None:
-    held = held_by_xgrammar(schema)
+    held = schema_for_xgrammar(schema)
     assert lets_through(held, valid) and not lets_through(held, invalid)
 
 
 @pytest.mark.parametrize(("least", "most"), [(0, 5), (3, 129), (0, 1000), (1000, 1100), (40, None)])
 def test_a_bound_on_the_length_lets_in_what_json_has(least: int, most: int | None) -> None:
     schema = {"type": "string", "minLength": least, **({} if most is None else {"maxLength": most})}
-    held = held_by_xgrammar(schema)
+    held = schema_for_xgrammar(schema)
     for number in (least, least + 1, min(least + 700 if most is None else most, 1100)):
         assert lets_through(held, json.dumps("a" * number))
     outside = [*([least - 1] if least else []), *([most + 1] if most is not None and most <= 1100 else [])]
@@ -123,7 +123,7 @@ def test_a_bound_on_the_length_lets_in_what_json_has(least: int, most: int | Non
 
 
 def test_a_very_long_string_may_be_shorter() -> None:
-    assert held_by_xgrammar({"maxLength": 9000}) == held_by_xgrammar({"maxLength": 8192})
+    assert schema_for_xgrammar({"maxLength": 9000}) == schema_for_xgrammar({"maxLength": 8192})
 
 
 @pytest.mark.parametrize(
@@ -159,15 +159,15 @@ def test_what_it_can_not_hold_is_refused_by_name(schema: dict[str, Any], name: s
     inside = {"type": "object", "properties": {"deep": {"type": "array", "items": schema}}}
     definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     for one in (schema, {**definitions, **inside}):
-        with pytest.raises(SchemaNotHeld, match=name):
-            held_by_xgrammar(one)
+        with pytest.raises(UnenforceableSchema, match=name):
+            schema_for_xgrammar(one)
 
 
 @pytest.mark.parametrize("schema", [{"type": "wrong"}, {"type": ["wrong"]}, {"type": 5}, {"type": [{}]}, {"$ref": 3}])
 def test_what_is_no_schema_is_left_to_the_engine_to_refuse(schema: dict[str, Any]) -> None:
     try:
-        held = held_by_xgrammar(schema)
-    except SchemaNotHeld:
+        held = schema_for_xgrammar(schema)
+    except UnenforceableSchema:
         return
     with pytest.raises(RuntimeError):
         lets_through(held, "1")

@@ -297,7 +297,7 @@ def test_the_files_shard_without_qserve(runs):
 def test_freed_blocks_go_back_before_every_step_of_the_optimizer_where_the_heap_is_tight(monkeypatch, tight):
     trimmed = []
     monkeypatch.setattr(callbacks, "trim_heap", lambda: trimmed.append(True))
-    measuring = callbacks.Measuring(EventLog(None), PeakMemory("cpu"), gives_back=tight)
+    measuring = callbacks.MemoryMeter(EventLog(None), PeakMemory("cpu"), gives_back=tight)
     measuring.on_train_begin(None, None, None)  # what loading left
     assert len(trimmed) == 1
     for _ in range(3):  # on steps that are not measured, too

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from qserve.cli.up.command import command
-from qserve.cluster.checkpoints import Where
+from qserve.cluster.checkpoints import Location
 from qserve.cluster.join import joined
 from qserve.cluster.survey import checked
 from qserve.errors import MissingExtra, UsageError, WorkerFailed
@@ -36,10 +36,10 @@ def test_what_is_no_address(address: str) -> None:
         joined(address).__enter__()
 
 
-@pytest.mark.parametrize("way", [Where.MISSING, Where.OTHER])
-def test_a_node_without_the_checkpoint(way: Where) -> None:
+@pytest.mark.parametrize("way", [Location.MISSING, Location.OTHER])
+def test_a_node_without_the_checkpoint(way: Location) -> None:
     with pytest.raises(UsageError, match=r"the node 10\.0\.0\.2 has .*/models/x \(as 1 others\); put it on a path"):
-        checked({Where.SAME_PATH: ["10.0.0.1"], way: ["10.0.0.2", "10.0.0.3"]}, Path("/models/x"))
+        checked({Location.SAME_PATH: ["10.0.0.1"], way: ["10.0.0.2", "10.0.0.3"]}, Path("/models/x"))
 
 
 @pytest.mark.parametrize(

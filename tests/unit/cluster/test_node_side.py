@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qserve.cluster.checkpoints import Where, find_here, folder_here, key_of
+from qserve.cluster.checkpoints import Location, checkpoint_folder, key_of, locate_checkpoint
 from qserve.cluster.free_port import free_port, listening
 from qserve.cluster.lease import Lease
 from qserve.cluster.log_tail import LogTail
@@ -65,23 +65,23 @@ def test_a_log_is_told_once(tmp_path: Path) -> None:
 def test_a_checkpoint_is_looked_for_at_the_same_path_first(tmp_path: Path) -> None:
     there, other = checkpoint(tmp_path / "a"), checkpoint(tmp_path / "b", size=11)
     wanted = key_of(there)
-    assert find_here(there, "", wanted) is Where.SAME_PATH
-    assert find_here(other, "", wanted) is Where.OTHER
-    assert find_here(tmp_path / "none", "", wanted) is Where.MISSING
+    assert locate_checkpoint(there, "", wanted) is Location.SAME_PATH
+    assert locate_checkpoint(other, "", wanted) is Location.OTHER
+    assert locate_checkpoint(tmp_path / "none", "", wanted) is Location.MISSING
 
 
 def test_one_with_a_name_is_found_by_it(tmp_path: Path) -> None:
     demo = Path(chat_model_path())
-    assert find_here(tmp_path / "none", "demo", key_of(demo)) is Where.OWN_PATH
-    assert folder_here(tmp_path / "none", "demo", key_of(demo)) == demo
-    assert find_here(tmp_path / "none", "someone/some-model", key_of(demo)) is Where.FETCHED
+    assert locate_checkpoint(tmp_path / "none", "demo", key_of(demo)) is Location.OWN_PATH
+    assert checkpoint_folder(tmp_path / "none", "demo", key_of(demo)) == demo
+    assert locate_checkpoint(tmp_path / "none", "someone/some-model", key_of(demo)) is Location.FETCHED
 
 
 def test_a_node_without_it_says_so(tmp_path: Path) -> None:
     """One that came after the others were asked: nothing else may be served in its place."""
     wanted = key_of(checkpoint(tmp_path / "a"))
-    assert folder_here(tmp_path / "a", "", wanted) == tmp_path / "a"
+    assert checkpoint_folder(tmp_path / "a", "", wanted) == tmp_path / "a"
     with pytest.raises(UsageError, match=r"there is no .*/none on this node"):
-        folder_here(tmp_path / "none", "", wanted)
+        checkpoint_folder(tmp_path / "none", "", wanted)
     with pytest.raises(UsageError, match=r"there is another checkpoint at .*/b on this node"):
-        folder_here(checkpoint(tmp_path / "b", size=11), "", wanted)
+        checkpoint_folder(checkpoint(tmp_path / "b", size=11), "", wanted)

@@ -6,7 +6,7 @@ import pytest
 
 from qserve.cluster.layout import needs_of, spread_over
 from qserve.cluster.nodes import Node
-from qserve.cluster.spanning import ENGINE_ARGS, planned_over_nodes, tell_vllm
+from qserve.cluster.spanning import ENGINE_ARGS, planned_over_nodes, set_vllm_environment
 from qserve.core.hardware import Hardware
 from qserve.engine.vllm.command import command
 from qserve.errors import DoesNotFit
@@ -58,5 +58,5 @@ def test_it_runs_once_and_leaves_its_cards_to_vllm() -> None:
 
 def test_the_server_is_told_where_the_cluster_is() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/bin"}
-    tell_vllm("10.0.0.1:6379", "10.0.0.2", environment)
+    set_vllm_environment("10.0.0.1:6379", "10.0.0.2", environment)
     assert environment == {"RAY_ADDRESS": "10.0.0.1:6379", "VLLM_HOST_IP": "10.0.0.2", "PATH": "/bin"}

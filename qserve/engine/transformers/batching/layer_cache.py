@@ -18,7 +18,7 @@ from transformers.generation.continuous_batching import continuous_api
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from qserve.engine.transformers.attention.step import MadeOnce
-from qserve.engine.transformers.batching.untouched import untouched_zeros
+from qserve.engine.transformers.batching.lazy_pools import lazy_zeros
 from qserve.errors import UsageError
 
 __all__ = ["LayerPlacedCache", "layer_devices", "placed_by_layer"]
@@ -86,7 +86,7 @@ def _split(allocator: Any, devices: list[torch.device]) -> None:
         own = [layer for layer in allocator.layer_indices if devices[layer] == device]
         local = 2 * page * len(own)
         shape = (num_blocks * local, allocator.num_key_value_heads, allocator.head_dim)
-        memory = untouched_zeros(shape, allocator.cache_dtype, device) if own else None
+        memory = lazy_zeros(shape, allocator.cache_dtype, device) if own else None
         for index, layer in enumerate(own):
             assert memory is not None
             allocator._kv_token_views[layer] = (memory[2 * index * page :], memory[(2 * index + 1) * page :])

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["UntouchedPools", "untouched_zeros"]
+__all__ = ["LazyPools", "lazy_zeros"]
 
 # Below this the C library may serve a tensor from what it holds already.
 _LARGE_BYTES = 1 << 20
 
 
-def untouched_zeros(shape: Iterable[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
+def lazy_zeros(shape: Iterable[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
     """torch.zeros, of which in RAM only pages are resident that were written. Raises MemoryError."""
     sizes = tuple(shape)
     num_bytes = math.prod(sizes) * dtype.itemsize
@@ -34,8 +34,8 @@ def untouched_zeros(shape: Iterable[int], dtype: torch.dtype, device: torch.devi
     return torch.frombuffer(pages, dtype=dtype).view(sizes)
 
 
-class UntouchedPools(TorchFunctionMode):
-    """Within it, what code of a library gets from torch.zeros(num_bytes, dtype=…, device=…) is `untouched_zeros`."""
+class LazyPools(TorchFunctionMode):
+    """Within it, what code of a library gets from torch.zeros(num_bytes, dtype=…, device=…) is `lazy_zeros`."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -44,5 +44,5 @@ class UntouchedPools(TorchFunctionMode):
         given = kwargs or {}
         is_plain = len(args) == 1 and isinstance(args[0], int) and set(given) <= {"dtype", "device"}
         if func is torch.zeros and is_plain and given.get("dtype") is not None:
-            return untouched_zeros(args, given["dtype"], given.get("device") or "cpu")
+            return lazy_zeros(args, given["dtype"], given.get("device") or "cpu")
         return func(*args, **given)

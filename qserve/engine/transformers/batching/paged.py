@@ -21,10 +21,10 @@ from qserve.engine.transformers.attention.kernels import Heads, choose_kernel
 from qserve.engine.transformers.batching.batcher import BatcherLoad, BatchLimits, Deliveries, GraphMemory, Sequence
 from qserve.engine.transformers.batching.continuous import LibraryLoop
 from qserve.engine.transformers.batching.layer_cache import placed_by_layer
+from qserve.engine.transformers.batching.lazy_pools import LazyPools
 from qserve.engine.transformers.batching.library_stages import OriginalStages
 from qserve.engine.transformers.batching.outboxes import Outboxes
 from qserve.engine.transformers.batching.paged_faults import FaultTolerantStages, SequenceInbox
-from qserve.engine.transformers.batching.untouched import UntouchedPools
 from qserve.engine.transformers.decoding.stages import DecodingStages, decodes_in_runs
 from qserve.model.failures import WorkerStopping
 from qserve.model.out_of_memory import as_memory_error
@@ -75,7 +75,7 @@ class PagedBatcher:
     def start(self, on_death: Callable[[BaseException], None]) -> None:
         """Allocate the KV pool and start the generating thread; returns when it stands. Raises MemoryError."""
         wanted = f"a KV pool of {self.kv_cache_tokens} tokens"
-        with placed_by_layer(self._model), as_memory_error(wanted), UntouchedPools():
+        with placed_by_layer(self._model), as_memory_error(wanted), LazyPools():
             cache = self._library.allocate()
         self.kv_cache_bytes = self._library.cache_bytes
         self._compiled = compile_steps(self._model, cache)

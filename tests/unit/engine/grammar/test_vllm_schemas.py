@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qserve.engine.grammar.endless import has_an_end
-from qserve.engine.grammar.vllm_schemas import with_held_schemas
+from qserve.engine.grammar.vllm_schemas import with_enforceable_schemas
 from qserve.wire.errors import ApiError
 
 LOOSE = {"type": "string", "format": "ipv4"}
@@ -36,7 +36,7 @@ PLACES = {
 def test_a_schema_is_bound_wherever_it_stands(place: str) -> None:
     body = {"model": "m", **PLACES[place](LOOSE)}
     before = json.dumps(body)
-    changed = with_held_schemas(body, "xgrammar")
+    changed = with_enforceable_schemas(body, "xgrammar")
     assert changed is not None and "25[0-5]" in json.dumps(changed) and "ipv4" not in json.dumps(changed)
     assert changed["model"] == "m" and json.dumps(body) == before
 
@@ -44,14 +44,14 @@ def test_a_schema_is_bound_wherever_it_stands(place: str) -> None:
 @pytest.mark.parametrize("place", PLACES)
 def test_what_would_be_ignored_is_refused_by_name(place: str) -> None:
     with pytest.raises(ApiError, match="'uniqueItems'") as refused:
-        with_held_schemas(PLACES[place](NOT_HELD), "xgrammar")
+        with_enforceable_schemas(PLACES[place](NOT_HELD), "xgrammar")
     assert (refused.value.status, refused.value.code) == (400, "invalid_grammar")
     assert refused.value.param in PLACES[place](NOT_HELD)
 
 
 def test_who_holds_it_is_named() -> None:
     with pytest.raises(ApiError, match="--engine transformers"):
-        with_held_schemas(PLACES["chat"]({"type": "integer", "multipleOf": 5}), "xgrammar")
+        with_enforceable_schemas(PLACES["chat"]({"type": "integer", "multipleOf": 5}), "xgrammar")
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_who_holds_it_is_named() -> None:
     ],
 )
 def test_what_is_bound_already_stays_byte_for_byte(body: dict[str, Any]) -> None:
-    assert with_held_schemas(body, "xgrammar") is None
+    assert with_enforceable_schemas(body, "xgrammar") is None
 
 
 def test_a_library_of_the_users_gets_what_it_takes() -> None:
     body = PLACES["chat"]({"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 5}}})
-    assert with_held_schemas(body, "outlines") is None and with_held_schemas(body, "") is None
-    changed = with_held_schemas(body, "guidance")
+    assert with_enforceable_schemas(body, "outlines") is None and with_enforceable_schemas(body, "") is None
+    changed = with_enforceable_schemas(body, "guidance")
     assert changed is not None and changed["response_format"]["json_schema"]["schema"]["additionalProperties"] is False
 
 
@@ -80,7 +80,7 @@ def test_a_schema_that_is_too_deep_is_refused() -> None:
     for _ in range(2000):
         schema = {"type": "array", "items": schema}
     with pytest.raises(ApiError, match="deep"):
-        with_held_schemas(PLACES["chat"](schema), "xgrammar")
+        with_enforceable_schemas(PLACES["chat"](schema), "xgrammar")
 
 
 NODE: dict[str, Any] = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
@@ -101,11 +101,11 @@ MAYBE = {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}
 def test_a_schema_without_an_end_is_refused(schema: dict[str, Any], ends: bool) -> None:
     """vLLM answers 500 to the first, and writes to the limit of tokens for the others."""
     if ends:
-        with_held_schemas(PLACES["chat"](schema), "xgrammar")
+        with_enforceable_schemas(PLACES["chat"](schema), "xgrammar")
         return
     for library in ("xgrammar", "guidance"):
         with pytest.raises(ApiError, match="it has no end") as refused:
-            with_held_schemas(PLACES["chat"](schema), library)
+            with_enforceable_schemas(PLACES["chat"](schema), library)
         assert (refused.value.status, refused.value.code) == (400, "invalid_grammar")
 
 

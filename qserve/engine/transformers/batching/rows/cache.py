@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, Linea
 from qserve.core.kv_pages import PAGE_TOKENS
 from qserve.engine.transformers.attention.compiled_rows import CompiledRowStep
 from qserve.engine.transformers.attention.packed import RowStep
-from qserve.engine.transformers.batching.untouched import untouched_zeros
+from qserve.engine.transformers.batching.lazy_pools import lazy_zeros
 from qserve.model.sdpa import Bucket, length_buckets, padded_width
 
 __all__ = ["Pages", "RowCache"]
@@ -174,7 +174,7 @@ class _PagedKeys(CacheLayerMixin):  # type: ignore[misc]  # transformers is unty
         _, kv_heads, _, key_width = probe.keys.shape
         sizes = ((probe.keys, key_width), (probe.values, probe.values.shape[-1]))
         self.keys, self.values = (
-            untouched_zeros((num_tokens, kv_heads, width), like.dtype, like.device) for like, width in sizes
+            lazy_zeros((num_tokens, kv_heads, width), like.dtype, like.device) for like, width in sizes
         )
         self.is_initialized = True
 
@@ -225,7 +225,7 @@ class _StateRows(LinearAttentionLayer):  # type: ignore[misc]  # transformers is
     @staticmethod
     def _rows_like(states: dict[int, torch.Tensor | None], num_rows: int) -> dict[int, torch.Tensor]:
         return {
-            index: untouched_zeros((num_rows, *one.shape[1:]), one.dtype, one.device)
+            index: lazy_zeros((num_rows, *one.shape[1:]), one.dtype, one.device)
             for index, one in states.items()
             if one is not None
         }
