@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["has_an_end"]
+__all__ = ["NO_END", "has_an_end"]
+
+NO_END = "no answer can follow this structure: it has no end"
 
 # Of one document. A schema with many references that all lead back may take more: it is left to the engine.
 _MOST_LOOKS = 20_000

@@ -7,6 +7,7 @@ import json
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
+from qserve.engine.grammar.endless import NO_END, has_an_end
 from qserve.engine.grammar.schema import prepared, unanchored
 from qserve.wire.errors import ApiError
 from qserve.wire.structured import StructuredOutputs
@@ -17,13 +18,13 @@ __all__ = ["structured_grammar"]
 def structured_grammar(structure: StructuredOutputs, param: str = "response_format") -> str:
     """The grammar of the whole answer. Raises ApiError 400, of the field `param`, for what can't be read."""
     try:
-        return _grammar(structure)
+        return _grammar(structure, param)
     except (ValueError, RecursionError) as error:  # a schema too deep, EBNF that is none
         message = f"this structure can't be read as a grammar: {str(error)[:300]}"
         raise ApiError(400, message, "invalid_grammar", param) from error
 
 
-def _grammar(structure: StructuredOutputs) -> str:
+def _grammar(structure: StructuredOutputs, param: str) -> str:
     if structure.regex is not None:
         return LLMatcher.grammar_from_regex(unanchored(structure.regex))
     if structure.choice is not None:
@@ -32,6 +33,8 @@ def _grammar(structure: StructuredOutputs) -> str:
     if structure.grammar is not None:
         return LLMatcher.grammar_from_lark(_lark_of(structure.grammar))
     schema = structure.schema_object
+    if schema is not None and not has_an_end(schema):  # the library would look for one for a second
+        raise ApiError(400, NO_END, "invalid_grammar", param)
     return LLMatcher.grammar_from_json_schema(json.dumps(prepared({"type": "object"} if schema is None else schema)))
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qserve.engine.grammar.endless import has_an_end
+from qserve.engine.grammar.endless import NO_END, has_an_end
 from qserve.engine.grammar.schema import prepared
 from qserve.engine.grammar.unenforceable import UnenforceableSchema
 from qserve.engine.grammar.xgrammar_schema import schema_for_xgrammar
@@ -90,7 +90,7 @@ def _checked(schema: dict[str, Any], held: Callable[[dict[str, Any]], dict[str, 
     try:
         if has_an_end(schema):
             return held(schema)
-        message = "no answer can follow this structure: it has no end"
+        message = NO_END
     except UnenforceableSchema as error:
         instead = (
             "leave it out, or serve the model with --engine transformers, which holds it"
