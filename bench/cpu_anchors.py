@@ -47,15 +47,15 @@ _BATCHED = re.compile(r"^\{.*\}$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
-class Taken:
-    """Of one wave: prompt tokens a second until the last first token, tokens a second from there on."""
+class Measured:
+    """One wave: prompt tokens/s until the last first token, and tokens/s from then on."""
 
     prefill: float
     decode: float
 
 
-Ask = Callable[[int, int], Awaitable[Taken]]
-"""(streams, seed) to what it took."""
+Measure = Callable[[int, int], Awaitable[Measured]]
+"""From (streams, seed) to the measured rates."""
 
 
 @dataclasses.dataclass
@@ -63,36 +63,36 @@ class Contender:
     """One engine with one format; `pid` of what holds its memory."""
 
     name: str
-    ask: Ask
+    measure: Measure
     pid: int | None
 
 
-def by_http(server: Server) -> Ask:
+def by_http(server: Server) -> Measure:
     ask = ask_server(server)
 
-    async def taken(streams: int, seed: int) -> Taken:
+    async def taken(streams: int, seed: int) -> Measured:
         one = await ask(streams, NEW_TOKENS, seed)
-        return Taken(streams * PROMPT_TOKENS / one.prompts_s, one.decode_tokens_per_s)
+        return Measured(streams * PROMPT_TOKENS / one.prompts_s, one.decode_tokens_per_s)
 
     return taken
 
 
-def by_lines(child: subprocess.Popen[str]) -> Ask:
-    async def taken(streams: int, seed: int) -> Taken:
+def by_lines(child: subprocess.Popen[str]) -> Measure:
+    async def taken(streams: int, seed: int) -> Measured:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdin.write(f"{streams} {NEW_TOKENS} {seed}\n")
         child.stdin.flush()
         prompts_s, all_s = json.loads(await asyncio.to_thread(child.stdout.readline))
-        return Taken(streams * PROMPT_TOKENS / prompts_s, streams * (NEW_TOKENS - 1) / max(all_s - prompts_s, 1e-9))
+        return Measured(streams * PROMPT_TOKENS / prompts_s, streams * (NEW_TOKENS - 1) / max(all_s - prompts_s, 1e-9))
 
     return taken
 
 
-def by_llama(program: Path, model: Path, threads: int) -> Ask:
+def by_llama(program: Path, model: Path, threads: int) -> Measure:
     """A process a round: it maps the file, which the page cache has, and reports its own times."""
 
-    async def taken(streams: int, seed: int) -> Taken:
+    async def taken(streams: int, seed: int) -> Measured:
         command = [
             str(program), "-m", str(model), "-t", str(threads), "-tb", str(threads), "-c", "4096", "-b", "2048", "-ub",
             "1024", "-npp", str(PROMPT_TOKENS), "-ntg", str(NEW_TOKENS - 1), "-npl", str(streams), "--output-format",
@@ -102,7 +102,7 @@ def by_llama(program: Path, model: Path, threads: int) -> Ask:
         rows = [json.loads(line) for line in _BATCHED.findall(done.stdout)]
         if not rows:
             sys.exit(f"llama-batched-bench said nothing: {done.stderr[-1000:]}")
-        return Taken(rows[-1]["speed_pp"], rows[-1]["speed_tg"])
+        return Measured(rows[-1]["speed_pp"], rows[-1]["speed_tg"])
 
     return taken
 
@@ -191,17 +191,17 @@ def resident_mb(pid: int | None) -> float | None:
     return total / 1e6
 
 
-async def take_turns(args: argparse.Namespace, contenders: list[Contender], streams: int) -> dict[str, list[Taken]]:
+async def take_turns(args: argparse.Namespace, contenders: list[Contender], streams: int) -> dict[str, list[Measured]]:
     """Rounds in which every engine is asked once, in another order each time; the first warms up."""
-    rounds: dict[str, list[Taken]] = {one.name: [] for one in contenders}
+    rounds: dict[str, list[Measured]] = {one.name: [] for one in contenders}
     order, number, tries = list(contenders), 0, 0
     while number <= args.rounds and tries < 3 * (args.rounds + 1):
         tries += 1
-        taken: dict[str, Taken] = {}
+        taken: dict[str, Measured] = {}
         disturbed: list[float] = []
         for one in order:
             with watched(disturbed):
-                taken[one.name] = await one.ask(streams, 1000 * streams + tries)
+                taken[one.name] = await one.measure(streams, 1000 * streams + tries)
         order = order[1:] + order[:1]
         if max(disturbed) > args.most_busy:
             print(f"  a round is thrown away: others took {max(disturbed):.0%} of the cores", flush=True)
@@ -213,7 +213,7 @@ async def take_turns(args: argparse.Namespace, contenders: list[Contender], stre
     return rounds
 
 
-def show(name: str, streams: int, rounds: dict[str, list[Taken]], memory: dict[str, float | None]) -> None:
+def show(name: str, streams: int, rounds: dict[str, list[Measured]], memory: dict[str, float | None]) -> None:
     """A table as Markdown; ratios are taken within a round, and their median is told."""
     print(f"\n{name}, {streams} streams, {min(map(len, rounds.values()))} clean rounds\n")
     print("| | prompts, tokens/s | decoding, tokens/s | each round | PSS, MB | qserve is, decoding |")

@@ -26,7 +26,7 @@ from pathlib import Path
 import httpx
 import psutil
 import uvloop
-from streams import KEY, Way, ended, message_of, serving_at, wait_for
+from streams import KEY, Endpoint, ended, message_of, serving_at, wait_for
 
 TARGET_TTFT_MS = 1.0
 TARGET_THROUGHPUT = 0.98
@@ -47,7 +47,9 @@ def request(num_chunks: int, ttft_ms: float, itl_ms: float) -> bytes:
     return message_of("/v1/chat/completions", value)
 
 
-async def ttft_pairs(ways: tuple[Way, Way], num_pairs: int, message: bytes) -> tuple[list[float], list[float]]:
+async def ttft_pairs(
+    ways: tuple[Endpoint, Endpoint], num_pairs: int, message: bytes
+) -> tuple[list[float], list[float]]:
     """TTFT in ms of single streams, directly and through the gateway in turns, on connections that stay open."""
     clients = [await way.connect() for way in ways]
     ttft_ms: tuple[list[float], list[float]] = ([], [])
@@ -59,7 +61,7 @@ async def ttft_pairs(ways: tuple[Way, Way], num_pairs: int, message: bytes) -> t
     return ttft_ms
 
 
-async def tokens_per_s(way: Way, num_streams: int, chunks_per_s: float, duration_s: float) -> float:
+async def tokens_per_s(way: Endpoint, num_streams: int, chunks_per_s: float, duration_s: float) -> float:
     """Events a second of `num_streams` streams that start together, up to the last event of the last stream."""
     clients = [await way.connect() for _ in range(num_streams)]
     num_chunks = int(chunks_per_s * duration_s)
@@ -75,7 +77,7 @@ async def tokens_per_s(way: Way, num_streams: int, chunks_per_s: float, duration
 
 
 @contextlib.contextmanager
-def processes(vllm_model: str | None = None) -> Iterator[tuple[tuple[Way, Way], psutil.Process]]:
+def processes(vllm_model: str | None = None) -> Iterator[tuple[tuple[Endpoint, Endpoint], psutil.Process]]:
     """The worker and the gateway, until the block ends."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         socket = Path(folder) / "worker.sock"
@@ -91,7 +93,7 @@ def processes(vllm_model: str | None = None) -> Iterator[tuple[tuple[Way, Way], 
         serving = [sys.executable, __file__, "--serve", str(socket), "--key", KEY, "--port-file", str(port_file)]
         gateway = running.enter_context(ended([*serving, "--vllm"] if vllm_model else serving))
         wait_for(port_file.exists, gateway)
-        ways = (Way("direct", socket, 0), Way("gateway", socket, int(port_file.read_text())))
+        ways = (Endpoint("direct", socket, 0), Endpoint("gateway", socket, int(port_file.read_text())))
         yield ways, psutil.Process(gateway.pid)
 
 
@@ -137,7 +139,7 @@ def serve(socket: Path, key: str, port_file: Path, is_vllm: bool, num_slots: int
     uvloop.run(serving_at(server, port_file))
 
 
-async def added_ttft_ms(ways: tuple[Way, Way], num_pairs: int, message: bytes, target_ms: float) -> float:
+async def added_ttft_ms(ways: tuple[Endpoint, Endpoint], num_pairs: int, message: bytes, target_ms: float) -> float:
     """Prints the medians; the difference between them."""
     direct_ms, gateway_ms = await ttft_pairs(ways, num_pairs, message)
     added_ms = statistics.median(gateway_ms) - statistics.median(direct_ms)
@@ -155,7 +157,7 @@ def generation(num_tokens: int) -> bytes:
     return message_of("/v1/completions", {**fields, "temperature": 0.7})
 
 
-async def vllm_tokens_per_s(way: Way, num_streams: int, num_tokens: int) -> float:
+async def vllm_tokens_per_s(way: Endpoint, num_streams: int, num_tokens: int) -> float:
     """Tokens a second of `num_streams` streams that start together, from the asking to the last byte."""
     clients = [await way.connect() for _ in range(num_streams)]
     await asyncio.gather(*(client.ask(generation(num_tokens)) for client in clients))
@@ -165,7 +167,7 @@ async def vllm_tokens_per_s(way: Way, num_streams: int, num_tokens: int) -> floa
     return num_streams * num_tokens / seconds
 
 
-async def measure_vllm(ways: tuple[Way, Way], arguments: argparse.Namespace) -> bool:
+async def measure_vllm(ways: tuple[Endpoint, Endpoint], arguments: argparse.Namespace) -> bool:
     """Runs everything against vLLM, prints the table, tells whether the targets hold."""
     for way in ways:
         await vllm_tokens_per_s(way, 8, 16)  # warms both up
@@ -184,7 +186,7 @@ async def measure_vllm(ways: tuple[Way, Way], arguments: argparse.Namespace) -> 
     return added_ms <= TARGET_VLLM_TTFT_MS and worst >= TARGET_VLLM_SHARE
 
 
-async def measure(ways: tuple[Way, Way], gateway: psutil.Process, arguments: argparse.Namespace) -> bool:
+async def measure(ways: tuple[Endpoint, Endpoint], gateway: psutil.Process, arguments: argparse.Namespace) -> bool:
     """Runs everything, prints the table, tells whether the targets hold."""
     added_ms = await added_ttft_ms(ways, arguments.pairs, request(num_chunks=4, ttft_ms=5, itl_ms=2), TARGET_TTFT_MS)
 

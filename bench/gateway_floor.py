@@ -23,7 +23,7 @@ import uvicorn
 import uvloop
 from gateway_cost import FAKE_WORKER, serve
 from gateway_limit import NUM_PLACES, Meter, middle, small_requests
-from streams import KEY, Way, ended, serving_at, wait_for
+from streams import KEY, Endpoint, ended, serving_at, wait_for
 
 KINDS = ("answers alone", "relays alone", "gateway")
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -77,14 +77,14 @@ async def served(app: Callable[..., Awaitable[None]], port_file: Path) -> None:
 
 
 @contextlib.contextmanager
-def running(kind: str, worker: Path, folder: Path) -> Iterator[tuple[Way, psutil.Process]]:
+def running(kind: str, worker: Path, folder: Path) -> Iterator[tuple[Endpoint, psutil.Process]]:
     """One of the three, until the block ends."""
     port_file = folder / f"port-{kind.partition(' ')[0]}"
     command = [sys.executable, __file__, "--serve", str(worker), "--kind", kind, "--port-file", str(port_file)]
     command += ["--key", KEY]
     with ended(command) as process:
         wait_for(port_file.exists, process)
-        yield Way(kind, worker, int(port_file.read_text())), psutil.Process(process.pid)
+        yield Endpoint(kind, worker, int(port_file.read_text())), psutil.Process(process.pid)
 
 
 async def measure(seconds: float, rounds: int) -> None:

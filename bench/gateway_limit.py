@@ -35,7 +35,7 @@ from typing import Any
 import psutil
 import uvloop
 from gateway_cost import FAKE_WORKER, request, serve
-from streams import KEY, Client, Way, ended, message_of, wait_for
+from streams import KEY, Client, Endpoint, ended, message_of, wait_for
 
 GOAL_CHUNKS_PER_S = 150_000
 GOAL_REQUESTS_PER_S = 10_000
@@ -117,7 +117,7 @@ def resident_bytes(gateway: psutil.Process) -> int:
     return sum(int(one.memory_info().rss) for one in (gateway, *relays_of(gateway)))
 
 
-async def chunks(way: Way, meter: Meter, num_streams: int, chunks_per_s: float, duration_s: float) -> Used:
+async def chunks(way: Endpoint, meter: Meter, num_streams: int, chunks_per_s: float, duration_s: float) -> Used:
     """Streams of one speed; 0: as fast as the worker writes."""
     clients = [await way.connect() for _ in range(num_streams)]
     per_stream = int((chunks_per_s or 4000) * duration_s)
@@ -135,7 +135,7 @@ def small() -> bytes:
     return message_of("/v1/chat/completions", body)
 
 
-async def small_requests(way: Way, meter: Meter, num_clients: int, duration_s: float) -> Used:
+async def small_requests(way: Endpoint, meter: Meter, num_clients: int, duration_s: float) -> Used:
     """As many as `num_clients` connections get through."""
     clients = [await way.connect() for _ in range(num_clients)]
     message, count, end_s = small(), 0, time.perf_counter() + duration_s
@@ -153,7 +153,7 @@ async def small_requests(way: Way, meter: Meter, num_clients: int, duration_s: f
     return used
 
 
-async def added_ms(ways: tuple[Way, Way], rate: float, duration_s: float) -> tuple[list[float], list[float]]:
+async def added_ms(ways: tuple[Endpoint, Endpoint], rate: float, duration_s: float) -> tuple[list[float], list[float]]:
     """Milliseconds of small requests that begin at `rate` a second, directly and through the gateway."""
     found = []
     for way in ways:
@@ -181,7 +181,7 @@ async def added_ms(ways: tuple[Way, Way], rate: float, duration_s: float) -> tup
     return found[0], found[1]
 
 
-async def open_streams(way: Way, gateway: psutil.Process, num_streams: int) -> str:
+async def open_streams(way: Endpoint, gateway: psutil.Process, num_streams: int) -> str:
     """So many streams that say little: memory, and how long the last one waited for its first event."""
     before = resident_bytes(gateway)
     message = request(4, ttft_ms=10, itl_ms=2000 if num_streams < 4000 else 20_000)
@@ -234,7 +234,7 @@ def close(clients: list[Client]) -> None:
 
 
 @contextlib.contextmanager
-def processes(profile: Path | None, count: int) -> Iterator[tuple[tuple[Way, Way], psutil.Process]]:
+def processes(profile: Path | None, count: int) -> Iterator[tuple[tuple[Endpoint, Endpoint], psutil.Process]]:
     """The fake worker and the gateway, until the block ends."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
         socket, port_file = Path(folder) / "worker.sock", Path(folder) / "port"
@@ -244,7 +244,7 @@ def processes(profile: Path | None, count: int) -> Iterator[tuple[tuple[Way, Way
         serving += ["--processes", str(count)]
         gateway = running.enter_context(ended([*serving, *(["--profile-file", str(profile)] if profile else [])]))
         wait_for(port_file.exists, gateway)
-        ways = (Way("direct", socket, 0), Way("gateway", socket, int(port_file.read_text())))
+        ways = (Endpoint("direct", socket, 0), Endpoint("gateway", socket, int(port_file.read_text())))
         yield ways, psutil.Process(gateway.pid)
 
 

@@ -25,7 +25,7 @@ from bench.machine_load import OthersLoad
 from qserve.model.cpu import shortlist
 from qserve.model.cpu.matrix import bfloat16_matrix, use_own_threads
 
-Way = Callable[[torch.Tensor], torch.Tensor]
+Endpoint = Callable[[torch.Tensor], torch.Tensor]
 
 
 def head_of(vocab: int, hidden: int) -> shortlist.ShortlistHead:
@@ -36,13 +36,13 @@ def head_of(vocab: int, hidden: int) -> shortlist.ShortlistHead:
     return made
 
 
-def seconds(way: Way, states: torch.Tensor) -> float:
+def seconds(way: Endpoint, states: torch.Tensor) -> float:
     start = time.perf_counter()
     way(states)
     return time.perf_counter() - start
 
 
-def rounds_of(ways: dict[str, Way], rows: int, hidden: int, args: argparse.Namespace) -> list[dict[str, float]]:
+def rounds_of(ways: dict[str, Endpoint], rows: int, hidden: int, args: argparse.Namespace) -> list[dict[str, float]]:
     """Seconds of each way, medians of a round; rounds that others disturbed are left out, and the first one."""
     found = []
     for index in range(args.rounds + 1):

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 import uvloop
 from gateway_cost import request, tokens_per_s
-from streams import KEY, Way, ended, serving_at, wait_for
+from streams import KEY, Endpoint, ended, serving_at, wait_for
 
 from qserve.runs import RunStore
 from qserve.runs.database import FILE_NAME
@@ -120,7 +120,7 @@ def serve(socket: Path, key: str, port_file: Path, state: Path | None) -> None:
     uvloop.run(serving_at(server, port_file))
 
 
-async def finished_until_killed(way: Way, process: psutil.Process, after_s: float) -> tuple[list[float], float]:
+async def finished_until_killed(way: Endpoint, process: psutil.Process, after_s: float) -> tuple[list[float], float]:
     """When each request was finished, as the client saw it, and when the gateway was killed."""
     finished_s: list[float] = []
 
@@ -150,7 +150,7 @@ def kills(count: int) -> bool:
         for number in range(count):
             state = folder / f"state-{number}"
             with gateway(folder, socket, state) as (process, port):
-                way = Way("gateway", socket, port)
+                way = Endpoint("gateway", socket, port)
                 finished_s, killed_s = uvloop.run(finished_until_killed(way, process, chance.uniform(0.2, 2.5)))
             store = RunStore.open(state)
             runs = store.runs()
@@ -182,7 +182,7 @@ def cost(num_streams: int, rounds: int) -> bool:
             for side in sides if index % 2 == 0 else reversed(sides):
                 process, port = sides[side]
                 before = process.cpu_times()
-                rate = uvloop.run(tokens_per_s(Way(side, socket, port), num_streams, 100.0, 4.0))
+                rate = uvloop.run(tokens_per_s(Endpoint(side, socket, port), num_streams, 100.0, 4.0))
                 after = process.cpu_times()
                 figures[side] = rate, after.user + after.system - before.user - before.system
             ratios.append(figures["with"][0] / figures["without"][0])

@@ -66,8 +66,8 @@ class Client(asyncio.Protocol):
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to the worker: its unix socket (`port` 0), or the gateway's port."""
+class Endpoint:
+    """Where requests go: the worker's unix socket (`port` 0), or the gateway's port."""
 
     name: str
     socket: Path

@@ -39,7 +39,7 @@ PROMPT_TOKENS = 128
 TEMPLATE_TOKENS = 21  # what the chat template of random_checkpoint.py adds
 GENERATE = "generate, one batch"
 ENGINES = ("qserve", "serve", "vllm", "generate")
-Ask = Callable[[int, int, int], Awaitable[Round]]
+Measure = Callable[[int, int, int], Awaitable[Round]]
 """(streams, new tokens, seed) to a round."""
 
 
@@ -76,7 +76,7 @@ def generate_worker(folder: str) -> None:
         print(seconds(ids, 1), seconds(ids, new_tokens), flush=True)
 
 
-def ask_server(server: Server) -> Ask:
+def ask_server(server: Server) -> Measure:
     async def ask(streams: int, new_tokens: int, seed: int) -> Round:
         rng = random.Random(seed)
         return await load_round(server, [prompt_text(rng) for _ in range(streams)], new_tokens)
@@ -84,7 +84,7 @@ def ask_server(server: Server) -> Ask:
     return ask
 
 
-def ask_generate(child: subprocess.Popen[str]) -> Ask:
+def ask_generate(child: subprocess.Popen[str]) -> Measure:
     async def ask(streams: int, new_tokens: int, seed: int) -> Round:
         assert child.stdin is not None
         assert child.stdout is not None
@@ -106,14 +106,14 @@ async def measure(args: argparse.Namespace, folder: Path, logs: Path) -> dict[in
         servers.append(transformers_serve(folder, "bfloat16"))
     if "vllm" not in args.without:
         servers.append(vllm_cpu(folder, "bfloat16", args.vllm_eager))
-    asks: dict[str, Ask] = {}
+    engines: dict[str, Measure] = {}
     with contextlib.ExitStack() as stack:
         for server in servers:  # one after another: two that load at once are slower than twice one
             log = logs / f"{server.port}.log"
             process = stack.enter_context(running(server, log))
             await wait_ready(server, process, log)
             print(f"{server.name} is ready", flush=True)
-            asks[server.name] = ask_server(server)
+            engines[server.name] = ask_server(server)
         if "generate" not in args.without:
             child = stack.enter_context(
                 subprocess.Popen(
@@ -127,17 +127,17 @@ async def measure(args: argparse.Namespace, folder: Path, logs: Path) -> dict[in
             stack.callback(child.kill)
             assert child.stdout is not None
             assert child.stdout.readline().strip() == "ready"
-            asks[GENERATE] = ask_generate(child)
-        return {streams: await take_turns(asks, streams, args) for streams in args.streams}
+            engines[GENERATE] = ask_generate(child)
+        return {streams: await take_turns(engines, streams, args) for streams in args.streams}
 
 
-async def take_turns(asks: dict[str, Ask], streams: int, args: argparse.Namespace) -> dict[str, list[Round]]:
+async def take_turns(engines: dict[str, Measure], streams: int, args: argparse.Namespace) -> dict[str, list[Round]]:
     """Rounds of `streams`, every engine once in each; the first warms up and does not count."""
-    rounds: dict[str, list[Round]] = {name: [] for name in asks}
-    order = list(asks)
+    rounds: dict[str, list[Round]] = {name: [] for name in engines}
+    order = list(engines)
     for number in range(args.rounds + 1):
         for name in order:
-            taken = await asks[name](streams, args.new_tokens, 1000 * streams + number)
+            taken = await engines[name](streams, args.new_tokens, 1000 * streams + number)
             if number:
                 rounds[name].append(taken)
             if taken.short:
@@ -150,7 +150,7 @@ async def take_turns(asks: dict[str, Ask], streams: int, args: argparse.Namespac
 
 
 def limits_of(shape: str) -> dict[str, float]:
-    """What the machine can do now, and what the shape asks of it."""
+    """What the machine can do now, and what the shape needs of it."""
     import torch
 
     from bench.limits import measure_limits
