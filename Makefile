@@ -6,9 +6,9 @@ SHELL := /bin/bash
 BIN := .venv/bin
 # make setup ACCELERATOR=cpu|cuda decides by hand; it is remembered.
 ACCELERATOR ?=
-# Starting an engine is mostly waiting for one core: of two cores three test processes use more than two do. 8 GB hold
-# two of them, 16 GB three.
-TEST_PROCESSES ?= $(shell awk '/MemTotal/ {print ($$2 > 14000000) ? 3 : 2}' /proc/meminfo)
+# Starting an engine is mostly waiting for one core: with three test processes a quarter of two cores was idle. 8 GB hold
+# two of them, 16 GB three, 24 GB four.
+TEST_PROCESSES ?= $(shell awk '/MemTotal/ {print ($$2 > 20000000) ? 4 : ($$2 > 14000000) ? 3 : 2}' /proc/meminfo)
 # Further flags: make up ARGS='--port 8080', make test ARGS='-k gateway -x'
 ARGS ?=
 

@@ -12,12 +12,15 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from qserve.engine.unused_packages import leave_out
 from tests.costs import Costs
 
 # What one test's run measured must not move another test's plan. A test of learning takes it away.
 os.environ["QSERVE_NO_LEARN"] = "1"
 # Threads of one product wait for each other by spinning: with several processes on few cores a fifth of all time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# transformers imports it where it is installed, 2 processor seconds in every process of a run, for what no test asks.
+leave_out("sklearn")
 
 # The same examples each time, and no deadline: a busy machine is no failure.
 settings.register_profile("qserve", deadline=None, derandomize=True, database=None)
@@ -30,9 +33,20 @@ _TOGETHER = {
     "tests/tiny/vllm/": "vllm in 4 bit",
     "tests/tiny/vllm_served/": "vllm served",
     "tests/tiny/vllm_lora/": "vllm with LoRA",
+    # The second line imports lm-eval, and torch with it, into the process of its tests, as two of the first do.
     **{
         f"tests/tiny/serving/test_{name}": "the served demo"
-        for name in ("client_", "eval_command", "lm_eval", "same_as_transformers")
+        for name in (
+            "client_",
+            "eval_command",
+            "lm_eval",
+            "same_as_transformers",
+            "compare_command",
+            "engine_of_another_package",
+            "eval_thinking",
+            "preflight",
+            "task_names",
+        )
     },
     "tests/tiny/reward/test_on_vllm": "rewards on vllm",
     "tests/tiny/reward/": "rewards",
@@ -40,7 +54,8 @@ _TOGETHER = {
 # Minutes each: begun last, they would leave the other process with nothing to do.
 _LONG = (
     "tests/tiny/vllm_lora/", "tests/tiny/vllm_served/", "tests/browser/", "tests/tiny/vllm/",
-    "tests/tiny/reward/test_on_vllm.py", "tests/tiny/planner/", "tests/tiny/serving/", "tests/tiny/cluster/",
+    "tests/tiny/reward/test_on_vllm.py", "tests/tiny/training/", "tests/tiny/serving/test_client_",
+    "tests/tiny/reward/", "tests/tiny/cluster/", "tests/tiny/planner/", "tests/tiny/serving/",
 )  # fmt: skip
 
 

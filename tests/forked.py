@@ -14,18 +14,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["EVAL", "PLAN_AND_UP", "commands"]
+__all__ = ["commands"]
 
-PLAN_AND_UP = """
+_IMPORTS = """
 import qserve.cli.plan.command, qserve.cli.up.command, qserve.hub.resolve, qserve.planner, qserve.reward.find
 import qserve.supervisor.choice, rich.table, yaml
-"""
-EVAL = """
-from qserve.evaluation.tasks import import_lm_eval
-import_lm_eval()
-import lm_eval.evaluator, qserve.cli.eval.command, qserve.evaluation.client, qserve.evaluation.harness
-import qserve.evaluation.results, torch
-from transformers import AutoTokenizer
 """
 
 # An answer is an exit status. A limit of 0 is none.
@@ -35,14 +28,14 @@ from qserve.cli.main import cli, main
 exec(sys.argv[3])
 limit_s, limit_bytes = int(sys.argv[1]), int(sys.argv[2])
 for line in sys.stdin:
-    arguments, said, written = json.loads(line)
+    arguments, said = json.loads(line)
     child = os.fork()
     if not child:
         signal.alarm(limit_s)
         if limit_bytes:
             resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
         os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-        os.dup2(2 if written is None else os.open(written, os.O_WRONLY), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.argv = ["qserve", *arguments]
         try:
             main()
@@ -61,15 +54,9 @@ Called = Callable[..., tuple[int, str]]
 
 
 @contextlib.contextmanager
-def commands(
-    folder: Path, limit_s: int, limit_bytes: int = 0, imports: str = PLAN_AND_UP, with_output: bool = False,
-    **environment: str,
-) -> Iterator[Called]:  # fmt: skip
-    """`called(*arguments)`: status and standard error of a `qserve` that may take so long and so much memory.
-
-    `imports` is what they have imported before; with `with_output` their standard output stands among what they said.
-    """
-    command = [sys.executable, "-c", _SERVER, str(limit_s), str(limit_bytes), imports]
+def commands(folder: Path, limit_s: int, limit_bytes: int = 0, **environment: str) -> Iterator[Called]:
+    """`called(*arguments)`: status and standard error of a `qserve` that may take so long and so much memory."""
+    command = [sys.executable, "-c", _SERVER, str(limit_s), str(limit_bytes), _IMPORTS]
     environment = {
         **os.environ, "QSERVE_STATE_DIR": str(folder / "state"), "XDG_STATE_HOME": str(folder / "state"), **environment,
     }  # fmt: skip
@@ -79,7 +66,7 @@ def commands(
 
         def call(*arguments: str) -> tuple[int, str]:
             said = folder / "stderr"
-            told.write(json.dumps([arguments, str(said), None if with_output else os.devnull]) + "\n")
+            told.write(json.dumps([arguments, str(said)]) + "\n")
             told.flush()
             return int(heard.readline()), said.read_text()
 

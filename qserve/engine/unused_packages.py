@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["leave_out_unused"]
+__all__ = ["leave_out", "leave_out_unused"]
 
 # transformers.generation.candidate_generator imports its `roc_curve`, and pandas and SciPy come with it.
 _UNUSED: tuple[str, ...] = ("sklearn",)
@@ -24,7 +24,7 @@ _BITSANDBYTES = ("bnb-int8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4")
 
 
 def leave_out_unused(document: Mapping[str, Any]) -> None:
-    """From now on this process, which was told `document`, has none of them, unless they are imported already.
+    """`leave_out` in a process that was told `document`.
 
     Where a `WorkerSpec` stands in `document` its plan says what its model needs. Only for a process of our own: whoever
     imports qserve as a library may need them.
@@ -34,5 +34,10 @@ def leave_out_unused(document: Mapping[str, Any]) -> None:
         scheme, on_cpu = plan["quant"]["scheme"], plan["on_cpu"]
         if scheme in _PLAIN or (scheme in _BITSANDBYTES and on_cpu):
             names += _UNUSED_WITHOUT_QUANTIZATION + (_UNUSED_ON_A_CPU if on_cpu else ())
+    leave_out(*names)
+
+
+def leave_out(*names: str) -> None:
+    """From now on this process has none of these packages, unless they are imported already."""
     for name in names:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # importlib: None stops the import

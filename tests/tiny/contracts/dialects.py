@@ -7,12 +7,15 @@ A folder of tests with fixtures `client` (openai's, of a service of the demo) an
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import jsonschema
 import openai
 import pytest
+
+if TYPE_CHECKING:  # its types take a second, in every process that collects these tests
+    import anthropic
+
 
 __all__ = [
     "test_a_call_in_anthropics_words",
@@ -163,6 +166,8 @@ def test_tokens_of_a_message(messages: anthropic.Anthropic) -> None:
 
 def test_a_message_that_is_refused(messages: anthropic.Anthropic) -> None:
     """In Anthropic's shape, which its SDK raises as its own errors."""
+    import anthropic
+
     with pytest.raises(anthropic.BadRequestError) as refused:
         say(messages, extra_body={"colour": "red"})
     body: Any = refused.value.body

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import jsonschema
+import numpy
 import pytest
 
 from bench.random_schemas import random_schemas
@@ -19,6 +20,7 @@ xgrammar = pytest.importorskip("xgrammar")
 CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
 VOCABULARY = [TOKENIZER.id_to_token(one) for one in range(TOKENIZER.get_vocab_size())]
 _CLOSING = frozenset(TOKENIZER.encode('"}],</>\n', add_special_tokens=False).ids)
+_ASCII = frozenset(at for at, token in enumerate(VOCABULARY) if token.isascii())
 A = {"a": {"type": "integer"}}
 LEAF = {"$defs": {"leaf": {"type": "integer", "minimum": 3}}}
 CAT = {"type": "object", "properties": {"kind": {"const": "cat"}}, "required": ["kind"]}
@@ -43,13 +45,13 @@ def drawn(compiler: Any, schema: dict[str, Any], rng: Random, most: int = 400) -
     while len(ids) < most:
         mask.fill_(-1)
         matcher.fill_next_token_bitmask(mask)
-        words = [word & 0xFFFFFFFF for word in mask[0].tolist()]
-        allowed = [one for one in range(len(VOCABULARY)) if words[one // 32] >> one % 32 & 1]
+        bits = numpy.unpackbits(mask[0].numpy().view(numpy.uint8), bitorder="little")[: len(VOCABULARY)]
+        allowed = numpy.flatnonzero(bits).tolist()
         ends = [one for one in allowed if one in ENDS]
         if ends and (len(ends) == len(allowed) or rng.random() < 0.5):
             return str(TOKENIZER.decode(ids, skip_special_tokens=False))
         # Of other bytes xgrammar makes characters that are none, of which no model has learned to write any.
-        allowed = [one for one in allowed if VOCABULARY[one].isascii()] or allowed
+        allowed = [one for one in allowed if one in _ASCII] or allowed
         closing = [one for one in allowed if one in _CLOSING]
         ids.append(
             rng.choice(closing if closing and rng.random() < 0.5 else [one for one in allowed if one not in ENDS])

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import anthropic
 import openai
 import pytest
 
 from tests.tiny.contracts.dialects import *  # noqa: F403
 from tests.tiny.serving.served import Service
 
+if TYPE_CHECKING:  # its types take a second, in every process that collects these tests
+    import anthropic
+
 
 @pytest.fixture(scope="module")
 def messages(service: Service) -> Iterator[anthropic.Anthropic]:
+    import anthropic
+
     with anthropic.Anthropic(base_url=service.url, api_key="none", max_retries=0, timeout=120) as one:
         yield one
 
@@ -41,6 +46,8 @@ def test_what_is_not_served_says_so(client: openai.OpenAI, messages: anthropic.A
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve("resp_1")
     image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
+    import anthropic
+
     with pytest.raises(anthropic.BadRequestError, match="--engine vllm"):
         messages.messages.create(model="demo", max_tokens=5, messages=[{"role": "user", "content": [image]}])
 

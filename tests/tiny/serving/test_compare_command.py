@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,32 +16,38 @@ import qserve
 from qserve.evaluation.comparison.diff import compare
 from qserve.evaluation.results import EvalResult
 from qserve.runs import RunStore
+from tests.tiny.serving.called_here import said
 from tests.tiny.serving.served import START_LIMIT_S, until
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
+pytestmark = pytest.mark.filterwarnings("default")  # what lm-eval's packages warn of is theirs
 
 # `auto` is bf16 for the demo; in float32 both give the same answers, so that one is the measure of the other, which was
 # killed and went on.
 QUANTS = "bf16,auto"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        yield
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    return ["compare", *arguments, "--out", str(folder / "out"), "--state-dir", str(folder / "state")]
+
+
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [
-        str(Path(sys.executable).with_name("qserve")), "compare", *arguments, "--out", str(folder / "out"),
-        "--state-dir", str(folder / "state"),
-    ]  # fmt: skip
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "datasets")}
-    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    program = [str(Path(sys.executable).with_name("qserve")), *command(folder, *arguments)]
+    return subprocess.Popen(program, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def finished(folder: Path, *arguments: str) -> str:
-    process = started(folder, *arguments)
-    try:
-        output, _ = process.communicate(timeout=2 * START_LIMIT_S)
-    finally:
-        process.kill()
-    assert process.returncode == 0, output
-    return output
+    """What it says, called in this process: it comes to its end."""
+    return said(*command(folder, *arguments))
 
 
 def is_alive(process: psutil.Process) -> bool:

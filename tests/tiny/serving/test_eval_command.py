@@ -1,18 +1,16 @@
 """`qserve eval` as a user runs it, against the served demo in float32: kept, interrupted, and with its own server.
 
-The one that is interrupted is a process from its start; the others are forks of one that has imported lm-eval and
-torch, which is most of what each of them would compute.
+The one that is interrupted is a process of its own; the others are called in this one, which imports lm-eval once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,11 +20,12 @@ from qserve.errors import QserveError
 from qserve.evaluation.comparison.diff import compare
 from qserve.evaluation.results import EvalResult
 from qserve.runs import RunStore
-from tests.forked import EVAL, commands
+from tests.tiny.serving.called_here import said
 from tests.tiny.serving.held_up import HeldUp
 from tests.tiny.serving.served import START_LIMIT_S, Service, until
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: run make setup")
+pytestmark = pytest.mark.filterwarnings("default")  # what lm-eval's packages warn of is theirs
 
 LIMIT = 24
 TASKS = ("qserve_demo_choice", "qserve_demo_generate", "qserve_demo_text")
@@ -39,28 +38,10 @@ def command(*arguments: str) -> list[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    return {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "datasets")}
+    return {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "datasets"), "TOKENIZERS_PARALLELISM": "false"}
 
 
-Said = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def said(folder: Path) -> Iterator[Said]:
-    """`said("eval", …)`: what a command says that ends well."""
-    given = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "datasets")}
-    with commands(folder, START_LIMIT_S, imports=EVAL, with_output=True, **given) as called:
-
-        def of(*arguments: str) -> str:
-            status, text = called(*arguments)
-            assert status == 0, text
-            assert "Traceback" not in text
-            return text
-
-        yield of
-
-
-def evaluated(said: Said, folder: Path, name: str, *arguments: str) -> tuple[EvalResult, str]:
+def evaluated(folder: Path, name: str, *arguments: str) -> tuple[EvalResult, str]:
     text = said(
         "eval", "--suite", "offline", "--limit", str(LIMIT), "--state-dir", str(folder / "state"),
         "--out", str(folder / name), *arguments,
@@ -80,13 +61,17 @@ def assert_same(one: EvalResult, other: EvalResult) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("eval")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("eval")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(made).items():
+            patch.setenv(name, value)
+        yield made
 
 
 @pytest.fixture(scope="module")
-def first(service: Service, folder: Path, said: Said) -> tuple[EvalResult, str]:
-    return evaluated(said, folder, "first", "--url", service.url)
+def first(service: Service, folder: Path) -> tuple[EvalResult, str]:
+    return evaluated(folder, "first", "--url", service.url)
 
 
 @pytest.fixture
@@ -121,12 +106,12 @@ def heed_ctrl_c() -> None:
 
 
 def test_interrupted_in_the_middle_it_goes_on(
-    first: tuple[EvalResult, str], service: Service, held_up: HeldUp, folder: Path, said: Said
+    first: tuple[EvalResult, str], service: Service, held_up: HeldUp, folder: Path
 ) -> None:
     state = folder / "interrupted"
     arguments = ("eval", "--suite", "offline", "--limit", str(LIMIT), "--state-dir", str(state))
     process = subprocess.Popen(
-        command(*arguments, "--url", held_up.url), env=environment(folder), text=True, stdout=subprocess.PIPE,
+        command(*arguments, "--url", held_up.url), text=True, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     try:
@@ -160,9 +145,9 @@ def kept(state: Path) -> int:
     return 0
 
 
-def test_a_server_of_its_own_is_planned_for_it_and_ends_with_it(folder: Path, said: Said) -> None:
+def test_a_server_of_its_own_is_planned_for_it_and_ends_with_it(folder: Path) -> None:
     result, text = evaluated(
-        said, folder, "own", "--model", "demo", "--tasks", "qserve_demo_choice", "--up-args", "--dtype float32"
+        folder, "own", "--model", "demo", "--tasks", "qserve_demo_choice", "--up-args", "--dtype float32"
     )
     assert "ready after" in text
     run = RunStore.open(folder / "state" / "qserve").run(result.about["run"])
@@ -171,7 +156,6 @@ def test_a_server_of_its_own_is_planned_for_it_and_ends_with_it(folder: Path, sa
     assert len(result.samples("qserve_demo_choice")) == LIMIT
 
 
-@pytest.mark.filterwarnings("default")  # what lm-eval's packages warn of is theirs
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import anthropic
 import httpx
 import openai
 import pytest
 
 from tests.tiny.serving.served import Service
 from tests.tiny.serving.vllm_processes import NOT_COMPILED
+
+if TYPE_CHECKING:  # its types take a second, in every process that collects these tests
+    import anthropic
+
 
 KEY = "sk-of-the-test"
 MAX_MODEL_LEN = 1024
@@ -56,5 +60,7 @@ def client(service: Service) -> Iterator[openai.OpenAI]:
 @pytest.fixture(scope="session")
 def messages(service: Service) -> Iterator[anthropic.Anthropic]:
     """Anthropic's client, as it is."""
+    import anthropic
+
     with anthropic.Anthropic(base_url=service.url, api_key=KEY, max_retries=0, timeout=120) as one:
         yield one

@@ -49,6 +49,20 @@ def test_the_process_in_front_of_the_workers_loads_no_engine(module):
     assert not loaded_by(f"import {module}") & (TORCH | {"aiohttp", "fastapi", "huggingface_hub"})
 
 
+def test_what_says_strings_of_the_web_ui_loads_no_gradio():
+    assert "gradio" not in loaded_by("import qserve.ui.chat.transcript, qserve.ui.views.training")
+
+
+def test_no_test_imports_above_what_each_process_of_a_run_would_load_for_it():
+    """Every process collects every test, and these take seconds of it."""
+    dear = re.compile(r"^(?:import|from) (anthropic|deepspeed|gradio|lm_eval|ray|sklearn|trl|vllm)\b", re.MULTILINE)
+    files = [path for path in (PACKAGE.parent / "tests").rglob("*.py") if "node_modules" not in path.parts]
+    collected = [
+        path for path in files if path.name.startswith(("test_", "conftest")) or path.parent.name == "contracts"
+    ]
+    assert not [f"{path}: {one[1]}" for path in collected if (one := dear.search(path.read_text()))]
+
+
 def public_and_bound(tree):
     """The names of `__all__` (None where there is none), and all that the module's top level binds."""
     bound = set()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import anthropic.types
 import openai.types.responses
 import pytest
-from anthropic.types import RawMessageStreamEvent
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -122,8 +120,10 @@ def test_tokens_are_counted_of_the_same_prompt():
 
 
 def test_an_answer_in_anthropics_words():
+    from anthropic.types import Message, RawMessageStreamEvent  # they take a second, wherever these tests are collected
+
     events, whole = said(MessagesAnswer, DELTAS, "tool_calls")
-    message = anthropic.types.Message.model_validate(whole)
+    message = Message.model_validate(whole)
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert message.content[0].thinking == "I ask." and message.content[1].text == "Let me"
     assert message.content[2].input == {"expression": "1+2"} and message.content[3].name == "clock"
