@@ -20,7 +20,7 @@ from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from qserve.ui.chat.highlight import highlighted
-from qserve.ui.chat.markdown_rules import bracket_math, plain_tags
+from qserve.ui.chat.markdown_rules import bracket_math, cjk_emphasis, plain_tags
 
 __all__ = ["MATH_DELIMITERS", "GrowingMarkdown", "blocks_of", "one_line"]
 
@@ -178,7 +178,7 @@ def _parser() -> MarkdownIt:
     ).enable(["table", "strikethrough", "linkify"])
     parser.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, allow_blank_lines=False,
                double_inline=True)  # fmt: skip
-    parser.use(bracket_math).use(plain_tags)
+    parser.use(bracket_math).use(plain_tags).use(cjk_emphasis)
     for name, is_display in (("math_inline", False), ("math_inline_double", True), ("math_block", True)):
         parser.add_render_rule(name, _formula(is_display))
     for name, rule in (("fence", _code), ("code_block", _code), ("image", _image), ("link_open", _link)):

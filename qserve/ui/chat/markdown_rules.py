@@ -1,4 +1,4 @@
-r"""Rules beside CommonMark's: formulas in \(…\) and \[…\], and the few HTML elements that only style text."""
+r"""Rules beyond CommonMark's: formulas in \(…\) and \[…\], HTML elements that only style text, emphasis in Chinese."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
-from markdown_it.rules_inline import StateInline
+from markdown_it.rules_inline import StateInline, emphasis
 
-__all__ = ["bracket_math", "plain_tags"]
+__all__ = ["bracket_math", "cjk_emphasis", "plain_tags"]
 
 _BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
 _ELEMENT = re.compile(r"<(sub|sup|kbd)>([^<>\n]{1,200})</\1>", re.IGNORECASE)
+# Punctuation, kana, ideographs, Hangul, full-width forms.
+_CJK = re.compile("[\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 _MOST_LINES = 64
 _INLINE = {"\\(": ("\\)", "math_inline"), "\\[": ("\\]", "math_inline_double")}
 
@@ -25,6 +27,24 @@ def bracket_math(parser: MarkdownIt) -> None:
 def plain_tags(parser: MarkdownIt) -> None:
     """<br>, <sub>…</sub>, <sup>…</sup> and <kbd>…</kbd>, without attributes. Models write them in tables and units."""
     parser.inline.ruler.before("autolink", "plain_tags", _plain_tag)
+
+
+def cjk_emphasis(parser: MarkdownIt) -> None:
+    """`**结论：**这是` is bold: CommonMark wants a space beside a `*` at punctuation, which Chinese does not write."""
+    parser.inline.ruler.at("emphasis", _emphasis)
+
+
+def _emphasis(state: StateInline, silent: bool) -> bool:
+    start, num_before = state.pos, len(state.delimiters)
+    if not emphasis.tokenize(state, silent):
+        return False
+    before = state.src[start - 1] if start else " "
+    after = state.src[state.pos] if state.pos < state.posMax else " "
+    if state.src[start] == "*" and not before.isspace() and not after.isspace():
+        for delimiter in state.delimiters[num_before:]:
+            delimiter.open = delimiter.open or bool(_CJK.match(before))
+            delimiter.close = delimiter.close or bool(_CJK.match(after))
+    return True
 
 
 def _inline_math(state: StateInline, silent: bool) -> bool:

@@ -31,6 +31,8 @@ def html_of(text: str) -> str:
         ("H<sub>2</sub>O", "H<sub>2</sub>O"),
         ("H<sub onclick=x>2</sub>", "H&lt;sub onclick=x&gt;2&lt;/sub&gt;"),
         ("`<b>`", "<code>&lt;b&gt;</code>"),
+        ("**结论：**这是**“对”**的，*好。*", "<strong>结论：</strong>这是<strong>“对”</strong>的，<em>好。</em>"),
+        ("**甲**，**乙** ** 丙", "<strong>甲</strong>，<strong>乙</strong> ** 丙"),
         ("[x](javascript:alert(1))", "[x](javascript:alert(1))"),
         ("%%%LATEX_BLOCK_0%%%", "%%%LATEX&#95;BLOCK&#95;0%%%"),
     ],
