@@ -26,6 +26,7 @@ ROWS = {
     "8 × H100, 64 streams": ["--model", "Qwen/Qwen3-32B", "--gpu", "h100:8", *_LOAD, "--concurrency", "64"],
     "1 × 4090, ways out": ["--model", "Qwen/Qwen3-32B", "--gpu", "rtx-4090", "--users", "30", "--ttft", "3s",
                            "--tpot", "60ms"],
+    "any card, 30 users": ["--model", "Qwen/Qwen3-32B", "--gpu", "any", *_LOAD, "--users", "30"],
     "2 × 3090, experts": ["--model", "Qwen/Qwen3-30B-A3B", "--gpu", "rtx-3090:2", "--concurrency", "8"],
     "1 × L40S, no load": ["--model", "Qwen/Qwen3.6-27B", "--gpu", "l40s"],
 }  # fmt: skip
