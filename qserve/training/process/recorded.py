@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from transformers.trainer_utils import rotate_checkpoints
 
+from qserve.training.process.saving import whole_or_none
+
 __all__ = ["LossNotFinite", "Recorded"]
 
 _ROW = "row"
@@ -71,13 +73,15 @@ class Recorded:
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         self._is_saving = True
         try:
-            super()._save_checkpoint(model, trial)  # type: ignore[misc]
+            with whole_or_none(folder / _BESIDE):
+                super()._save_checkpoint(model, trial)  # type: ignore[misc]
         finally:
             self._is_saving = False
             self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()  # each process writes its share of the checkpoint
         if self.args.should_save:
-            _rename(folder, f"checkpoint-{self.state.global_step}")
+            with whole_or_none(folder / _BESIDE):
+                _rename(folder, f"checkpoint-{self.state.global_step}")
             best = self.state.best_global_step
             if best and (folder / f"checkpoint-{best}").exists():
                 self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")

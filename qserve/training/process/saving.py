@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +15,26 @@ from safetensors.torch import load_file, save_file
 
 from qserve.training.job import TrainingRun
 
-__all__ = ["save_model", "to_reward_head"]
+__all__ = ["save_model", "to_reward_head", "whole_or_none"]
 
 _BESIDE = ".model"
+_FULL_BYTES = 1 << 20
+
+
+@contextmanager
+def whole_or_none(folder: Path) -> Iterator[None]:
+    """Removes what could not be written whole: on a disk that it filled there is room again to say so.
+
+    Raises OSError for a full disk, of which torch says only that its writer failed.
+    """
+    try:
+        yield
+    except BaseException as error:
+        is_full = shutil.disk_usage(folder.parent).free < _FULL_BYTES
+        shutil.rmtree(folder, ignore_errors=True)
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise
 
 
 def save_model(trainer: Any, run: TrainingRun) -> None:
@@ -22,7 +43,8 @@ def save_model(trainer: Any, run: TrainingRun) -> None:
     if trainer.is_world_process_zero():
         shutil.rmtree(fresh, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()  # none clears what another has begun to write
-    trainer.save_model(str(fresh))
+    with whole_or_none(fresh):
+        trainer.save_model(str(fresh))
     if not trainer.is_world_process_zero():
         return
     (fresh / "training_args.bin").unlink(missing_ok=True)

@@ -5,6 +5,7 @@ One file, so that the runs of methods.py are made once.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import math
@@ -33,6 +34,7 @@ from qserve.training.job import TrainingRun
 from qserve.training.process import callbacks
 from qserve.training.process.events import EventLog
 from qserve.training.process.memory import PeakMemory
+from qserve.training.process.recorded import Recorded
 from qserve.training.process.saving import save_model
 from tests.processes import python_for
 from tests.tiny.serving.served import Service
@@ -229,6 +231,27 @@ def test_a_full_disk_costs_the_save_and_no_earlier_one(runs):
     assert runs.failures["full-disk"]["kind"] == "disk"
     assert "--resume" in runs.failures["full-disk"]["reason"]
     assert [one["from_step"] for one in runs.events("full-disk", "train")] == [0, 2]
+
+
+def test_what_filled_the_disk_is_removed(tmp_path):
+    """The folder beside: else there would be no room for the event that says so."""
+
+    class Trainer:
+        def _get_output_dir(self, trial):
+            return str(tmp_path)
+
+        def _save_checkpoint(self, model, trial):
+            part = Path(self._get_output_dir(trial)) / "checkpoint-1" / "model.safetensors"
+            part.parent.mkdir(parents=True)
+            part.touch()
+            raise OSError(errno.ENOSPC, "full")
+
+    saving = type("Saving", (Recorded, Trainer), {"__init__": lambda _: None})()
+    saving.args = SimpleNamespace(save_total_limit=2)
+    with pytest.raises(OSError, match="full"):
+        saving._save_checkpoint(None, None)
+    assert not list(tmp_path.iterdir())
+    assert saving.args.save_total_limit == 2
 
 
 def test_a_run_that_has_ended_is_not_trained_further(runs):
