@@ -27,7 +27,7 @@ from qserve.model.packed_cache.folder import PackedFolder
 from qserve.model.packed_cache.layers import Layers, packed_layers
 from qserve.model.packed_cache.placing import Misplaced, placing
 from qserve.model.packed_cache.start import packed_start
-from qserve.model.packed_linear import compile_quantized, map_embedding, pack_linears, set_tied_head
+from qserve.model.packed_linear import compile_quantized, pack_linears, set_tied_head
 from qserve.model.placement import placement_arguments
 from qserve.model.quality import QuantQuality
 from qserve.model.quantize import (
@@ -38,6 +38,7 @@ from qserve.model.quantize import (
     repack_quantized,
 )
 from qserve.model.stored.arguments import configured, stored_arguments
+from qserve.model.stored.embedding import map_embedding
 from qserve.model.stored.linear import compile_stored
 from qserve.model.weights_held import weights_bytes
 from qserve.planner.plan import Plan
@@ -162,7 +163,7 @@ def _pack(model: Any, plan: Plan, folder: Path) -> None:
     num_stored = compile_stored(model, dtype, files)
     compile_quantized(model, expert_quantizer(plan))
     repack_quantized(model, dtype)
-    map_embedding(model, files)
+    map_embedding(model, folder)
     if pack_linears(model, files) or num_stored or plan.quant.in_flight or packed_layers(model):
         # What is left in the files would keep them mapped.
         files.detach(model)

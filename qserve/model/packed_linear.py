@@ -22,8 +22,9 @@ from qserve.model.cpu.linear import CompiledLinear, compiled_from, takes_bfloat1
 from qserve.model.cpu.matrix import use_own_threads
 from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.mapped import MappedFiles
+from qserve.model.stored.embedding import MappedEmbedding, has_one_dtype
 
-__all__ = ["MappedEmbedding", "PackedLinear", "compile_quantized", "map_embedding", "pack_linears", "set_tied_head"]
+__all__ = ["PackedLinear", "compile_quantized", "pack_linears", "set_tied_head"]
 
 # Below this a model stays in the caches, and there is nothing to gain.
 _WORTH_PACKING_BYTES = 64 * 1024**2
@@ -58,22 +59,6 @@ class PackedLinear(nn.Module):
     def extra_repr(self) -> str:
         """Shown where the model is printed."""
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-
-
-class MappedEmbedding(nn.Module):
-    """Looks rows up in the checkpoint's file: a step reads a few, so the table need not be in memory.
-
-    The weight is not a parameter: nothing copies it out of the file, and it does not count as held. `is_tied`: the head
-    has the same, packed.
-    """
-
-    def __init__(self, weight: torch.Tensor, *, is_tied: bool = False) -> None:
-        super().__init__()
-        self.weight, self.is_tied = weight, is_tied
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """`ids` [...] to [..., width]."""
-        return nn.functional.embedding(ids, self.weight)
 
 
 def compile_quantized(model: Any, quantize_expert: Quantize | None = None) -> int:
@@ -169,26 +154,10 @@ def _replace(model: nn.Module, replacement: Callable[[nn.Module], nn.Module | No
 def _pack_tied_head(model: Any, files: MappedFiles) -> bool:
     """Pack a head that shares the embedding's weight, and leave the embedding in the file; whether that was done."""
     head, weight = model.get_output_embeddings(), model.get_input_embeddings().weight
-    if type(head) is not nn.Linear or head.weight is not weight or not _can_stay(weight, model, files):
+    if type(head) is not nn.Linear or head.weight is not weight or not files.holds(weight) or not has_one_dtype(model):
         return False
     set_tied_head(model, _packed_head(head), files)
     return True
-
-
-def map_embedding(model: Any, files: MappedFiles) -> None:
-    """Leave an embedding in the file that it was read from, where the head has a weight of its own."""
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
-    weight = embedding.weight
-    if type(embedding) is not nn.Embedding or getattr(head, "weight", None) is weight or hasattr(embedding, "_hf_hook"):
-        return
-    if _can_stay(weight, model, files):
-        model.set_input_embeddings(MappedEmbedding(weight.data))
-        files.release(weight.data)
-
-
-def _can_stay(embedding: torch.Tensor, model: nn.Module, files: MappedFiles) -> bool:
-    """The library takes a model's dtype from its first parameter, which the embedding was: all others are alike."""
-    return files.holds(embedding) and all(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
 
 
 def set_tied_head(model: Any, head: nn.Module, files: MappedFiles) -> None:

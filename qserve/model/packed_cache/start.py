@@ -23,7 +23,7 @@ from qserve.model.packed_cache.layers import (
     rebuilt,
 )
 from qserve.model.packed_cache.placing import Misplaced, placed
-from qserve.model.packed_linear import MappedEmbedding
+from qserve.model.stored.embedding import MappedEmbedding
 from qserve.planner.plan import Plan
 from qserve.units import MIB
 

@@ -1,1 +1,1 @@
-"""Checkpoints that somebody quantized already: read as they are stored for a CPU's products, or by the library."""
+"""Checkpoints that somebody quantized already, read as they are stored, and embeddings that stay in their files."""

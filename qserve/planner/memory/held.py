@@ -33,7 +33,7 @@ _DECOMPRESSED = ("w8a8", "w8a16", "w4a16", "nvfp4")
 _BNB_4BIT = ("bnb-nf4", "bnb-nf4-single", "bnb-fp4")
 # From Ada on there are fp8 kernels; before, and on a CPU, a layer is dequantized while it is loaded.
 _FP8_CAPABILITY = (8, 9)
-_BFLOAT16 = ("BF16", "bfloat16")
+_SIXTEEN_BIT = ("BF16", "F16", "bfloat16", "float16")
 _PANEL = 32  # outputs that lie together (model/cpu/matrix.h)
 
 
@@ -66,13 +66,13 @@ def held_tensors(
 def without_mapped_embedding(
     spec: ModelSpec, held: tuple[Tensor, ...], stored: tuple[Tensor, ...], dtype: str
 ) -> tuple[Tensor, ...]:
-    """`held` less an embedding that a CPU's worker reads row by row in its file (model/packed_linear.py).
+    """`held` less an embedding that a CPU's worker reads row by row in its file (model/stored/embedding.py).
 
-    One that the head shares is the head's; one that is `stored` in another dtype than `dtype` is cast, and a copy.
+    One that the head shares is the head's; one that is `stored` in more than 16 bit is cast, and a copy.
     """
     if spec.tie_word_embeddings or spec.head.kind == "score" or dtype != "bfloat16":
         return held
-    if any(one.role == "embedding" and one.dtype not in _BFLOAT16 for one in stored):
+    if any(one.role == "embedding" and one.dtype not in _SIXTEEN_BIT for one in stored):
         return held
     return tuple(one for one in held if one.role != "embedding")
 

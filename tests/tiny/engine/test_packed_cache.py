@@ -30,7 +30,7 @@ from qserve.model.packed_cache.folder import PackedFolder
 from qserve.model.packed_cache.identity import packed_key
 from qserve.model.packed_cache.layers import Packed, packed_layers
 from qserve.model.packed_cache.start import packed_start
-from qserve.model.packed_linear import MappedEmbedding
+from qserve.model.stored.embedding import MappedEmbedding
 from qserve.units import GIB, MIB
 from tests.tiny.engine.loading import folder_of, plan_of
 from tests.tiny.engine.stored_checkpoints import AWQ, GPTQ, as_awq, as_gptq, make, make_of, write_experts

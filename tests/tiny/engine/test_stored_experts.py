@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from qserve.errors import BrokenCheckpoint, UsageError
 from qserve.model.cpu.build import why_none
 from qserve.model.cpu.experts import CompiledExperts
-from qserve.model.packed_linear import MappedEmbedding
 from qserve.model.stored.arguments import stored_config
+from qserve.model.stored.embedding import MappedEmbedding
 from qserve.model.stored.layouts import ReadableLayers
 from tests.tiny.engine.families import build
 from tests.tiny.engine.loading import load_planned, plan_of
@@ -132,15 +132,20 @@ def test_outputs_that_are_no_whole_panels_are_unpacked_and_planned_so(tmp_path: 
     assert loaded.model.model.layers[0].mlp.experts.down_proj.dtype == torch.bfloat16
 
 
-def test_an_embedding_of_its_own_stays_in_the_file(plain: Path, tmp_path: Path) -> None:
-    """The head has its own weight here; what is in the file in bf16 need not be copied out of it."""
-    folder = make_of(plain, tmp_path / "checkpoint", as_fp8, FP8)
-    loaded = load_planned(folder)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_embedding_of_its_own_stays_in_the_file(plain: Path, tmp_path: Path, dtype: torch.dtype) -> None:
+    """The head has its own weight here."""
+    folder = Path(make_of(plain, tmp_path / "checkpoint", as_fp8, FP8))
+    tensors = load_file(folder / "model.safetensors")
+    table = tensors["model.embed_tokens.weight"].to(dtype) * 1.1
+    save_file({**tensors, "model.embed_tokens.weight": table}, folder / "model.safetensors", {"format": "pt"})
+    loaded, ids = load_planned(str(folder)), torch.arange(5, 90)[None]
     embedding = loaded.model.get_input_embeddings()
     assert isinstance(embedding, MappedEmbedding)
     assert not embedding.is_tied
-    assert torch.equal(embedding.weight, load_file(plain / "model.safetensors")["model.embed_tokens.weight"])
-    assert loaded.weights_bytes == pytest.approx(plan_of(folder).devices[0].weights_bytes, rel=0.03)
+    assert torch.equal(embedding(ids), table.bfloat16()[ids])
+    assert loaded.model.dtype == torch.bfloat16
+    assert loaded.weights_bytes == pytest.approx(plan_of(str(folder)).devices[0].weights_bytes, rel=0.03)
 
 
 def test_a_layer_of_which_some_are_quantized_is_refused(plain: Path, tmp_path: Path) -> None:
