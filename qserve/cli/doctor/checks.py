@@ -23,7 +23,8 @@ State = Literal["ok", "missing", "warning"]
 _OWN = tuple(engine.name for engine in own_engines())
 # CPU flags that the compiled kernels (`model/cpu/matrix.c`) and torch's matrix products use, as Linux names them.
 _INSTRUCTIONS = (
-    ("AVX2", "avx2"), ("AVX-512", "avx512f"), ("VNNI", "avx512_vnni"), ("bf16", "avx512_bf16"), ("AMX", "amx_bf16"),
+    ("AVX2", "avx2"), ("AVX-VNNI", "avx_vnni"), ("AVX-512", "avx512f"), ("VNNI", "avx512_vnni"),
+    ("bf16", "avx512_bf16"), ("AMX", "amx_bf16"),
 )  # fmt: skip
 # The demo model and its worker need less; real models need more.
 _LEAST_RAM_BYTES = GIB
@@ -155,7 +156,7 @@ def _extras(packages: Packages) -> list[Check]:
     wanted = (
         ("bitsandbytes", "LLM.int8 and NF4 while loading", install_command("bitsandbytes")),
         (BNB_PLUGIN, "NF4 while loading, on vLLM", install_plugin_command(packages)),
-        ("gptqmodel", "GPTQ and AWQ on the transformers engine", install_command("gptqmodel")),
+        ("gptqmodel", "GPTQ and AWQ on the transformers engine, on a card", install_command("gptqmodel")),
         ("lm-eval", "qserve eval", install_command("lm-eval")),
         ("gradio", "the web UI", install_command("gradio")),
         ("openai", "the client that benchmarks use", install_command("openai")),
