@@ -3,17 +3,20 @@
     python bench/hybrid.py                     # Qwen3-0.6B shape, random weights, bf16, 1 and 8 streams
     python bench/hybrid.py --rows --streams 1 16 --rounds 5
     python bench/hybrid.py --experts --shape qwen3-85m
+    python bench/hybrid.py --experts --shape qwen3-85m --alone --quant int8 4bit --library
 
 A hybrid can only be served by rows (`engine/transformers/batching/rows/batcher.py`), an ordinary model by both, so
 the price of rows is measured on an ordinary one: the same model object, prompts and tokens, in turns round by round.
 The hybrid is of the same width and depth, three layers of linear attention before each of full attention; so is the
-model of experts. Prefill is the time to the first token of the last stream, decode what follows it.
+model of experts. `--quant` has that one in int8 and 4 bit as well, `--library` by transformers' own modules in bf16.
+Prefill is the time to the first token of the last stream, decode what follows it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import statistics
 import sys
@@ -23,18 +26,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from random_checkpoint import SHAPES, write_checkpoint
+from random_checkpoint import SHAPES, write_checkpoint, write_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from qserve.detect import detect
 from qserve.engine.transformers.batching.batcher import Batcher, BatchLimits, Sequence
 from qserve.engine.transformers.batching.paged import PagedBatcher
 from qserve.engine.transformers.batching.rows.batcher import RowBatcher
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.hub import resolve
 from qserve.model.failures import SequenceFailed
+from qserve.model.load import load
 from qserve.model.mapped import MappedFiles
 from qserve.model.packed_linear import pack_linears
+from qserve.planner import PlanRequest, make_plan
 
 PROMPT_TOKENS = 128
 # Of a Qwen3.5 of about this width, as published in its config.json.
@@ -51,6 +58,20 @@ def loaded(folder: Path) -> Any:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
     pack_linears(model, MappedFiles.of(folder))
     return model
+
+
+def library(folder: Path) -> Any:
+    """The checkpoint as transformers loads it, nothing packed."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+
+
+def quantized(folder: Path, quant: str) -> Any:
+    """The checkpoint as a worker loads it that quantizes it."""
+    write_tokenizer(folder, json.loads((folder / "config.json").read_text())["vocab_size"])
+    machine = dataclasses.replace(detect(), devices=())
+    return load(folder, make_plan(resolve(str(folder)), machine, PlanRequest(engine="transformers", quant=quant))).model
 
 
 def write_hybrid(folder: Path, shape: str) -> Path:
@@ -115,20 +136,21 @@ async def measure(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     folder = args.checkpoint or Path(tempfile.gettempdir()) / f"qserve-bench-{args.shape}"
     loop = asyncio.get_running_loop()
     limits = BatchLimits(kv_cache_tokens=64 * 256, max_num_seqs=64, max_num_batched_tokens=1024)
-    models = {
-        "ordinary": loaded(write_checkpoint(folder, args.shape)),
-        "hybrid": loaded(write_hybrid(folder.with_name(f"{folder.name}-hybrid"), args.shape)),
-    }
+    models: dict[str, Any] = {}
+    if not args.alone:
+        models["ordinary, pages"] = loaded(write_checkpoint(folder, args.shape))
+        models["hybrid, rows"] = loaded(write_hybrid(folder.with_name(f"{folder.name}-hybrid"), args.shape))
+    if args.rows and not args.alone:
+        models["ordinary, rows"] = models["ordinary, pages"]
     if args.experts:
-        models["experts"] = loaded(write_experts(folder.with_name(f"{folder.name}-experts"), args.shape))
+        of_experts = write_experts(folder.with_name(f"{folder.name}-experts"), args.shape)
+        models["experts, pages"] = loaded(of_experts)
+        models |= {f"experts in {quant}, pages": quantized(of_experts, quant) for quant in args.quant}
+        models |= {"experts by the library, pages": library(of_experts)} if args.library else {}
     batchers: dict[str, Batcher] = {
-        "ordinary, pages": PagedBatcher(models["ordinary"], loop, limits),
-        "hybrid, rows": RowBatcher(models["hybrid"], loop, limits),
+        name: (RowBatcher if name.endswith("rows") else PagedBatcher)(model, loop, limits)
+        for name, model in models.items()
     }
-    if args.rows:
-        batchers["ordinary, rows"] = RowBatcher(models["ordinary"], loop, limits)
-    if args.experts:
-        batchers["experts, pages"] = PagedBatcher(models["experts"], loop, limits)
     for batcher in batchers.values():
         batcher.start(on_death=lambda error: sys.exit(f"a batcher died: {error}"))
     taken: dict[str, list[tuple[float, float]]] = {}
@@ -167,16 +189,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", action="store_true", help="the ordinary model over rows too")
     parser.add_argument("--experts", action="store_true", help="a model of experts over pages too")
+    parser.add_argument("--quant", nargs="+", default=[], help="that model in these as well: int8, 4bit")
+    parser.add_argument("--library", action="store_true", help="that model by the library's own modules as well")
+    parser.add_argument("--alone", action="store_true", help="without the ordinary model and the hybrid")
     parser.add_argument(
         "--checkpoint", type=Path, help="where the random checkpoint is kept [a folder in the temp dir]"
     )
     parser.add_argument("--json", type=Path, help="write the figures here")
     args = parser.parse_args()
     figures = asyncio.run(measure(args))
-    print(f"{'':34}{'prefill tokens/s':>18}{'decode tokens/s':>18}{'new tokens/s':>15}")
+    print(f"{'':44}{'prefill tokens/s':>18}{'decode tokens/s':>18}{'new tokens/s':>15}")
     for name, row in sorted(figures.items(), key=lambda item: item[0].rsplit(", ", 1)[::-1]):
         cells = zip(row.values(), (18, 18, 15), strict=True)
-        print(f"{name:34}" + "".join(f"{value:{width}.1f}" for value, width in cells))
+        print(f"{name:44}" + "".join(f"{value:{width}.1f}" for value, width in cells))
     if args.json:
         args.json.write_text(json.dumps(figures, indent=2) + "\n")
 
