@@ -30,7 +30,7 @@ from bench.servers import Server, load_round, qserve_up, running, wait_ready
 from bench.throughput import prompt_text
 from qserve.engine.process_tree import tree_of
 
-NEW_TOKENS, ROUNDS, MIB = 33, 4, 1024**2
+NEW_TOKENS, MIB = 33, 1024**2
 _NAMES = {
     "qserve.engine.transformers": "chat worker",
     "qserve.engine.prompts.process": "reader of prompts",
@@ -68,14 +68,14 @@ async def streams(server: Server, count: int, seed: int) -> None:
     await load_round(server, [prompt_text(rng) for _ in range(count)], NEW_TOKENS)
 
 
-async def measured(server: Server, log: Path) -> dict[str, Any]:
+async def measured(server: Server, log: Path, rounds: int) -> dict[str, Any]:
     """A service from its start to its end."""
     began_s = time.monotonic()
     with running(server, log) as process:
         await wait_ready(server, process, log)
         result: dict[str, Any] = {"ready_s": time.monotonic() - began_s}
         for count in (1, 8):
-            for number in range(ROUNDS):
+            for number in range(rounds):
                 await streams(server, count, 100 * count + number)
             result[f"processes_{count}"] = processes(process.pid)
         async with httpx.AsyncClient(timeout=60) as client:
@@ -121,6 +121,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, help="a folder with one, in place of random weights")
     parser.add_argument("--quant", nargs="+", default=["bf16", "bnb-int8", "bnb-nf4"])
     parser.add_argument("--starts", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4, help="of requests; 0: the starts alone")
     parser.add_argument("--more", nargs="+", default=[], help="further flags of qserve up, without their dashes")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -140,7 +141,7 @@ def main() -> None:
                     command=[*server.command, *flags],
                     environment={**os.environ, "XDG_CACHE_HOME": str(cache)},
                 )
-                runs.append(asyncio.run(measured(server, Path(home) / "log")))
+                runs.append(asyncio.run(measured(server, Path(home) / "log", args.rounds)))
             show(quant, runs)
             results[quant] = runs
     if args.json:
