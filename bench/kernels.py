@@ -2,10 +2,13 @@
 
     python bench/kernels.py                                  # [2048, 1024], 1, 8 and 128 rows: half a minute
     python bench/kernels.py --out 64 --width 256 --rounds 3  # does it run?
+    python bench/kernels.py --against ../older --rows 1 8    # beside the C of another checkout, in turns
+    CC="gcc -mno-avx512f" python bench/kernels.py            # as a processor with AVX2 gets it
 
 Milliseconds of processor time, not of the clock, medians of rounds in turns; in brackets the share of the instructions
 that the core could do in that time: 32 products of bf16 a cycle or 64 of 8 bits (two planes of exact int8 are two
 products), as AVX512-BF16 and -VNNI do them. How long a cycle is is measured in each round, by a chain of additions.
+With --against: how many times as fast as the other checkout's, the median of the ratios within a round.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.packed_linear import matrix_of
 from qserve.detect.compiler import compiler_command
+from qserve.model.cpu import build
+from qserve.model.cpu import matrix as products
 from qserve.model.cpu.build import library
 from qserve.model.cpu.matrix import Matrix, has_int8_activations
 
@@ -47,6 +52,36 @@ def chain() -> ctypes.CDLL:
         command = [*(compiler_command() or "cc").split(), "-O2", "-shared", "-fPIC", str(source), "-o", str(made)]
         subprocess.run(command, check=True)
         return ctypes.CDLL(str(made))
+
+
+def library_of(checkout: Path) -> ctypes.CDLL:
+    """The compiled products of another checkout, whose `matrix` has to be the same."""
+    sources = sorted(map(str, (checkout / "qserve" / "model" / "cpu").glob("*.c")))
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "other.so"
+        command = [*(compiler_command() or "cc").split(), *build._FLAGS, "-shared", *sources, "-o", str(made)]
+        subprocess.run(command, check=True)
+        return ctypes.CDLL(str(made))
+
+
+def print_ratios(other: ctypes.CDLL, matrices: dict[str, Matrix], args: argparse.Namespace) -> None:
+    """Both libraries' times in turns, and how many times as fast this one is."""
+    other.use_threads(ctypes.c_long(1))
+    both = {"other": other, "this": library()}
+    compiled = products._compiled
+    for rows in args.rows:
+        states = torch.randn(rows, args.width, dtype=torch.bfloat16)
+        for kind, one in matrices.items():
+            found: list[dict[str, float]] = []
+            for _ in range(args.rounds):
+                found.append({})
+                for name, used in both.items():
+                    products._compiled = lambda used=used: used
+                    found[-1][name] = seconds(one, states, args.seconds)
+            theirs, ours = (1000 * statistics.median(each[name] for each in found) for name in both)
+            ratio = statistics.median(each["other"] / each["this"] for each in found)
+            print(f"{kind}, {rows} rows: {theirs:.3f} ms, {ours:.3f} ms, {ratio:.2f} times as fast", flush=True)
+    products._compiled = compiled
 
 
 def cycles_per_s(additions: ctypes.CDLL) -> float:
@@ -80,14 +115,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 128])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.05, help="of each product in a round")
+    parser.add_argument("--against", type=Path, help="another checkout")
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
     args = parser.parse_args()
     compiled = library()
     assert compiled is not None, "there is no compiler"
     compiled.use_threads(ctypes.c_long(1))
     torch.set_num_threads(1)
     additions = chain()
-    kinds = [kind for kind in KINDS if has_int8_activations() or not kind.endswith("-a8")]
+    kinds = [kind for kind in args.kinds if has_int8_activations() or not kind.endswith("-a8")]
     matrices = {kind: matrix_of(kind, args.width, args.out) for kind in kinds}
+    if args.against is not None:
+        print_ratios(library_of(args.against), matrices, args)
+        return
     print(f"weight [{args.out}, {args.width}], one core, ms (share of its instructions)")
     print("| rows | " + " | ".join(kinds) + " |\n|---|" + "---|" * len(kinds))
     for rows in args.rows:

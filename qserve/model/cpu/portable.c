@@ -1,5 +1,5 @@
 /* Products on processors without AVX512-VNNI, in fp32: with AVX2 most laptops, and whatever else there is. A piece of a
-   panel is unpacked into the nearest cache and multiplied with all rows.
+   panel is unpacked into the nearest cache and multiplied with all rows; of one row, values stay in registers.
 
    Vectors of eight are the compiler's: one register of AVX2, two of SSE or NEON. */
 
@@ -71,13 +71,11 @@ ALWAYS eight fused(eight a, float b, eight c) {
 /* Of 256 values, those of the codes in the lowest 8 bits. */
 ALWAYS eight one_of_256(const float *values, eight_bits codes) {
     codes &= 255;
-#ifdef __AVX2__
-    return (eight)_mm256_i32gather_ps(values, (__m256i)codes, 4);
-#else
+    uint32_t at[EIGHT];
+    memcpy(at, &codes, sizeof at);
     eight found;
-    for (int i = 0; i < EIGHT; i++) found[i] = values[codes[i]];
+    for (int i = 0; i < EIGHT; i++) found[i] = values[at[i]]; /* a gather takes longer where it is mitigated */
     return found;
-#endif
 }
 
 /* Of 16 values, those of the codes in the four bits from `shift` on. */
@@ -180,11 +178,60 @@ static long add_some(const float *piece, const float *x, long stride, long count
     return rows;
 }
 
+/* Input t of each four bytes of which 128 was taken away. */
+ALWAYS eight one_of_four(eight_bits four, const int t) {
+    return __builtin_convertvector((eight_integers)(four << (24 - 8 * t)) >> 24, eight);
+}
+
+/* One row: values go from registers into products, and a block's scale is applied once. */
+static void row_of_integers(const matrix *w, long index, const float *x, float *result) {
+    const uint8_t *codes = w->codes + index * panel_bytes(w);
+    eight sum[PARTS] = {{0}};
+    for (long k = 0; k < w->in; k += 4)
+        for (int v = 0; v < PARTS; v++, codes += 4 * EIGHT) {
+            const eight_bits four = load_bits(codes) ^ 0x80808080u;
+            if (v % 2 == 0) __builtin_prefetch(codes + AHEAD);
+#pragma GCC unroll 4
+            for (int t = 0; t < 4; t++) sum[v] = fused(one_of_four(four, t), x[k + t], sum[v]);
+        }
+    for (int v = 0; v < PARTS; v++) keep(sum[v] * load(w->scales + index * PANEL + v * EIGHT), result + v * EIGHT);
+}
+
+static void row_of_codes(const matrix *w, long index, const float *x, float *result) {
+    const uint8_t *codes = w->codes + index * panel_bytes(w);
+    const long first = index * (w->in / w->block) * PANEL;
+    eight all[PARTS] = {{0}};
+    for (long k = 0; k < w->in; k += w->block) {
+        eight sum[PARTS] = {{0}};
+        float states = 0;
+        for (long j = k; j < k + w->block; j += 8)
+            for (int v = 0; v < PARTS; v++, codes += 4 * EIGHT) {
+                const eight_bits some = load_bits(codes);
+                if (v % 2 == 0) __builtin_prefetch(codes + AHEAD);
+#pragma GCC unroll 8
+                for (int i = 0; i < 8; i++)
+                    sum[v] = fused(one_of_16(w->values, some, i / 2 * 4 + i % 2 * 16), x[j + i], sum[v]);
+            }
+        if (w->offsets) {
+#pragma omp simd reduction(+ : states)
+            for (long j = k; j < k + w->block; j++) states += x[j];
+        }
+        for (int v = 0; v < PARTS; v++) {
+            const long at = first + k / w->block * PANEL + v * EIGHT;
+            all[v] += sum[v] * load(w->scales + at);
+            if (w->offsets) all[v] = fused(load(w->offsets + at), states, all[v]);
+        }
+    }
+    for (int v = 0; v < PARTS; v++) keep(all[v], result + v * EIGHT);
+}
+
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
     float piece[PIECE * PANEL] __attribute__((aligned(64)));
     (void)panel;
-    memset(result, 0, rows * PANEL * sizeof(float));
     const float *at = x->terms + first * x->apart;
+    if (rows == 1 && w->kind == INT8) return row_of_integers(w, index, at, result);
+    if (rows == 1 && w->kind == CODES) return row_of_codes(w, index, at, result);
+    memset(result, 0, rows * PANEL * sizeof(float));
     for (long k = 0; k < w->in; k += PIECE) {
         const long count = w->in - k < PIECE ? w->in - k : PIECE;
         unpack_piece(w, index, k, count, piece);
