@@ -16,7 +16,7 @@ from qserve.engine.grammar.compiled import Grammars, token_table
 from qserve.engine.grammar.structured import structured_grammar
 from qserve.engine.grammar.tool_calls import tool_call_grammar
 from qserve.engine.transformers.sampling.adjust import Adjustment
-from qserve.engine.transformers.sampling.batch import choose_one
+from qserve.engine.transformers.sampling.batch import BatchSampler, choose_one
 from qserve.engine.transformers.sampling.guidance import Guide
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
@@ -124,6 +124,21 @@ def test_a_grammar_that_can_t_go_on_fails_its_own_sequence() -> None:
     one.record(END)  # what the grammar does not allow
     with pytest.raises(SequenceFailed, match="can't be followed"):
         choose_one(one, torch.randn(VOCAB, generator=noise(6)))
+
+
+def test_all_logits_are_asked_for_where_the_likeliest_is_not_allowed() -> None:
+    """Of a head that leaves unlikely tokens out: the same answers, and mostly without a second product."""
+    asked, short, whole = [], sampler(structured(), temperature=0.0), sampler(structured(), temperature=0.0)
+    wanted = [(short.num_wanted, short.num_wanted_first)]
+    noise, batch, tokens = torch.Generator().manual_seed(5), BatchSampler(), [0]
+    while tokens[-1] != END:
+        row = torch.randn(1, VOCAB, generator=noise)
+        few = row if short.num_wanted_first is None else torch.where(row == row.amax(), row, float("-inf"))
+        (choice,) = batch.draw([short], few, lambda row=row: asked.append(1) or row).choices()
+        assert choice == choose_one(whole, row[0])
+        tokens.append(choice.token_id)
+        wanted.append((short.num_wanted, short.num_wanted_first))
+    assert wanted[0] == (None, 1) and (None, None) in wanted and 0 < len(asked) < len(tokens)
 
 
 def test_the_likeliest_allowed_token_is_taken_without_laying_the_mask_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,11 @@ class CompiledTables:
 
 
 class CompiledForwards:
-    """For one model and cache; belongs to the generating thread."""
+    """For one model and cache; belongs to the generating thread.
+
+    Attributes:
+        all_logits: of the last step, where some that a grammar may need were left out.
+    """
 
     graph_memory = GraphMemory()
     """Nothing is captured."""
@@ -96,6 +100,7 @@ class CompiledForwards:
         views = allocator._kv_token_views
         self._caches = {index: (keys.flatten(1), values.flatten(1)) for index, (keys, values) in views.items()}
         self._layers, self._head, self._page_tokens = layers, model.get_output_embeddings(), books.page_tokens
+        self.all_logits: Callable[[], torch.Tensor] | None = None
 
     def buffers(self, num_rows: int, num_pages: int) -> CompiledTables:
         """For so many sequences, of at most so many pages each, and some more."""
@@ -107,8 +112,9 @@ class CompiledForwards:
         rows = torch.arange(len(tables.tokens))
         reads = Reads(_NO_TEXTS, rows, tables.spans, tables.places, tables.written(), self._caches)
         states = self._layers(tables.tokens, tables.positions, reads, begun=begun)
-        with only_likeliest(self._head, tables.samplers):
+        with only_likeliest(self._head, tables.samplers, at_first=True) as is_partial:
             logits: torch.Tensor = self._head(states)
+        self.all_logits = (lambda: self._head(states).float()) if is_partial else None
         return logits.float()
 
 
@@ -133,7 +139,7 @@ class CompiledRun(DecodeRun):
             self._tell()  # where it failed before its layers
         for row in rows:
             row.position += 1
-        drawn = self._sampler.draw(samplers, logits)
+        drawn = self._sampler.draw(samplers, logits, self._forwards.all_logits)
         self._num_steps_left -= 1
         self._untold = deliveries([row.sequence for row in rows], drawn)
         if any(row.sequence.is_complete for row in rows):

@@ -16,7 +16,7 @@ from qserve.engine.transformers.sampling.penalties import SeenTokens
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
 from qserve.engine.transformers.transfers import upload, upload_bytes
 
-__all__ = ["Adjustment", "likeliest_allowed"]
+__all__ = ["Adjustment", "is_allowed", "likeliest_allowed"]
 
 _LOWEST = float("-inf")
 
@@ -28,9 +28,14 @@ def _added_by_byte(device: torch.device) -> torch.Tensor:
     return torch.where(allowed.bool(), 0.0, _LOWEST).to(device)
 
 
+def is_allowed(token_id: int, mask: bytes) -> bool:
+    """Whether the token's bit is set in `mask`."""
+    return token_id // 8 < len(mask) and bool(mask[token_id // 8] >> token_id % 8 & 1)
+
+
 def likeliest_allowed(scores: NDArray[np.float32], likeliest: int, mask: bytes) -> int:
     """The likeliest token of `scores` [vocab] that `mask` allows, where `likeliest` is that of them all."""
-    if likeliest // 8 < len(mask) and mask[likeliest // 8] >> likeliest % 8 & 1:
+    if is_allowed(likeliest, mask):
         return likeliest
     bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=len(scores), bitorder="little")
     return int(np.where(bits, scores, _LOWEST).argmax())

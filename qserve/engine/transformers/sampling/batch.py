@@ -7,13 +7,14 @@ the device. Rows that take the likeliest token share an argmax; the others are d
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 import torch
 
 from qserve.engine.transformers.batching.batcher import Deliveries, Sequence, failure_of
-from qserve.engine.transformers.sampling.adjust import Adjustment, likeliest_allowed
+from qserve.engine.transformers.sampling.adjust import Adjustment, is_allowed, likeliest_allowed
 from qserve.engine.transformers.sampling.draw import Truncation, drawn, largest, likeliest, num_candidates
 from qserve.engine.transformers.sampling.params import LOWEST_LOGPROB, SamplingParams, TokenChoice
 from qserve.engine.transformers.sampling.penalties import SeenTokens
@@ -109,19 +110,32 @@ class BatchSampler:
         self._key: tuple[object, ...] = ()
         self._rows: _Rows | None = None
 
-    def draw(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> Drawn:
-        """Launch the draw of a token for each row of `scores` [samplers, vocab] float32, which are not changed."""
+    def draw(
+        self,
+        samplers: list[SequenceSampler],
+        scores: torch.Tensor,
+        all_scores: Callable[[], torch.Tensor] | None = None,
+    ) -> Drawn:
+        """Launch the draw of a token for each row of `scores` [samplers, vocab] float32, which are not changed.
+
+        `all_scores`: where `scores` of unlikely tokens may be missing (`num_wanted_first`), gives them all.
+        """
         if all(one.is_plain_greedy for one in samplers):
             highest, best = largest(scores)
             copied = HostCopy(torch.stack((best.double(), highest.double()), dim=-1))
             return Drawn(best, samplers, {}, copied, 0)
-        return self._draw(samplers, scores)
+        return self._draw(samplers, scores, all_scores)
 
-    def _draw(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> Drawn:
+    def _draw(
+        self, samplers: list[SequenceSampler], scores: torch.Tensor, all_scores: Callable[[], torch.Tensor] | None
+    ) -> Drawn:
         device = scores.device
         known = _known_before(samplers)
         rows = self._rows_of(samplers, scores)
         highest, best = largest(scores) if rows.has_greedy else (scores.amax(dim=-1), None)
+        if all_scores is not None and best is not None and not known.allow(best):
+            scores = all_scores()
+            highest, best = largest(scores)
         if best is not None and device.type == "cpu":
             known.force_likeliest_allowed(samplers, scores, best)
         adjusted = rows.adjust(scores, samplers, self._seen, known.masks)
@@ -154,6 +168,10 @@ class _Known:
     instead: dict[int, tuple[int, list[int]]]
     failures: dict[int, Exception]
 
+    def allow(self, best: torch.Tensor) -> bool:
+        """Whether each row's grammar allows its likeliest token."""
+        return all(is_allowed(int(best[row]), mask) for row, mask in self.masks.items())
+
     def force_likeliest_allowed(
         self, samplers: list[SequenceSampler], scores: torch.Tensor, best: torch.Tensor
     ) -> None:
@@ -162,7 +180,9 @@ class _Known:
         `best`, the likeliest of each row, mostly follows its structure: then nothing is laid on its scores.
         """
         for row in [row for row in self.masks if samplers[row].takes_likeliest]:
-            self.forced[row] = likeliest_allowed(scores[row].numpy(), int(best[row]), self.masks.pop(row))
+            likeliest = int(best[row])
+            self.forced[row] = likeliest_allowed(scores[row].numpy(), likeliest, self.masks.pop(row))
+            samplers[row].was_likeliest = self.forced[row] == likeliest
 
 
 def _known_before(samplers: list[SequenceSampler]) -> _Known:

@@ -13,14 +13,17 @@ __all__ = ["only_likeliest"]
 
 
 @contextmanager
-def only_likeliest(head: Any, samplers: Iterable[SequenceSampler]) -> Iterator[None]:
-    """Within it, a `ShortlistHead` gives the logits that `samplers` need; behind it, and any other head, all."""
+def only_likeliest(head: Any, samplers: Iterable[SequenceSampler], *, at_first: bool = False) -> Iterator[bool]:
+    """Within it, a `ShortlistHead` gives the logits that `samplers` need; behind it, and any other head, all.
+
+    Yields whether some may be missing. `at_first`: who draws asks again for all of them where those are too few.
+    """
     if not isinstance(head, ShortlistHead):
-        yield
+        yield False
         return
-    wanted = [sampler.num_wanted for sampler in samplers]
+    wanted = [sampler.num_wanted_first if at_first else sampler.num_wanted for sampler in samplers]
     head.num_wanted = None if None in wanted else max(filter(None, wanted), default=None)
     try:
-        yield
+        yield head.num_wanted is not None
     finally:
         head.num_wanted = None

@@ -26,6 +26,7 @@ class SequenceSampler:
         prompt_ids: the tokens before the answer.
         drawn: the tokens of the answer so far, in order.
         serial: of no other sampler of this process.
+        was_likeliest: the token before was the likeliest there was, whatever its grammar forbade.
         is_free: no grammar and no budget of a thought ever binds its tokens.
     """
 
@@ -38,6 +39,7 @@ class SequenceSampler:
         self._uniforms = None if params.is_greedy else Uniforms(params.seed)
         self._thought = Thought(params.thought_budget, prompt_ids) if params.thought_budget else None
         self._guidance = Guidance(params.guide) if params.guide else None
+        self.was_likeliest = True
         self.is_free = self._thought is None and self._guidance is None
 
     def fresh(self) -> SequenceSampler:
@@ -85,6 +87,16 @@ class SequenceSampler:
         if params.is_greedy:
             return 1
         return params.top_k if params.top_k > 0 else None
+
+    @property
+    def num_wanted_first(self) -> int | None:
+        """`num_wanted` where all logits can be had afterwards: a grammar mostly allows the likeliest token.
+
+        But not in the middle of a part that the structure dictates.
+        """
+        if self._guidance is None or not self.takes_likeliest:
+            return self.num_wanted
+        return 1 if self.was_likeliest else None
 
     def uniform(self) -> float:
         """The random number of the next token; not for greedy ones."""
