@@ -39,6 +39,7 @@ from tests.tiny.engine.stored_checkpoints import (
 
 # torch's own, on the first import of its compiler.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
+COMPILED = pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
 NUM, WIDTH = 8, 64
 
 
@@ -90,7 +91,7 @@ def library_experts(folder: Path, layer: int) -> Any:
     return experts
 
 
-@pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
+@COMPILED
 @pytest.mark.parametrize("name", FORMATS)
 def test_they_are_held_as_they_are_stored_and_planned_so(plain: Path, tmp_path: Path, name: str) -> None:
     pack, quantization, held = FORMATS[name]
@@ -123,6 +124,7 @@ def test_in_float32_they_are_the_librarys(plain: Path, tmp_path: Path) -> None:
     assert torch.equal(ours.down_proj, library.down_proj)
 
 
+@COMPILED
 def test_outputs_that_are_no_whole_panels_are_unpacked_and_planned_so(tmp_path: Path) -> None:
     plain = write_experts(tmp_path / "plain", width=48)
     quantization = {**GPTQ, "group_size": 16}
@@ -132,6 +134,7 @@ def test_outputs_that_are_no_whole_panels_are_unpacked_and_planned_so(tmp_path: 
     assert loaded.model.model.layers[0].mlp.experts.down_proj.dtype == torch.bfloat16
 
 
+@COMPILED
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_an_embedding_of_its_own_stays_in_the_file(plain: Path, tmp_path: Path, dtype: torch.dtype) -> None:
     """The head has its own weight here."""
