@@ -28,4 +28,4 @@ def test_peers_are_bounded():
             log.refused(str(number), "x")
     finally:
         logging.getLogger("qserve.gateway").disabled = False
-    assert len(log._told) <= 1024
+    assert len(log._lines) <= 1024

@@ -88,10 +88,12 @@ def test_4_bit_on_a_cpu_takes_the_calibrated_checkpoint() -> None:
     assert (plan.quant.scheme, plan.quant.checkpoint) == ("awq", "Qwen/Qwen3-8B-AWQ")
 
 
-def test_experts_in_gptq_and_3_bit_are_refused_on_a_cpu() -> None:
+def test_gptq_with_experts_is_planned_on_a_cpu_and_3_bit_is_refused() -> None:
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}
     request = plan_request(engine="transformers")
-    for model, changes in (("Qwen/Qwen3-30B-A3B", {}), ("Qwen/Qwen3-8B", {"bits": 3})):
-        stored = checkpoint_of(model, quantization_config={**gptq, **changes})
-        with pytest.raises(UsageError, match=r"stored as gptq-int[34], and the transformers engine has no kernels"):
+    plan = make_plan(checkpoint_of("Qwen/Qwen3-30B-A3B", quantization_config=gptq), ON_CPU, request)
+    assert (plan.quant.scheme, plan.fits) == ("gptq-int4", True)
+    for model in ("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-8B"):
+        stored = checkpoint_of(model, quantization_config={**gptq, "bits": 3})
+        with pytest.raises(UsageError, match="stored as gptq-int3, and the transformers engine has no kernels"):
             make_plan(stored, ON_CPU, request)

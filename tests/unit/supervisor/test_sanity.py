@@ -53,8 +53,8 @@ async def test_noise_is_what_saves_too_little_of_the_vocabulary_s_logarithm(loss
     assert found.losses == pytest.approx(dict.fromkeys(TEXTS, loss))
     assert (worker.asked["path"], worker.asked["model"], worker.asked["echo"]) == ("/v1/completions", "m", True)
     assert found.is_noise is is_noise
-    assert found.told.startswith("the model serves noise" if is_noise else "the model predicts text")
-    assert "11.93" in found.told
+    assert found.summary.startswith("the model serves noise" if is_noise else "the model predicts text")
+    assert "11.93" in found.summary
 
 
 async def test_a_model_of_one_language_or_of_numbers_alone_is_no_noise() -> None:
@@ -87,7 +87,7 @@ async def test_what_can_t_be_asked_is_said_and_no_noise(status: int, answer: byt
         return status, answer
 
     found = await check_sanity(ask, "m", VOCAB)
-    assert not found.is_noise and words in found.told
+    assert not found.is_noise and words in found.summary
     with contextlib.nullcontext() if passes else pytest.raises(WorkerFailed, match=words):
         found.refuse_noise("chat")
 
@@ -98,7 +98,7 @@ async def test_adapters_on_a_cpu_are_not_asked_for_what_ends_their_engine(tmp_pa
     worker = SupervisedWorker(endpoint, launch, tmp_path / "log", lambda *_: None)
     worker.vocab_size = VOCAB
     found = await worker.sanity()
-    assert found is not None and found.best is None and "LoRA" in found.told
+    assert found is not None and found.best is None and "LoRA" in found.summary
 
 
 def test_strict_refuses_noise_and_nothing_else() -> None:
@@ -136,7 +136,7 @@ async def asked(tmp_path: Path) -> Any:
 
 async def test_a_slow_check_is_told_after_the_service_is_ready(asked: Any) -> None:
     found = await asked.checks.first(strict=False, patience_s=0)
-    assert found["chat"].is_pending and "still measuring" in found["chat"].told and not asked.events
+    assert found["chat"].is_pending and "still measuring" in found["chat"].summary and not asked.events
     asked.answer.set_result(Sanity(VOCAB, {"English": 12.0}))
     await asked.checks.rest()
     assert asked.events[0]["is_noise"] and "Warn   the model serves noise" in asked.told.getvalue()
