@@ -2,6 +2,8 @@
 
 python bench/count_step.py                # 1, 8 and 64 rows, greedy and drawn: a Markdown table
 python bench/count_step.py --names        # which operations a step of 8 rows has
+python bench/count_step.py --held nf4     # with weights as bitsandbytes holds them on a card: int8, nf4, fp4
+python bench/count_step.py --bytes Qwen/Qwen3-32B    # of weights that a step moves, from the shapes alone
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
+from bench.step_bytes import bytes_table
 from bench.step_counts import GREEDY, SAMPLED, count_steps, names_of
 
 
@@ -21,17 +24,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--names", action="store_true")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--held", default="bf16", choices=["bf16", "int8", "nf4", "fp4"])
+    parser.add_argument("--bytes", metavar="MODEL", help="a model of configs/models.toml")
     args = parser.parse_args()
+    if args.bytes:
+        print(bytes_table(args.bytes, args.rows))
+        return
     torch.set_num_threads(1)
     if args.names:
-        for name, number in names_of(4, 8, SAMPLED).most_common():
+        for name, number in names_of(4, 8, SAMPLED, args.held).most_common():
             print(f"{number:5} {name}")
         return
     print("| rows | | kernels of a layer | kernels beside layers | waits | Python calls | Python, µs |")
     print("|---|---|---|---|---|---|---|")
     for rows in args.rows:
         for name, params in (("greedy", GREEDY), ("drawn", SAMPLED)):
-            step = count_steps(rows, params)
+            step = count_steps(rows, params, args.held)
             beside = step.launches - 2 * step.layer_launches
             print(
                 f"| {rows} | {name} | {step.layer_launches:g} | {beside:g} | {step.waits:g} | {step.calls:g} "

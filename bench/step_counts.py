@@ -40,8 +40,10 @@ from qserve.engine.transformers.decoding.choose import Layers
 from qserve.engine.transformers.sampling import batch
 from qserve.engine.transformers.sampling.params import SamplingParams
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
+from qserve.model.card.linear import CardLinear
+from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
 
-__all__ = ["GREEDY", "SAMPLED", "StepCounts", "count_steps"]
+__all__ = ["GREEDY", "SAMPLED", "StepCounts", "count_steps", "hold", "names_of"]
 
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=0.7, top_p=0.8, top_k=20, seed=0)  # Qwen3's own generation_config.json
@@ -61,7 +63,7 @@ _READS = frozenset(
 )  # fmt: skip
 _MADE = frozenset({"tensor", "as_tensor"})
 _PROMPT_TOKENS, _WARM_STEPS, _STEPS = 40, 4, 12
-_VOCABULARY = 1000
+_VOCABULARY, _BLOCK = 1000, 64
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,11 @@ class _Waits(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def count_steps(rows: int, params: SamplingParams, kind: str = "operations") -> StepCounts:
-    """Of `rows` streams that all draw by `params`."""
-    few, many = (_median(_steps(layers, rows, params, "operations")) for layers in (2, 4))
-    calls = _median(_steps(2, rows, params, "calls"))
-    python = _median(_steps(2, rows, params, "time"))
+def count_steps(rows: int, params: SamplingParams, held: str = "bf16") -> StepCounts:
+    """Of `rows` streams that all draw by `params`, with weights in bf16, int8, nf4 or fp4."""
+    few, many = (_median(_steps(layers, rows, params, "operations", held)) for layers in (2, 4))
+    calls = _median(_steps(2, rows, params, "calls", held))
+    python = _median(_steps(2, rows, params, "time", held))
     layer = (many.launches - few.launches) / 2
     return StepCounts(few.launches, layer, few.waits, calls.calls, 1e6 * python.python_s)
 
@@ -136,22 +138,45 @@ def _median(steps: list[_Step]) -> _Step:
     return _Step(**pairs)
 
 
-def names_of(layers: int, rows: int, params: SamplingParams) -> Counter[str]:
+def names_of(layers: int, rows: int, params: SamplingParams, held: str = "bf16") -> Counter[str]:
     """Which operations a step has: for whoever asks what grew."""
-    return _steps(layers, rows, params, "operations")[-1].names
+    return _steps(layers, rows, params, "operations", held)[-1].names
 
 
-def _steps(layers: int, rows: int, params: SamplingParams, what: str) -> list[_Step]:
-    return asyncio.run(_run(_model(layers), rows, params, what))[-_STEPS:]
+def _steps(layers: int, rows: int, params: SamplingParams, what: str, held: str) -> list[_Step]:
+    return asyncio.run(_run(_model(layers, held), rows, params, what))[-_STEPS:]
 
 
-def _model(layers: int) -> Any:
+def _model(layers: int, held: str) -> Any:
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=_VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=layers, num_attention_heads=4,
+        vocab_size=_VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4,
         num_key_value_heads=2, head_dim=32, max_position_embeddings=4096, use_sliding_window=False,
     )  # fmt: skip
-    return Qwen3ForCausalLM(config).bfloat16().eval()
+    model = Qwen3ForCausalLM(config).bfloat16().eval()
+    if held != "bf16":
+        hold(model.get_decoder(), held)
+    return model
+
+
+def hold(model: torch.nn.Module, held: str) -> None:
+    """Hold, in place, linear layers as bitsandbytes does on a card, and multiply by them as a card does."""
+    for name, child in list(model.named_children()):
+        if type(child) is not torch.nn.Linear:
+            hold(child, held)
+            continue
+        setattr(model, name, CardLinear(_held(child.weight.data.float(), held), child.bias))
+
+
+def _held(weight: torch.Tensor, held: str) -> Weight:
+    if held == "int8":
+        scales = weight.abs().amax(dim=1) / 127
+        return Int8Weight((weight / scales[:, None]).round().to(torch.int8), scales)
+    from bitsandbytes.functional import quantize_4bit
+
+    packed, state = quantize_4bit(weight, blocksize=_BLOCK, quant_type=held, compress_statistics=True)
+    nested = state.state2.code, state.state2.absmax, state.offset
+    return FourBitWeight(held, packed.flatten(), state.code, state.absmax, nested, _BLOCK, weight.shape[1])
 
 
 async def _run(model: Any, rows: int, params: SamplingParams, what: str) -> list[_Step]:

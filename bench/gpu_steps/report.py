@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 __all__ = ["is_well", "table"]
@@ -127,7 +127,7 @@ def _error(pairs: list[tuple[int, int]]) -> str:
     return f"{100 * (planned - measured) / measured:+.1f} %" if measured else "not measured"
 
 
-def _speed(rows: Iterable[dict[str, Any]]) -> list[str]:
+def _speed(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         f"| {row['model']} | {row['scheme']} | {speed['streams']} | {speed['prefill_tokens_per_s']:.0f} "
         f"| {_share(speed['prefill_share_of_limit'])} | {speed['decode_tokens_per_s']:.1f} "
@@ -139,7 +139,8 @@ def _speed(rows: Iterable[dict[str, Any]]) -> list[str]:
         "| model | scheme | streams | prefill tokens/s | of the limit | decode tokens/s | of the limit | ms a step |\n"
         "|---|---|---|---|---|---|---|---|"
     )
-    return ["## Speed\n", head, *lines, ""] if lines else []
+    said = [f"- {row['model']}, {row['scheme']}: {one}" for row in rows for one in row.get("products", ())]
+    return ["## Speed\n", head, *lines, "", *said, ""] if lines else []
 
 
 def _share(value: float | None) -> str:

@@ -43,7 +43,7 @@ def measure_shape(
     try:
         measured = asyncio.run(_run(machine, loaded.model, plan, limits, streams, prompt_len, steps, before))
     finally:
-        weights = loaded.weights_bytes
+        weights, notes = loaded.weights_bytes, loaded.notes
         attention = loaded.attention
         del loaded
         machine.release()
@@ -58,9 +58,18 @@ def measure_shape(
         "kv_cache_bytes": device.kv_cache_bytes,
         "activations_bytes": device.activations_bytes,
         "runtime_bytes": device.runtime_bytes,
+        "cuda_graphs_bytes": device.cuda_graphs_bytes,
     }
     row["ok"] = _is_as_planned(planned, memory) if machine.is_card else None
-    return {**row, "load_s": load_s, "attention": measured.pop("attention", attention), "plan": planned, **measured}
+    products = [note for note in notes if note.startswith("products by")]
+    return {
+        **row,
+        "products": products,
+        "load_s": load_s,
+        "attention": measured.pop("attention", attention),
+        "plan": planned,
+        **measured,
+    }
 
 
 def _is_as_planned(planned: dict[str, int], memory: dict[str, int]) -> bool:

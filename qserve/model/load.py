@@ -14,11 +14,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qserve.errors import BrokenCheckpoint
 from qserve.hub.folder import read_config
+from qserve.model.card.trial import use_card_products
 from qserve.model.checkpoint_errors import check_files, explain
 from qserve.model.cpu.activations import rounded_activations
 from qserve.model.cpu.expert_loading import quantizing_experts
-from qserve.model.cpu.few_shapes import bound_kernels, fill_rows
 from qserve.model.cpu.matrix import use_own_threads
+from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers
 from qserve.model.dummy import NOISE_NOTE, empty_model, random_weights, stand_in_tokenizer
 from qserve.model.layer_stream import stream_offloaded
 from qserve.model.load_cost import LoadCost, LoadMeter
@@ -97,7 +98,8 @@ def load(
         tokenizer = load_tokenizer(folder)
         model, notes = _kept_or_made(folder, plan, on_progress, packed)
     notes += rounded_activations(model, plan.cpu_activations)
-    fill_rows(model)
+    notes += use_card_products(model, DTYPES[plan.dtype])
+    pad_linear_layers(model)
     stream_offloaded(model)
     gc.collect()
     trim_heap()

@@ -48,9 +48,9 @@ _CARD_SOURCES = {
     "it) less torch.cuda.memory_reserved; 0 where it can't be told",
 }
 _HOST_SOURCES = {
-    "activations_bytes": "VmHWM since the worker had loaded, less what it held then and the cache: what steps take, "
-    "compiled kernels, free heap; and psutil rss of the processes that read prompts",
-    "runtime_bytes": "VmRSS before loading, and what loading left beside the weights: interpreter, libraries",
+    "activations_bytes": "highest resident memory (VmHWM) since loading, without the weights and the KV cache: buffers "
+    "of a step, compiled kernels, free heap; and the resident memory of the processes that read prompts",
+    "runtime_bytes": "resident memory (VmRSS) before loading, and what loading left: interpreter, libraries",
 }
 
 
@@ -74,10 +74,10 @@ def children_bytes() -> int:
 
 
 def _on_cards(cards: list[dict[str, Any]]) -> dict[str, int]:
-    told = [card for card in cards if card["process_bytes"] is not None]
+    counted = [card for card in cards if card["process_bytes"] is not None]
     return {
         "activations_bytes": sum(card["peak_bytes"] - card["allocated_bytes"] for card in cards),
-        "runtime_bytes": sum(max(0, card["process_bytes"] - card["reserved_bytes"]) for card in told),
+        "runtime_bytes": sum(max(0, card["process_bytes"] - card["reserved_bytes"]) for card in counted),
     }
 
 

@@ -1,5 +1,6 @@
 """bitsandbytes while loading: LLM.int8, NF4, FP4; what it touches, what it leaves alone, and what that costs.
 
+On a card what it holds is multiplied by products of ours (`model/card/`), on a CPU by compiled ones (`model/cpu/`).
 Heads, embeddings, norms, routers and the small projections of linear attention stay in the plan's dtype, and
 core/packing.py counts them so. transformers 5 joins a layer's experts in one parameter that bitsandbytes does not see;
 on a CPU each is quantized as it would be by itself (`expert_quantizer`), elsewhere those bytes are told

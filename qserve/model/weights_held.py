@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from qserve.core.tensors import role_of
+from qserve.model.card.linear import CardLinear
 from qserve.model.cpu.experts import CompiledExperts
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import Matrix
@@ -100,6 +101,8 @@ def _kind(name: str) -> str:
 
 def _dtype(module: nn.Module, tensor: torch.Tensor) -> str:
     """torch's name, or bitsandbytes' where the bytes hold packed 4-bit numbers."""
+    if isinstance(module, CardLinear) and tensor is module.weight:
+        return module.kind
     state = getattr(getattr(module, "weight", None), "quant_state", None)
     if state is not None and tensor.dtype == torch.uint8 and tensor is not getattr(state, "absmax", None):
         return str(state.quant_type)

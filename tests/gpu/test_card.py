@@ -10,6 +10,9 @@ from bench.gpu_steps.offload import offloaded_tokens_row, two_cards_row
 from bench.gpu_steps.quality import MOST_KL, quality_row
 from bench.gpu_steps.shapes import measure_shape
 from bench.limits import measure_limits
+from bench.step_counts import hold
+from qserve.model.card.products import KERNEL
+from qserve.model.card.trial import choose_products
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,6 +32,16 @@ def test_quantization_stays_near_float32(machine: Machine, scheme: str) -> None:
     if row.get("skipped"):
         pytest.skip(row["skipped"])
     assert row["ok"], row
+
+
+@pytest.mark.parametrize("held", ["int8", "nf4"])
+def test_products_by_quantized_weights_are_right(machine: Machine, held: str) -> None:
+    """In bf16, of a 32B's shapes, also where a row is alone; a product that is wrong is passed over by its reason."""
+    layers = torch.nn.Sequential(*(torch.nn.Linear(5120, outputs, bias=False) for outputs in (1024, 5120, 25600)))
+    hold(layers, held)
+    trials = choose_products(layers.to(machine.device), torch.bfloat16)
+    assert KERNEL not in trials.passed_over, trials.sentence
+    assert len(trials.chosen) == 12, trials.sentence
 
 
 def test_offloaded_layers_say_the_same(machine: Machine) -> None:

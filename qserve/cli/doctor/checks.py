@@ -13,6 +13,7 @@ from qserve.detect.compiler import INSTALL_COMPILER, compiler_command
 from qserve.detect.engines.checks import engine_checks, why_not_scheme
 from qserve.detect.engines.vllm import BNB_PLUGIN, install_plugin_command
 from qserve.detect.packages import Packages
+from qserve.detect.products import quantized_products
 from qserve.packages import install_command
 from qserve.planner.engine import own_engines
 from qserve.units import GIB, format_bytes
@@ -47,7 +48,7 @@ def examine(hardware: Hardware, packages: Packages, cache: Path, port: int, port
     """All checks, in the order of the report."""
     toolchain = [_toolchain(packages)] if hardware.devices else []
     machine = _machine(hardware, cache, port, port_is_free)
-    return [*machine, *toolchain, *_engines(hardware, packages), *_attention(hardware, packages), *_extras(packages)]
+    return [*machine, *toolchain, *_engines(hardware, packages), *_on_cards(hardware, packages), *_extras(packages)]
 
 
 def can_chat(hardware: Hardware, packages: Packages) -> bool:
@@ -137,10 +138,12 @@ def _engines(hardware: Hardware, packages: Packages) -> list[Check]:
     return lines
 
 
-def _attention(hardware: Hardware, packages: Packages) -> list[Check]:
-    """The attention kernel that the transformers engine will use, for each kind of card."""
+def _on_cards(hardware: Hardware, packages: Packages) -> list[Check]:
+    """What the transformers engine will try: attention for each kind of card, products by quantized weights."""
     kinds = {device.name: device.compute_capability for device in hardware.devices}
-    return [
+    has_products = kinds and "bitsandbytes" in packages.versions
+    products = [Check("engine", "int8, 4 bit", "ok", quantized_products(packages.versions))] if has_products else []
+    return products + [
         Check(
             "engine",
             "attention",

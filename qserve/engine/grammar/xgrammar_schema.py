@@ -105,8 +105,8 @@ class _Rewriting:
     def _apart(self, of_one: Any, where: str) -> Any:
         """The parts of a `oneOf` of which no value can be two: xgrammar takes them for an `anyOf`."""
         parts = [self._resolved(part) for part in of_one] if isinstance(of_one, list) else []
-        told = [(self._types_of(part), self._tags(part)) for part in parts]
-        pairs = ((one, other) for number, one in enumerate(told) for other in told[:number])
+        types = [(self._types_of(part), self._tags(part)) for part in parts]
+        pairs = ((one, other) for number, one in enumerate(types) for other in types[:number])
         if len(parts) > _MOST_APART or not all(_are_apart(*one, *other) for one, other in pairs):
             raise UnenforceableSchema("oneOf", where, " of schemas that one value could follow at once")
         return of_one

@@ -119,9 +119,9 @@ class Engine:
         if num_prompt_tokens == 0:
             raise PromptRefused("the prompt is empty: it has no tokens", "empty_prompt", "prompt")
         if room < (1 if max_tokens is None else max_tokens):
-            asked = "" if max_tokens is None else f" and max_tokens asks for {max_tokens}"
+            wanted = "" if max_tokens is None else f" and max_tokens asks for {max_tokens}"
             raise self.limits.context.too_long(
-                f"the prompt has {num_prompt_tokens} tokens{asked}",
+                f"the prompt has {num_prompt_tokens} tokens{wanted}",
                 advice="shorten the prompt or lower max_tokens",
                 param="messages" if max_tokens is None else "max_tokens",
             )

@@ -58,12 +58,12 @@ def _that_fit(group: ChangeGroup, checkpoint: Checkpoint, attempt: Try) -> Itera
 
 def _shorter(setup: Setup, refused: Plan) -> ChangeGroup:
     """What is left of the cache holds that many tokens of one sequence; else half of what was asked for, and so on."""
-    request, asked = setup.request, setup.request.max_model_len
-    if asked is None:
+    request, wanted = setup.request, setup.request.max_model_len
+    if wanted is None:
         return ChangeGroup(ChangeKind.LENGTH, ())
     whole = refused.kv_cache_tokens // _LENGTH_STEP * _LENGTH_STEP
-    below = (asked >> times for times in range(1, asked.bit_length()))
-    lengths = dict.fromkeys(n for n in (whole, *below) if _LEAST_LENGTH <= n < asked)
+    below = (wanted >> times for times in range(1, wanted.bit_length()))
+    lengths = dict.fromkeys(n for n in (whole, *below) if _LEAST_LENGTH <= n < wanted)
     changes = (
         change_of(
             setup,

@@ -56,8 +56,8 @@ def _wider(setups: Sequence[Setup], setup: Setup) -> list[Setup]:
 
 
 def _is_roomy(plan: Plan, setup: Setup) -> bool:
-    asked = setup.request.max_model_len
-    is_cut = asked is None and plan.workload.max_model_len < setup.spec.max_position_embeddings
+    wanted = setup.request.max_model_len
+    is_cut = wanted is None and plan.workload.max_model_len < setup.spec.max_position_embeddings
     return not is_cut and plan.max_concurrency >= _ENOUGH_AT_ONCE
 
 

@@ -1,13 +1,13 @@
-"""Rows are filled up to few counts, and the planner knows how many those are."""
+"""Rows are padded to few counts, and the planner knows how many those are."""
 
 from __future__ import annotations
 
-from qserve.core.kernel_shapes import MAX_KERNELS, filled_length, num_row_counts
+from qserve.core.kernel_shapes import MAX_KERNELS, num_row_counts, padded_length
 
 
 def test_as_many_counts_as_are_said() -> None:
     for most in (1, 2, 3, 9, 64, 65, 300, 1024, 1025, 8192):
-        assert num_row_counts(most) == len({filled_length(length) for length in range(1, most + 1)}), most
+        assert num_row_counts(most) == len({padded_length(length) for length in range(1, most + 1)}), most
 
 
 def test_a_dense_models_kernels_are_all_kept() -> None:
@@ -15,9 +15,9 @@ def test_a_dense_models_kernels_are_all_kept() -> None:
     assert 6 * num_row_counts(1024) <= MAX_KERNELS
 
 
-def test_what_is_filled_up_costs_little() -> None:
+def test_padding_costs_little() -> None:
     for length in range(1, 8193):
-        filled = filled_length(length)
-        assert length <= filled <= max(8, length + length // 3)
-        assert filled_length(filled) == filled
-    assert sum(filled_length(length) for length in range(9, 1025)) < 1.06 * sum(range(9, 1025))
+        padded = padded_length(length)
+        assert length <= padded <= max(8, length + length // 3)
+        assert padded_length(padded) == padded
+    assert sum(padded_length(length) for length in range(9, 1025)) < 1.06 * sum(range(9, 1025))

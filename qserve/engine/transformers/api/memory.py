@@ -53,7 +53,7 @@ _SOURCES = {
     "weights_bytes": "sum of the parameters, buffers and scales in memory, shared ones once",
     "kv_cache_bytes": "size of the KV pool's tensor",
     "kv_cache_tokens": "pages of the KV pool and the tokens of a page",
-    "resident_bytes": "psutil rss (the KV pool counts once its pages were written)",
+    "resident_bytes": "resident memory (RSS); pages of the KV pool count once they have been written",
     "resident": "/proc/self/smaps, mincore of the KV pool; all but shared_bytes sum to this process's RSS",
     "unique_bytes": "psutil uss",
     "proportional_bytes": "psutil pss",

@@ -1,6 +1,6 @@
 """Log-probabilities of the tokens of a prompt: what `echo` with `logprobs` answers, and what lm-eval asks for.
 
-Prompts from all requests are packed end to end into rows of bounded length; on a CPU a row is filled up to one of a few
+Prompts from all requests are packed end to end into rows of bounded length; on a CPU a row is padded to one of a few
 lengths (`core/kernel_shapes.py`). The logits are made for a
 few positions at a time, so that 8192 tokens of a vocabulary of 152k need megabytes and not 5 GiB.
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from qserve.core.kernel_shapes import filled_length
+from qserve.core.kernel_shapes import padded_length
 from qserve.engine.transformers.sampling.batch import choose_one, top_logprobs
 from qserve.engine.transformers.sampling.params import LOWEST_LOGPROB, TokenChoice
 from qserve.engine.transformers.sampling.sampler import SequenceSampler
@@ -76,7 +76,7 @@ def score_prompts(model: PreTrainedModel, prompts: Sequence[PromptToScore]) -> l
     lengths = [len(prompt.token_ids) for prompt in prompts]
     device = model.device
     token_ids = [t for prompt in prompts for t in prompt.token_ids]
-    if device.type == "cpu" and can_pack(model) and (num_padding := filled_length(len(token_ids)) - len(token_ids)):
+    if device.type == "cpu" and can_pack(model) and (num_padding := padded_length(len(token_ids)) - len(token_ids)):
         token_ids += [0] * num_padding  # a text of its own, which nobody reads
         lengths.append(num_padding)
     cu_seqlens = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)

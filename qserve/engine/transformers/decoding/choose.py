@@ -17,7 +17,7 @@ from qserve.engine.transformers.decoding.check import are_right
 from qserve.engine.transformers.decoding.forward import Capture, capture_on_card
 from qserve.engine.transformers.decoding.operations import register_for_cards
 
-__all__ = ["Layers", "choose_layers"]
+__all__ = ["Layers", "can_be_captured", "choose_layers"]
 
 _log = logging.getLogger("qserve.worker")
 
@@ -47,6 +47,12 @@ def choose_layers(model: Any) -> Layers:
         return Layers(None, None)
     if why_not:
         _log.warning("%s: operations between a layer's products are launched one by one", why_not)
-    # Quantized products ask the card for numbers, which can't be captured.
-    is_plain = all(type(one) is torch.nn.Linear for one in model.modules() if isinstance(one, torch.nn.Linear))
-    return Layers(dense, capture_on_card if is_plain else None)
+    return Layers(dense, capture_on_card if can_be_captured(model) else None)
+
+
+def can_be_captured(model: Any) -> bool:
+    """Whether no product asks the card for a number, as those of libraries for quantized weights may.
+
+    Those of ours ask for none (`model/card/linear.py: CardLinear`).
+    """
+    return all(type(one) is torch.nn.Linear for one in model.modules() if isinstance(one, torch.nn.Linear))

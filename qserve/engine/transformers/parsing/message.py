@@ -83,7 +83,7 @@ class MessageWriter:
             elif isinstance(part, Reasoning):
                 self._add_thought(part.text, delta)
             else:
-                delta.setdefault("tool_calls", []).append(self._add_call(part))
+                _join(delta.setdefault("tool_calls", []), self._add_call(part))
         return delta
 
     def _add_thought(self, text: str, delta: dict[str, Any]) -> None:
@@ -110,3 +110,11 @@ class MessageWriter:
         if self.calls:
             message |= {"content": self.content or None, "tool_calls": self.calls}
         return message
+
+
+def _join(calls: list[dict[str, Any]], more: dict[str, Any]) -> None:
+    """Adds to the calls of a chunk, of which each stands there once: clients take a second entry for another call."""
+    if calls and calls[-1]["index"] == more["index"]:
+        calls[-1]["function"]["arguments"] += more["function"]["arguments"]
+    else:
+        calls.append(more)

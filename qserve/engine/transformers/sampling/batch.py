@@ -80,7 +80,17 @@ class Drawn:
 
     def choices(self) -> list[Choice]:
         """What each row became; waits for the draw. Called once: the samplers take in what was drawn."""
-        return [self._choice(index, row) for index, row in enumerate(self.copied.rows())]
+        found: list[Choice] = []
+        for index, row in enumerate(self.copied.rows()):
+            sampler = self.samplers[index]
+            if sampler.takes_as_drawn and not self.failures and math.isfinite(row[_HIGHEST]):
+                # As `_choice` has it, without its calls: nearly all rows are such, and a step on a card waits for them.
+                token_id = int(row[_TOKEN])
+                sampler.drawn.append(token_id)
+                found.append(TokenChoice(token_id))
+            else:
+                found.append(self._choice(index, row))
+        return found
 
     def _choice(self, index: int, row: list[float]) -> Choice:
         if index in self.failures:
@@ -152,7 +162,9 @@ class BatchSampler:
         return Drawn(tokens, samplers, known.failures, copied, rows.num_top or 0)
 
     def _rows_of(self, samplers: list[SequenceSampler], scores: torch.Tensor) -> _Rows:
-        key = (*((one.serial, one.is_too_short) for one in samplers), scores.shape[1], scores.device)
+        serials = tuple([one.serial for one in samplers])  # a list first: a generator is a call a row
+        too_short = tuple([one.is_too_short for one in samplers if one.params.min_tokens])
+        key = serials, too_short, scores.shape[1], scores.device
         if self._rows is None or key != self._key:
             self._rows, self._key = _Rows(samplers, scores.shape[1], scores.device), key
         return self._rows

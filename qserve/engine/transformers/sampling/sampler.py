@@ -28,6 +28,7 @@ class SequenceSampler:
         serial: of no other sampler of this process.
         was_likeliest: the token before was the likeliest there was, whatever its grammar forbade.
         is_free: no grammar and no budget of a thought ever binds its tokens.
+        takes_as_drawn: it is, and nothing but the token is asked of a draw.
     """
 
     def __init__(self, params: SamplingParams, prompt_ids: SequenceOf[int]) -> None:
@@ -41,6 +42,7 @@ class SequenceSampler:
         self._guidance = Guidance(params.guide) if params.guide else None
         self.was_likeliest = True
         self.is_free = self._thought is None and self._guidance is None
+        self.takes_as_drawn = self.is_free and params.num_logprobs is None
 
     def fresh(self) -> SequenceSampler:
         """One that has drawn nothing yet."""

@@ -17,7 +17,8 @@ Activations = Literal["exact", "int8"]
 _BY_DEFAULT = frozenset({"bnb-int8", "w8a8", "bnb-nf4", "bnb-nf4-single", "bnb-fp4", "awq", "gptq-int4", "w4a16"})
 # Weights in 8 bits whose activations are 16 bit by definition; they lose so little that rounding would show.
 _WHEN_ASKED = frozenset({"gptq-int8", "w8a16"})
-_INSTRUCTIONS = frozenset({"avx512_vnni", "avx512vbmi"})
+# The products of qserve/model/cpu/integers.c or of integers_avx2.c.
+_INSTRUCTIONS = (frozenset({"avx512_vnni"}), frozenset({"avx2", "fma"}))
 
 
 def activations_of(
@@ -27,7 +28,8 @@ def activations_of(
 
     `schemes`: of all modules; one that has to be asked keeps the others exact too.
     """
-    if asked == "exact" or dtype != "bfloat16" or device.kind != "cpu" or not cpu.flags >= _INSTRUCTIONS:
+    has_integers = any(cpu.flags >= needed for needed in _INSTRUCTIONS)
+    if asked == "exact" or dtype != "bfloat16" or device.kind != "cpu" or not has_integers:
         return "exact"
     if asked == "int8":
         return "int8" if schemes & (_BY_DEFAULT | _WHEN_ASKED) else "exact"

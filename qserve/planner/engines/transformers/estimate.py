@@ -28,6 +28,7 @@ from qserve.planner.engines.transformers.memory import (
     returned_logits_bytes,
     rotary_tables_bytes,
     shortlist_bytes,
+    unpacked_bytes,
 )
 from qserve.planner.engines.transformers.module_map import ModuleMap, overdrawn
 from qserve.planner.engines.transformers.modules import modules_of
@@ -133,7 +134,7 @@ class TransformersEstimate:
             step = activation_bytes(spec, self.setup.dtype, tokens, sequences)
             if self.setup.on_cpu and self.setup.quant.scheme == "bnb-int8":
                 step += int8_scratch_bytes(spec, tokens)
-            step += self.kernels_bytes + self.readers_bytes
+            step += self.unpacked_bytes + self.kernels_bytes + self.readers_bytes
             return (step + self.workspace.num_bytes,) * count
         fixed = self.workspace.num_bytes + exllama_scratch_bytes(spec, self.release)
         fixed += rotary_tables_bytes(spec, self.setup.dtype, self.release) // count
@@ -194,7 +195,15 @@ class TransformersEstimate:
     @cached_property
     def graphs(self) -> Constant:
         """What CUDA graphs hold of the one card that holds the model."""
-        return graphs_held(self.num_graphs, self.setup.spec.num_hidden_layers, self.corrections.get("cuda_graphs"))
+        layers, scratch = self.setup.spec.num_hidden_layers, self.unpacked_bytes
+        return graphs_held(self.num_graphs, layers, scratch, self.corrections.get("cuda_graphs"))
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """Of a weight that bitsandbytes holds, in 16 bit at once on a card: in a step, and again in the graphs."""
+        if self.setup.on_cpu or not self.setup.quant.scheme.startswith("bnb") or not self.has_pool:
+            return 0
+        return unpacked_bytes(self.setup.spec, self.setup.dtype)
 
     def left_bytes(self, activations_bytes: tuple[int, ...], share: float) -> int:
         """Bytes for weights and cache on all devices together, at `share` of what each has available."""
@@ -221,16 +230,16 @@ class TransformersEstimate:
 
     def modules(self, pool_bytes: int) -> Modules:
         """Embeddings, each layer with its part of the cache, and the head."""
-        spec, bare = self.setup.spec, self._modules_without_cache
+        spec, modules = self.setup.spec, self._modules_without_cache
         state = self.state_sequence_bytes * self.max_num_seqs
         attention = spec.num_full_layers + spec.num_sliding_layers
         cache = -(-max(0, pool_bytes - state) // attention) if attention else 0
         each_state = -(-state // spec.num_linear_layers) if spec.num_linear_layers else 0
         layers = (
             replace(layer, kv_cache_bytes=each_state if kind == "linear_attention" else cache)
-            for layer, kind in zip(bare.layers, spec.layer_types, strict=True)
+            for layer, kind in zip(modules.layers, spec.layer_types, strict=True)
         )
-        return replace(bare, layers=tuple(layers))
+        return replace(modules, layers=tuple(layers))
 
     @cached_property
     def _modules_without_cache(self) -> Modules:
@@ -246,19 +255,19 @@ class TransformersEstimate:
     def spread(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> Spread | None:
         """Modules over the cards, then RAM and disk as far as the request allows; None when they don't fit."""
         cards, overflow = self._bins(activations_bytes)
-        modules, asked = self.modules(pool_bytes), self.options.device_map
-        if isinstance(asked, ModuleMap):
-            spread = self._spread_by_hand(asked, modules, cards)
+        modules, device_map = self.modules(pool_bytes), self.options.device_map
+        if isinstance(device_map, ModuleMap):
+            spread = self._spread_by_hand(device_map, modules, cards)
             return None if overdrawn(spread, [*cards, *overflow]) else spread
-        return place_modules(modules, cards, overflow, asked or "auto", can_stream=self.can_stream)
+        return place_modules(modules, cards, overflow, device_map or "auto", can_stream=self.can_stream)
 
     def overdrawn(self, pool_bytes: int, activations_bytes: tuple[int, ...]) -> dict[int | str, int]:
         """Bytes that a map of the user's takes too much of each place; empty where it fits or the planner places."""
-        asked = self.options.device_map
-        if not isinstance(asked, ModuleMap):
+        device_map = self.options.device_map
+        if not isinstance(device_map, ModuleMap):
             return {}
         cards, overflow = self._bins(activations_bytes)
-        return overdrawn(self._spread_by_hand(asked, self.modules(pool_bytes), cards), [*cards, *overflow])
+        return overdrawn(self._spread_by_hand(device_map, self.modules(pool_bytes), cards), [*cards, *overflow])
 
     @property
     def can_stream(self) -> bool:
@@ -277,11 +286,11 @@ class TransformersEstimate:
             return "on a CPU, transformers can't offload layers of a model that bitsandbytes quantizes"
         return None
 
-    def _spread_by_hand(self, asked: ModuleMap, modules: Modules, cards: list[Bin]) -> Spread:
+    def _spread_by_hand(self, device_map: ModuleMap, modules: Modules, cards: list[Bin]) -> Spread:
         names = [card.name for card in cards]
-        spread = asked.spread(modules, names, self.setup.spec.tie_word_embeddings, can_stream=self.can_stream)
+        spread = device_map.spread(modules, names, self.setup.spec.tie_word_embeddings, can_stream=self.can_stream)
         if spread.offloaded and self.why_no_offload:
-            raise UsageError(f"--device-map {asked}: {self.why_no_offload}; offload none, or take --quant bf16")
+            raise UsageError(f"--device-map {device_map}: {self.why_no_offload}; offload none, or take --quant bf16")
         return spread
 
     def _bins(self, activations_bytes: tuple[int, ...]) -> tuple[list[Bin], list[Bin]]:

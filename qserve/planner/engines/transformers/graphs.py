@@ -23,24 +23,25 @@ def num_captured(setup: Setup, max_num_seqs: int) -> int:
 def _is_capturable(setup: Setup) -> bool:
     """Dense decoders, as engine/transformers/decoding/choose.py has it.
 
-    bitsandbytes' products and fp8's ask the card for numbers, which can't be captured.
+    fp8's products ask the card for numbers, which can't be captured.
     """
     spec = setup.spec
     is_dense = spec.architecture in {f"{name}ForCausalLM" for name in DENSE_DECODERS}
     is_plain = spec.head.kind != "score" and not spec.num_sliding_layers
-    return is_dense and is_plain and not setup.quant.scheme.startswith(("bnb", "fp8"))
+    return is_dense and is_plain and not setup.quant.scheme.startswith("fp8")
 
 
-def graphs_held(num: int, num_layers: int, correction: Correction | None) -> Constant:
+def graphs_held(num: int, num_layers: int, scratch_bytes: int, correction: Correction | None) -> Constant:
     """What `num` graphs hold: the first what all share, each the launches of its layers.
 
-    A measurement that was higher leaves nothing of the band.
+    `scratch_bytes` of it are what a product by a quantized weight unpacks: graphs have memory of their own. A
+    measurement that was higher leaves nothing of the band.
     """
     if not num:
         return Constant(0, 0, 0, "none are captured")
     first, each = GRAPH_BYTES_FIRST, GRAPH_BYTES_PER_LAYER
     low, typical, high = (
-        getattr(first, name) + num * num_layers * getattr(each, name)
+        getattr(first, name) + scratch_bytes + num * num_layers * getattr(each, name)
         for name in ("low_bytes", "num_bytes", "high_bytes")
     )
     if correction is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qserve.core.cards.quantized_products import scratch_bytes
 from qserve.core.hardware import CpuFeatures
 from qserve.core.kernel_shapes import MAX_KERNELS, num_row_counts
 from qserve.core.model_spec import ModelSpec
@@ -23,6 +24,7 @@ __all__ = [
     "rotary_tables_bytes",
     "scoring_logits_bytes",
     "shortlist_bytes",
+    "unpacked_bytes",
 ]
 
 SCORING_PIECE_BYTES = 64 * MIB
@@ -98,6 +100,17 @@ def int8_scratch_bytes(spec: ModelSpec, num_tokens: int) -> int:
     Measured by VmHWM on bitsandbytes 0.50: the input in fp16, int8 and fp32, the product in int32, fp32 and the output.
     """
     return 25 * num_tokens * max(spec.intermediate_size, spec.hidden_size)
+
+
+def unpacked_bytes(spec: ModelSpec, dtype: str) -> int:
+    """What a card has in 16 bit at once of the largest weight that bitsandbytes holds, while many rows are multiplied.
+
+    See core/cards/quantized_products.py; experts stay as they are.
+    """
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    heads = spec.num_attention_heads * spec.head_dim
+    shapes = ((inner, hidden), (hidden, inner), (heads, hidden), (hidden, heads))
+    return max(scratch_bytes(*shape, dtype_bytes(dtype)) for shape in shapes if all(shape))
 
 
 def prefill_bytes(spec: ModelSpec, dtype: str, num_tokens: int) -> int:

@@ -28,7 +28,7 @@ def notes_on(setup: Setup, plan: Plan) -> Iterator[str]:
     if setup.request.of(TransformersOptions).cpu_activations == "int8" and setup.cpu_activations == "exact":
         yield (
             "--cpu-activations int8 changes nothing here: it rounds beside weights of 4 or 8 bits (not fp8) in bf16, "
-            f"on a CPU with AVX512-VNNI and -VBMI; this is {setup.quant.scheme} on {setup.devices[0].name}"
+            f"on a CPU with AVX2 or AVX512-VNNI; this is {setup.quant.scheme} on {setup.devices[0].name}"
         )
     # A scorer gets a usual length, not the longest that fits.
     is_usual = setup.spec.head.kind == "score"

@@ -92,7 +92,7 @@ class Activations(TermKind[DeviceShare]):
         return (
             f"2·T·(3I + 4H) with T={estimate.max_num_batched_tokens}, I={spec.intermediate_size}, "
             f"H={spec.hidden_size}, and the larger of logits of {estimate.max_num_seqs} sequences × {spec.vocab_size} "
-            f"× 6 B and of a piece of a scored prompt, {format_bytes(score)}"
+            f"× 6 B and of a piece of a scored prompt, {format_bytes(score)}{_unpacked(estimate)}"
         )
 
     def source(self, sizes: DeviceShare) -> str:
@@ -150,7 +150,7 @@ class PromptReaders(TermKind[DeviceShare]):
 
 
 class CudaGraphs(TermKind[DeviceShare]):
-    """Decoding steps that are captured: on one card, of dense models in 16 bit."""
+    """Decoding steps that are captured: on one card, of dense models in 16 bit or held by bitsandbytes."""
 
     name, column = "CUDA graphs", "cuda_graphs"
 
@@ -160,7 +160,7 @@ class CudaGraphs(TermKind[DeviceShare]):
     def formula(self, sizes: DeviceShare, stage: int) -> str:
         first, each = format_bytes(GRAPH_BYTES_FIRST.num_bytes), format_bytes(GRAPH_BYTES_PER_LAYER.num_bytes)
         layers = sizes.estimate.setup.spec.num_hidden_layers
-        return f"{first} + {sizes.estimate.num_graphs} graphs × {layers} layers × {each}"
+        return f"{first} + {sizes.estimate.num_graphs} graphs × {layers} layers × {each}{_unpacked(sizes.estimate)}"
 
     def source(self, sizes: DeviceShare) -> str:
         return sizes.estimate.graphs.source
@@ -192,6 +192,11 @@ class Runtime(TermKind[DeviceShare]):
 _ALWAYS: tuple[TermKind[DeviceShare], ...] = (Weights(), KvCache(), Activations(), Runtime())
 CARD_TERMS: tuple[TermKind[DeviceShare], ...] = (*_ALWAYS, CudaGraphs())
 CPU_TERMS: tuple[TermKind[DeviceShare], ...] = (*_ALWAYS, CompiledKernels(), PromptReaders())
+
+
+def _unpacked(estimate: TransformersEstimate) -> str:
+    unpacked = estimate.unpacked_bytes
+    return f" + {format_bytes(unpacked)} of a quantized weight in {estimate.setup.dtype}" if unpacked else ""
 
 
 def terms_of(share: DeviceShare) -> tuple[Term, ...]:

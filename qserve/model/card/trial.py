@@ -1,0 +1,179 @@
+"""Which product few rows take on the card at hand: tried at start on the model's own weights, the fastest right one.
+
+Nothing here has a figure for a card: a kernel that does not compile, is wrong, or takes more memory than is planned is
+passed over by its reason, and of the others the time decides, for every shape and number of rows that decoding has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle, islice
+from statistics import median
+
+import torch
+from torch import nn
+
+from qserve.core.cards.quantized_products import LIBRARY_ROWS, ROW_TILES, SCRATCH_BYTES
+from qserve.model.card.linear import CardLinear, card_linears, compute_on_cards
+from qserve.model.card.products import (
+    BY_PIECES,
+    CHOSEN,
+    KERNEL,
+    LIBRARY,
+    PRODUCTS,
+    Key,
+    Product,
+    by_pieces,
+    key_of,
+)
+from qserve.model.card.weights import INT8
+
+__all__ = ["Trials", "choose_products", "use_card_products"]
+
+_log = logging.getLogger("qserve.worker")
+
+# Of the largest number: 16 bit rounds to 1/256, and a weight of 4 bits is rounded before it is multiplied.
+_TOLERANCE = 0.02
+# Layers of one shape whose weights are read in turn, so that none is found in the card's cache.
+_LAYERS, _ROUNDS = 8, 5
+# Beside the rows and the answer; above, a product unpacks the whole weight.
+_MOST_SCRATCH_BYTES = SCRATCH_BYTES + 16 * 1024**2
+
+Seconds = Callable[[Callable[[], object]], float]
+
+
+@dataclass
+class Trials:
+    """`chosen` by shape and rows; `passed_over`: why others were not, by name."""
+
+    chosen: dict[Key, str] = field(default_factory=dict)
+    passed_over: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str:
+        """For the user."""
+        tiles = sorted({key[-1] for key in self.chosen})
+        parts = [f"{_rows_of(tile)} {self._names(tile)}" for tile in tiles]
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.passed_over.items())
+        return f"products by quantized weights: {', '.join(parts)}, more rows {BY_PIECES}" + (
+            f" (passed over: {reasons})" if reasons else ""
+        )
+
+    def _names(self, tile: int) -> str:
+        names = [name for key, name in self.chosen.items() if key[-1] == tile]
+        return " or ".join(sorted(set(names), key=names.count, reverse=True))
+
+
+def _rows_of(tile: int) -> str:
+    before = {1: 0, **dict(zip(ROW_TILES[1:], ROW_TILES, strict=False))}[tile]
+    return "1 row by" if tile == 1 else f"{before + 1} to {tile} by"
+
+
+def use_card_products(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
+    """Let cards multiply what bitsandbytes holds by our own products; says which. Nothing changes on a CPU."""
+    if not compute_on_cards(model):
+        return ()
+    trials = choose_products(model, dtype)
+    torch.cuda.empty_cache()
+    return (trials.sentence,)
+
+
+@torch.no_grad()
+def choose_products(model: nn.Module, dtype: torch.dtype, seconds: Seconds | None = None) -> Trials:
+    """Try all products on `model`'s layers and keep the choice for `products.by_rows`. `seconds` measures a call."""
+    trials = Trials()
+    for layers in _by_shape(card_linears(model)).values():
+        for tile in ROW_TILES:
+            rows = _some_rows(layers[0], tile, dtype)
+            name = _fastest(layers[:_LAYERS], rows, seconds or _on_card, trials.passed_over)
+            key = key_of(rows, layers[0].held)
+            if name is not None and key is not None:
+                trials.chosen[key] = name
+    CHOSEN.update(trials.chosen)
+    if KERNEL in trials.passed_over:
+        _log.warning("%s", trials.sentence)
+    return trials
+
+
+def _by_shape(layers: list[CardLinear]) -> dict[tuple[object, ...], list[CardLinear]]:
+    found: dict[tuple[object, ...], list[CardLinear]] = {}
+    for layer in layers:
+        shape = str(layer.device), layer.kind, layer.out_features, layer.in_features
+        found.setdefault(shape, []).append(layer)
+    return found
+
+
+def _fastest(layers: list[CardLinear], rows: torch.Tensor, seconds: Seconds, passed_over: dict[str, str]) -> str | None:
+    """Of the products that are right; None where none is."""
+    times: dict[str, float] = {}
+    for name in _candidates(layers[0].kind, len(rows)):
+        try:
+            reason = _why_not(PRODUCTS[name], layers[0], rows)
+            if not reason:
+                times[name] = seconds(partial(_run, PRODUCTS[name], layers, rows))
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+        if reason:
+            passed_over.setdefault(name, reason)
+    return min(times, key=lambda name: times[name]) if times else None
+
+
+def _candidates(kind: str, tile: int) -> Iterator[str]:
+    if kind != INT8:
+        yield LIBRARY
+    if kind == INT8 or tile > LIBRARY_ROWS:
+        yield KERNEL
+    yield BY_PIECES
+
+
+def _why_not(product: Product, layer: CardLinear, most: torch.Tensor) -> str:
+    """Compared with the product in float32, for the most rows and, where there are fewer, for an odd number."""
+    weight = layer.held
+    bias = None if layer.bias is None else layer.bias.float()
+    for rows in (most, most[: max(1, len(most) - 3)]):
+        meant = by_pieces(rows.float(), weight, bias)
+        before = _allocated_so_far(rows.device)
+        said = product(rows, weight, layer.bias)
+        scratch = _allocated_so_far(rows.device) - before - said.nbytes
+        shape = f"{weight.outputs} × {weight.inputs}, {len(rows)} rows"
+        if scratch > _MOST_SCRATCH_BYTES:
+            return f"it unpacks whole weights ({shape})"
+        off = float((said.float() - meant).abs().max() / meant.abs().max())
+        if not off <= _TOLERANCE:
+            return f"it is wrong by {off:.2g} of the largest number ({shape})"
+    return ""
+
+
+def _some_rows(layer: CardLinear, num: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(num)
+    return torch.randn(num, layer.in_features, generator=generator).to(layer.device, dtype)
+
+
+def _run(product: Product, layers: list[CardLinear], rows: torch.Tensor) -> None:
+    for layer in islice(cycle(layers), _LAYERS):
+        product(rows, layer.held, layer.bias)
+
+
+def _on_card(call: Callable[[], object]) -> float:
+    """Seconds of `call` on the current card, its median; the first one, which compiles, left out."""
+    call()
+    torch.cuda.synchronize()
+    taken = []
+    for _ in range(_ROUNDS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        taken.append(start.elapsed_time(end) / 1000)
+    return float(median(taken))
+
+
+def _allocated_so_far(device: torch.device) -> int:
+    """Bytes that torch's allocator has given out since the start, those that came back too; zero on a CPU."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.memory_stats(device).get("allocated_bytes.all.allocated", 0))

@@ -1,0 +1,174 @@
+"""Products of few rows by weights in 8 and 4 bits, in Triton: each weight is read once, as it is held.
+
+A program has some outputs and walks along the inputs; weights are the left operand, so that they fill the matrix units
+and the rows are their short side. Sums are in float32. Codes of int8 are exact in 16 bit, and their scale is applied to
+the sum; what stands behind a code of 4 bits is rounded to the rows' dtype, as it is where a weight is unpacked.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+
+from qserve.core.cards.quantized_products import ROW_TILES, row_tile_of
+from qserve.model.card.weights import FourBitWeight, Int8Weight, Weight
+
+__all__ = ["product"]
+
+# Of weights and rows that one step of a program's walk loads; four such steps are on their way at once.
+_STEP_BYTES, _STEPS = 16384, 4
+_OUTPUT_BLOCKS = (64, 32, 16)
+# Outputs and inputs of a step for one row, without matrix units: small programs, several on each multiprocessor, whose
+# loads cover one another's latency.
+_ONE_ROW = (8, 1024)
+# Programs for each multiprocessor, in fifths: fewer leave some of them without work.
+_PROGRAMS_OF_5 = 6
+_FOR_CPU = 4
+
+
+def product(rows: torch.Tensor, weight: Weight, bias: torch.Tensor | None) -> torch.Tensor:
+    """`rows` [few, inputs] times the transposed weight, and `bias`: [few, outputs] in the dtype of `rows`."""
+    out = rows.new_empty(len(rows), weight.outputs)
+    tile = row_tile_of(len(rows))
+    assert tile is not None, f"{len(rows)} rows: a kernel takes {ROW_TILES[-1]} at most"
+    with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+        if isinstance(weight, Int8Weight):
+            _launch_int8(rows, weight, bias, out, tile)
+        else:
+            assert isinstance(weight, FourBitWeight)
+            _launch_four_bit(rows, weight, bias, out, max(ROW_TILES[1], tile))
+    return out
+
+
+def int8_constants(tile: int, block: int, element_bytes: int) -> dict[str, int]:
+    """Sizes of a program of the int8 kernel: rows, outputs, and inputs of a step."""
+    if tile == 1:
+        return {"tile": tile, "block": _ONE_ROW[0], "step": _ONE_ROW[1]}
+    return {"tile": tile, "block": block, "step": _power_of_2(_STEP_BYTES // (block + element_bytes * tile), 32, 512)}
+
+
+def four_bit_constants(tile: int, block: int, element_bytes: int, scale_block: int) -> dict[str, int]:
+    """As `int8_constants`; a step in bytes of two codes, and the scales of a row in it."""
+    step = _power_of_2(_STEP_BYTES // (block + 2 * element_bytes * tile), 32, 256)
+    groups = max(1, 2 * step // scale_block)
+    return {"tile": tile, "block": block, "step": step, "groups": groups, "scale_block": scale_block}
+
+
+def _launch_int8(
+    rows: torch.Tensor, weight: Int8Weight, bias: torch.Tensor | None, out: torch.Tensor, tile: int
+) -> None:
+    sizes = int8_constants(tile, _output_block(weight.outputs, rows.device), rows.element_size())
+    _int8_product[(triton.cdiv(weight.outputs, sizes["block"]),)](
+        rows, weight.codes, weight.scales, weight.scales if bias is None else bias, out,
+        len(rows), weight.outputs, weight.inputs,
+        has_bias=bias is not None, **sizes, num_warps=4, num_stages=_STEPS,
+    )  # fmt: skip
+
+
+def _launch_four_bit(
+    rows: torch.Tensor, weight: FourBitWeight, bias: torch.Tensor | None, out: torch.Tensor, tile: int
+) -> None:
+    sizes = four_bit_constants(tile, _output_block(weight.outputs, rows.device), rows.element_size(), weight.block)
+    code, scales, offset = weight.nested or (weight.code, weight.scales, weight.code)
+    _four_bit_product[(triton.cdiv(weight.outputs, sizes["block"]),)](
+        rows, weight.packed, weight.code, weight.scales, code, scales, offset, weight.code if bias is None else bias,
+        out, len(rows), weight.outputs, weight.inputs,
+        is_nested=weight.nested is not None, has_bias=bias is not None, **sizes, num_warps=4, num_stages=_STEPS,
+    )  # fmt: skip
+
+
+def _output_block(outputs: int, device: torch.device) -> int:
+    """The most outputs of a program with which every multiprocessor has one."""
+    num = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _FOR_CPU
+    return next((b for b in _OUTPUT_BLOCKS if 5 * (outputs // b) >= _PROGRAMS_OF_5 * num), _OUTPUT_BLOCKS[-1])
+
+
+def _power_of_2(number: int, least: int, most: int) -> int:
+    return int(min(most, max(least, 1 << (number.bit_length() - 1))))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _int8_product(  # type: ignore[no-untyped-def]
+    rows, codes, scales, bias, out, num_rows, outputs, inputs,
+    has_bias: tl.constexpr, tile: tl.constexpr, block: tl.constexpr, step: tl.constexpr,
+):  # fmt: skip
+    own = tl.program_id(0) * block + tl.arange(0, block)
+    is_own = own < outputs
+    places = tl.arange(0, step)
+    weights = codes + own.to(tl.int64)[:, None] * inputs + places[None, :]
+    scale = tl.load(scales + own, mask=is_own, other=0.0)
+    if has_bias:  # noqa: SIM108  # Triton compiles one of the two
+        added = tl.load(bias + own, mask=is_own, other=0.0).to(tl.float32)
+    else:
+        added = tl.zeros([block], tl.float32)
+    if tile == 1:
+        total = tl.zeros([block, step], tl.float32)
+        for start in range(0, inputs, step):
+            inside = start + places < inputs
+            held = tl.load(weights + start, mask=is_own[:, None] & inside[None, :], other=0)
+            row = tl.load(rows + start + places, mask=inside, other=0.0)
+            total += held.to(tl.float32) * row.to(tl.float32)[None, :]
+        answer = tl.sum(total, axis=1) * scale + added
+        tl.store(out + own, answer.to(out.dtype.element_ty), mask=is_own)
+    else:
+        row = tl.arange(0, tile)
+        is_row = row < num_rows
+        totals = tl.zeros([block, tile], tl.float32)
+        for start in range(0, inputs, step):
+            inside = start + places < inputs
+            held = tl.load(weights + start, mask=is_own[:, None] & inside[None, :], other=0)
+            values = tl.load(
+                rows + row[None, :] * inputs + (start + places)[:, None],
+                mask=is_row[None, :] & inside[:, None],
+                other=0.0,
+            )
+            totals += tl.dot(held.to(values.dtype), values, input_precision="ieee")
+        answers = totals * scale[:, None] + added[:, None]
+        target = out + row[None, :] * outputs + own[:, None]
+        tl.store(target, answers.to(out.dtype.element_ty), mask=is_own[:, None] & is_row[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _four_bit_product(  # type: ignore[no-untyped-def]
+    rows, packed, code, scales, nested_code, nested_scales, offset, bias, out, num_rows, outputs, inputs,
+    is_nested: tl.constexpr, has_bias: tl.constexpr, tile: tl.constexpr, block: tl.constexpr, step: tl.constexpr,
+    groups: tl.constexpr, scale_block: tl.constexpr,
+):  # fmt: skip
+    own = tl.program_id(0) * block + tl.arange(0, block)
+    is_own = own < outputs
+    places = tl.arange(0, step)  # bytes, of two codes each
+    group = tl.arange(0, groups)
+    row = tl.arange(0, tile)
+    is_row = row < num_rows
+    first_of_row = own.to(tl.int64)[:, None] * inputs
+    totals = tl.zeros([block, tile], tl.float32)
+    for start in range(0, inputs // 2, step):
+        inside = start + places < inputs // 2
+        is_held = is_own[:, None] & inside[None, :]
+        pair = tl.load(packed + first_of_row // 2 + (start + places)[None, :], mask=is_held, other=0).to(tl.int32)
+        in_row = 2 * start + group * scale_block
+        is_scale = is_own[:, None] & (in_row < inputs)[None, :]
+        place = (first_of_row + in_row[None, :]) // scale_block
+        scale = tl.load(scales + place, mask=is_scale, other=0)
+        if is_nested:
+            wide = tl.load(nested_code + scale.to(tl.int32), mask=is_scale, other=0.0)
+            scale = wide * tl.load(nested_scales + place // 256, mask=is_scale, other=0.0) + tl.load(offset)
+        along = rows + row[None, :] * inputs + 2 * (start + places)[:, None]
+        is_value = is_row[None, :] & inside[:, None]
+        evens = tl.load(along, mask=is_value, other=0.0)
+        odds = tl.load(along + 1, mask=is_value, other=0.0)
+        upper = _scaled(tl.load(code + (pair >> 4)), scale, block, step, groups)
+        lower = _scaled(tl.load(code + (pair & 15)), scale, block, step, groups)
+        totals += tl.dot(upper.to(evens.dtype), evens, input_precision="ieee")
+        totals += tl.dot(lower.to(odds.dtype), odds, input_precision="ieee")
+    if has_bias:
+        totals += tl.load(bias + own, mask=is_own, other=0.0).to(tl.float32)[:, None]
+    target = out + row[None, :] * outputs + own[:, None]
+    tl.store(target, totals.to(out.dtype.element_ty), mask=is_own[:, None] & is_row[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _scaled(values, scale, block: tl.constexpr, step: tl.constexpr, groups: tl.constexpr):  # type: ignore[no-untyped-def]
+    parts = tl.reshape(values, [block, groups, step // groups]) * scale[:, :, None]
+    return tl.reshape(parts, [block, step])
