@@ -10,7 +10,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -20,6 +20,7 @@ from torch import nn
 
 from qserve.model.cpu.activations import with_int8_activations
 from qserve.model.cpu.build import library
+from qserve.model.cpu.in_turn import in_turn
 from qserve.model.cpu.linear import compiled_from
 from qserve.model.cpu.matrix import Matrix, codes_matrix, has_int8_activations, int8_matrix, use_own_threads
 from qserve.model.packed_linear import PackedLinear
@@ -29,8 +30,9 @@ __all__ = ["CpuProbe", "main"]
 _READ_BYTES = 256 * 1024**2
 _ROWS, _WIDTH = 1024, 2048
 _LEAST, _MOST_TIMES, _BLOCK = 3, 8, 64
-_TINY, _CALLS = 64, 200
-Product = Callable[[torch.Tensor], torch.Tensor]
+Inputs = Mapping[int, torch.Tensor]
+Pass = Callable[[Inputs], Callable[[], object]]
+"""Of inputs by their width: a call that takes them through every layer once."""
 Sizes = tuple[tuple[int, int], ...]
 # (inputs, outputs), wide and tall: of a model of half a billion weights, and of one of some billions. What begins and
 # ends a product is the same in both. Each set is larger than caches.
@@ -44,24 +46,24 @@ class _Layers:
 
     def __init__(self, sizes: Sizes, dtype: torch.dtype) -> None:
         self.sizes = sizes
-        self.library: list[Product] = []
+        plain = [nn.Linear(*size, bias=False, dtype=dtype) for size in sizes]
+        packed = [PackedLinear(one) if dtype == torch.bfloat16 else one for one in plain]
+        compiled = [one.matrix for one in map(compiled_from, plain) if one is not None]
+        self.library: Pass = partial(_called_each, packed)
         """As vLLM has them, which packs for oneDNN too."""
-        self.own: list[Product] = []
-        for size in sizes:
-            plain = nn.Linear(*size, bias=False, dtype=dtype)
-            packed: Product = PackedLinear(plain) if dtype == torch.bfloat16 else plain
-            self.library.append(packed)
-            self.own.append(compiled_from(plain) or packed)
+        self.is_compiled = len(compiled) == len(plain)
+        self.own: Pass = partial(in_turn, compiled) if self.is_compiled else self.library
+        """A step of our engine is one call, where its layers are compiled."""
 
     @cached_property
-    def coded(self) -> dict[str, list[Product]]:
+    def coded(self) -> dict[str, Pass]:
         """By the names of `CpuRates.coded_ps`; none without products of our own."""
         if library() is None:
             return {}
         made = {"int8": [*map(_int8, self.sizes)], "4bit": [*map(_four_bit, self.sizes)]}
         exact = {f"{name}-exact": matrices for name, matrices in made.items() if has_int8_activations()}
         made = {name: [with_int8_activations(one) or one for one in matrices] for name, matrices in made.items()}
-        return {name: [one.product for one in matrices] for name, matrices in (made | exact).items()}
+        return {name: partial(in_turn, matrices) for name, matrices in (made | exact).items()}
 
 
 @dataclass
@@ -79,16 +81,12 @@ class CpuProbe:
         if library() is not None:
             use_own_threads()
         self._small, self._large = _Layers(_SMALL, self.dtype), _Layers(_LARGE, self.dtype)
-        tiny = compiled_from(nn.Linear(_TINY, _TINY, bias=False, dtype=self.dtype))
-        self._call: Product | None = None if tiny is None else tiny.matrix.product
-        """A product that takes the time of its call alone."""
 
     def all_rates(self, seconds: float) -> dict[str, Any]:
         """`CpuRates.to_json` of all cores, and of all but one; `seconds` for each of the figures."""
         fewer = self.fewer_rates(seconds) if torch.get_num_threads() > 1 else None
-        call_s = self._call_s()
         coded = {
-            f"{name}{suffix}": self._products(each, layers.sizes, torch.bfloat16, seconds, call_s)
+            f"{name}{suffix}": _products(each, layers.sizes, torch.bfloat16, seconds)
             for suffix, layers in (("", self._small), ("-large", self._large))
             for name, each in layers.coded.items()
         }
@@ -96,56 +94,46 @@ class CpuProbe:
 
     def own_rates(self, seconds: float) -> dict[str, Any]:
         """Of all cores, as our engine computes; without weights in int8 and 4 bit."""
-        rates = self._rates(self._small.own, self._large.own, seconds, self._call_s())
-        return {**rates, "is_compiled": self._call is not None}
+        rates = self._rates(self._small.own, self._large.own, seconds)
+        return {**rates, "is_compiled": self._small.is_compiled}
 
     def fewer_rates(self, seconds: float) -> dict[str, Any]:
         """Of all cores but one, as vLLM computes."""
         threads = torch.get_num_threads()
         torch.set_num_threads(threads - 1)
         try:
-            return self._rates(self._small.library, self._large.library, seconds, 0.0)
+            return self._rates(self._small.library, self._large.library, seconds)
         finally:
             torch.set_num_threads(threads)
 
     @torch.inference_mode()
-    def _rates(self, small: list[Product], large: list[Product], seconds: float, call_s: float) -> dict[str, Any]:
+    def _rates(self, small: Pass, large: Pass, seconds: float) -> dict[str, Any]:
         read = self._buffer.nbytes / _typical(self._buffer.sum, seconds)
         multiply = _typical(lambda: nn.functional.linear(self._left, self._right), seconds)
         return {
             "read_bytes_per_s": read,
             "gemm_flop_per_s": 2 * _ROWS * _WIDTH * _WIDTH / multiply,
             "cores": torch.get_num_threads(),
-            "linear_ps": self._products(small, _SMALL, self.dtype, seconds, call_s),
-            "large_ps": self._products(large, _LARGE, self.dtype, seconds, call_s),
+            "linear_ps": _products(small, _SMALL, self.dtype, seconds),
+            "large_ps": _products(large, _LARGE, self.dtype, seconds),
             "at_unix_s": time.time(),
         }
 
-    @torch.inference_mode()
-    def _call_s(self) -> float:
-        """Seconds of a call from Python. Our engine computes all layers of a step in one, so its products have none."""
-        call = self._call
-        if call is None:
-            return 0.0
-        inputs = torch.randn(1, _TINY, dtype=self.dtype)
-        return _typical(lambda: [call(inputs) for _ in range(_CALLS)], 0.01) / _CALLS
 
-    @torch.inference_mode()
-    def _products(
-        self, layers: list[Product], sizes: Sizes, dtype: torch.dtype, seconds: float, call_s: float
-    ) -> dict[str, float]:  # fmt: skip
-        """Picoseconds a weight, by rows: every layer once, one after the other, less `call_s` for each."""
+@torch.inference_mode()
+def _products(layers: Pass, sizes: Sizes, dtype: torch.dtype, seconds: float) -> dict[str, float]:
+    """Picoseconds a weight, by rows: every layer once, one after the other."""
+    found, weights = {}, sum(width * out for width, out in sizes)
+    for rows in _FEW_ROWS:
+        inputs = {width: torch.randn(rows, width, dtype=dtype) for width, _ in sizes}
+        found[str(rows)] = 1e12 * _typical(layers(inputs), seconds) / weights
+    return found
 
-        def once(inputs: dict[int, torch.Tensor]) -> None:
-            for layer, (width, _) in zip(layers, sizes, strict=True):
-                layer(inputs[width])
 
-        found, weights = {}, sum(width * out for width, out in sizes)
-        for rows in _FEW_ROWS:
-            inputs = {width: torch.randn(rows, width, dtype=dtype) for width, _ in sizes}
-            computing = _typical(partial(once, inputs), seconds) - len(layers) * call_s
-            found[str(rows)] = 1e12 * computing / weights
-        return found
+def _called_each(layers: Sequence[Any], inputs: Inputs) -> Callable[[], object]:
+    """Modules, each called by itself."""
+    each = [inputs[layer.in_features] for layer in layers]
+    return lambda: [layer(one) for layer, one in zip(layers, each, strict=True)]
 
 
 def _int8(size: tuple[int, int]) -> Matrix:

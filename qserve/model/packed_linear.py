@@ -17,9 +17,9 @@ from torch import nn
 from qserve.core.shortlist import has_shortlist
 from qserve.model.cpu.build import library
 from qserve.model.cpu.experts import CompiledExperts, Quantize, compiled_experts_from, quantized_experts_from
-from qserve.model.cpu.few_shapes import in_few_shapes
 from qserve.model.cpu.linear import CompiledLinear, compiled_from, takes_bfloat16
 from qserve.model.cpu.matrix import use_own_threads
+from qserve.model.cpu.padded_rows import with_padded_rows
 from qserve.model.cpu.shortlist import ShortlistHead
 from qserve.model.mapped import MappedFiles
 from qserve.model.stored.embedding import MappedEmbedding, has_one_dtype
@@ -50,7 +50,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x` [..., in_features] to [..., out_features]."""
-        return in_few_shapes(self._product, x)
+        return with_padded_rows(self._product, x)
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from qserve.core.kernel_shapes import filled_length
+from qserve.core.kernel_shapes import padded_length
 from qserve.model.cpu import kernels
 from qserve.model.cpu.build import library, why_none
 from qserve.model.cpu.layers import CompiledLayers, Reads, are_computed, tell_begin
@@ -64,13 +64,13 @@ class DenseBody:
         """Last hidden states [tokens, hidden size] of `ids` [tokens], each of which attends to what `reads` says.
 
         Where `wanted` has places in the row, only of those, and the last layer goes on with them alone. Rows are
-        filled up to one of a few counts (`core/kernel_shapes.py`) for oneDNN's products; `attend` does what `reads`
+        padded to one of a few counts (`core/kernel_shapes.py`) for oneDNN's products; `attend` does what `reads`
         says where the layers are not compiled, and sees the tokens alone.
         """
         if self.layers is not None:
             return self.layers(ids, positions, reads, wanted)
         num_tokens = len(ids)
-        if num_more := filled_length(num_tokens) - num_tokens:
+        if num_more := padded_length(num_tokens) - num_tokens:
             ids, positions = (torch.nn.functional.pad(part, (0, num_more)) for part in (ids, positions))
         states = self.body.embed_tokens(ids)
         cos, sin = (angles[0].contiguous() for angles in self.body.rotary_emb(states[None], positions[None]))

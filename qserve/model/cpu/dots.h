@@ -2,14 +2,15 @@
    AVX512-BF16 (Zen 4, Sapphire Rapids), else two multiplications in fp32 (Cascade Lake, Ice Lake, Tiger Lake). Their terms
    are the same; sums differ in the order of roundings.
 
-   Without either: portable.c and texts.c. */
+   Without either: portable.c and texts.c. With -DNARROW_VECTORS as well: a processor with AVX-VNNI is tried out on one with
+   AVX512-VNNI, which has the same instructions for 256 bits. */
 
 #ifndef QSERVE_DOTS_H
 #define QSERVE_DOTS_H
 
 #include "bf16.h"
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && !defined(NARROW_VECTORS)
 #define HAS_DOTS
 
 #include <immintrin.h>
@@ -67,6 +68,20 @@ DOTS __m512i to_bf16s(__m512 even, __m512 odd) {
 DOTS __m256i sixteen_bf16s(__m512 x) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded(x), 16)); }
 
 #endif
+
+/* How far ahead of a product its weights are fetched: the processor's own prefetching stops at each page. Where memory is
+   what a product waits for, into the second cache: the nearest one has few places for lines that are on their way. */
+enum { AHEAD = 6144, AHEAD_IN_NEAREST = 4096 };
+
+DOTS void fetch_two_lines(const void *at) {
+    _mm_prefetch((const char *)at, _MM_HINT_T1);
+    _mm_prefetch((const char *)at + 64, _MM_HINT_T1);
+}
+
+DOTS void fetch_into_nearest(const void *at) {
+    _mm_prefetch((const char *)at, _MM_HINT_T0);
+    _mm_prefetch((const char *)at + 64, _MM_HINT_T0);
+}
 
 DOTS __m512 sixteen_floats(const bf16 *x) {
     return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x)), 16);

@@ -3,14 +3,14 @@
 
 #include "planes.h"
 
-#include <string.h>
-
 #ifdef HAS_DOTS
+
+#include "integers.h"
 
 #include <immintrin.h>
 
 #define ALWAYS static inline __attribute__((always_inline))
-enum { AHEAD = 4096, STEP = 4 * PANEL, MOST_OF_ONE = 12, MOST_OF_TWO = 6, REST = 254 };
+enum { BLOCKS_AHEAD = 8, STEP = 4 * PANEL, MOST_OF_ONE = 12, MOST_OF_TWO = 6 };
 
 /* Sums are of this type from end to end: between it and __m512i GCC 12 copies registers. */
 typedef int32_t sixteen __attribute__((vector_size(64)));
@@ -26,9 +26,6 @@ ALWAYS __m512i four_bytes(const void *at) {
 ALWAYS sixteen add_products(sixteen sum, __m512i codes, __m512i x) {
     return (sixteen)_mm512_dpbusd_epi32((__m512i)sum, codes, x);
 }
-
-/* A group of a panel: codes + 128, [group / 4][32][4], and what its weights are multiplied with, NULL: nothing yet. */
-typedef struct { const uint8_t *codes; long inputs; const float *scales; float unit; } tile;
 
 ALWAYS void add_scaled(sixteen sum, __m512 scale, float *result) {
     _mm512_storeu_ps(result, _mm512_fmadd_ps(_mm512_cvtepi32_ps((__m512i)sum), scale, _mm512_loadu_ps(result)));
@@ -61,10 +58,10 @@ ALWAYS void add_tile(const tile *t, const operand *x, long at, const int rows, c
     }
     const int8_t *upper = x->high + at * GROUP, *lower = x->low + at * GROUP;
     const uint8_t *codes = t->codes, *end = codes + t->inputs * PANEL;
+    const long ahead = t->is_in_memory ? AHEAD : 0;
     for (; codes < end; codes += STEP, upper += 4, lower += 4) {
         const __m512i a = _mm512_loadu_si512(codes), b = _mm512_loadu_si512(codes + 4 * LANE);
-        _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T0);
-        _mm_prefetch((const char *)codes + AHEAD + 64, _MM_HINT_T0);
+        fetch_two_lines(codes + ahead);
 #pragma GCC unroll 12
         for (int m = 0; m < rows; m++) {
             const __m512i h = four_bytes(upper + m * GROUP);
@@ -109,25 +106,28 @@ static long add_some(const tile *t, const operand *x, long at, long rows, float 
     return rows;
 }
 
-#ifdef HAS_ONE_PLANE
-/* Codes of 4 bits to levels: an index of vpermb has six bits, and the table is the same whatever the upper two are. */
+/* An index of vpermb has six bits, and the table is the same whatever the upper two are; one of vpshufb is four bits of
+   eight, and the table there is once in each 128 bits. */
+ALWAYS __m512i levels_at(__m512i codes, __m512i table) {
+#ifdef __AVX512VBMI__
+    return _mm512_permutexvar_epi8(codes, table);
+#else
+    return _mm512_shuffle_epi8(table, _mm512_and_si512(codes, _mm512_set1_epi8(15)));
+#endif
+}
+
 static void unpack_levels(const uint8_t *codes, const uint8_t *levels, long inputs, uint8_t *to) {
     const __m512i table = _mm512_loadu_si512(levels);
-    for (long k = 0; k < inputs; k += 8, codes += STEP, to += 2 * STEP)
+    for (long k = 0; k < inputs; k += 8, codes += STEP, to += 2 * STEP) {
+        fetch_two_lines(codes + AHEAD);
         for (int v = 0; v < 2; v++) {
             const __m512i eight = _mm512_loadu_si512(codes + 4 * LANE * v);
-            _mm512_storeu_si512(to + 4 * LANE * v, _mm512_permutexvar_epi8(eight, table));
-            _mm512_storeu_si512(to + STEP + 4 * LANE * v, _mm512_permutexvar_epi8(_mm512_srli_epi16(eight, 4), table));
+            _mm512_storeu_si512(to + 4 * LANE * v, levels_at(eight, table));
+            _mm512_storeu_si512(to + STEP + 4 * LANE * v, levels_at(_mm512_srli_epi16(eight, 4), table));
         }
-}
-#endif
-
-static void scale_outputs(const float *scales, long rows, float *result) {
-    for (long m = 0; m < rows; m++)
-        for (long i = 0; i < PANEL; i++) result[m * PANEL + i] *= scales[i];
+    }
 }
 
-/* Of weights with zero points: what is added to all weights of a block, times the sum of its activations. */
 static void add_offsets(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
     const long blocks = w->in / w->block;
     const float *offsets = w->offsets + index * blocks * PANEL, *sums = x->sums + first * blocks;
@@ -143,26 +143,6 @@ static void add_offsets(const matrix *w, long index, const operand *x, long firs
     }
 }
 
-void planes_product(const matrix *w, long index, const operand *x, long first, long rows, float *result) {
-    const uint8_t *panel = w->codes + index * panel_bytes(w);
-    const long group = x->group;
-#ifdef HAS_ONE_PLANE
-    uint8_t unpacked[GROUP * PANEL] __attribute__((aligned(64)));
-#endif
-    memset(result, 0, rows * PANEL * sizeof(float));
-    for (long g = 0; g < w->in / group; g++) {
-        tile t = {panel + g * group * PANEL, group, NULL, 1.0f};
-        if (has_blocks(w)) t.scales = w->scales + (index * (w->in / w->block) + g * group / w->block) * PANEL;
-#ifdef HAS_ONE_PLANE
-        if (w->kind == CODES) {
-            unpack_levels(panel + g * group * PANEL / 2, w->levels, group, unpacked);
-            t.codes = unpacked, t.unit = w->unit;
-        }
-#endif
-        for (long m = 0; m < rows;) m += add_some(&t, x, g * x->rows + first + m, rows - m, result + m * PANEL);
-    }
-    if (!has_blocks(w)) scale_outputs(w->scales + index * PANEL, rows, result);
-    else if (w->offsets) add_offsets(w, index, x, first, rows, result);
-}
+static inline void fetch_scales(const float *scales) { fetch_two_lines(scales + BLOCKS_AHEAD * PANEL); }
 
 #endif

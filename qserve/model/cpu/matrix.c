@@ -19,12 +19,7 @@
 #include <immintrin.h>
 
 #define ALWAYS static inline __attribute__((always_inline))
-enum { AHEAD = 4096 }; /* bytes: the hardware's own prefetching stops at each page */
-
-static long planes_for(const matrix *w, long met) {
-    if (w->activation_bits == 8 && met > RARE_ROWS) return 1;
-    return w->kind == INT8 ? 2 : 0;
-}
+enum { BLOCKS_AHEAD = 8, MEMORY_ROWS = 4 }; /* of scales; rows of codes that memory is slower than */
 
 int prepare(operand *x, const matrix *w, long met) {
     if (w->order && put_in_order(x, w)) return 1;
@@ -105,13 +100,7 @@ int has_unpacked(void) { return 1; }
 
 int has_fast_products(void) { return 1; }
 
-int has_int8_activations(void) {
-#ifdef HAS_ONE_PLANE
-    return 1;
-#else
-    return 0;
-#endif
-}
+int has_int8_activations(void) { return 1; }
 
 const bf16 *unpacked(const matrix *w, long index) {
     if (w->kind == BFLOAT16) return (const bf16 *)(w->codes + index * panel_bytes(w));
@@ -127,8 +116,7 @@ ALWAYS void by_pairs(const bf16 *panel, long in, const element *x, long stride, 
     for (int m = 0; m < rows; m++) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
     for (long k = 0; k < in; k += 2, panel += 2 * PANEL) {
         const pairs a = pairs_of(_mm512_loadu_si512(panel)), b = pairs_of(_mm512_loadu_si512(panel + 2 * LANE));
-        _mm_prefetch((const char *)panel + AHEAD, _MM_HINT_T0);
-        _mm_prefetch((const char *)panel + AHEAD + 64, _MM_HINT_T0);
+        fetch_two_lines((const uint8_t *)panel + AHEAD);
 #pragma GCC unroll 12
         for (int m = 0; m < rows; m++) {
             sum[m][0] = add_pair(sum[m][0], x + m * stride + k, a);
@@ -151,10 +139,11 @@ ALWAYS void coded(const matrix *w, long index, const operand *x, long first, con
     for (long g = 0; g < blocks; g++, scales += PANEL) {
         __m512 sum[FEW_ROWS][2], more[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
         for (int m = 0; m < rows; m++) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
+        if (rows <= MEMORY_ROWS) fetch_two_lines(scales + BLOCKS_AHEAD * PANEL);
         for (long k = g * w->block; k < (g + 1) * w->block; k += 32 / bits, panel += 128) {
             const __m512i a = _mm512_loadu_si512(panel), b = _mm512_loadu_si512(panel + 64);
-            _mm_prefetch((const char *)panel + AHEAD, _MM_HINT_T0);
-            _mm_prefetch((const char *)panel + AHEAD + 64, _MM_HINT_T0);
+            if (rows <= MEMORY_ROWS) fetch_two_lines(panel + AHEAD);
+            else fetch_into_nearest(panel + AHEAD_IN_NEAREST);
 #pragma GCC unroll 4
             for (int t = 0; t < 16 / bits; t++) {
                 const pairs p = pairs_of(values_at(_mm512_srli_epi16(a, bits * t), table, bits));

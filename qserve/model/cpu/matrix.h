@@ -35,13 +35,15 @@ typedef struct {
 /* What is multiplied: `rows` rows of `x`, `stride` (the weight's inputs) elements apart; the rest is made by `prepare`.
    Planes: of each group of inputs x = (high + rest / 254) * scale, or with two (256 high + low + rest / 254) * scale, `rest`
    where has_rest. Planes are [in / group][rows][GROUP], what belongs to a group [in / group][rows]; sums = -128 * those of
-   a plane, to take the + 128 of the weights out.
+   a plane, to take the + 128 of the weights out. Without AVX-512 two planes, and without AVX-VNNI one, are int16_t in `both`,
+   of each four inputs the first, the third, the second and the fourth.
    Offsets: sums over each block. An order: x is a copy in that order. */
 typedef struct {
     const bf16 *x;
     const element *terms; /* the same, where there are no planes, `apart` elements from row to row */
     long rows, stride, apart, planes, group; /* planes: 0, 1 or 2 */
     int8_t *high, *low, *rest;
+    int16_t *both;
     uint8_t *has_rest;
     float *scales, *sums;
     int32_t *high_sums, *low_sums, *rest_sums;

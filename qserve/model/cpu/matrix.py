@@ -13,6 +13,7 @@ from qserve.errors import QserveError
 from qserve.model.cpu.build import library
 
 __all__ = [
+    "FEW_ROWS",
     "PANEL",
     "CMatrix",
     "Matrix",
@@ -31,8 +32,8 @@ _LANE = 16
 _BFLOAT16, _INT8, _CODES, _BYTES = 0, 1, 2, 3
 _BITS = (16, 8, 4, 8)
 _GROUP = 64  # inputs whose activations share a scale, for INT8
-# Beyond so many rows a processor without the instructions multiplies faster with the whole weight in bf16.
-_FEW_ROWS = 32
+FEW_ROWS = 32
+"""Beyond so many a processor without the instructions multiplies faster with the whole weight in bf16."""
 
 
 class CMatrix(ctypes.Structure):
@@ -89,7 +90,7 @@ class Matrix:
     def product(self, states: torch.Tensor) -> torch.Tensor:
         """`states` [rows, in_features] in bf16 to [rows, out_features], sums in fp32, rounded once."""
         rows = states.contiguous()
-        if len(rows) > _FEW_ROWS and not has_fast_products():
+        if len(rows) > FEW_ROWS and not has_fast_products():
             return torch.nn.functional.linear(rows, self.dense().to(torch.bfloat16), self.bias)
         out = torch.empty(len(rows), self.out_features, dtype=torch.bfloat16)
         failed = len(rows) and _compiled().product_of(

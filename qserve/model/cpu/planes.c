@@ -1,5 +1,5 @@
 /* Rows of bf16 in planes of 8 bits. Groups of inputs share a scale; of each group all rows lie together, so that a product
-   that holds a group of weights reads them from end to end. */
+   that holds a group of weights reads them from end to end. With AVX2 alone: planes_avx2.c. */
 
 #include "planes.h"
 
@@ -13,11 +13,6 @@
 
 /* Into `split_group`, where the number of inputs is a constant: their loops become a few instructions each. */
 #define ALWAYS static inline __attribute__((always_inline))
-
-/* Rounding of all others than the largest, as a share of them, from which on a rest is worth its time: one plane is there
-   for speed, two are there to be exact. */
-static const float TOO_ROUGH[] = {0, 1.0f / 32, 1.0f / 1024};
-enum { REST = 254, ONE_PLANE = 127 };
 
 /* What belongs to one group of a row. */
 typedef struct { int8_t *high, *low, *rest; uint8_t *has_rest; float *scale; int32_t *high_sum, *low_sum, *rest_sum; } group;
@@ -43,9 +38,8 @@ ALWAYS extent extent_of(const __m512 *x, const int vectors) {
 
 ALWAYS void store_bytes(__m512i x, int8_t *to) { _mm_storeu_si128((__m128i *)to, _mm512_cvtepi32_epi8(x)); }
 
-/* Integers of `x` in steps, in one plane: the largest is 127; or in two of 15 bits together, whose step is a power of two:
-   what is no more than 64 times smaller than the largest keeps all its bits. `x` becomes what rounding lost, of which the
-   sum of sizes is returned. */
+/* Integers of `x` in steps, in one plane: the largest is 127; or in two of 15 bits together. `x` becomes what rounding lost, of
+   which the sum of sizes is returned. */
 ALWAYS float round_group(__m512 *x, const int vectors, int planes, float steps, const group *to) {
     __m512 lost = _mm512_setzero_ps();
     __m512i high_sum = _mm512_setzero_si512(), low_sum = high_sum;
@@ -79,12 +73,6 @@ ALWAYS void keep_rest(const __m512 *left, const int vectors, const group *to) {
     *to->rest_sum = -128 * _mm512_reduce_add_epi32(sum);
 }
 
-static float scale_for(float most, int planes) {
-    union { float f; uint32_t i; } power = {most};
-    power.i &= 0x7f800000u;
-    return most < 1e-30f ? 0.0f : planes == 1 ? most / ONE_PLANE : power.f / 8192.0f;
-}
-
 /* Of 16 times `vectors` inputs. What is no number makes the scale NaN. */
 ALWAYS void split_group(__m512 *x, const int vectors, int planes, const group *to) {
     const extent found = extent_of(x, vectors);
@@ -95,12 +83,10 @@ ALWAYS void split_group(__m512 *x, const int vectors, int planes, const group *t
     if (*to->has_rest) keep_rest(x, vectors, to);
 }
 
-/* The places of 32 inputs as the codes of a weight lie in its 4 bytes (matrix.h): unpacked, CODES are those of the lower
-   halves of 4 bytes, then of the upper. */
+/* Of 32 inputs. */
 static __m512i places_of(const matrix *w) {
-    const uint64_t of_codes = 0x73625140, of_bytes = 0x75643120; /* which of 8 inputs, from the right */
     uint16_t places[2 * LANE];
-    for (int i = 0; i < 2 * LANE; i++) places[i] = i / 8 * 8 + ((w->kind == CODES ? of_codes : of_bytes) >> i % 8 * 4 & 7);
+    for (int i = 0; i < 2 * LANE; i++) places[i] = place_of(w, i);
     return _mm512_loadu_si512(places);
 }
 

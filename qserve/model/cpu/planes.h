@@ -5,12 +5,46 @@
 
 #include "panels.h"
 
-#if defined(HAS_DOTS) && defined(__AVX512VBMI__)
-#define HAS_ONE_PLANE /* codes of 4 bits to levels by vpermb */
+#if defined(HAS_DOTS) || (defined(__AVX2__) && defined(__FMA__))
+#define HAS_PLANES
 #endif
+/* Products of four bytes at once, of 256 bits: AVX-VNNI's, or AVX-512's of the same size. */
+#if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
+#define HAS_DPBUSD 1
+#else
+#define HAS_DPBUSD 0
+#endif
+
+/* Rounding of all others than the largest, as a share of them, from which on a rest is worth its time: one plane is there
+   for speed, two are there to be exact. */
+static const float TOO_ROUGH[] = {0, 1.0f / 32, 1.0f / 1024};
+enum { REST = 254, ONE_PLANE = 127 };
 
 /* Inputs that share a scale in planes of products with `w`. */
 static inline long group_of(const matrix *w) { return has_blocks(w) && w->block < GROUP ? w->block : GROUP; }
+
+/* Planes of products in which a weight meets `met` rows: 0 where they are multiplied in bf16 or fp32. */
+static inline long planes_for(const matrix *w, long met) {
+    if (w->activation_bits == 8 && met > RARE_ROWS) return 1;
+    return w->kind == INT8 ? 2 : 0;
+}
+
+/* Of a group whose largest is `most`; of two planes a power of two, so that what is no more than 64 times smaller than the
+   largest keeps all its bits. */
+static inline float scale_for(float most, int planes) {
+    union { float f; uint32_t i; } power = {most};
+    power.i &= 0x7f800000u;
+    return most < 1e-30f ? 0.0f : planes == 1 ? most / ONE_PLANE : power.f / 8192.0f;
+}
+
+/* The place of input i as the codes of a weight lie in its 4 bytes (matrix.h): unpacked, CODES are those of the lower
+   halves of 4 bytes, then of the upper. */
+static inline long place_of(const matrix *w, long i) {
+    const uint64_t of_codes = 0x73625140, of_bytes = 0x75643120; /* which of 8 inputs, from the right */
+    if (!has_blocks(w)) return i;
+    return i / 8 * 8 + ((w->kind == CODES ? of_codes : of_bytes) >> i % 8 * 4 & 7);
+}
+
 /* Fills the planes of x, `x->planes` of them and the rest; 0, or 1 where memory ran out. */
 int split_in_planes(operand *x, const matrix *w);
 /* As `panel_product`, of up to PLANE_ROWS rows. */

@@ -1,10 +1,12 @@
 /* Products on processors without AVX512-VNNI, in fp32: with AVX2 most laptops, and whatever else there is. A piece of a
-   panel is unpacked into the nearest cache and multiplied with all rows; of one row, values stay in registers.
+   panel is unpacked into the nearest cache and multiplied with all rows; of one row, values stay in registers. With AVX2
+   INT8, and weights whose activations are rounded to 8 bits, are multiplied as integers: integers_avx2.c.
 
    Vectors of eight are the compiler's: one register of AVX2, two of SSE or NEON. */
 
 #include "matrix.h"
 #include "panels.h"
+#include "planes.h"
 
 #include <string.h>
 
@@ -23,8 +25,13 @@ typedef uint32_t eight_bits __attribute__((vector_size(4 * EIGHT)));
 typedef int32_t eight_integers __attribute__((vector_size(4 * EIGHT)));
 
 int prepare(operand *x, const matrix *w, long met) {
-    (void)met;
     if (w->order && put_in_order(x, w)) return 1;
+#ifdef HAS_PLANES
+    x->planes = planes_for(w, met);
+    if (x->planes) return split_in_planes(x, w) || (has_blocks(w) && w->offsets && sum_blocks(x, w->in, w->block));
+#else
+    (void)met;
+#endif
     return make_terms(x);
 }
 
@@ -38,7 +45,13 @@ int has_fast_products(void) {
 #endif
 }
 
-int has_int8_activations(void) { return 0; }
+int has_int8_activations(void) {
+#ifdef HAS_PLANES
+    return 1;
+#else
+    return 0;
+#endif
+}
 
 const bf16 *unpacked(const matrix *w, long index) {
     (void)w, (void)index;
@@ -226,8 +239,11 @@ static void row_of_codes(const matrix *w, long index, const float *x, float *res
 }
 
 void panel_product(const matrix *w, long index, const bf16 *panel, const operand *x, long first, long rows, float *result) {
-    float piece[PIECE * PANEL] __attribute__((aligned(64)));
     (void)panel;
+#ifdef HAS_PLANES
+    if (x->planes) return planes_product(w, index, x, first, rows, result);
+#endif
+    float piece[PIECE * PANEL] __attribute__((aligned(64)));
     const float *at = x->terms + first * x->apart;
     if (rows == 1 && w->kind == INT8) return row_of_integers(w, index, at, result);
     if (rows == 1 && w->kind == CODES) return row_of_codes(w, index, at, result);

@@ -154,6 +154,14 @@ int product_of(const matrix *w, const bf16 *x, long rows, bf16 *y, float *y32) {
     return multiply(&one, 1, x, rows);
 }
 
+/* One product after the other, each with rows of its own x and all into the same y: in one call, as the steps of a model have
+   them, for whoever measures. */
+int products_in_turn(const matrix *const *all, const bf16 *const *x, long num, long rows, bf16 *y) {
+    for (long i = 0; i < num; i++)
+        if (product_of(all[i], x[i], rows, y, NULL)) return 1;
+    return 0;
+}
+
 /* Of each panel the largest output, not rounded, without a bias: largest [rows][panels]. */
 int largest_of_panels(const matrix *w, const bf16 *x, long rows, float *largest) {
     const product one = {.w = w, .stride = panels_of(w), .largest = largest};

@@ -64,7 +64,7 @@ class MappedTensors:
 
 def file_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
     """About what a file of `tensors` takes; never less."""
-    return sum(_filled(tensor.nbytes, _LINE) for tensor in tensors.values()) + _PAGE + 1024 * (1 + len(tensors))
+    return sum(_rounded_up(tensor.nbytes, _LINE) for tensor in tensors.values()) + _PAGE + 1024 * (1 + len(tensors))
 
 
 def write_tensors(file: IO[bytes], about: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
@@ -75,7 +75,7 @@ def write_tensors(file: IO[bytes], about: Mapping[str, Any], tensors: Mapping[st
             "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "begin": begin,
             "sum": _sum_of(tensor),
         }  # fmt: skip
-        begin += _filled(tensor.nbytes, _LINE)
+        begin += _rounded_up(tensor.nbytes, _LINE)
     head = json.dumps({"about": about, "tensors": entries, "data_bytes": begin}).encode()
     file.write(_PREFIX.pack(_MAGIC, len(head), hashlib.sha256(head).digest()) + head)
     file.write(bytes(_data_begin(len(head)) - _PREFIX.size - len(head)))
@@ -87,7 +87,7 @@ def _write(file: IO[bytes], tensor: torch.Tensor) -> None:
     whole = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
     for begin in range(0, len(whole), _PIECE):
         file.write(whole[begin : begin + _PIECE].data)
-    file.write(bytes(_filled(len(whole), _LINE) - len(whole)))
+    file.write(bytes(_rounded_up(len(whole), _LINE) - len(whole)))
 
 
 def _read_head(file: BinaryIO) -> tuple[dict[str, Any], int]:
@@ -104,7 +104,7 @@ def _read_head(file: BinaryIO) -> tuple[dict[str, Any], int]:
 
 
 def _data_begin(head_length: int) -> int:
-    return _filled(_PREFIX.size + head_length, _PAGE)
+    return _rounded_up(_PREFIX.size + head_length, _PAGE)
 
 
 def _tensor(memory: torch.Tensor, begin: int, entry: Mapping[str, Any]) -> torch.Tensor:
@@ -124,5 +124,5 @@ def _sum_of(tensor: torch.Tensor) -> int:
     return (words + int.from_bytes(bytes(flat[whole:].tolist()), "little")) % (1 << 64)
 
 
-def _filled(num_bytes: int, step: int) -> int:
+def _rounded_up(num_bytes: int, step: int) -> int:
     return -(-num_bytes // step) * step

@@ -15,21 +15,27 @@ __all__ = ["COMPILERS", "compiled_by"]
 
 COMPILERS = {
     "best": None,
-    "without AVX512-BF16": "gcc -mno-avx512bf16",
+    "without AVX512-BF16": "gcc -mno-avx512bf16 -mno-avx512vbmi",
     "without AVX512": "gcc -mno-avx512f",
     "plain": "gcc -mno-avx512f -mno-avx2 -mno-avx",
 }
 
 
+_AVX_VNNI = {"AVX-VNNI": "gcc -mno-avx512bf16 -DNARROW_VECTORS"}
+"""For tests of integers alone: the same instructions as AVX-512 has them for 256 bits."""
+
+
 @contextmanager
 def compiled_by(name: str) -> Iterator[None]:
     """The library as this processor gets it, and as poorer ones do; skips where there is none."""
-    kept, command = os.environ.get("CC"), COMPILERS[name]
+    kept, command = os.environ.get("CC"), (COMPILERS | _AVX_VNNI)[name]
     if command is not None:
         if os.uname().machine != "x86_64":
             pytest.skip("these compiler flags are of x86-64")
         if name == "without AVX512-BF16" and "avx512_bf16" not in read_cpu().flags:
             pytest.skip("this processor has none: its best library is that one")
+        if name == "AVX-VNNI" and "avx512_vnni" not in read_cpu().flags:
+            pytest.skip("this processor has no instructions to try it out with")
         os.environ["CC"] = command
     build._built.cache_clear()
     if build.why_none() is not None:

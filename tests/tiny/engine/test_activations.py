@@ -10,10 +10,12 @@ from qserve.model.cpu import build
 from qserve.model.cpu.activations import round_activations, with_int8_activations
 from qserve.model.cpu.linear import CompiledLinear
 from qserve.model.cpu.matrix import Matrix, bfloat16_matrix, codes_matrix, has_int8_activations, int8_matrix
+from tests.tiny.engine.compilers import compiled_by
 
 pytestmark = pytest.mark.skipif(
-    build.why_none() is not None or not has_int8_activations(), reason="no AVX512-VNNI and -VBMI here"
+    build.why_none() is not None or not has_int8_activations(), reason="neither AVX512-VNNI nor AVX2 here"
 )
+POORER = ["without AVX512-BF16", "AVX-VNNI", "without AVX512"]
 
 OUT, WIDTH = 100, 512
 # Of NF4, with the same rounding of its values as any table that is not made of integers.
@@ -89,6 +91,27 @@ def test_what_is_no_number_stays_none_and_in_its_row(name: str) -> None:
     assert not found[5].isfinite().any()
     others = [row for row in range(20) if row not in (1, 5)]
     assert torch.equal(found[others], alone[others])
+
+
+@pytest.mark.parametrize("compiler", POORER)
+def test_poorer_processors_multiply_the_same_integers(compiler: str) -> None:
+    """To the last bit but where the order of a few sums in fp32 shows: the integers and their sums are exact.
+
+    One input in 32 is so large that most groups have a rest; the first row is at the limit of 8 bits.
+    """
+    cases = [(name, rows, loud) for name in FORMATS for rows in (3, 8, 31) for loud in (1.0, 40.0)]
+    cases += [("int8", 2, 40.0), ("int8", 1, 1.0)]  # exact
+    asked = [torch.randn(rows, WIDTH).bfloat16() for _, rows, _ in cases]
+    for states, (_, _, loud) in zip(asked, cases, strict=True):
+        states[:, 5::32] *= loud
+        states[0] = -3.0
+    weights = [rounded(matrix_of(name)) for name, _, _ in cases]
+    expected = [weight.product(states) for weight, states in zip(weights, asked, strict=True)]
+    with compiled_by(compiler):
+        for weight, states, known, case in zip(weights, asked, expected, cases, strict=True):
+            off = (weight.product(states).double() - known.double()).abs()
+            assert (off <= 2**-7 * known.double().abs() + 1e-5 * known.double().abs().max()).all(), case
+            assert float((off == 0).double().mean()) > 0.99, case
 
 
 def test_integers_of_4_bit_keep_their_values_and_nf4_is_near() -> None:

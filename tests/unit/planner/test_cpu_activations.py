@@ -42,6 +42,17 @@ def test_where_the_instructions_are_missing_nothing_is_rounded_and_who_asked_is_
 
 
 @pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ({"avx2", "fma"}, "int8"), ({"avx2", "fma", "avx_vnni"}, "int8"), ({"avx512_vnni"}, "int8"),
+        ({"avx2"}, "exact"), ({"avx512f"}, "exact"), ({"asimddp"}, "exact"),
+    ],
+)  # fmt: skip
+def test_which_processors_multiply_integers(flags: set[str], found: str) -> None:
+    assert plan_for("auto", "bnb-nf4", CpuFeatures("", frozenset(flags))).cpu_activations == found
+
+
+@pytest.mark.parametrize(
     ("asked", "schemes", "found"),
     [
         ("auto", {"w8a8"}, "int8"), ("auto", {"w4a16", "fp8"}, "int8"),

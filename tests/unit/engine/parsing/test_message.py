@@ -38,6 +38,9 @@ def read(rules: ReadingRules, pieces: list[str]) -> dict[str, Any]:
     message = writer.message()
     assert "".join(delta.get("content", "") for delta in deltas) == (message["content"] or "")
     assert "".join(delta.get("reasoning", "") for delta in deltas) == (message["reasoning"] or "")
+    for delta in deltas:
+        indices = [call["index"] for call in delta.get("tool_calls", ())]
+        assert indices == sorted(set(indices)), "clients take a second entry of a chunk for another call"
     arguments: dict[int, str] = {}
     for call in (call for delta in deltas for call in delta.get("tool_calls", ())):
         arguments[call["index"]] = arguments.get(call["index"], "") + call["function"]["arguments"]

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from qserve.core.kernel_shapes import MAX_KERNELS, filled_length
+from qserve.core.kernel_shapes import MAX_KERNELS, padded_length
 
-__all__ = ["bound_kernels", "fill_rows", "in_few_shapes"]
+__all__ = ["bound_kernels", "pad_linear_layers", "with_padded_rows"]
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 
@@ -24,36 +24,36 @@ def bound_kernels() -> None:
     os.environ.setdefault(_CAPACITY, str(MAX_KERNELS))
 
 
-def in_few_shapes(product: Product, states: torch.Tensor) -> torch.Tensor:
-    """`product` of `states` [..., width], whose rows are filled up to one of a few counts with zeros; the rest is cut.
+def with_padded_rows(product: Product, states: torch.Tensor) -> torch.Tensor:
+    """`product` of `states` [..., width], padded with rows of zeros to one of a few counts; their results are dropped.
 
     A product whose rows are independent of each other: a linear layer's.
     """
     width = states.shape[-1]
     num_rows = states.numel() // width
-    filled = filled_length(num_rows)
-    if filled == num_rows:
+    num_padded = padded_length(num_rows)
+    if num_padded == num_rows:
         return product(states)
-    rows = torch.nn.functional.pad(states.reshape(num_rows, width), (0, 0, 0, filled - num_rows))
+    rows = torch.nn.functional.pad(states.reshape(num_rows, width), (0, 0, 0, num_padded - num_rows))
     return product(rows)[:num_rows].view(*states.shape[:-1], -1)
 
 
-def fill_rows(model: nn.Module) -> None:
+def pad_linear_layers(model: nn.Module) -> None:
     """From now on the 16-bit linear layers of `model` in RAM compute in few shapes; `PackedLinear` does by itself.
 
     Layers that accelerate moves between devices are left alone.
     """
     for module in model.modules():
         if type(module) is nn.Linear and not hasattr(module, "_hf_hook") and _is_16_bit_in_ram(module.weight):
-            module.forward = _filled(module.forward)  # type: ignore[method-assign, assignment]
+            module.forward = _padded(module.forward)  # type: ignore[method-assign, assignment]
 
 
 def _is_16_bit_in_ram(weight: torch.Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype in (torch.bfloat16, torch.float16)
 
 
-def _filled(forward: Callable[..., Any]) -> Product:
-    def forward_filled(input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - the library's name
-        return in_few_shapes(forward, input)
+def _padded(forward: Callable[..., Any]) -> Product:
+    def forward_padded(input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - the library's name
+        return with_padded_rows(forward, input)
 
-    return forward_filled
+    return forward_padded

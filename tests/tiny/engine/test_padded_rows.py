@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from qserve.core.kernel_shapes import MAX_KERNELS, filled_length
+from qserve.core.kernel_shapes import MAX_KERNELS, padded_length
 from qserve.core.model_spec import ModelSpec
 from qserve.engine.heartbeat import Heartbeat
 from qserve.engine.transformers.batching.progress import beat_with_layers
 from qserve.engine.transformers.batching.prompt_logprobs import PromptToScore, score_prompts
 from qserve.engine.transformers.batching.rows.batcher import RowBatcher
-from qserve.model.cpu.few_shapes import bound_kernels, fill_rows, in_few_shapes
+from qserve.model.cpu.padded_rows import bound_kernels, pad_linear_layers, with_padded_rows
 from qserve.planner.engines.transformers.memory import num_kernels
 from tests.tiny.engine.families import build
 from tests.tiny.engine.loading import running
@@ -28,7 +28,7 @@ from tests.tiny.engine.running import sequence, tokens_of
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
 
 Shapes = set[tuple[int, ...]]
-FEW = {filled_length(rows) for rows in range(1, 1025)}
+FEW = {padded_length(rows) for rows in range(1, 1025)}
 
 
 @pytest.fixture
@@ -65,14 +65,14 @@ async def test_chat_and_scored_prompts_of_forty_lengths_meet_the_planned_shapes(
 
 async def test_a_hybrids_layers_meet_few_row_counts(shapes: Shapes) -> None:
     model = build("qwen3.5").to(torch.bfloat16).eval()
-    fill_rows(model)
+    pad_linear_layers(model)
     async with batching(RowBatcher, model, max_num_seqs=8) as batcher:
         told = (sequence(f"s{index}", one[:200], 4) for index, one in enumerate(prompts(20)))
         await asyncio.gather(*(tokens_of(batcher, one) for one in told))
     assert {rows for rows, *_ in shapes} <= FEW
 
 
-def test_rows_that_are_filled_up_change_nothing() -> None:
+def test_padding_changes_no_row() -> None:
     linear = torch.nn.Linear(24, 16)
     for states in (torch.randn(5, 24), torch.randn(3, 7, 24), torch.randn(1, 1, 24)):
         seen: list[int] = []
@@ -81,8 +81,8 @@ def test_rows_that_are_filled_up_change_nothing() -> None:
             seen.append(rows.numel() // 24)
             return linear(rows)
 
-        torch.testing.assert_close(in_few_shapes(product, states), linear(states))
-        assert seen == [filled_length(states.numel() // 24)]
+        torch.testing.assert_close(with_padded_rows(product, states), linear(states))
+        assert seen == [padded_length(states.numel() // 24)]
 
 
 def test_the_cache_is_bounded_unless_the_environment_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
