@@ -152,8 +152,8 @@ class Endpoints:
         await send_json(send, 200, {**about, "data": entries, "host": await self._host_told()})
 
     async def report_page(self, scope: Scope, receive: Receive, send: Send) -> None:
-        told = {upstream.name: await self._told_by(upstream) for upstream in self._upstreams}
-        page = await self._reports.page(scope.get("path_params", {}).get("run"), told)
+        by_worker = {upstream.name: await self._told_by(upstream) for upstream in self._upstreams}
+        page = await self._reports.page(scope.get("path_params", {}).get("run"), by_worker)
         headers = [(b"content-security-policy", POLICY), (b"cache-control", b"no-store")]
         await send_body(send, 200, page, HTML, headers)
 

@@ -52,14 +52,14 @@ async def _made(store: str, run: str, told: Mapping[str, Any]) -> bytes:
         start_new_session=True,
     )  # fmt: skip
     try:
-        page, said = await process.communicate(json.dumps({"run": run, "told": told}).encode())
+        page, errors = await process.communicate(json.dumps({"run": run, "told": told}).encode())
     except asyncio.CancelledError:  # the client has left
         process.kill()
         await process.wait()
         raise
     if process.returncode == _NOT_FOUND:
-        raise ApiError(404, said.decode(errors="replace").strip(), "run_not_found", "run")
+        raise ApiError(404, errors.decode(errors="replace").strip(), "run_not_found", "run")
     if process.returncode:
-        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         raise ApiError(503, f"the report could not be made: {last}", "run_store_unusable", retry_after_s=5)
     return page

@@ -66,13 +66,13 @@ async def _by_process(store: RunStore, run: StoredRun) -> dict[str, Any]:
         sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
-        answer, said = await process.communicate()
+        answer, errors = await process.communicate()
     except asyncio.CancelledError:  # the client has left
         process.kill()
         await process.wait()
         raise
     if process.returncode:
-        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         raise ApiError(503, f"the run could not be summed up: {last}", "run_store_unusable")
     document: dict[str, Any] = json.loads(answer)
     return document

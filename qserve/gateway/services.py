@@ -81,10 +81,11 @@ class ByEngine:
         value = vllm.read_body(body)
         vllm.check_body(fields, path, value)
         _check_size(value, endpoint)
-        changed = with_enforceable_schemas(value, endpoint.schema_library)
+        said = vllm.without_no_tools(value)
+        changed = with_enforceable_schemas(said, endpoint.schema_library) or said
         return CheckedRequest(
             value.get("model"), self.count(value) if self.count is not None else 0, _max_tokens(value),
-            None if changed is None else to_json(changed),
+            None if changed is value else to_json(changed),
         )  # fmt: skip
 
     def known_names(self, path: str, endpoint: WorkerEndpoint) -> frozenset[str] | None:

@@ -54,12 +54,12 @@ def thinking_template(template: str) -> ThinkingTemplate:
     unasked = answer_prefix(template).rstrip()
     if not has_switch and "<think>" not in answer:
         return ThinkingTemplate()
-    asked = answer_prefix(template, enable_thinking=True).rstrip()
+    thinking_prefix = answer_prefix(template, enable_thinking=True).rstrip()
     return ThinkingTemplate(
         thinks=True,
         has_switch=has_switch,
         on_by_default=not unasked.endswith("</think>"),
-        opens=(asked if has_switch else unasked).endswith("<think>"),
+        opens=(thinking_prefix if has_switch else unasked).endswith("<think>"),
     )
 
 

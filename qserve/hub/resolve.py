@@ -127,9 +127,9 @@ def _fetch(model_id: str) -> tuple[Mapping[str, Any], tuple[Tensor, ...] | None]
 def _not_found(model_id: str) -> str:
     near = difflib.get_close_matches(model_id, [*known_ids(), "demo"], n=4, cutoff=0.5)
     offline = os.environ.get("HF_HUB_OFFLINE")
-    asked = f"HF_HUB_OFFLINE={offline} forbids asking the hub" if offline else "the hub could not be asked"
+    reason = f"HF_HUB_OFFLINE={offline} forbids asking the hub" if offline else "the hub could not be asked"
     hint = f"Close to it: {', '.join(near)}" if near else "`qserve models` lists what is known"
     return (
-        f"{model_id!r} is no folder, not in the local cache and not among the bundled models, and {asked}. {hint}; "
+        f"{model_id!r} is no folder, not in the local cache and not among the bundled models, and {reason}. {hint}; "
         "--model takes a folder, a hub id, an alias or demo"
     )

@@ -10,10 +10,11 @@ from __future__ import annotations
 import difflib
 import enum
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from qserve.wire.vllm_errors import in_our_words
 
 __all__ = ["MAX_NAME", "ApiError", "Dialect", "from_engine", "from_failure", "internal_error", "unknown_field"]
 
@@ -57,12 +58,10 @@ _STATUS_OF_FAILURE |= dict.fromkeys(
     400,
 ) | {"judge_failed": 502, "judge_unparsable": 502, "worker_error": 502, "worker_unreachable": 503}
 _RETRY_AFTER_S = {"judge_failed": 5, "worker_unreachable": 5}
-# What vLLM says of structures that it can't hold an answer to, and the notes of xgrammar's C++ in it.
+# What vLLM says of structures that it can't hold an answer to.
 _OF_GRAMMARS = ("Failed to transform", "Invalid grammar", "Invalid structural tag", "Grammar error")
-_SOURCE_LINE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
-# And of a body that it refuses: dicts of Python's, in which a message is between single quotes, or has them inside.
-_PROBLEMS = re.compile(r"\d+ validation errors?:\n")
-_PROBLEM = re.compile(r"""'loc': '([^']*)', 'msg': (?:(?=['"]).)(.*?)['"], 'input':""")
+# By which the loop of tools of Anthropic's SDK goes on without a conversation that the server stores.
+_NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 _CODE_OF_STATUS = {404: "not_found", 422: "unprocessable", 501: "not_implemented"}
 
 
@@ -135,7 +134,10 @@ class ApiError(Exception):
     def _anthropic(self) -> dict[str, Any]:
         fallback = "api_error" if self.status >= 500 else "invalid_request_error"
         kind = _ANTHROPIC_TYPE_OF_STATUS.get(self.status, fallback)
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        error: dict[str, Any] = {"type": kind, "message": self.message}
+        if (self.code, self.param) == ("unsupported_field", "thread"):
+            error["details"] = _NO_THREADS
+        return {"type": "error", "error": error}
 
 
 def from_failure(code: str, message: str, param: str | None = None) -> ApiError:
@@ -168,27 +170,15 @@ def from_engine(status: int, body: bytes) -> ApiError | None:
     """
     try:
         error = json.loads(body)["error"]
-        message, param = str(error["message"]), error.get("param")
+        said, param = str(error["message"]), error.get("param")
     except (ValueError, KeyError, TypeError):
         return None
-    message = _plain(message)
+    message, about = in_our_words(said)
     if status == 400 and ("maximum context length" in message or "max_model_len" in message):
         code = "context_length_exceeded"
         message += " (shorten the prompt or serve with a larger --max-model-len, if the model was made for more)"
-    elif status == 400 and message.startswith(_OF_GRAMMARS):
+    elif status == 400 and said.startswith(_OF_GRAMMARS):
         code = "invalid_grammar"
     else:
         code = _CODE_OF_STATUS.get(status, "worker_error" if status >= 500 else "invalid_value")
-    return ApiError(status, message, code, param.removeprefix("body.") if isinstance(param, str) else None)
-
-
-def _plain(message: str) -> str:
-    """Without Python: pydantic's list of errors as sentences, and where in its sources the library of grammars was."""
-    if _PROBLEMS.match(message) is not None and (problems := _PROBLEM.findall(message)):
-        return "; ".join(_of_vllm(place, said.removeprefix("Value error, ")) for place, said in problems)
-    return _SOURCE_LINE.sub("", message)
-
-
-def _of_vllm(place: str, said: str) -> str:
-    name = place.removeprefix("body").removeprefix(".")
-    return f"'{name}': {said}" if name else said
+    return ApiError(status, message, code, about or (param.removeprefix("body.") if isinstance(param, str) else None))

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from qserve.wire.messages import ChatMessage, ConversationMessage, TextPart
-from qserve.wire.refused_fields import SERVED_BY_VLLM
+from qserve.wire.refused_fields import REFUSED, SERVED_BY_VLLM
 from qserve.wire.schema import (
     INT64_MAX,
     MAX_TOKEN_ID,
@@ -117,6 +117,7 @@ class SamplingFields(Wire):
     user: str | None = Field(None, description="harmless: taken and not used")
     safety_identifier: str | None = Field(None, description="harmless: taken and not used")
     prompt_cache_key: str | None = Field(None, description="harmless: taken and not used")
+    prompt_cache_retention: str | None = Field(None, description="harmless: taken and not used")
     service_tier: str | None = Field(None, description="harmless: there is one tier")
     store: bool | None = Field(None, description="harmless: nothing is stored")
     metadata: dict[str, str] | None = Field(None, description="harmless: taken and not used")
@@ -193,6 +194,8 @@ class ChatCompletionRequest(SamplingFields):
         True, description="special tokens in messages are text; false: they are control tokens, as the template's own"
     )
     parallel_tool_calls: bool | None = Field(None, description="false: one call at most; harmless without tools")
+    modalities: list[Literal["text"]] | None = Field(None, description="harmless: answers are text")
+    verbosity: str | None = Field(None, description="harmless: only medium; ask for short answers in a message")
 
     @model_validator(mode="after")
     def _check_chat(self) -> Self:
@@ -200,16 +203,17 @@ class ChatCompletionRequest(SamplingFields):
             raise PydanticCustomError("top_logprobs", "'top_logprobs' needs logprobs: true")
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise PydanticCustomError("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; give one of them")
+        if self.verbosity not in (None, "medium"):
+            raise PydanticCustomError("verbosity", f"'verbosity' may only be medium: {REFUSED['verbosity']}")
         check_choice(self.tools, self.tool_choice)
-        self._check_structure_and_tools()
+        if self.must_call and self.ignore_eos:
+            raise PydanticCustomError("ignore_eos", "'ignore_eos' does not go with a tool that must be called")
         return self
 
-    def _check_structure_and_tools(self) -> None:
-        forced = self.tool_choice not in (None, "none", "auto")
-        if forced and self.structure is not None:
-            raise PydanticCustomError("tool_choice", "a tool that must be called leaves no answer to structure")
-        if forced and self.ignore_eos:
-            raise PydanticCustomError("ignore_eos", "'ignore_eos' does not go with a tool that must be called")
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer is a call: then there is no text that a structure would bind."""
+        return self.tool_choice not in (None, "none", "auto")
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:

@@ -29,8 +29,8 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _container(told: Context) -> str:
-    return "an object" if told["field_type"] == "Dictionary" else "a list"
+def _container(context: Context) -> str:
+    return "an object" if context["field_type"] == "Dictionary" else "a list"
 
 
 _IN_JSON = {"False": "false", "True": "true"}
@@ -39,21 +39,21 @@ NEEDED: Mapping[str, Callable[[Context], str]] = {
     "bool_type": lambda _: "true or false",
     "dict_type": lambda _: "an object",
     "float_type": lambda _: "a number",
-    "greater_than": lambda told: f"a number above {_number(told['gt'])}",
-    "greater_than_equal": lambda told: f"a number of at least {_number(told['ge'])}",
+    "greater_than": lambda context: f"a number above {_number(context['gt'])}",
+    "greater_than_equal": lambda context: f"a number of at least {_number(context['ge'])}",
     "int_type": lambda _: "a whole number",
-    "less_than_equal": lambda told: f"a number of at most {_number(told['le'])}",
+    "less_than_equal": lambda context: f"a number of at most {_number(context['le'])}",
     "list_type": lambda _: "a list",
-    "literal_error": lambda told: _IN_JSON.get(str(told["expected"]), str(told["expected"])),
+    "literal_error": lambda context: _IN_JSON.get(str(context["expected"]), str(context["expected"])),
     "model_attributes_type": lambda _: "an object",
     "model_type": lambda _: "an object",
-    "string_pattern_mismatch": lambda told: f"a string that matches {told['pattern']}",
-    "string_too_long": lambda told: f"a string of at most {_counted(told['max_length'], 'character')}",
-    "string_too_short": lambda told: f"a string of at least {_counted(told['min_length'], 'character')}",
+    "string_pattern_mismatch": lambda context: f"a string that matches {context['pattern']}",
+    "string_too_long": lambda context: f"a string of at most {_counted(context['max_length'], 'character')}",
+    "string_too_short": lambda context: f"a string of at least {_counted(context['min_length'], 'character')}",
     "string_type": lambda _: "a string",
-    "too_long": lambda told: f"{_container(told)} of at most {_counted(told['max_length'], 'item')}",
-    "too_short": lambda told: f"{_container(told)} of at least {_counted(told['min_length'], 'item')}",
-    "union_tag_invalid": lambda told: f"one of {told['expected_tags']}",
+    "too_long": lambda context: f"{_container(context)} of at most {_counted(context['max_length'], 'item')}",
+    "too_short": lambda context: f"{_container(context)} of at least {_counted(context['min_length'], 'item')}",
+    "union_tag_invalid": lambda context: f"one of {context['expected_tags']}",
 }
 
 
@@ -72,10 +72,10 @@ def from_validation(error: ValidationError, body: Any, known: Iterable[str] = ()
         complaints.setdefault(_path(item, body), []).append(item)
     entered = {path[:length] for path in complaints for length in range(len(path))}
     problems: list[ApiError] = []
-    for path, told in complaints.items():
-        ours = next((item for item in told if item["type"] not in NEEDED), None)
+    for path, context in complaints.items():
+        ours = next((item for item in context if item["type"] not in NEEDED), None)
         if len(problems) < _MOST_PROBLEMS and (ours is not None or path not in entered):
-            problems.append(_what_is_needed(path, told, body) if ours is None else _ours(path, ours, known))
+            problems.append(_what_is_needed(path, context, body) if ours is None else _ours(path, ours, known))
     kinds = {item["type"] for item in items}
     code = "unsupported_field" if kinds & {"extra_forbidden", "unsupported_field"} else "invalid_value"
     return ApiError(400, "; ".join(str(one) for one in problems), code, problems[0].param)
@@ -97,8 +97,8 @@ def _ours(path: Path, item: Any, known: Iterable[str]) -> ApiError:
     return ApiError(400, said, "invalid_value", name or None)
 
 
-def _what_is_needed(path: Path, told: list[Any], body: Any) -> ApiError:
-    *first, last = dict.fromkeys(NEEDED[item["type"]](item.get("ctx", {})) for item in told)
+def _what_is_needed(path: Path, context: list[Any], body: Any) -> ApiError:
+    *first, last = dict.fromkeys(NEEDED[item["type"]](item.get("ctx", {})) for item in context)
     needed = f"{', '.join(first)} or {last}" if first else last
     name = _name(path)
     field = f"'{name}'" if name else "the body"

@@ -13,13 +13,14 @@ from pydantic_core import from_json
 
 from qserve.wire.engine_fields import EngineFields
 from qserve.wire.errors import ApiError
-from qserve.wire.openai import MAX_PROMPTS
+from qserve.wire.openai import MAX_N, MAX_PROMPTS
 
 __all__ = [
     "ANYWHERE",
     "HARMLESS",
     "NARROWED",
     "REFUSED",
+    "UNREAD",
     "check_body",
     "known_names",
     "n_of_chat",
@@ -31,10 +32,13 @@ __all__ = [
     "one_per_item",
     "one_per_question",
     "read_body",
+    "without_no_tools",
 ]
 
-# Taken on every route, and not handed to anybody.
-HARMLESS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+# Taken on every route, whatever they say: there is one tier, and the engine stores responses where it was told to.
+HARMLESS = frozenset(
+    {"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier", "store"}
+)
 # Names that the document lacks, at any depth, by the beginning of the route.
 ANYWHERE: Mapping[str, frozenset[str]] = {
     "/v1/messages": frozenset({"cache_control"}),  # marks for Anthropic's prompt cache: here every prefix is cached
@@ -53,11 +57,12 @@ REFUSED: Mapping[str, str] = {
     "max_tool_calls": "the engine runs no tools",
 }
 
-# Dotted names, and the only values that say what the engine does.
+# OpenAI's names that the document lacks, and the only values that ask for nothing the engine lacks.
+UNREAD: Mapping[str, tuple[Any, ...]] = {"modalities": (["text"],)}
+# Dotted names that it has, and the only values that say what the engine does.
 NARROWED: Mapping[str, tuple[Any, ...]] = {
-    "store": (False,),
-    "service_tier": ("auto", "default"),
     "priority": (0,),
+    "verbosity": ("medium",),
     "reasoning.summary": ("auto",),
     "text.verbosity": ("medium",),
     # Read from the engine's own configuration alone (--structured-outputs-config).
@@ -87,7 +92,7 @@ def known_names(fields: EngineFields, path: str) -> frozenset[str] | None:
         return None
     narrowed = {name.partition(".")[0] for name in NARROWED}
     beside = next((names for begin, names in ANYWHERE.items() if path.startswith(begin)), frozenset())
-    return frozenset({*names, *HARMLESS, *REFUSED, *narrowed, *beside})
+    return frozenset({*names, *HARMLESS, *REFUSED, *UNREAD, *narrowed, *beside})
 
 
 def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None:
@@ -98,7 +103,7 @@ def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None
     for name in asked.keys() & REFUSED.keys():
         if not (REFUSED[name] is _RENDER_ONLY and path.endswith("/render")):
             raise ApiError(400, f"'{name}' is not supported: {REFUSED[name]}", "unsupported_field", name)
-    for name, allowed in NARROWED.items():
+    for name, allowed in {**UNREAD, **NARROWED}.items():
         _check_narrowed(asked, name, allowed)
         asked.pop(name, None)
     if asked.get("max_tokens") != asked.get("max_completion_tokens", asked.get("max_tokens")) and "max_tokens" in asked:
@@ -109,6 +114,18 @@ def check_body(fields: EngineFields, path: str, body: Mapping[str, Any]) -> None
         asked["tools"] = [_plain_tool(tool) for tool in _list(asked.get("tools"))]
     beside = next((names for begin, names in ANYWHERE.items() if path.startswith(begin)), frozenset())
     fields.check(path, "POST", asked, beside)
+
+
+def without_no_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body without what says that there are no tools, which vLLM refuses: an empty list, a free choice of none."""
+    if body.get("tools"):
+        return body
+    choice = body.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    unsaid = {"tools"} | ({"tool_choice"} if kind in (None, "auto", "none") else set())
+    if body.get("tools") not in (None, []) or not unsaid & body.keys():
+        return body
+    return {name: value for name, value in body.items() if name not in unsaid}
 
 
 def _check_narrowed(asked: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> None:
@@ -129,7 +146,11 @@ def _plain_tool(tool: Any) -> Any:
 
 def n_per_prompt(body: Mapping[str, Any]) -> int:
     """/v1/completions: `n` for each prompt; a list of integers is one prompt."""
-    return _n(body) * _num_texts(body, "prompt")
+    num = _n(body) * _num_texts(body, "prompt")
+    if num > MAX_PROMPTS:
+        message = f"'n' answers to each prompt are {num}, more than {MAX_PROMPTS}; send several requests"
+        raise ApiError(400, message, "invalid_value", "n")
+    return num
 
 
 def n_of_chat(body: Mapping[str, Any]) -> int:
@@ -170,12 +191,15 @@ def one(body: Mapping[str, Any]) -> int:
 
 
 def _n(body: Mapping[str, Any]) -> int:
-    """Raises ApiError 400 if it is no count: vLLM would read "3" as 3, and the queue would count one."""
+    """Raises ApiError 400 if it is no count: vLLM would read "3" as 3, and the queue would count one.
+
+    vLLM's own bound is 16,384: making so many copies of one request holds up all streams for a minute.
+    """
     n = body.get("n")
     if n is None:
         return 1
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise ApiError(400, "'n' must be an integer of at least 1", "invalid_value", "n")
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_N:
+        raise ApiError(400, f"'n' must be an integer from 1 to {MAX_N}", "invalid_value", "n")
     return n
 
 

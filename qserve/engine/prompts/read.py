@@ -115,7 +115,7 @@ class BodyReader:
         return given
 
     def _grammar(self, request: ChatCompletionRequest) -> GrammarSpec | None:
-        if request.structure is not None:
+        if request.structure is not None and not request.must_call:
             return _structured(request.structure, request.structure_param)
         if not request.offered_tools:
             return None
@@ -243,8 +243,9 @@ def _structured(structure: StructuredOutputs, param: str) -> GrammarSpec:
 
 # They tell the worker nothing, or what the grammar holds already.
 _UNUSED_FIELDS = (
-    "user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier", "store", "parallel_tool_calls",
-    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+    "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier", "store",
+    "parallel_tool_calls", "modalities", "verbosity", "response_format", "structured_outputs",
+    "guided_json", "guided_regex", "guided_choice", "guided_grammar",
 )  # fmt: skip
 
 

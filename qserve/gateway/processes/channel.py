@@ -39,24 +39,24 @@ class Channel(asyncio.Protocol):
         self._unsent: list[str] = []
         self._rest = b""
         self._ids = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._awaited: dict[int, asyncio.Future[Any]] = {}
 
-    def tell(self, *message: Any) -> None:
+    def notify(self, *message: Any) -> None:
         """Send a notification, its name first."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent.append(_encode(message))
 
-    def asking(self, *message: Any) -> tuple[int, asyncio.Future[Any]]:
+    def send_request(self, *message: Any) -> tuple[int, asyncio.Future[Any]]:
         """Send a request; returns its id and a future of the answer, which may raise ApiError."""
         number, answer = next(self._ids), asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
-        self.tell("?", number, *message)
+        self._awaited[number] = answer
+        self.notify("?", number, *message)
         return number, answer
 
-    async def ask(self, *message: Any) -> Any:
+    async def request(self, *message: Any) -> Any:
         """Send a request and wait for its answer. Raises ApiError, or ConnectionError if the other side is gone."""
-        number, answer = self.asking(*message)
+        number, answer = self.send_request(*message)
         try:
             return await answer
         finally:
@@ -64,15 +64,15 @@ class Channel(asyncio.Protocol):
 
     def forget(self, number: int) -> None:
         """Drop the answer of this request when it comes."""
-        self._asked.pop(number, None)
+        self._awaited.pop(number, None)
 
     def answer(self, number: int, value: Any) -> None:
         """Answer the request `number`."""
-        self.tell("=", number, value)
+        self.notify("=", number, value)
 
     def refuse(self, number: int, error: ApiError) -> None:
         """Answer the request with an error."""
-        self.tell("!", number, error.fields)
+        self.notify("!", number, error.fields)
 
     def close(self) -> None:
         """Send pending messages and close."""
@@ -95,8 +95,8 @@ class Channel(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        asked, self._asked = self._asked, {}
-        for answer in asked.values():
+        awaited, self._awaited = self._awaited, {}
+        for answer in awaited.values():
             if not answer.done():
                 answer.set_exception(ConnectionError("the other process is gone"))
         self._lost()
@@ -116,7 +116,7 @@ class Channel(asyncio.Protocol):
             self._hear(self, 0, name, message[1:])
 
     def _answered(self, number: int, value: Any, *, is_error: bool) -> None:
-        answer = self._asked.pop(number, None)
+        answer = self._awaited.pop(number, None)
         if answer is None or answer.done():
             return
         if is_error:

@@ -102,24 +102,24 @@ class Coordinator:
                     replicas.observe()
                 free = {role: replicas.num_free_in_background for role, replicas in self._roles.items()}
                 for member in self._members:
-                    member.channel.tell("free", free)
+                    member.channel.notify("free", free)
             await asyncio.sleep(_PUSH_S)
 
-    async def join(self, name: str, end: socket.socket, told: dict[str, Any]) -> Member:
-        """Add the process at the other side of `end`; `told`: further fields of its first message."""
+    async def join(self, name: str, end: socket.socket, details: dict[str, Any]) -> Member:
+        """Add the process at the other side of `end`; `details`: further fields of its first message."""
         channel = Channel(self._hear, lambda: self._leave(member))
         member = Member(name, channel, self._roles)
         await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=end)
         self._members.append(member)
         member.knows(self._watched)
-        channel.tell("begin", {**self._beginning(), **told})
+        channel.notify("begin", {**self._beginning(), **details})
         return member
 
     async def num_in_flight(self) -> int:
         """Requests in flight in all processes; at least one for each process that does not answer in time."""
         members = list(self._members)
-        told = await asyncio.gather(*(self._asked(one, "in flight", None) for one in members))
-        for member, count in zip(members, told, strict=True):
+        counts = await asyncio.gather(*(self._asked(one, "in flight", None) for one in members))
+        for member, count in zip(members, counts, strict=True):
             member.num_in_flight = max(1, member.num_in_flight) if count is None else count
         return sum(one.num_in_flight for one in self._members)
 
@@ -127,7 +127,7 @@ class Coordinator:
         """Stop the processes, after they have sent their counts."""
         await self._collect()
         for member in self._members:
-            member.channel.tell("stop")
+            member.channel.notify("stop")
         for upstream in self._upstreams:
             upstream.client.close()
 
@@ -181,13 +181,13 @@ class Coordinator:
 
     def _take_wrong_key(self, member: Member, address: str) -> None:
         self._throttle.count_wrong(address)
-        self._tell_others(member, "wrong key", address)
+        self._notify_others(member, "wrong key", address)
 
     def _take_ended_session(self, member: Member, digest: str) -> None:
         self._ended_sessions[digest] = None
         while len(self._ended_sessions) > MOST_ENDED:
             del self._ended_sessions[next(iter(self._ended_sessions))]
-        self._tell_others(member, "session ended", digest)
+        self._notify_others(member, "session ended", digest)
 
     def _want_ui(self) -> None:
         if self._ui is not None:
@@ -217,14 +217,14 @@ class Coordinator:
         return await begun(self._service.restart)
 
     async def _memory(self, name: str) -> Any:
-        tell = self._endpoint(name).memory
-        assert tell is not None, "only workers with a memory are asked"
-        return dict(await tell())
+        measure = self._endpoint(name).memory
+        assert measure is not None, "only workers with a memory are asked"
+        return dict(await measure())
 
     async def _latency(self, name: str) -> Any:
-        tell = self._endpoint(name).latency
-        assert tell is not None, "only workers with a latency are asked"
-        return dict(await tell())
+        measure = self._endpoint(name).latency
+        assert measure is not None, "only workers with a latency are asked"
+        return dict(await measure())
 
     def _endpoint(self, name: str) -> WorkerEndpoint:
         return next(one.endpoint for one in self._upstreams if one.name == name)
@@ -256,7 +256,7 @@ class Coordinator:
     async def _asked(self, member: Member, what: str, instead: Any) -> Any:
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(_ANSWER_S):
-                return await member.channel.ask(what)
+                return await member.channel.request(what)
         return instead
 
     def _take_work(self, member: Member, num_awaited: dict[str, int], num_pieces: dict[str, int]) -> None:
@@ -273,10 +273,10 @@ class Coordinator:
         for upstream in self._upstreams:
             upstream.endpoint.num_awaited = awaited[upstream.name]
 
-    def _tell_others(self, member: Member, *message: Any) -> None:
+    def _notify_others(self, member: Member, *message: Any) -> None:
         for other in self._members:
             if other is not member:
-                other.channel.tell(*message)
+                other.channel.notify(*message)
 
 
 def _resident_bytes(pid: int) -> int:

@@ -66,21 +66,21 @@ class CoordinatorClient:
         """The app, once `begin` has returned."""
         settings = self._configured.result()
         workers = [self._endpoint(one) for one in settings["workers"]]
-        self._throttle = _SharedThrottle(partial(self._channel.tell, "wrong key"))
+        self._throttle = _SharedThrottle(partial(self._channel.notify, "wrong key"))
         self._throttle.add(settings["wrong_keys"])
         self._sessions = SignedSessions(
-            settings["session_secret"], settings["ended_sessions"], partial(self._channel.tell, "session ended")
+            settings["session_secret"], settings["ended_sessions"], partial(self._channel.notify, "session ended")
         )
         shared = Shared(
-            self._replicas, self._throttle, self._sessions, self._metrics, partial(self._channel.ask, "metrics"),
+            self._replicas, self._throttle, self._sessions, self._metrics, partial(self._channel.request, "metrics"),
             settings["started_unix_s"],
         )  # fmt: skip
         store = None if settings["store"] is None else RunStore(Path(settings["store"]))
         self._in_flight = InFlight(
             build_gateway(
                 _settings_of(settings["settings"]), workers, traces, self._ui(settings["ui"]),
-                RunHistory(store, settings["run"], self._keep), partial(self._channel.ask, "restart"),
-                partial(self._channel.ask, "host"), None if settings["files"] is None else Path(settings["files"]),
+                RunHistory(store, settings["run"], self._keep), partial(self._channel.request, "restart"),
+                partial(self._channel.request, "host"), None if settings["files"] is None else Path(settings["files"]),
                 FileBounds(**settings["file_bounds"]), shared,
             )
         )  # fmt: skip
@@ -91,10 +91,10 @@ class CoordinatorClient:
 
     def serves(self) -> None:
         """Tell the coordinator that this process accepts connections."""
-        self._channel.tell("up", os.getpid())
+        self._channel.notify("up", os.getpid())
         self._tasks += [
             asyncio.create_task(_for_ever(self._tell_work, _TELL_WORK_S)),
-            asyncio.create_task(_for_ever(self._tell_counted, _TELL_COUNTED_S)),
+            asyncio.create_task(_for_ever(self._send_counts, _TELL_COUNTED_S)),
         ]
 
     async def close(self) -> None:
@@ -103,21 +103,21 @@ class CoordinatorClient:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._tell_counted()
+        self._send_counts()
         self._channel.close()
 
     def _endpoint(self, document: dict[str, Any]) -> WorkerEndpoint:
         endpoint = self._endpoints[document["name"]] = endpoint_of(document)
         if document["has_memory"]:
-            endpoint.memory = partial(self._channel.ask, "memory", endpoint.name)
+            endpoint.memory = partial(self._channel.request, "memory", endpoint.name)
         if document["has_latency"]:
-            endpoint.latency = partial(self._channel.ask, "latency", endpoint.name)
+            endpoint.latency = partial(self._channel.request, "latency", endpoint.name)
         return endpoint
 
     def _ui(self, settings: dict[str, Any] | None) -> UiEndpoint | None:
         if settings is None:
             return None
-        wanted = _UiRequest(partial(self._channel.tell, "ui wanted"))
+        wanted = _UiRequest(partial(self._channel.notify, "ui wanted"))
         return UiEndpoint(self._endpoint(settings["worker"]), settings["key"], settings["install"], wanted)
 
     def _replicas(self, upstreams: Sequence[Upstream]) -> Sequence[RemoteReplicas]:
@@ -127,7 +127,7 @@ class CoordinatorClient:
 
     def _keep(self, record: RequestRecord) -> None:
         if (row := row_of(record)) is not None:
-            self._channel.tell("request", row)
+            self._channel.notify("request", row)
 
     # Messages from the coordinator.
 
@@ -166,22 +166,22 @@ class CoordinatorClient:
         endpoints = [one.endpoint for one in self._upstreams]
         pieces = {one.name: one.num_pieces - self._pieces.get(one.name, 0) for one in endpoints}
         self._pieces = {one.name: one.num_pieces for one in endpoints}
-        self._channel.tell("work", {one.name: one.num_awaited for one in endpoints}, pieces)
+        self._channel.notify("work", {one.name: one.num_awaited for one in endpoints}, pieces)
 
-    def _tell_counted(self) -> None:
-        self._channel.tell("counted", self._metrics.counted())
+    def _send_counts(self) -> None:
+        self._channel.notify("counted", self._metrics.counted())
 
 
 class _SharedThrottle(KeyThrottle):
     """Shares wrong keys with the other processes."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, notify: Callable[[str], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._notify = notify
 
     def count_wrong(self, address: str) -> None:
         super().count_wrong(address)
-        self._tell(address)
+        self._notify(address)
 
     def take(self, address: str) -> None:
         """Count a wrong key that `address` sent to another process."""
@@ -191,12 +191,12 @@ class _SharedThrottle(KeyThrottle):
 class _UiRequest(asyncio.Event):
     """Ask the supervisor to start the UI."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+    def __init__(self, notify: Callable[[], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._notify = notify
 
     def set(self) -> None:
-        self._tell()
+        self._notify()
 
 
 def _settings_of(document: dict[str, Any]) -> GatewaySettings:
@@ -204,7 +204,7 @@ def _settings_of(document: dict[str, Any]) -> GatewaySettings:
     return GatewaySettings(**{**document, **lists})
 
 
-async def _for_ever(tell: Callable[[], None], every_s: float) -> None:
+async def _for_ever(notify: Callable[[], None], every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
-        tell()
+        notify()

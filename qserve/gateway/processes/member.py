@@ -44,12 +44,12 @@ class _Ticket:
         if self._is_granted:
             self._slot.has_begun()
 
-    def end(self, told: list[int] | None) -> None:
-        """Release the slot; `told`: the tokens that the worker reported, None without an answer."""
+    def end(self, counts: list[int] | None) -> None:
+        """Release the slot; `counts`: the tokens that the worker reported, None without an answer."""
         if not self._is_granted:
             self._task.cancel()
         elif not self._ended.done():
-            self._ended.set_result(told)
+            self._ended.set_result(counts)
 
     async def _hold(self) -> None:
         channel = self._member.channel
@@ -59,10 +59,10 @@ class _Ticket:
                 self._is_granted = True
                 self._member.push(self._slot.upstream)  # the process must know if the worker has just come back
                 channel.answer(self._number, self._slot.upstream.name)
-                told = await self._ended
-                if told is None:
+                counts = await self._ended
+                if counts is None:
                     raise _Unanswered
-                self._slot.is_answered(RequestTokens(*told))
+                self._slot.is_answered(RequestTokens(*counts))
         except ApiError as error:
             channel.refuse(self._number, error)
         except _Unanswered:
@@ -95,7 +95,7 @@ class Member:
         """Number of messages received."""
         self.gone = asyncio.Event()
         """Set when its socket is closed and all its messages were handled."""
-        self._told: dict[str, tuple[Any, ...]] = {}
+        self._pushed: dict[str, tuple[Any, ...]] = {}
 
     def enter(self, number: int, request: list[Any]) -> None:
         """Request a slot; answered with the name of the worker."""
@@ -105,14 +105,14 @@ class Member:
         """Send the changes of this worker's endpoint since the last time."""
         endpoint = upstream.endpoint
         now = changing(endpoint)
-        if self._told.get(endpoint.name) != now:
-            self._told[endpoint.name] = now
-            self.channel.tell("worker", document_of(endpoint))
+        if self._pushed.get(endpoint.name) != now:
+            self._pushed[endpoint.name] = now
+            self.channel.notify("worker", document_of(endpoint))
 
-    def left(self, number: int, told: list[int] | None) -> None:
+    def left(self, number: int, counts: list[int] | None) -> None:
         """Give a slot back, or withdraw its request."""
         if ticket := self.tickets.get(number):
-            ticket.end(told)
+            ticket.end(counts)
 
     def begun(self, number: int) -> None:
         """The first byte of a request's answer has arrived."""
@@ -130,7 +130,7 @@ class Member:
 
     def knows(self, upstreams: Sequence[Upstream]) -> None:
         """Note the state of these workers as sent."""
-        self._told |= {one.name: changing(one.endpoint) for one in upstreams}
+        self._pushed |= {one.name: changing(one.endpoint) for one in upstreams}
 
     def push_all(self, upstreams: Sequence[Upstream]) -> None:
         for upstream in upstreams:

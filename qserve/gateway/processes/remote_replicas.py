@@ -34,11 +34,11 @@ class RemoteReplicas(Replicas):
     ) -> RoutedRequest:
         return routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)
 
-    def slot(self, asked: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _RemoteSlot:
-        return _RemoteSlot(self, self._channel, asked, without, background)
+    def slot(self, request: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _RemoteSlot:
+        return _RemoteSlot(self, self._channel, request, without, background)
 
-    async def died(self, asked: RoutedRequest, death: Life) -> bool:
-        return bool(await self._channel.ask("died", self.role, asked.digest, death))
+    async def died(self, request: RoutedRequest, death: Life) -> bool:
+        return bool(await self._channel.request("died", self.role, request.digest, death))
 
     def named(self, name: str) -> Upstream:
         """The replica of this name."""
@@ -48,41 +48,41 @@ class RemoteReplicas(Replicas):
 class _RemoteSlot:
     """A slot that the coordinator holds under a number until it is given back."""
 
-    __slots__ = ("_asked", "_background", "_channel", "_number", "_replicas", "_told", "_without", "upstream")
+    __slots__ = ("_asked", "_background", "_channel", "_counts", "_number", "_replicas", "_without", "upstream")
 
     def __init__(
-        self, replicas: RemoteReplicas, channel: Channel, asked: RoutedRequest, without: Collection[Life],
+        self, replicas: RemoteReplicas, channel: Channel, request: RoutedRequest, without: Collection[Life],
         background: bool,
     ) -> None:  # fmt: skip
         self._replicas = replicas
         self._channel = channel
-        self._asked = asked
+        self._asked = request
         self._without = list(without)
         self._background = background
-        self._told: tuple[int, int] | None = None
+        self._counts: tuple[int, int] | None = None
 
     async def __aenter__(self) -> Self:
-        asked, channel = self._asked, self._channel
-        self._replicas.free -= asked.num_sequences
-        self._number, granted = channel.asking(
-            "slot", self._replicas.role, self._without, asked.digest, asked.blocks, asked.num_bytes,
-            asked.num_sequences, asked.max_tokens, self._background,
+        request, channel = self._asked, self._channel
+        self._replicas.free -= request.num_sequences
+        self._number, granted = channel.send_request(
+            "slot", self._replicas.role, self._without, request.digest, request.blocks, request.num_bytes,
+            request.num_sequences, request.max_tokens, self._background,
         )  # fmt: skip
         try:
             self.upstream = self._replicas.named(await granted)
         except asyncio.CancelledError:
             channel.forget(self._number)
-            channel.tell("left", self._number, None)
+            channel.notify("left", self._number, None)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._channel.tell("left", self._number, self._told)
+        self._channel.notify("left", self._number, self._counts)
 
     def has_begun(self) -> None:
-        self._channel.tell("begun", self._number)
+        self._channel.notify("begun", self._number)
 
-    def is_answered(self, told: RequestTokens) -> None:
-        self._told = (told.prompt, told.answer)
+    def is_answered(self, tokens: RequestTokens) -> None:
+        self._counts = (tokens.prompt, tokens.answer)

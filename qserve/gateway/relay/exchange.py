@@ -77,28 +77,28 @@ class Exchange:
     async def run(self, receive: Receive, send: Send) -> None:
         """Answers the request. Raises ApiError while nothing has been sent; inside a stream the error is an event."""
         call, tried = self._call, list[Life]()
-        asked = self._replicas.routed(
+        routed = self._replicas.routed(
             call.path, self._body.data, self._record.model, call.num_sequences, call.max_tokens
         )
         while True:
             try:
-                await self._ask(asked, tried, receive, send)
+                await self._ask(routed, tried, receive, send)
                 return
             except ApiError as error:
-                error, is_final = await self._seen(error, asked, tried)
+                error, is_final = await self._seen(error, routed, tried)
                 if is_final:
                     await self._fail(error, send)
                     return
                 self._record.num_retries += 1
                 self._metrics.count_retry(self._record.worker, error.code)
 
-    async def _seen(self, error: ApiError, asked: RoutedRequest, tried: list[Life]) -> tuple[ApiError, bool]:
+    async def _seen(self, error: ApiError, routed: RoutedRequest, tried: list[Life]) -> tuple[ApiError, bool]:
         """Converts an error of an attempt; whether the request ends with it."""
         if self._upstream is None:  # it had no slot
             return error, True
         has_died = error.code == "worker_died"
         self._num_deaths += has_died  # an unreachable worker never received it
-        if has_died and await self._replicas.died(asked, self._life):
+        if has_died and await self._replicas.died(routed, self._life):
             return (error if self._record.status else refusal(max(self._num_deaths, 2))), True
         if self._record.status or error.code not in _ELSEWHERE:
             return error, True
@@ -106,10 +106,10 @@ class Exchange:
         return error, self._replicas.is_single or self._num_deaths >= MOST_DEATHS
 
     def _num_generated(self) -> int:
-        told = self._record.num_generated_tokens
-        return self._record.num_events if told is None else told
+        num_tokens = self._record.num_generated_tokens
+        return self._record.num_events if num_tokens is None else num_tokens
 
-    async def _ask(self, asked: RoutedRequest, tried: list[Life], receive: Receive, send: Send) -> None:
+    async def _ask(self, routed: RoutedRequest, tried: list[Life], receive: Receive, send: Send) -> None:
         """One attempt."""
         record, self._upstream = self._record, None
         background = record.is_background or self._call.is_bulk
@@ -117,7 +117,7 @@ class Exchange:
         try:
             async with (
                 EarlyEnd(receive, None, self._stall_timeout_s) as self._end,
-                self._replicas.slot(asked, tried, background=background) as self._slot,
+                self._replicas.slot(routed, tried, background=background) as self._slot,
             ):
                 self._has_slot(self._slot.upstream)
                 await self._forward(send)

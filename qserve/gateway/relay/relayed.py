@@ -1,6 +1,6 @@
 """Routes that workers serve: the body is read and checked once, and forwarded byte for byte.
 
-Except for JSON schemas for vLLM, which are rewritten (`engine/grammar/vllm_schemas.py`).
+Except for JSON schemas and empty lists of tools for vLLM (`engine/grammar/vllm_schemas.py`, `wire/vllm.py`).
 """
 
 from __future__ import annotations

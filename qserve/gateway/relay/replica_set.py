@@ -64,22 +64,22 @@ class ReplicaSet(Replicas):
     def routed(
         self, path: str, body: bytes, model: str | None, num_sequences: int, max_tokens: int | None
     ) -> RoutedRequest:
-        asked = routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)
-        self.poison.check(asked.digest)
-        return asked
+        request = routed(path, body, model, num_sequences, max_tokens, is_single=self.is_single)
+        self.poison.check(request.digest)
+        return request
 
-    def slot(self, asked: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _LocalSlot:
-        return _LocalSlot(self, asked, without, background)
+    def slot(self, request: RoutedRequest, without: Collection[Life] = (), *, background: bool = False) -> _LocalSlot:
+        return _LocalSlot(self, request, without, background)
 
-    async def died(self, asked: RoutedRequest, death: Life) -> bool:
-        return self.poison.died(asked.digest, death)
+    async def died(self, request: RoutedRequest, death: Life) -> bool:
+        return self.poison.died(request.digest, death)
 
-    async def choose(self, asked: RoutedRequest, without: Collection[Life] = ()) -> Upstream:
+    async def choose(self, request: RoutedRequest, without: Collection[Life] = ()) -> Upstream:
         """The chosen replica. 503 if none is available, also after a wait for one that restarts; 429 if many wait."""
         if self.is_single:  # the usual case, on the hot path
             self.upstreams[0].check_ready()
             return self.upstreams[0]
-        while (chosen := self._chosen_now(asked, without)) is None:
+        while (chosen := self._chosen_now(request, without)) is None:
             await self._until_ready(without)
         return chosen
 
@@ -104,9 +104,9 @@ class ReplicaSet(Replicas):
             num_slots = fullest.admission.move_first(free, free.admission, num_promised)
             num_promised += num_slots
 
-    def _chosen_now(self, asked: RoutedRequest, without: Collection[Life]) -> Upstream | None:
+    def _chosen_now(self, request: RoutedRequest, without: Collection[Life]) -> Upstream | None:
         ready = {one.name: one for one in self.upstreams if one.is_ready and one.life not in without}
-        return ready[self.router.choose(asked.blocks, ready).name] if ready else None
+        return ready[self.router.choose(request.blocks, ready).name] if ready else None
 
     async def _until_ready(self, without: Collection[Life]) -> None:
         self.upstreams[0].admission.check_queue()
@@ -133,9 +133,11 @@ class _LocalSlot:
         "upstream",
     )  # fmt: skip
 
-    def __init__(self, replicas: ReplicaSet, asked: RoutedRequest, without: Collection[Life], background: bool) -> None:
+    def __init__(
+        self, replicas: ReplicaSet, request: RoutedRequest, without: Collection[Life], background: bool
+    ) -> None:
         self._replicas = replicas
-        self._asked = asked
+        self._asked = request
         self._without = without
         self._background = background
         self._num_places = self._prompt = self._left = 0
@@ -189,10 +191,10 @@ class _LocalSlot:
         self._left -= self._prompt
         self._prompt = 0
 
-    def is_answered(self, told: RequestTokens) -> None:
-        asked = self._asked
-        self._replicas.poison.answered(asked.digest)
-        self._replicas.router.estimates.learn(asked.num_bytes, asked.num_sequences, asked.max_tokens, told)
+    def is_answered(self, tokens: RequestTokens) -> None:
+        request = self._asked
+        self._replicas.poison.answered(request.digest)
+        self._replicas.router.estimates.learn(request.num_bytes, request.num_sequences, request.max_tokens, tokens)
 
     async def _enter(self) -> None:
         """Waits in the queue of `upstream`, if there is one."""
@@ -209,9 +211,9 @@ class _LocalSlot:
 
     def _count(self) -> None:
         """Counts the request's tokens as outstanding at the replica."""
-        asked, router = self._asked, self._replicas.router
-        tokens = router.estimates.of(asked.num_bytes, asked.num_sequences, asked.max_tokens)
-        counted = router.begin(self.upstream.name, asked.blocks, tokens)
+        request, router = self._asked, self._replicas.router
+        tokens = router.estimates.of(request.num_bytes, request.num_sequences, request.max_tokens)
+        counted = router.begin(self.upstream.name, request.blocks, tokens)
         self._prompt, self._left = counted.prompt, counted.total
 
     def _is_no_longer_alone(self) -> None:

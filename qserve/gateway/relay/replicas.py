@@ -36,7 +36,7 @@ class Slot(Protocol):
     def has_begun(self) -> None:
         """The first byte of the answer has arrived: prefill is done."""
 
-    def is_answered(self, told: RequestTokens) -> None:
+    def is_answered(self, tokens: RequestTokens) -> None:
         """The request is complete; `told`: tokens that the worker reported, 0 if it did not."""
 
     async def __aenter__(self) -> Self: ...
@@ -94,11 +94,11 @@ class Replicas:
         """Routing data of a request. Raises ApiError 422 for one that is known to crash workers."""
         raise NotImplementedError
 
-    def slot(self, asked: RoutedRequest, without: Collection[Life], *, background: bool) -> Slot:
+    def slot(self, request: RoutedRequest, without: Collection[Life], *, background: bool) -> Slot:
         """A slot at a replica, `without` those that failed this request and were not restarted since."""
         raise NotImplementedError
 
-    async def died(self, asked: RoutedRequest, death: Life) -> bool:
+    async def died(self, request: RoutedRequest, death: Life) -> bool:
         """The worker died with this request in flight; whether the request is refused from now on."""
         raise NotImplementedError
 

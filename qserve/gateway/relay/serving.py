@@ -45,11 +45,11 @@ def _not_served(roles: Sequence[Replicas], route: RelayedRoute, model: str | Non
         return ApiError(404, f"{where} is served by {kinds}, and there is none here", "route_not_served")
     who = " and ".join(repr(one.endpoint.models[0]) for one in models)
     assert model is not None, "somebody serves it, and any would do"
-    asked = named(roles, model)
-    own = asked.endpoint
+    named_service = named(roles, model)
+    own = named_service.endpoint
     paths = ", ".join(
         other.path for other in ROUTES
-        if isinstance(other, RelayedRoute) and any(_serves(service, other, asked) for service in other.services)
+        if isinstance(other, RelayedRoute) and any(_serves(service, other, named_service) for service in other.services)
     )  # fmt: skip
     message = f"{model!r} is a {own.role} model on {own.engine}; {where} is served by {who}. {model!r} serves {paths}"
     return ApiError(400, message, "route_not_served", "model")

@@ -44,12 +44,12 @@ class TokenEstimates:
             answer = min(answer, max_tokens)
         return RequestTokens(max(1, round(num_bytes / self.bytes_per_token)), round(answer * num_sequences))
 
-    def learn(self, num_bytes: int, num_sequences: int, max_tokens: int | None, told: RequestTokens) -> None:
+    def learn(self, num_bytes: int, num_sequences: int, max_tokens: int | None, tokens: RequestTokens) -> None:
         """Correct the estimates by the counts that the worker reported."""
-        if told.prompt > 0:
-            self.bytes_per_token += _SMOOTHING * (num_bytes / told.prompt - self.bytes_per_token)
-        if told.answer > 0 and num_sequences > 0:
-            each = told.answer / num_sequences
+        if tokens.prompt > 0:
+            self.bytes_per_token += _SMOOTHING * (num_bytes / tokens.prompt - self.bytes_per_token)
+        if tokens.answer > 0 and num_sequences > 0:
+            each = tokens.answer / num_sequences
             key = _magnitude(max_tokens)
             before = self._answers.setdefault(key, each)
             self._answers[key] = before + _SMOOTHING * (each - before)

@@ -19,7 +19,7 @@ __all__ = ["HostMemory"]
 # Found by their command lines; the gateway is this process, with its gateway processes.
 _RELAYS = "qserve.supervisor.gateways.process"
 _MODULES = {"qserve.ui": WEB_UI.name, "qserve.gateway.large_bodies": LARGE_BODIES.name, _RELAYS: GATEWAY.name}
-_SOURCE = "psutil rss"
+_SOURCE = "resident memory (RSS)"
 
 
 class HostMemory:

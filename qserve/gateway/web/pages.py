@@ -61,9 +61,9 @@ def sign_in(scope: Scope, *, is_wrong: bool = False) -> Page:
 def starting(scope: Scope, next_path: str, detail: str = "") -> Page:
     """The UI is starting, for the first time or (with a `detail`) again."""
     text = TEXTS[language(scope)]
-    title, told = (text["again"], text["again_text"]) if detail else (text["starting"], text["starting_text"])
+    title, sentence = (text["again"], text["again_text"]) if detail else (text["starting"], text["starting_text"])
     # 200: browsers would log an error otherwise.
-    return Page(200, title, f'<p role="status">{escape(told.format(detail=detail))}</p>', next_path)
+    return Page(200, title, f'<p role="status">{escape(sentence.format(detail=detail))}</p>', next_path)
 
 
 def failed(scope: Scope, detail: str) -> Page:

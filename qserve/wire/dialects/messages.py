@@ -20,6 +20,7 @@ _REFUSED = {
     "mcp_servers": "the server calls no tools itself",
     "container": "the server runs no code",
     "context_management": "send the messages that are meant",
+    "thread": "nothing is stored between requests; send the messages of the conversation",
 }
 
 
@@ -204,7 +205,7 @@ class CountTokensRequest(Wire):
         is_begun = last["role"] == "assistant" and "tool_calls" not in last and bool(last["content"])
         begun = {"continue_final_message": True, "add_generation_prompt": False} if is_begun else {}
         tools = {"tools": [tool.to_chat() for tool in self.tools]} if self.tools else {}
-        choice = self.tool_choice.to_chat() if self.tool_choice is not None and self.tools else {}
+        choice = self.tool_choice.to_chat() if self.tool_choice is not None else {}
         kwargs = {"chat_template_kwargs": self.chat_template_kwargs} if self.chat_template_kwargs else {}
         return {
             "model": self.model, "messages": messages, **begun, **tools, **choice, **kwargs, **self._thoughts(),

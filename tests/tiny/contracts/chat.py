@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 from qserve.demo.calling import CALCULATOR, Calling, held_out_callings
 
 __all__ = [
+    "test_a_call_goes_before_a_structure",
     "test_a_tool_that_must_be_called_is_called",
     "test_an_answer_follows_its_schema",
+    "test_harmless_fields_are_harmless",
     "test_made_up_schemas_are_followed",
     "test_the_demo_asks_its_calculator_and_says_what_it_said",
     "test_the_demo_streams_the_call_of_its_calculator",
+    "test_the_sdk_puts_a_streamed_call_together",
     "test_what_no_answer_can_follow_is_refused",
 ]
 
@@ -32,6 +35,15 @@ PARAMETERS = {
 }  # fmt: skip
 TOOL: Any = {"type": "function", "function": {"name": "calculator", "description": "Adds.", "parameters": PARAMETERS}}
 NAMED: Any = {"type": "function", "function": {"name": "calculator"}}
+
+HARMLESS: tuple[dict[str, Any], ...] = (
+    {"tools": []}, {"tools": [], "tool_choice": "auto"}, {"tools": [], "tool_choice": "none"}, {"tool_choice": "none"},
+    {"tool_choice": "auto"}, {"parallel_tool_calls": True}, {"parallel_tool_calls": False}, {"store": True},
+    {"store": False}, {"service_tier": "flex"}, {"service_tier": "auto"}, {"prompt_cache_key": "k"}, {"user": "u"},
+    {"safety_identifier": "s"}, {"metadata": {"a": "b"}}, {"logit_bias": {}}, {"stop": []}, {"prediction": None},
+    {"prompt_cache_retention": "24h"}, {"modalities": ["text"]}, {"verbosity": "medium"},
+    {"messages": [{"role": "developer", "content": "Be brief."}, *QUESTION]},
+)  # fmt: skip
 
 _SCALARS = st.sampled_from(
     [{"type": "boolean"}, {"type": "null"}, {"enum": ["x", "y z"]}, {"enum": [1, 2.5, None]}, {"const": "ok"}]
@@ -65,6 +77,36 @@ def test_a_tool_that_must_be_called_is_called(client: openai.OpenAI, choice: Any
     assert answer.message.tool_calls
     for call in answer.message.tool_calls:
         jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
+
+
+def test_harmless_fields_are_harmless(client: openai.OpenAI) -> None:
+    """What agent frameworks send without meaning anything by it."""
+    for fields in HARMLESS:
+        assert ask(client, extra_body=fields).choices[0].message.content == "42", fields
+    for fields in ({"tools": []}, {"store": True}, {"service_tier": "flex"}, {"tool_choice": "auto"}):
+        answer = client.responses.create(model="demo", input="What is 17 + 25?", temperature=0, extra_body=fields)
+        assert answer.output_text == "42", fields
+
+
+def test_a_call_goes_before_a_structure(client: openai.OpenAI) -> None:
+    """A tool that must be called leaves no text; instructor sends both."""
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"enum": ["x"]}}}
+    answer = ask(client, tools=[TOOL], tool_choice="required", response_format=form, reasoning_effort="none")
+    assert answer.choices[0].message.tool_calls and not answer.choices[0].message.content
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_the_sdk_puts_a_streamed_call_together(client: openai.OpenAI, choice: Any) -> None:
+    """Its own accumulator, which takes two entries of one chunk for two calls."""
+    asked: Any = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False, "temperature": 0}
+    with client.chat.completions.stream(
+        model="demo", messages=QUESTION, max_tokens=300, extra_body={"reasoning_effort": "none"}, **asked
+    ) as stream:
+        deltas = [event.arguments_delta for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        (call,) = stream.get_final_completion().choices[0].message.tool_calls or ()
+    assert call.function.name == "calculator"
+    assert "".join(deltas) == call.function.arguments
+    jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
 
 
 def question_of(one: Calling) -> Any:

@@ -89,7 +89,7 @@ async def test_what_the_engine_knows_reaches_it_byte_for_byte(engine):
     [(CHAT, {"tempreature": 1}, "tempreature"), (CHAT, {"request_id": "a"}, "request_id"), (CHAT, {"n": "3"}, "n"),
      (CHAT, {"messages": [{"role": "user", "content": "x", "nam": 1}]}, "messages.0.nam"),
      (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
-     (RESPONSES, {"store": True}, "store")],
+     (RESPONSES, {"reasoning": {"summary": "detailed"}}, "reasoning.summary")],
 )  # fmt: skip
 async def test_what_it_would_ignore_never_reaches_it(engine, path, fields, param):
     async with _before(engine) as http:

@@ -29,7 +29,7 @@ TASKS = {
     "qserve_demo_text": "bits_per_byte,none",
 }
 # What lm-eval, datasets and their dependencies warn of is theirs.
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("offline_hub")]
 
 
 class Forwarder:
@@ -93,15 +93,6 @@ def answered(model: str, arguments: dict[str, Any]) -> dict[str, Any]:
         )  # fmt: skip
     assert results is not None
     return results
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
-        patch.setenv("HF_HUB_OFFLINE", "1")
-        patch.setenv("TOKENIZERS_PARALLELISM", "false")
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -70,14 +70,14 @@ def test_no_field_is_there_that_no_route_takes():
 
 
 def test_every_refused_field_is_there():
-    section = PAGE[PAGE.index("### Refused by name") : PAGE.index("### Thoughts, tools and structured output")]
+    section = PAGE[PAGE.index("### Refused by name") : PAGE.index("### Thinking, tools and structured output")]
     assert set(re.findall(r"`(\w+)`", section)) == {*refused_fields.REFUSED, *refused_fields.SERVED_BY_VLLM}
 
 
 def test_every_rule_for_vllm_is_there():
     section = PAGE[PAGE.index("## Fields of models on vLLM") : PAGE.index("### LoRA adapters")]
     told = set(re.findall(r"`([\w.]+)`", section))
-    assert {*vllm.HARMLESS, *frozenset().union(*vllm.ANYWHERE.values()), *vllm.REFUSED, *vllm.NARROWED} <= told
+    assert {*vllm.HARMLESS, *frozenset().union(*vllm.ANYWHERE.values()), *vllm.REFUSED, *vllm.UNREAD, *vllm.NARROWED} <= told
 
 
 def test_every_closed_route_is_there_and_no_other():

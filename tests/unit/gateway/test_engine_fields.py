@@ -137,6 +137,8 @@ def test_the_routes_of_the_engine_are_known():
 
 @pytest.mark.parametrize(
     "fields", [{}, {"user": "a", "metadata": {"a": {"b": 1}}, "store": False, "service_tier": "auto"}, {"n": 3},
+               {"store": True, "service_tier": "flex"},
+               {"prompt_cache_retention": "24h", "modalities": ["text"], "verbosity": "medium"},
                {"max_tokens": 3, "max_completion_tokens": 3}, {"priority": 0}, {"request_id": None}],
 )  # fmt: skip
 def test_harmless_fields_pass(fields):
@@ -145,9 +147,10 @@ def test_harmless_fields_pass(fields):
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"store": True}, "store"), ({"priority": 1}, "priority"), ({"service_tier": "flex"}, "service_tier"),
-     ({"request_id": "a"}, "request_id"), ({"kv_transfer_params": {}}, "kv_transfer_params"),
+    [({"priority": 1}, "priority"), ({"request_id": "a"}, "request_id"),
+     ({"kv_transfer_params": {}}, "kv_transfer_params"),
      ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"), ({"model": 3}, "model"),
+     ({"modalities": ["text", "audio"]}, "modalities"), ({"verbosity": "low"}, "verbosity"),
      ({"return_token_offsets": True}, "return_token_offsets"),
      ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
      ({"structured_outputs": {"whitespace_pattern": " ?"}}, "structured_outputs.whitespace_pattern")],
@@ -156,6 +159,22 @@ def test_what_vllm_takes_and_does_not_read_is_refused(fields, param):
     with pytest.raises(ApiError) as refused:
         vllm.check_body(FIELDS, CHAT, {"messages": [USER], **fields})
     assert refused.value.status == 400 and refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [({"tools": []}, set()), ({"tools": [], "tool_choice": "auto"}, set()), ({"tool_choice": "auto"}, set()),
+     ({"tool_choice": "none"}, set()), ({"tools": [], "tool_choice": {"type": "auto"}}, set()),
+     ({"tools": None, "tool_choice": None}, set()), ({"tools": [], "tool_choice": "required"}, {"tool_choice"}),
+     ({"tools": [{}], "tool_choice": "auto"}, {"tools", "tool_choice"}), ({"tools": 0}, {"tools"})],
+)  # fmt: skip
+def test_what_says_that_there_are_no_tools_is_not_handed_on(fields, left):
+    assert vllm.without_no_tools({"model": "m", **fields}).keys() == {"model", *left}
+
+
+def test_a_body_that_needs_no_change_is_the_same():
+    body = {"model": "m", "messages": [USER]}
+    assert vllm.without_no_tools(body) is body
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"x"', b"", b"\xff", b"[" * 100_000])
@@ -179,7 +198,7 @@ def test_sequences_are_counted(count, body, num):
     assert count(body) == num
 
 
-@pytest.mark.parametrize("n", ["3", 0, -1, True, 1.5, [1]])
+@pytest.mark.parametrize("n", ["3", 0, -1, True, 1.5, [1], 129])
 def test_n_that_is_no_count_is_refused(n):
     with pytest.raises(ApiError) as refused:
         vllm.n_of_chat({"n": n})

@@ -137,18 +137,18 @@ class Pair:
 async def test_messages_arrive_in_order_and_questions_are_answered():
     async with Pair() as pair:
         for index in range(5):
-            pair.one.tell("count", index, "zwölf\n" * index)
-        assert await asyncio.wait_for(pair.one.ask("double", 7), 30) == [7, 7]
+            pair.one.notify("count", index, "zwölf\n" * index)
+        assert await asyncio.wait_for(pair.one.request("double", 7), 30) == [7, 7]
         assert [name for name, _ in pair.heard] == ["count"] * 5 + ["double"]
         assert pair.heard[4] == ("count", [4, "zwölf\n" * 4])
         with pytest.raises(ApiError) as refused:
-            await asyncio.wait_for(pair.one.ask("refuse"), 30)
+            await asyncio.wait_for(pair.one.request("refuse"), 30)
         assert (refused.value.code, refused.value.retry_after_s) == ("queue_full", 3)
 
 
 async def test_whoever_waits_hears_that_the_other_side_is_gone():
     async with Pair() as pair:
-        asking = asyncio.create_task(pair.two.ask("never"))
+        asking = asyncio.create_task(pair.two.request("never"))
         await asyncio.sleep(0.01)
         pair.one.close()
         with pytest.raises(ConnectionError):
@@ -258,8 +258,8 @@ async def test_what_is_told_before_there_is_a_gateway_is_not_lost():
     member = await coordinator.join("gateway", ours, {})
     await asyncio.wait_for(beginning, 30)
     worker.state = WorkerState.READY
-    asking = asyncio.create_task(member.channel.ask("in flight"))
-    member.channel.tell("wrong key", "10.0.0.1")
+    asking = asyncio.create_task(member.channel.request("in flight"))
+    member.channel.notify("wrong key", "10.0.0.1")
     await _until(lambda: len(one._early) >= 3)
     one.gateway(NoTraces())
     assert one._upstreams[0].is_ready and not lost

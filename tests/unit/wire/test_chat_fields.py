@@ -30,6 +30,7 @@ def refusal(**fields: Any) -> ApiError:
         {"service_tier": "flex"}, {"prompt_cache_key": "k"}, {"safety_identifier": "s"}, {"store": True},
         {"store": False}, {"parallel_tool_calls": True}, {"parallel_tool_calls": False}, {"user": "u"},
         {"metadata": {"a": "b"}}, {"prediction": None},
+        {"prompt_cache_retention": "24h"}, {"modalities": ["text"]}, {"verbosity": "medium"},
     ],
     ids=json.dumps,
 )  # fmt: skip
@@ -66,6 +67,11 @@ def test_a_refusal_says_which_engine_serves_it(fields: dict[str, Any], param: st
 def test_an_unknown_field_is_refused_by_name() -> None:
     assert refusal(zzz=1).message == "'zzz' is not a field of this request"
     assert refusal(temprature=1).message == "'temprature' is not a field of this request; did you mean 'temperature'?"
+
+
+def test_a_harmless_field_that_asks_for_more_says_what_to_do() -> None:
+    assert "ask for short answers in a message" in refusal(verbosity="low").message
+    assert refusal(modalities=["text", "audio"]).message == "'modalities.1' is 'audio'; 'text' is needed"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from qserve.wire.dialects.messages import CountTokensRequest, MessagesRequest
 from qserve.wire.dialects.messages_answer import MessagesAnswer
 from qserve.wire.dialects.responses import ResponsesRequest
 from qserve.wire.dialects.responses_answer import ResponsesAnswer
-from qserve.wire.errors import ApiError
+from qserve.wire.errors import ApiError, Dialect
 from qserve.wire.openai import ChatCompletionRequest
 
 CALCULATOR = {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}
@@ -110,6 +110,20 @@ def test_an_answer_that_is_begun_is_continued():
 def test_what_is_refused_of_anthropics(fields, match):
     with pytest.raises(ApiError, match=match):
         messages(**fields)
+
+
+def test_a_stored_conversation_is_refused_in_the_sdks_words():
+    """By which its loop of tools goes on without one."""
+    with pytest.raises(ApiError, match="nothing is stored") as refused:
+        messages(thread={"type": "create"})
+    error = json.loads(refused.value.body(Dialect.ANTHROPIC))["error"]
+    assert error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+
+
+def test_a_tool_that_must_be_called_needs_one():
+    """Checked where every chat is."""
+    with pytest.raises(ApiError, match="'tools' holds none"):
+        ChatCompletionRequest.parse(json.dumps(messages(tool_choice={"type": "any"}).to_chat()).encode())
 
 
 def test_tokens_are_counted_of_the_same_prompt():
