@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.machine_load import OthersLoad
 from bench.random_checkpoint import write_checkpoint
 from bench.servers import Server, free_port, running, wait_ready
-from bench.speed_rounds import Record, Round, Subject, drift_between, line_of, mean_of, table
+from bench.speed_rounds import MOST_OTHERS, Record, Round, Subject, drift_between, line_of, mean_of, table
 from qserve.bench.client import LoadClient
 from qserve.bench.connection import Address
 from qserve.bench.counting import counter_of
@@ -246,7 +246,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--least-prompts", type=int, default=2, help="of a round")
     parser.add_argument("--most-minutes", type=float, default=16.0, help="for all rounds, starts of engines included")
     parser.add_argument("--compiled", action="store_true", help="let vLLM compile, which takes minutes on a CPU")
-    parser.add_argument("--most-others", type=float, default=0.06, help="of the machine, in a clean round")
+    parser.add_argument("--most-others", type=float, default=MOST_OTHERS, help="of the machine, in a clean round")
     parser.add_argument("--most-drift", type=float, default=0.08, help="of a rate, over a clean round")
     parser.add_argument("--probe-seconds", type=float, default=0.05, help="for each figure of the CPU")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 10**6)

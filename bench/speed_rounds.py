@@ -22,9 +22,11 @@ from qserve.planner.speed.residual import residual_of
 from qserve.planner.speed.served import ServedRequest, loads_of
 from qserve.planner.speed.terms.cpu import CpuRates
 
-__all__ = ["Record", "Round", "Subject", "drift_between", "line_of", "mean_of", "table"]
+__all__ = ["MOST_OTHERS", "Record", "Round", "Subject", "drift_between", "line_of", "mean_of", "table"]
 
 BEFORE, LEARNED = 0.15, 0.05
+MOST_OTHERS = 0.06
+"""Of the machine, that others may have in a round that counts."""
 METRICS = {"ttft_ms": "TTFT ms", "tpot_ms": "TPOT ms", "output_tokens_per_s": "tokens/s"}
 Figures = dict[str, float]
 Planned = Callable[["Round"], Figures]
@@ -225,14 +227,18 @@ def table(record: Record) -> Iterator[tuple[str, list[bool]]]:
 
 
 def _clean(rounds: Sequence[Round]) -> list[Round]:
-    """Of each load those that nothing disturbed; where fewer than two of a kind are left, all of that load."""
+    """Of each load those that nothing disturbed; where too few of a kind are left those in which nobody else computed,
+    however far rates moved; and where those are too few, all."""
     found = []
     for streams in {one.streams for one in rounds}:
         mine = [one for one in rounds if one.streams == streams]
-        clean = [one for one in mine if one.is_clean]
-        enough = all(sum(one.teaches == teaches for one in clean) >= 2 for teaches in (True, False))
-        found += clean if enough else mine
+        choices = [[one for one in mine if one.is_clean], [one for one in mine if one.others <= MOST_OTHERS], mine]
+        found += next((some for some in choices if _is_enough(some)), mine)
     return [one for one in rounds if one in found]
+
+
+def _is_enough(rounds: Sequence[Round]) -> bool:
+    return all(sum(one.teaches == teaches for one in rounds) >= 2 for teaches in (True, False))
 
 
 def _row(judge: Judge, rounds: Sequence[Round], metric: str, start: str) -> tuple[str, list[bool]]:

@@ -22,12 +22,14 @@ class Arrival(NamedTuple):
     """One request: `at_s` after the start, and its lengths in tokens.
 
     `after` is the place in the trace of the request whose answer it waits for; `at_s` is the pause from there on.
+    `beside`: an idle engine that starts alone had it in one step with the request before it in the trace.
     """
 
     at_s: float
     input_tokens: int
     output_tokens: int
     after: int | None = None
+    beside: bool = False
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ def _quickest(chosen: Layout, layouts: list[Layout]) -> str:
     else:
         found = f"of {len(same)} layouts in {scheme} the one of fewest cards that is within 5 % of the shortest answers"
     if min(one.e2e_ms for one in layouts) < chosen.e2e_ms and len(same) < len(layouts):
-        found += "; what answers sooner keeps less of the model's precision (--quant takes it)"
+        found += "; faster ones store the weights in fewer bits (choose one with --quant)"
     return found
 
 
@@ -211,7 +211,7 @@ def _compared(chosen: Layout, layouts: list[Layout]) -> Iterator[str]:
         ratio = other.speed.figures.e2e_ms.mean / (mine.e2e_ms.mean or 1.0)
         word = f"{100 * (1 - ratio):.0f} % less time" if ratio < 1 else f"{100 * (ratio - 1):.0f} % more time"
         yield (
-            f"{scheme} on as many cards ({other.name}): answers take {word}, "
+            f"{scheme} on the same number of cards ({other.name}): answers take {word}, "
             f"TPOT {other.speed.figures.tpot_ms.mean:.1f} against {mine.tpot_ms.mean:.1f} ms"
         )
 

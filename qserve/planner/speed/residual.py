@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean, median
 
 from qserve.planner.speed.figures import percentile
 from qserve.planner.speed.learned import CorrectedSteps, StepFactors
@@ -16,6 +17,10 @@ __all__ = ["residual_of"]
 
 Part = tuple[Steps, Sequence[ServedRequest]]
 """Requests, and the steps of the machine as it was when they were answered."""
+Pair = tuple[ServedRequest, Finished]
+"""A request, and what it takes on simulated steps."""
+Times = list[list[tuple[float, float]]]
+"""Of each part, of each request: measured and simulated, seconds."""
 _LEAST_REQUESTS = 3
 _ROUNDS = 5
 _MOST_FACTOR = 6.0
@@ -30,14 +35,23 @@ _LEFT_OUT = 0.1
 # before them, so that what is seen at one size holds for all. One load does not tell what a prompt's steps take from
 # what lies before them: there the intake stays.
 _PULL_DECODE, _PULL_PREFILL, _PULL_INTAKE, _PULL_NEXT = 0.01, 0.03, 0.15, 0.03
+_PLANNED_WITHIN = 0.10
+"""In the logarithm, how far off a plan is that knows no run of its machine, unless the runs say that it is more."""
+_DEVIATION_OF_MEDIAN = 1.48
+"""A normal distribution's standard deviation over the median of the distances from its middle."""
 
 
 @dataclass(frozen=True)
 class _Unknowns:
-    """The sizes that factors are sought for: sequences of a decode step, prompts' tokens of a step."""
+    """The sizes that factors are sought for: sequences of a decode step, prompts' tokens of a step.
+
+    The doubts are how uncertain what was measured is, over how uncertain the plan is: at 1 a factor goes half way.
+    """
 
     sequences: tuple[int, ...]
     tokens: tuple[int, ...]
+    decode_doubt: float = 0.0
+    prefill_doubt: float = 0.0
 
     @property
     def count(self) -> int:
@@ -55,9 +69,13 @@ class _Unknowns:
         """What the factors miss of where they stay without a reason."""
         split = len(self.sequences)
         found = [-_PULL_INTAKE * logs[-1]]
-        for part, pull in ((logs[:split], _PULL_DECODE), (logs[split:-1], _PULL_PREFILL)):
-            found.append(-pull * part[0])
-            found += [-_PULL_NEXT * (after - before) for before, after in itertools.pairwise(part)]
+        for part, pull, doubt in (
+            (logs[:split], _PULL_DECODE, self.decode_doubt),
+            (logs[split:-1], _PULL_PREFILL, self.prefill_doubt),
+        ):
+            found.append(-math.hypot(pull, doubt) * part[0])
+            next_pull = math.hypot(_PULL_NEXT, doubt)
+            found += [-next_pull * (after - before) for before, after in itertools.pairwise(part)]
         return found
 
 
@@ -66,8 +84,9 @@ def residual_of(parts: Iterable[Part], limits: Limits) -> StepFactors | None:
 
     Requests are grouped by how many were answered at a time. For each group of some requests there is a factor on the
     decode steps of so many sequences and one on the steps that prefill so many prompts; TPOT and TTFT of each group,
-    measured over simulated, are brought to 1 (Gauss-Newton in the logarithm, with a weak prior). None for too few
-    requests and for decode steps that are off beyond belief; the other factors are bounded.
+    measured over simulated, are brought to 1 (Gauss-Newton in the logarithm). The prior is weak where the parts agree;
+    where they do not, as on a machine that others use, a factor goes as far as they are to be believed beside the plan.
+    None for too few requests and for decode steps that are off beyond belief; the other factors are bounded.
     """
     parts = [(steps, [one for one in served if one.output_tokens > 1 and one.ttft_s > 0]) for steps, served in parts]
     everyone = [one for _, served in parts for one in served]
@@ -77,12 +96,14 @@ def residual_of(parts: Iterable[Part], limits: Limits) -> StepFactors | None:
     least = min(_FEW_TOKENS, max(one.output_tokens for one in everyone))
     unknowns = _unknowns([one for one in everyone if one.output_tokens >= least], levels, limits)
 
+    def pairs_at(factors: StepFactors) -> list[list[Pair]]:
+        return [list(replayed(CorrectedSteps(steps, factors), limits, served)) for steps, served in parts]
+
+    decode_doubt, prefill_doubt = _doubts(pairs_at(StepFactors()), levels, least)
+    unknowns = replace(unknowns, decode_doubt=decode_doubt, prefill_doubt=prefill_doubt)
+
     def missed(logs: Sequence[float]) -> list[float]:
-        factors = unknowns.factors(logs)
-        pairs = [
-            pair for steps, served in parts for pair in replayed(CorrectedSteps(steps, factors), limits, served)
-        ]  # fmt: skip
-        return _missed(pairs, levels, least) + unknowns.held_back(logs)
+        return _missed(pairs_at(unknowns.factors(logs)), levels, least) + unknowns.held_back(logs)
 
     found = [0.0] * unknowns.count
     for _ in range(_ROUNDS):
@@ -116,22 +137,80 @@ def _unknowns(served: Sequence[ServedRequest], levels: dict[int, int], limits: L
     )
 
 
-def _missed(pairs: Iterable[tuple[ServedRequest, Finished]], levels: dict[int, int], least: int) -> list[float]:
-    """Of each group the logarithm of measured over simulated: TTFT, and TPOT of answers of `least` tokens and more."""
-    groups: dict[int, list[tuple[ServedRequest, Finished]]] = {}
-    for one, planned in pairs:
-        if planned.output_tokens > 1 and planned.ttft_s > 0:
-            groups.setdefault(levels[id(one)], []).append((one, planned))
+def _missed(parts: Iterable[Iterable[Pair]], levels: dict[int, int], least: int) -> list[float]:
+    """Of each group the logarithm of measured over simulated: TPOT of answers of `least` tokens and more, and TTFT."""
     found = []
-    long = {level: [pair for pair in group if pair[0].output_tokens >= least] for level, group in groups.items()}
-    # One or two requests have no factors of their own, and must not draw those of others away.
-    for level in sorted(level for level in groups if len(long[level]) >= _LEAST_REQUESTS) or sorted(groups):
-        tpot = [(one.tpot_s, planned.tpot_s) for one, planned in long[level]]
-        ttft = [(one.ttft_s, planned.ttft_s) for one, planned in groups[level]]
-        for values in filter(None, (tpot, ttft)):
-            weight = min(1.0, len(values) / _LEAST_REQUESTS) ** 0.5
-            found.append(weight * math.log(max(_ratio(values), 1e-9)))
+    for values in itertools.chain.from_iterable(_times(parts, levels, least)):
+        if values:
+            weight = min(1.0, sum(map(len, values)) / _LEAST_REQUESTS) ** 0.5
+            found.append(weight * math.log(max(_middle(values), 1e-9)))
     return found
+
+
+def _doubts(parts: Iterable[Iterable[Pair]], levels: dict[int, int], least: int) -> tuple[float, float]:
+    """Of TPOT and of TTFT how uncertain what the parts say is, over how far off the plan may be.
+
+    That is `_PLANNED_WITHIN`, or what all groups together are off, if it is more. 0 where no group has two parts.
+    """
+    times = _times(parts, levels, least)
+    return _doubt(tpot for tpot, _ in times), _doubt(ttft for _, ttft in times)
+
+
+def _doubt(groups: Iterable[Times]) -> float:
+    """By medians: one part in which others computed says nothing of the rest."""
+    logs = [[math.log(max(_ratio(part), 1e-9)) for part in group] for group in groups if group]
+    errors = [_error(group) for group in logs if len(group) > 1]
+    if not errors:
+        return 0.0
+    off = abs(median(median(group) for group in logs))
+    return math.sqrt(fmean(error**2 for error in errors)) / max(_PLANNED_WITHIN, off)
+
+
+def _error(values: Sequence[float]) -> float:
+    """The standard error of the middle one, by the median of what they lie apart from it."""
+    middle = median(values)
+    return _DEVIATION_OF_MEDIAN * median(abs(value - middle) for value in values) / math.sqrt(len(values))
+
+
+def _times(parts: Iterable[Iterable[Pair]], levels: dict[int, int], least: int) -> list[tuple[Times, Times]]:
+    """Of each group TPOT of answers of `least` tokens and more, and TTFT."""
+    groups: dict[int, list[list[Pair]]] = {}
+    for part in parts:
+        mine: dict[int, list[Pair]] = {}
+        for one, planned in part:
+            if planned.output_tokens > 1 and planned.ttft_s > 0:
+                mine.setdefault(levels[id(one)], []).append((one, planned))
+        for level, pairs in mine.items():
+            groups.setdefault(level, []).append(pairs)
+    long = {
+        level: [kept for pairs in group if (kept := [pair for pair in pairs if pair[0].output_tokens >= least])]
+        for level, group in groups.items()
+    }
+    enough = [level for level in groups if sum(map(len, long[level])) >= _LEAST_REQUESTS]
+    # One or two requests have no factors of their own, and must not draw those of others away.
+    return [
+        (
+            [[(one.tpot_s, planned.tpot_s) for one, planned in pairs] for pairs in long[level]],
+            [[(one.ttft_s, planned.ttft_s) for one, planned in pairs] for pairs in groups[level]],
+        )
+        for level in sorted(enough) or sorted(groups)
+    ]
+
+
+def _middle(parts: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Measured over simulated of the part in the middle, by requests: what others computed beside some does not count.
+
+    Between the two in the middle where there is an even number of them.
+    """
+    ratios = sorted((_ratio(part), len(part)) for part in parts)
+    half, seen = sum(count for _, count in ratios) / 2, 0
+    for place, (ratio, count) in enumerate(ratios):
+        seen += count
+        if seen == half:
+            return math.sqrt(ratio * ratios[place + 1][0])
+        if seen > half:
+            return ratio
+    raise AssertionError("no parts")
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> float:

@@ -15,6 +15,8 @@ _SAME_STREAM_S = 0.05
 """A request that comes so soon after an answer's end is taken for the next one of a closed loop."""
 _EARLY_S = 0.005
 """A client may have its answer, and ask again, before the gateway has noted the end."""
+_SAME_STEP = 0.25
+"""Of a first token's time: what another prompt takes at least where it is computed after it and not beside it."""
 _IDLE_S = 1.0
 """After so long without a request what comes next is a load of its own."""
 
@@ -44,10 +46,13 @@ def replayed(
     """Each request beside what it takes on `steps`, as they came: closed loops as closed loops, the rest by the clock.
 
     A request that followed an answer at once follows its simulated end, so that a machine that is slower or faster than
-    its plan meets as many requests at a time as the plan does. Requests that never fit the cache are left out.
+    its plan meets as many requests at a time as the plan does. Which of those that came together an idle engine took
+    in its first step is a matter of milliseconds: it is read from when their first tokens came. Requests that never
+    fit the cache are left out.
     """
-    for part in loads_of(served):
-        run = simulate(steps, Load(trace=tuple(_arrivals(part))), limits)
+    for load in loads_of(served):
+        part, beside = _by_first_step(load) if steps.costs.starts_alone else (load, range(0))
+        run = simulate(steps, Load(trace=tuple(_arrivals(part, beside))), limits)
         for one in run.finished:
             yield part[one.place], one
 
@@ -73,8 +78,22 @@ def loads_of(served: Iterable[ServedRequest]) -> Iterator[list[ServedRequest]]:
         yield part
 
 
-def _arrivals(served: Sequence[ServedRequest]) -> Iterator[Arrival]:
-    """In the order of arrival; a request takes up the stream of the last answer that ended just before it."""
+def _by_first_step(served: Sequence[ServedRequest]) -> tuple[list[ServedRequest], range]:
+    """The one that found the engine idle, those that were computed beside it, the others; the places of the second."""
+    first, *others = served
+    beside = [one for one in others if _shared_a_step(first, one)]
+    alone = [one for one in others if not _shared_a_step(first, one)]
+    return [first, *beside, *alone], range(1, 1 + len(beside))
+
+
+def _shared_a_step(first: ServedRequest, one: ServedRequest) -> bool:
+    """Whether the prompt of `one` was computed with that of `first`, which found the engine idle."""
+    later_s = one.at_s + one.ttft_s - first.at_s - first.ttft_s
+    return one.at_s < first.at_s + first.ttft_s and later_s < _SAME_STEP * first.ttft_s
+
+
+def _arrivals(served: Sequence[ServedRequest], beside: range) -> Iterator[Arrival]:
+    """In their order; a request takes up the stream of the last answer that ended just before it."""
     start = served[0].at_s
     free: set[int] = set()
     for place, one in enumerate(served):
@@ -85,4 +104,4 @@ def _arrivals(served: Sequence[ServedRequest]) -> Iterator[Arrival]:
             free.remove(before)
             yield Arrival(max(0.0, one.at_s - served[before].ends_s), one.input_tokens, one.output_tokens, before)
         else:
-            yield Arrival(one.at_s - start, one.input_tokens, one.output_tokens)
+            yield Arrival(one.at_s - start, one.input_tokens, one.output_tokens, beside=place in beside)

@@ -34,6 +34,7 @@ class _Request:
     first_token_s: float = -1.0
     joined: int = 0
     key: int = 0
+    beside: bool = False
 
 
 class _Scheduler:
@@ -55,7 +56,7 @@ class _Scheduler:
         """(step, key, request) of what runs; an entry whose key is not the request's is of before its preemption."""
         self.latest: list[tuple[int, _Request]] = []
         """(key, request) in the order of joining; likewise, and of what has ended."""
-        self.now = self.prefill_s = 0.0
+        self.now = self.prefill_s = self.ready = 0.0
         self.step = self.held_tokens = self.preemptions = self.rejected = self.count = self.issued = self.peak = 0
         self.running = 0
         self.promised = 0
@@ -71,7 +72,7 @@ class _Scheduler:
         arrivals = _arrivals_of(load) if load.is_open else load.arrivals(self.draw)
         for place, arrival in enumerate(arrivals):
             if arrival.after is None:
-                self._issue(arrival.at_s, arrival.input_tokens, arrival.output_tokens, place)
+                self._issue(arrival.at_s, arrival.input_tokens, arrival.output_tokens, place, arrival.beside)
             else:
                 self.followers.setdefault(arrival.after, []).append((place, arrival))
 
@@ -93,11 +94,12 @@ class _Scheduler:
             tuple(self.done), self.now, self.prefill_s, self.preemptions, self.rejected, self.peak
         )  # fmt: skip
 
-    def _issue(self, at_s: float, input_tokens: int, output_tokens: int, place: int) -> None:
+    def _issue(self, at_s: float, input_tokens: int, output_tokens: int, place: int, beside: bool = False) -> None:
         self.issued += 1
-        request = _Request(at_s, input_tokens, output_tokens, place)
-        ready = at_s + self.intake_s + self.intake_s_per_token * input_tokens
-        heappush(self.future, (ready, self.issued, request))
+        request = _Request(at_s, input_tokens, output_tokens, place, beside=beside)
+        if not beside:
+            self.ready = at_s + self.intake_s + self.intake_s_per_token * input_tokens
+        heappush(self.future, (self.ready, self.issued, request))
 
     def _receive(self) -> None:
         interval, future, waiting, until = self.recv_interval, self.future, self.waiting, self.now + 1e-9
@@ -111,7 +113,7 @@ class _Scheduler:
         is_first = self.starts_alone and not (self.running or self.prefilling or waiting)
         while future and future[0][0] <= until:
             waiting.append(heappop(future)[2])
-            if is_first:
+            if is_first and not (future and future[0][2].beside):
                 return
 
     def _admit(self) -> None:

@@ -36,7 +36,7 @@ def test_a_card_a_line_with_the_longest_names() -> None:
     longest = max(price_table(None), key=len)
     text = io.StringIO()
     shown.show_cheapest([(longest, 8, one) for one in layouts], Console(file=text, width=100), monthly=True)
-    lines = text.getvalue().splitlines()
+    lines = text.getvalue().partition("TP: cards")[0].splitlines()
     assert len(lines) == len(layouts) + 1
     assert "…" not in text.getvalue()
     assert lines[0].split() == [
@@ -55,10 +55,21 @@ def test_a_card_a_line_with_the_longest_names() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [["plan", "--model", "Qwen/Qwen3-8B", "--gpu", "any", "--users", "50", "--no-learn"], ["models", "coder-32b"]],
+)
+def test_tables_fit_eighty_columns_uncut(asked: list[str]) -> None:
+    said = CliRunner(env={"COLUMNS": "80"}).invoke(cli, asked, catch_exceptions=False).output
+    assert max(map(len, said.splitlines())) <= 80
+    assert "…" not in said
+    assert "gptq-int4" in said if asked[0] == "models" else "1 × a100-80gb-pcie" in said
+
+
 def test_the_highest_rate_and_the_prices_stand_in_lines_of_their_own() -> None:
     asked = ["plan", "--model", "Qwen/Qwen3-32B", "--gpu", "rtx-4090", "--users", "30", "--no-learn"]
     said = CliRunner(env={"COLUMNS": "80"}).invoke(cli, asked, catch_exceptions=False).output
     figures = said[said.index("Speed, 30 users") :].splitlines()
-    assert "kWh" in figures[8] and "/ M tokens out" in figures[8]
+    assert "kWh" in figures[9] and "per million answer tokens" in figures[9]
     assert [line.split("  ")[0] for line in figures[1:7]] == ["TTFT", "TPOT", "E2E", "rate", "at most", "price"]
     assert max(map(len, figures)) <= 80

@@ -182,6 +182,16 @@ def test_an_unmeasured_cpu_says_so() -> None:
     assert cpu_card(hardware.cpu_device, rates, engine_costs("vllm-cpu")).like
 
 
+def test_an_unmeasured_cpu_multiplies_as_its_instructions_do() -> None:
+    """The wider they are the faster; ordered by what was measured of one core each."""
+    asked = [{"sse2"}, {"avx2", "fma"}, {"avx2", "fma", "avx512_vnni"}, {"avx2", "fma", "avx512_vnni", "avx512_bf16"}]
+    found = [
+        assumed_rates(Hardware((), 1 << 35, 1 << 34, 8, CpuFeatures("a CPU", frozenset(flags)))).gemm_flop_per_s
+        for flags in asked
+    ]
+    assert found == sorted(set(found))
+
+
 MEASURED = CpuRates(
     40e9, 800e9, 2, linear_ps=((1, 80.0), (4, 84.0), (16, 120.0), (64, 260.0), (256, 820.0)),
     fewer=CpuRates(25e9, 420e9, 1, linear_ps=((1, 130.0), (16, 210.0), (256, 1500.0))), at_unix_s=9.0,

@@ -195,7 +195,7 @@ def test_a_plan_says_in_which_quantization_its_answers_are_the_shortest() -> Non
     notes = plan("--model", "Qwen/Qwen3-8B", "--gpu", "rtx-4090", "--users", "30")["notes"]
     told = next(note for note in notes if note.startswith("bf16, 1 × TP 1: "))
     assert "the only layout in bf16" in told
-    assert "keeps less of the model's precision" in told
+    assert "store the weights in fewer bits" in told
 
 
 def test_servers_side_by_side_without_a_load_have_a_stream_each() -> None:

@@ -83,6 +83,15 @@ def test_the_table_counts_what_is_further_off_than_allowed(tmp_path: Path, plann
     assert not any("no port" in row for row, _ in table(record)), "it was taken up again"
 
 
+def test_where_rates_moved_in_every_round_those_count_in_which_nobody_else_computed(
+    tmp_path: Path, planned: tuple[Plan, Checkpoint]
+) -> None:
+    rounds = [a_round(planned, turn, 4, 1.3, is_clean=False, drift=0.3) for turn in range(4)]
+    rounds += [a_round(planned, turn, 4, 9.0, is_clean=False, others=0.3) for turn in range(4, 10)]
+    rows = [row for row in table(recorded(tmp_path, planned, rounds)) if row[1]]
+    assert [misses for _, misses in rows] == [[True, False]] * 3, "none is of 9.0"
+
+
 def test_a_record_that_was_cut_off_holds_what_was_whole(tmp_path: Path, planned: tuple[Plan, Checkpoint]) -> None:
     whole = a_round(planned, 0, 1, 1.0)
     record = recorded(tmp_path, planned, [whole, a_round(planned, 1, 1, 1.0)])

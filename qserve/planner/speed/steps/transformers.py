@@ -105,7 +105,7 @@ class TransformersSteps:
 
 
 def own_launches(plan: Plan, num_layers: int) -> int | None:
-    """Of a decoding step of our own, for a dense model in 16 bit that computes on one card; None of any other."""
+    """Of a decoding step of our own, for a dense model, 16-bit or bitsandbytes', on one card; None of any other."""
     counted = load("speed")["transformers"]["launches"]
     if any(device.cuda_graphs_bytes for device in plan.devices):
         return int(counted["beside"]) + 1

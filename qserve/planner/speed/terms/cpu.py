@@ -15,6 +15,10 @@ from qserve.planner.speed.terms.formats import BF16, WeightFormat, weight_format
 __all__ = ["LARGE_WEIGHTS", "SMALL_WEIGHTS", "UNKNOWN_CPU", "CpuRates", "assumed_rates", "cpu_card", "cpu_format"]
 
 _FAST_FORMATS = ("bf16",)
+# FLOP/s of a core by what it has, in fp32 where it has no bf16. Measured at 128 rows of [2048, 1024]: 146e9 on an Ice
+# Lake (docs/results/LOG.md), 77e9 by AVX2 on an EPYC that others kept busy (bench/kernels.py). Others never were.
+_FLOP_PER_S = (({"avx512_vnni"}, 140e9), ({"avx2", "fma"}, 75e9))
+_UNKNOWN_FLOP_PER_S, _BF16_FLOP_PER_S = 60e9, 350e9
 _CODED = {
     "int8": WeightFormat("int8", 1.0, gemm="int8"),
     "4bit": WeightFormat("4 bit", 0.5625, gemm="4bit"),
@@ -111,7 +115,9 @@ UNKNOWN_CPU = CpuRates(40e9, 400e9, 4, is_measured=False)
 def assumed_rates(hardware: Hardware) -> CpuRates:
     """What a server CPU's cores do in the mean, for one that nobody measured."""
     cores = max(1, hardware.cpu_cores)
-    per_core = 350e9 if any(name in hardware.cpu.formats for name in _FAST_FORMATS) else 60e9
+    by_flags = (rate for flags, rate in _FLOP_PER_S if flags <= hardware.cpu.flags)
+    has_bf16 = any(name in hardware.cpu.formats for name in _FAST_FORMATS)
+    per_core = _BF16_FLOP_PER_S if has_bf16 else next(by_flags, _UNKNOWN_FLOP_PER_S)
     return CpuRates(min(18e9 * cores, 200e9), per_core * cores, cores, is_measured=False)
 
 
