@@ -27,11 +27,12 @@ def check_saved(run: TrainingRun) -> dict[str, Any] | None:
     if "prompt" not in (prepared(run.folder) or _NOTHING).columns:
         return None  # whole texts, to which the trainer adds an end of its own
     rewards = [json.loads(line) for line in (run.folder / "held_out.jsonl").read_text().splitlines()]
-    asked, scored = run.folder / "check.jsonl", run.folder / "check_scored.jsonl"
-    asked.write_text("".join(json.dumps(one) + "\n" for one in pairs_to_score(run.data_folder / "test.jsonl", rewards)))
+    questions, scored = run.folder / "check.jsonl", run.folder / "check_scored.jsonl"
+    pairs = pairs_to_score(run.data_folder / "test.jsonl", rewards)
+    questions.write_text("".join(json.dumps(one) + "\n" for one in pairs))
     dtype = "float32" if run.request.precision == "fp32" else "bfloat16"
     command = [
-        sys.executable, "-m", "qserve", "score", str(asked), "--reward", str(run.output), "--dtype", dtype,
+        sys.executable, "-m", "qserve", "score", str(questions), "--reward", str(run.output), "--dtype", dtype,
         "--output", str(scored),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

@@ -39,26 +39,26 @@ class Launched:
     def __init__(self, run: TrainingRun, process: subprocess.Popen[bytes], events: _NewEvents) -> None:
         self._run, self._process, self._events = run, process, events
 
-    def follow(self, tell: Callable[[Event], None]) -> int:
+    def follow(self, on_event: Callable[[Event], None]) -> int:
         """Every event as it comes; the exit status (minus the signal). Ctrl-C: it saves and stops; twice: it ends."""
-        asked_s: float | None = None
+        stop_requested_s: float | None = None
         while True:
             try:
                 ended = self._process.poll()
                 for event in self._events:
-                    tell(event)
+                    on_event(event)
                 if ended is not None:
                     return ended
-                if asked_s is not None and time.monotonic() - asked_s > _GRACE_S:
+                if stop_requested_s is not None and time.monotonic() - stop_requested_s > _GRACE_S:
                     self.end()
                 time.sleep(_POLL_S)
             except KeyboardInterrupt:
-                if asked_s is not None:
+                if stop_requested_s is not None:
                     self.end()
                     raise
-                asked_s = time.monotonic()
+                stop_requested_s = time.monotonic()
                 self._run.stop_file.touch()
-                tell({"event": "stopping"})
+                on_event({"event": "stopping"})
 
     def end(self) -> None:
         """Now, without a checkpoint; those that were written are whole."""

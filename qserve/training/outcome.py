@@ -80,8 +80,8 @@ def _lever(job: TrainingJob) -> str:
     levers = cheaper(job)[:2]
     if not levers:
         return "No lever of the plan is left; take a larger card, or fewer tokens (--max-length)"
-    told = "; then ".join(f"{lever.change} ({lever.cost})" for lever in levers)
-    return f"What to change first: {told}. Then --resume goes on from the last checkpoint"
+    changes = "; then ".join(f"{lever.change} ({lever.cost})" for lever in levers)
+    return f"What to change first: {changes}. Then --resume goes on from the last checkpoint"
 
 
 def _measured(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:

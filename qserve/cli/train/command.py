@@ -44,9 +44,9 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
     --resume goes on. The configuration that was used lies in OUTPUT/run, in TRL's and accelerate's own formats.
 
     \b
-    qserve train reward --model Qwen/Qwen2.5-3B --data pairs.jsonl --max-length 4096 --output my-reward-model
+    qserve train reward --model Qwen/Qwen2.5-3B --data pairs.jsonl
     qserve train lora --model Qwen/Qwen3-8B --data conversations.jsonl
-    qserve train grpo --model Qwen/Qwen2-7B --lora-rank 16 --micro-batch 8 --data prompts.parquet --reward ./rewards
+    qserve train grpo --model Qwen/Qwen3-4B --data prompts.jsonl --reward ./rm
     qserve up --reward my-reward-model
     """
     hardware, emit = hardware_of(gpu), values["emit"]
@@ -72,10 +72,10 @@ def command(method: str, model: str, gpu: str | None, **values: Any) -> None:
     made = flags.run(plan.request, str(checkpoint.folder or model), output, devices, labels)
     run = replace(made, plan=plan.to_json())
     if emit is not None:
-        told = emitted(run, emit)
+        lines = emitted(run, emit)
         if emit == "trl":
             _write_for_trl(run)
-        click.echo(told)
+        click.echo(lines)
         return
     flags.check_rollouts(run)
     if checkpoint.folder is None:

@@ -33,7 +33,7 @@ def follow(launched: Launched, keep: Callable[[list[Event]], None]) -> tuple[lis
     with Progress(*columns, transient=True, disable=not sys.stdout.isatty()) as bar:
         task = bar.add_task("loading", total=None)
 
-        def tell(event: Event) -> None:
+        def show(event: Event) -> None:
             events.append(event)
             keep(events)
             if event["event"] == "train":
@@ -44,7 +44,7 @@ def follow(launched: Launched, keep: Callable[[list[Event]], None]) -> tuple[lis
             if line:
                 bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-        status = launched.follow(tell)
+        status = launched.follow(show)
     return events, status
 
 
@@ -58,8 +58,9 @@ def _line(event: Mapping[str, Any]) -> str | None:
             ("eval_rewards/accuracies", "accuracy"),
             ("eval_margin", "margin"),
         ]
-        told = ", ".join(f"{name} {event[key]:.4f}" for key, name in shown if isinstance(event.get(key), int | float))
-        return f"step {event['step']}: evaluated, {told}"
+        given = [(name, event[key]) for key, name in shown if isinstance(event.get(key), int | float)]
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in given)
+        return f"step {event['step']}: evaluated, {figures}"
     if kind == "stopping":
         return "stopping: this step ends and is saved (Ctrl-C again ends it now)"
     return None

@@ -73,7 +73,7 @@ def _refuse_on_cpu(request: TrainingRequest) -> None:
         raise UsageError("offloading to NVMe is for cards; on a CPU take --offload-optimizer cpu, or leave it out")
 
 
-def with_engine(request: TrainingRequest, asked: str | None, hardware: Hardware) -> TrainingRequest:
+def with_engine(request: TrainingRequest, engine: str | None, hardware: Hardware) -> TrainingRequest:
     """Rollouts by vLLM where there are a card and vLLM, by transformers elsewhere. `asked` is --vllm.
 
     Raises UsageError for an engine that can't run here.
@@ -81,11 +81,12 @@ def with_engine(request: TrainingRequest, asked: str | None, hardware: Hardware)
     if request.method != "grpo":
         return request
     if request.vllm is None:
-        fits = asked is None and bool(hardware.devices) and _has_vllm() and request.base != "int8"
+        fits = engine is None and bool(hardware.devices) and _has_vllm() and request.base != "int8"
         return replace(request, vllm=VllmBeside("colocated")) if fits else request
     if not hardware.devices:
         raise UsageError(
-            f"--vllm {asked} generates on a card, and this run has none; leave it out: transformers writes the rollouts"
+            f"--vllm {engine} generates on a card, and this run has none; leave it out: transformers writes the "
+            "rollouts"
         )
     if request.base == "int8":
         raise UsageError("vLLM takes no base in int8 from a trainer; take --quant 4bit or bf16, or --vllm none")

@@ -26,7 +26,6 @@ __all__ = [
     "PRECISIONS",
     "RUNTIME",
     "RUNTIME_ON_CPU",
-    "RUNTIME_ON_CPU_OF",
     "TILE_BYTES_ON_CPU",
     "TILE_COLUMNS",
     "TILE_TOKENS",
@@ -167,17 +166,11 @@ NCCL = Band(0.5 * GIB, 0.3 * GIB, 2.1 * GIB, "vLLM 0.19 on H100 logs up to 2.1 G
 # The same of a trainer process without a card: Python with torch, transformers and one of TRL's trainers, and beside it
 # the data's tables, kernels as they are first called and the heap's small blocks.
 RUNTIME_ON_CPU = Band(
-    0.53 * GIB,
+    0.51 * GIB,
     0.45 * GIB,
     0.9 * GIB,
-    "PSS of TRL 1.16 on torch 2.13's CPU build: 439 to 484 MiB before a model, 37 (2M) to 135 (85M) after",
+    "PSS of TRL 1.16 on torch 2.13's CPU build: 428 to 457 MiB before a model, 37 (2M) to 135 (85M) after",
 )
-# GRPO's trainer imports vLLM and openai where they are installed.
-RUNTIME_ON_CPU_OF = {
-    "grpo": Band(
-        0.76 * GIB, 0.45 * GIB, 1.0 * GIB, "PSS of TRL 1.16 beside vLLM 0.32: 690 MiB before a model, 37 to 135 after"
-    )
-}
 # Before CUDA 11.7's lazy loading every kernel of torch, flash-attn and DeepSpeed was loaded at once.
 EAGER_CUDA_CONTEXT = Band(
     1.3 * GIB, 1.0 * GIB, 1.6 * GIB, "torch 2.0 for CUDA 11.8 on A100, nvidia-smi of an idle process"

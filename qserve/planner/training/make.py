@@ -58,7 +58,7 @@ def plan_training(
         host_bytes=host,
         fits=why_not is None,
         why_not=why_not,
-        dominant=max(worst.terms, key=lambda term: term.num_bytes).name,
+        dominant=max((term for term in worst.terms if term.name != "others"), key=lambda term: term.num_bytes).name,
         notes=(*((share_told,) if share_told else ()), *notes_on(run, tuple(cards))),
         traps=traps_of(run, worst),
         operations=training_operations(run.models, request),

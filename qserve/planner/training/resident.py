@@ -13,7 +13,6 @@ from qserve.planner.training.constants import (
     PRECISIONS,
     RUNTIME,
     RUNTIME_ON_CPU,
-    RUNTIME_ON_CPU_OF,
     Precision,
 )
 from qserve.planner.training.models import TrainedModel
@@ -89,7 +88,7 @@ def _optimizer_formula(name: str, precision: Precision, master_bytes: int, train
 def environment_terms(run: Run, device: Device) -> tuple[Term, ...]:
     band, how = RUNTIME, "CUDA context, cuBLAS, loaded kernels"
     if device.kind == "cpu":
-        band, how = RUNTIME_ON_CPU_OF.get(run.request.method, RUNTIME_ON_CPU), "Python with torch, transformers and TRL"
+        band, how = RUNTIME_ON_CPU, "Python with torch, transformers and TRL"
     low, expected, high, source = int(band.low), int(band.expected), int(band.high), band.source
     if run.request.runtime_bytes is not None:
         low = expected = high = run.request.runtime_bytes

@@ -144,9 +144,9 @@ def _of_hub(name: str) -> Iterator[RawRow]:
     try:
         rows = datasets.load_dataset(name, split="train", streaming=True)
     except Exception as error:  # the library raises a dozen kinds, from its own and from the hub's client
-        told = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300]
         raise UsageError(
-            f"the data set {name} can't be opened ({told}); name a file, or check the id and network"
+            f"the data set {name} can't be opened ({reason}); name a file, or check the id and network"
         ) from None
     for number, data in enumerate(rows, 1):
         yield _checked(f"{name}:{number}", {key: value for key, value in data.items() if value is not None})

@@ -29,7 +29,7 @@ class EventReporter(TrainerCallback):  # type: ignore[misc]
         self._step_s: list[float] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._events.tell("train", from_step=state.global_step, to_step=state.max_steps)
+        self._events.write("train", from_step=state.global_step, to_step=state.max_steps)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._began_s = time.monotonic()
@@ -41,10 +41,10 @@ class EventReporter(TrainerCallback):  # type: ignore[misc]
         kind = "evaluated" if any(name.startswith("eval_") for name in logs or ()) else "logged"
         step_s = sum(self._step_s) / len(self._step_s) if self._step_s and kind == "logged" else None
         self._step_s.clear()
-        self._events.tell(kind, step=state.global_step, step_s=step_s, **(logs or {}))
+        self._events.write(kind, step=state.global_step, step_s=step_s, **(logs or {}))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._events.tell("saved", step=state.global_step)
+        self._events.write("saved", step=state.global_step)
 
 
 class MemoryMeter(TrainerCallback):  # type: ignore[misc]
@@ -86,7 +86,7 @@ class MemoryMeter(TrainerCallback):  # type: ignore[misc]
         if not self._now:
             return
         step_bytes = self._memory.peak_bytes()
-        self._events.tell(
+        self._events.write(
             "memory",
             step=state.global_step + 1,
             baseline_bytes=self._memory.baseline_bytes,
@@ -118,6 +118,6 @@ class StopOnRequest(TrainerCallback):  # type: ignore[misc]
 def _on_any_rank(seen: bool) -> bool:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return seen
-    told = torch.tensor([float(seen)], device="cuda" if torch.distributed.get_backend() == "nccl" else "cpu")
-    torch.distributed.all_reduce(told)
-    return bool(told.item())
+    flag = torch.tensor([float(seen)], device="cuda" if torch.distributed.get_backend() == "nccl" else "cpu")
+    torch.distributed.all_reduce(flag)
+    return bool(flag.item())

@@ -17,7 +17,7 @@ class EventLog:
     def __init__(self, file: Path | None) -> None:
         self._file = file
 
-    def tell(self, event: str, **facts: Any) -> None:
+    def write(self, event: str, **facts: Any) -> None:
         """One line, on the disk when this returns. A full disk costs the line, not the run."""
         if self._file is None:
             return

@@ -25,7 +25,7 @@ class PeakMemory:
 
     def __init__(self, device: str) -> None:
         self.on_card = device == "cuda"
-        self.source = "torch's allocator" if self.on_card else "VmHWM less shared pages"
+        self.source = "torch's allocator" if self.on_card else "peak resident memory (VmHWM) without shared pages"
         self._shared_bytes = 0 if self.on_card else _shared_bytes()
         self.baseline_bytes = self.held_bytes()
         """Before there was a model: interpreter and libraries; next to nothing on a card."""

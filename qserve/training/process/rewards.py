@@ -42,21 +42,21 @@ def _of_answers(score: RewardFunction) -> RewardFunction:
     """An answer without a token has no reward anywhere: it gets the lowest of its batch, so that nobody learns it."""
 
     def reward(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:
-        spoken = [index for index, one in enumerate(completions) if _text_of(one)]
+        answered = [index for index, one in enumerate(completions) if _text_of(one)]
         lists = {
             name: value for name, value in columns.items() if isinstance(value, list) and len(value) == len(prompts)
         }
-        told = (
+        rewards = (
             score(
-                [prompts[index] for index in spoken],
-                [completions[index] for index in spoken],
-                **{name: [value[index] for index in spoken] for name, value in lists.items()},
+                [prompts[index] for index in answered],
+                [completions[index] for index in answered],
+                **{name: [value[index] for index in answered] for name, value in lists.items()},
             )
-            if spoken
+            if answered
             else []
         )
-        lowest = min(told, default=0.0)
-        found = dict(zip(spoken, told, strict=True))
+        lowest = min(rewards, default=0.0)
+        found = dict(zip(answered, rewards, strict=True))
         return [found.get(index, lowest) for index in range(len(prompts))]
 
     return reward

@@ -31,7 +31,7 @@ class RolloutSamples(TrainerCallback):  # type: ignore[misc]
             return
         samples = samples_of(self._trainer._logs, args.num_generations, self._trainer.reward_weights.tolist())
         if samples:
-            self._events.tell("rollouts", step=state.global_step, samples=samples)
+            self._events.write("rollouts", step=state.global_step, samples=samples)
 
 
 def samples_of(logs: Mapping[str, Any], num_generations: int, weights: Sequence[float]) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def samples_of(logs: Mapping[str, Any], num_generations: int, weights: Sequence[
     return found
 
 
-def _text(told: Any) -> str:
+def _text(value: Any) -> str:
     """Of a conversation the last turn."""
-    text = told if isinstance(told, str) else str(told[-1].get("content") or "") if told else ""
+    text = value if isinstance(value, str) else str(value[-1].get("content") or "") if value else ""
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} …"

@@ -31,7 +31,7 @@ def main(job_file: Path) -> int:
         failure = failure_of(error, run)
         if failure is None:
             raise
-        events.tell("failed", **failure)
+        events.write("failed", **failure)
         sys.stderr.write(f"{failure['reason']}\n")
         return 1
     return 0
@@ -47,7 +47,7 @@ def train(run: TrainingRun, events: EventLog) -> None:
     # Loads it: what is measured from here on is the run's own.
     trainer_class("steps" if run.request.step_labels else "scores" if run.data.labels else run.trainer)
     memory = PeakMemory(run.device)
-    events.tell(
+    events.write(
         "imported",
         seconds=round(time.monotonic() - began_s, 2),
         baseline_bytes=memory.baseline_bytes,
@@ -59,7 +59,7 @@ def train(run: TrainingRun, events: EventLog) -> None:
     reference = getattr(trainer, "ref_model", None)
     if run.trainer == "grpo":
         trainer.add_callback(RolloutSamples(events, trainer))
-    events.tell(
+    events.write(
         "loaded",
         peak_bytes=memory.peak_bytes(),
         held_bytes=memory.held_bytes(),
@@ -72,10 +72,10 @@ def train(run: TrainingRun, events: EventLog) -> None:
     )
     _train_or_load(trainer, run, _last_checkpoint(run))
     if stop.was_asked:
-        events.tell("stopped", step=trainer.state.global_step)
+        events.write("stopped", step=trainer.state.global_step)
         return
     _finish(trainer, run, events)
-    events.tell("ended", step=trainer.state.global_step, seconds=round(time.monotonic() - began_s, 2))
+    events.write("ended", step=trainer.state.global_step, seconds=round(time.monotonic() - began_s, 2))
 
 
 def _peak_rate(run: TrainingRun) -> float:
@@ -124,9 +124,9 @@ def _finish(trainer: Any, run: TrainingRun, events: EventLog) -> None:
         if run.trainer == "reward":
             from qserve.training.process.held_out import report_held_out
 
-            events.tell("held out", **report_held_out(trainer, run))
+            events.write("held out", **report_held_out(trainer, run))
     save_model(trainer, run)
-    events.tell("model saved", folder=str(run.output))
+    events.write("model saved", folder=str(run.output))
 
 
 def _is_evaluated(trainer: Any) -> bool:
@@ -136,8 +136,8 @@ def _is_evaluated(trainer: Any) -> bool:
     state = trainer.state
     if trainer.args.load_best_model_at_end and state.best_global_step not in (None, state.global_step):
         return False
-    told = (one for one in state.log_history if one["step"] == state.global_step)
-    return any(name.startswith("eval_") for one in told for name in one)
+    logged = (one for one in state.log_history if one["step"] == state.global_step)
+    return any(name.startswith("eval_") for one in logged for name in one)
 
 
 def _last_checkpoint(run: TrainingRun) -> str | None:

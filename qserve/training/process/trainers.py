@@ -36,9 +36,7 @@ def parse_configuration(trainer: str, file: Path) -> tuple[Any, Any, Any]:
 
 
 def trainer_class(name: str) -> type[Any]:
-    """TRL's trainer behind the mixin, or ours of pairs and scores. Only it is imported: GRPO's alone brings vLLM and
-    openai, 2 s and 100 MiB.
-    """
+    """TRL's trainer behind the mixin, or ours of pairs and scores. Only it is imported."""
     if name == "reward":
         from qserve.training.process.pairs import PairTrainer
 

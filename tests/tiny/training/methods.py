@@ -50,7 +50,7 @@ from qserve.training.process.failures import failure_of
 torch.set_num_threads(1)
 FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 PAIRS, RULES = FOLDER / "pairs.jsonl", FOLDER / "rules.yaml"
-CHILD_LIMIT_S = 120
+CHILD_LIMIT_S = 300
 HAS_DEEPSPEED = importlib.util.find_spec("deepspeed") is not None  # built where it is installed, if it can be
 failures: dict[str, dict] = {}
 checks: dict[str, dict | None] = {}
