@@ -20,9 +20,9 @@ __all__ = ["main"]
 
 def main() -> int:
     """The exit status."""
-    store, asked = RunStore(Path(sys.argv[1])), json.load(sys.stdin)
+    store, request = RunStore(Path(sys.argv[1])), json.load(sys.stdin)
     try:
-        page = to_html(read_report(store, store.run(asked["run"]), asked["told"]))
+        page = to_html(read_report(store, store.run(request["run"]), request["told"]))
     except QserveError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_status

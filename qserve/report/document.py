@@ -30,13 +30,13 @@ def to_json(report: RunReport) -> dict[str, Any]:
 
 
 def _section(section: Section) -> dict[str, Any]:
-    told: dict[str, Any] = {"title": section.title}
+    document: dict[str, Any] = {"title": section.title}
     for key, value in (pair for block in section.blocks for pair in _block(block)):
         if isinstance(value, str):
-            told.setdefault(key, []).append(value)
+            document.setdefault(key, []).append(value)
         else:
-            told[key] = value
-    return told
+            document[key] = value
+    return document
 
 
 def _block(block: Block) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,6 @@
 """Every word of the pages, in English and 简体中文: one row a string.
 
-Gradio's labels are translated in the browser (`marked`); what this process writes itself, by `say`.
+Gradio's labels are translated in the browser (`marked`); what this process writes itself, by `translate`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import gradio as gr
 
-__all__ = ["LANGUAGES", "STRINGS", "i18n", "marked", "say"]
+__all__ = ["LANGUAGES", "STRINGS", "heading", "i18n", "marked", "translate"]
 
 LANGUAGES = {"en": "English", "zh-CN": "简体中文"}
 _PREFIX = "qs."
@@ -127,8 +127,8 @@ STRINGS: dict[str, tuple[str, str]] = {
     "score.texts": ("texts", "文本"),
     "score.mean_margin": ("mean margin", "平均差值"),
     "score.ties": ("ties", "平局"),
-    "score.histogram": ("Margins: chosen − rejected", "差值分布：chosen 减 rejected"),
-    "score.rewards": ("Rewards", "奖励分布"),
+    "score.histogram": ("Pairs by margin (chosen − rejected)", "按差值统计的偏好对数（chosen 减 rejected）"),
+    "score.rewards": ("Texts by reward", "按奖励统计的文本数"),
     "score.download": ("Download the scored file", "下载评分结果"),
     "score.no_file": ("Choose a file first.", "请先选择文件。"),
     # Memory and latency
@@ -247,8 +247,8 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.size": ("Size", "大小"),
     "plan.quant": ("Quantization", "量化"),
     "plan.context": ("Context", "上下文"),
-    "plan.users": ("Users", "并发用户"),
-    "plan.free": ("all", "最大"),
+    "plan.users": ("Requests", "并发请求"),
+    "plan.free": ("all that fit", "最大"),
     "plan.engine": ("Engine", "引擎"),
     "plan.reward": ("Reward model", "奖励模型"),
     "plan.other": ("Other flags of qserve plan", "qserve plan 的其他参数"),
@@ -269,6 +269,7 @@ STRINGS: dict[str, tuple[str, str]] = {
     "plan.formula": ("Formula", "公式"),
     "plan.layouts": ("Layouts for this load", "此负载下的部署方案"),
     "plan.layout": ("Layout", "方案"),
+    "plan.each": ("each", "每张"),
     "plan.cards": ("Cards", "显卡数"),
     "plan.needs_model": ("Enter a model.", "请填写模型。"),
     # Failures
@@ -286,7 +287,7 @@ STRINGS: dict[str, tuple[str, str]] = {
 
 @cache
 def i18n() -> gr.I18n:
-    """As Gradio has them. Imported here: it takes seconds, and `say` needs none of it."""
+    """As Gradio has them. Imported here: it takes seconds, and `translate` needs none of it."""
     import gradio as gr
 
     return gr.I18n(
@@ -303,7 +304,13 @@ def marked(key: str) -> Any:
     return i18n()(_PREFIX + key)
 
 
-def say(language: str, key: str, **values: Any) -> str:
+def translate(language: str, key: str, **values: Any) -> str:
     """The string in one language, English where the language is none of ours."""
     languages = list(LANGUAGES)
     return STRINGS[key][languages.index(language) if language in languages else 0].format(**values)
+
+
+def heading(language: str, key: str) -> str:
+    """The string as the head of a column."""
+    text = translate(language, key)
+    return text[:1].upper() + text[1:]

@@ -45,7 +45,7 @@ def test_planned_and_measured_stand_beside_each_other(page: Page, stack) -> None
 
 def test_latencies_are_drawn_with_their_percentiles_and_live_figures_follow(page: Page) -> None:
     first = page.locator("#qs-latency .qs-histogram").first
-    expect(first.locator("figcaption")).to_have_text("Time to first token · demo")
+    expect(first.locator("figcaption")).to_have_text("Time to first token · demo requests")
     expect(first.locator("rect").first).to_be_attached()
     measured = page.locator("#qs-latency table").last  # planned ones stand above, once enough answers were streamed
     row = measured.locator("tbody tr").filter(has_text="Time to first token").locator("td")

@@ -47,8 +47,8 @@ def _line(chart: Lines, line: Line, high: float, first: float, last: float) -> I
         yield _PATH.format(line.colour, path)
     if len(places) <= _MOST_DOTS:
         for x, y, unix_s, value in places:
-            told = f"{clock(unix_s, last - first)} · {line.name}: {text_of(value, chart.kind)}"
-            yield dot(line.colour, x, y, told)
+            label = f"{clock(unix_s, last - first)} · {line.name}: {text_of(value, chart.kind)}"
+            yield dot(line.colour, x, y, label)
 
 
 def _times(first: float, last: float) -> list[tuple[float, str]]:

@@ -52,13 +52,13 @@ def bench(report: RunReport) -> Section | None:
 
 def _figure(one: StoredDocument, stages: list[Mapping[str, Any]]) -> list[Block]:
     left_out = _OF_SCORING if _generates(stages) else _OF_GENERATION
-    told = [
+    cells = [
         (column, name)
         for column, name in zip(_COLUMNS, _FIELDS, strict=True)
         if name not in left_out and any(stage.get(name) is not None for stage in stages)
     ]
-    columns = tuple(column for column, _ in told)
-    rows: tuple[tuple[Value, ...], ...] = tuple(tuple(stage.get(name) for _, name in told) for stage in stages)
+    columns = tuple(column for column, _ in cells)
+    rows: tuple[tuple[Value, ...], ...] = tuple(tuple(stage.get(name) for _, name in cells) for stage in stages)
     load = one.document.get("load", {})
     how = f"qserve bench, the client's clock, {moment(one.unix_s)}"
     title = " · ".join(str(load[name]) for name in ("endpoint", "dataset") if load.get(name)) or "load"
@@ -99,8 +99,8 @@ def _throughput(stages: list[Mapping[str, Any]]) -> Bars:
     bars = []
     for stage in stages:
         value = float(stage.get(unit) or 0.0)
-        told = text_of(value, "rate")
-        bars.append(Bar(str(stage.get("name")), (Segment(name, value, told, "2"),), told))
+        text = text_of(value, "rate")
+        bars.append(Bar(str(stage.get("name")), (Segment(name, value, text, "2"),), text))
     return Bars(tuple(bars), max(max(bar.segments[0].value for bar in bars), 1e-9))
 
 

@@ -77,14 +77,14 @@ def _ended(returncode: object) -> str:
 
 def fault_text(details: Mapping[str, object]) -> str:
     """An event's details as a phrase."""
-    said = []
+    parts = []
     for name, value in details.items():
         if name == "phases_s" and isinstance(value, dict):
-            said.append(f"after {duration(sum(value.values()))}")
+            parts.append(f"after {duration(sum(value.values()))}")
         elif name == "pause_s":
-            said.append(f"tried again after {value} s")
+            parts.append(f"tried again after {value} s")
         elif name == "returncode":
-            said.append(_ended(value))
+            parts.append(_ended(value))
         elif value is not None:
-            said.append(str(value) if name == "reason" else f"{name.replace('_', ' ')}: {value}")
-    return " · ".join(said)
+            parts.append(str(value) if name == "reason" else f"{name.replace('_', ' ')}: {value}")
+    return " · ".join(parts)

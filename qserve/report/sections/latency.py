@@ -40,30 +40,30 @@ def latency(report: RunReport) -> Section | None:
 
 def latency_errors(report: RunReport, worker: str) -> dict[str, float]:
     """Measured over planned, less one, of the means: by the figures' names for people."""
-    told = report.latency.get(worker, {})
-    return {title: told[name]["difference"] for name, title in _NAMES.items() if name in told}
+    latency = report.latency.get(worker, {})
+    return {title: latency[name]["difference"] for name, title in _NAMES.items() if name in latency}
 
 
-def others_of(told: Mapping[str, Any]) -> int:
+def others_of(latency: Mapping[str, Any]) -> int:
     """Percent of the machine's processors that other programs took meanwhile; 0 where it is too little to matter."""
-    share = told.get("others_share") or 0.0
+    share = latency.get("others_share") or 0.0
     return round(100 * share) if share >= _FELT_SHARE else 0
 
 
-def _table(name: str, told: Mapping[str, Any]) -> Table:
+def _table(name: str, latency: Mapping[str, Any]) -> Table:
     rows: tuple[tuple[Value, ...], ...] = tuple(
         (
-            title, told[key]["planned_mean"], told[key]["low"], told[key]["high"], told[key]["planned_p50"],
-            told[key]["measured_mean"], told[key]["measured_p50"], told[key]["difference"],
+            title, latency[key]["planned_mean"], latency[key]["low"], latency[key]["high"], latency[key]["planned_p50"],
+            latency[key]["measured_mean"], latency[key]["measured_p50"], latency[key]["difference"],
         )
         for key, title in _NAMES.items()
     )  # fmt: skip
-    learned = f"; planned with what {told['learned_from']} measured" if told.get("learned_from") else ""
-    taken = others_of(told)
+    learned = f"; planned with what {latency['learned_from']} measured" if latency.get("learned_from") else ""
+    taken = others_of(latency)
     loaded = (
         f". Other programs took {taken} % of this machine's processors meanwhile; the plan assumes none"
         if taken
         else ""
     )
-    how = f"{told['num_requests']:,} requests: {told['source']}{learned}{loaded}"
+    how = f"{latency['num_requests']:,} requests: {latency['source']}{learned}{loaded}"
     return Table(f"latency_planned_{name}", f"{name}: latency", _COLUMNS, rows, how)

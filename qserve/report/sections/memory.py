@@ -164,7 +164,15 @@ def _host(report: RunReport) -> Table | None:
         held = next((one.terms["resident_bytes"] for one in reversed(report.memory)
                      if one.worker == process["name"] and "resident_bytes" in one.terms), None)  # fmt: skip
         planned = process["num_bytes"]
-        rows.append((process["name"], planned, held, _change(planned, held), "psutil rss" if held else "never started"))
+        rows.append(
+            (
+                process["name"],
+                planned,
+                held,
+                _change(planned, held),
+                "resident memory (RSS)" if held else "never started",
+            )
+        )
     how = "processes of the service without a model; the newest measurement of each"
     return Table("memory_host", "Other processes", _COLUMNS, tuple(rows), how) if rows else None
 

@@ -77,8 +77,8 @@ def _parts(one: StoredDocument) -> Table:
 
 def _right(one: StoredDocument) -> Table:
     document = one.document
-    asked = [*document.get("subsets", ()), *document.get("levels", ()), document.get("overall", {})]
-    rows: tuple[tuple[Value, ...], ...] = tuple(_accuracy(row) for row in asked)
+    results = [*document.get("subsets", ()), *document.get("levels", ()), document.get("overall", {})]
+    rows: tuple[tuple[Value, ...], ...] = tuple(_accuracy(row) for row in results)
     return Table(f"reward_preferences_{one.number}", "Preferences", _RIGHT, rows, f"Wilson's intervals; {_about(one)}")
 
 

@@ -41,6 +41,6 @@ def start(report: RunReport) -> Section | None:
     longest = max(sum(worker.start_phases_s.values()) for worker in started)
     how = "by the supervisor's clock, between the log lines that name the phases; first start of each worker"
     table = Table("start", "From the command to the first answer", _COLUMNS, tuple(rows), how)
-    told = [f"{event.worker}: {event.details['told']}." for event in report.events if event.event == "sanity"]
-    checks = tuple(Text(text) for text in dict.fromkeys(told))
+    results = [f"{event.worker}: {event.details['told']}." for event in report.events if event.event == "sanity"]
+    checks = tuple(Text(text) for text in dict.fromkeys(results))
     return Section("start", "Start", (Figure(Bars(tuple(bars), longest), table), *checks))

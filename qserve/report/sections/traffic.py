@@ -106,8 +106,8 @@ def _over_time(found: WorkerTraffic) -> list[Figure]:
     output = Line("output tokens", "2", tuple(one.completion_tokens / found.bucket_s for one in found.series))
     prompt = Line("prompt tokens", "5", tuple(one.prompt_tokens / found.bucket_s for one in found.series))
     errors = Line("errors", "6", tuple(one.num_errors / found.bucket_s for one in found.series))
-    asked = (requests, errors) if found.summary.num_errors else (requests,)
-    charts: list[Figure] = [_lines(found, f"{name}: requests a second", asked, "rate")]
+    series = (requests, errors) if found.summary.num_errors else (requests,)
+    charts: list[Figure] = [_lines(found, f"{name}: requests a second", series, "rate")]
     if found.summary.completion_tokens or found.summary.prompt_tokens:
         chosen = tuple(line for line in (output, prompt) if any(line.values))
         charts.append(_lines(found, f"{name}: tokens a second", chosen, "rate"))

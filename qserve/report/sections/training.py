@@ -154,11 +154,11 @@ def _quality(quality: Mapping[str, Any] | None) -> list[Block]:
     ]
 
 
-def _rollouts(told: list[Mapping[str, Any]] | None) -> list[Block]:
+def _rollouts(steps: list[Mapping[str, Any]] | None) -> list[Block]:
     """What the policy wrote at some steps. Documents of earlier releases have none."""
-    if not told:
+    if not steps:
         return []
-    names = tuple(told[0]["samples"][0]["rewards"])
+    names = tuple(steps[0]["samples"][0]["rewards"])
     names = names if len(names) > 1 else ()
     columns = (
         Column("step", "step", "count"), Column("prompt", "prompt"), Column("completion", "answer"),
@@ -172,7 +172,7 @@ def _rollouts(told: list[Mapping[str, Any]] | None) -> list[Block]:
             one["reward"],
             *(one["rewards"].get(name) for name in names),
         )
-        for step in told
+        for step in steps
         for one in step["samples"]
     )
     how = "answers to one prompt a step, sampled while it was trained; the reward is the weighted sum"

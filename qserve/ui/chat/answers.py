@@ -130,7 +130,7 @@ async def draw_answers(
         for index, draft in enumerate(drafts[number])
     ]
 
-    def told() -> Conversation:
+    def current() -> Conversation:
         """What is drawn, and beside it what stays."""
         drawn = [
             [*(draft.answer for draft in side), *(before[number][1:] if number < len(before) else ())]
@@ -142,9 +142,9 @@ async def draw_answers(
         while not all(task.done() for task in work):
             await _first_of(changed, work)
             changed.clear()
-            yield told()
+            yield current()
             await asyncio.sleep(_REDRAW_S)
-        yield told()
+        yield current()
     finally:
         for task in work:
             task.cancel()
@@ -162,8 +162,8 @@ async def reward_answers(api: Api, conversation: Conversation, model: str, *, is
         if whole:
             prompt = conversation.messages(number, len(conversation.turns) - 1)
             prompt.append({"role": "user", "content": conversation.turns[-1].question})
-            asked = {"model": model, "prompt": prompt, "responses": [one.text for one in whole]}
-            scored = await api.post("/v1/reward", asked)
+            body = {"model": model, "prompt": prompt, "responses": [one.text for one in whole]}
+            scored = await api.post("/v1/reward", body)
             rewards = {row["index"]: float(row["reward"]) for row in scored["data"]}
             whole = [replace(one, reward=rewards[index]) for index, one in enumerate(whole)]
             if is_ranked:

@@ -149,10 +149,10 @@ def _image(self: Any, tokens: Sequence[Token], index: int, options: Any, environ
         host = urlsplit(source).hostname or "…"
     except ValueError:
         host = "…"
-    told = f"{alternative} ({host})" if alternative else host
+    label = f"{alternative} ({host})" if alternative else host
     return (
         f'<a class="qs-image" href="{escape(source)}" target="_blank" rel="noopener noreferrer nofollow">'
-        f"{escape(told)} ↗</a>"
+        f"{escape(label)} ↗</a>"
     )
 
 

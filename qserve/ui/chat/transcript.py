@@ -9,11 +9,11 @@ from typing import Any
 
 from qserve.ui.chat.conversation import Answer, Conversation
 from qserve.ui.chat.markdown import GrowingMarkdown, blocks_of, one_line
-from qserve.ui.strings import say
+from qserve.ui.strings import translate
 
 __all__ = ["Drafts", "messages_of", "new_drafts", "turn_of"]
 
-Place = tuple[int, int, int]
+Position = tuple[int, int, int]
 """Where an answer stands: the numbers of its turn, its side and its rank."""
 Drafts = defaultdict[tuple[int, int, int, str], GrowingMarkdown]
 """What is rendered of answers that are being written, by place and kind of text."""
@@ -55,7 +55,7 @@ def turn_of(conversation: Conversation, side: int, index: int) -> int:
     return len(conversation.turns) - 1
 
 
-def _parts(answers: Sequence[Answer], place: Place, language: str, drafts: Drafts) -> list[str]:
+def _parts(answers: Sequence[Answer], place: Position, language: str, drafts: Drafts) -> list[str]:
     """Pieces of HTML, blocks apart by an empty line: the browser draws anew only those that changed."""
     answer, rank = answers[place[-1]], place[-1]
     parts = []
@@ -68,21 +68,21 @@ def _parts(answers: Sequence[Answer], place: Place, language: str, drafts: Draft
     figures = one_line(f'<div class="qs-figures">{_figures(answers, place, language)}</div>')
     if rank == 0:
         return [*parts, figures]
-    summary = say(language, "chat.other", rank=rank + 1, count=len(answers))
+    summary = translate(language, "chat.other", rank=rank + 1, count=len(answers))
     if answer.reward is not None:
-        summary += " · " + say(language, "chat.reward", value=f"{answer.reward:.3f}")
+        summary += " · " + translate(language, "chat.reward", value=f"{answer.reward:.3f}")
     return [_folded("qs-other", summary, [*parts, figures])]
 
 
-def _blocks(answer: Answer, kind: str, place: Place, drafts: Drafts) -> Sequence[str]:
+def _blocks(answer: Answer, kind: str, place: Position, drafts: Drafts) -> Sequence[str]:
     """The answer's `text` or `thinking` as blocks of HTML."""
     text: str = getattr(answer, kind)
     return blocks_of(text) if answer.finish_reason else drafts[(*place, kind)].blocks_of(text)
 
 
-def _thought(answer: Answer, place: Place, language: str, drafts: Drafts) -> str:
+def _thought(answer: Answer, place: Position, language: str, drafts: Drafts) -> str:
     thinks_still = not answer.text.strip() and not answer.finish_reason
-    summary = say(language, "chat.thinking_now" if thinks_still else "chat.thoughts")
+    summary = translate(language, "chat.thinking_now" if thinks_still else "chat.thoughts")
     return _folded("qs-thought", summary, _blocks(answer, "thinking", place, drafts), thinks_still)
 
 
@@ -94,31 +94,31 @@ def _folded(kind: str, summary: str, inside: Sequence[str], is_open: bool = Fals
     )
 
 
-def _figures(answers: Sequence[Answer], place: Place, language: str) -> str:
+def _figures(answers: Sequence[Answer], place: Position, language: str) -> str:
     answer, rank = answers[place[-1]], place[-1]
     if not answer.finish_reason:
         return '<span class="qs-writing">…</span>'
-    told = []
+    figures = []
     if answer.reward is not None:
-        told.append(f"<b>{say(language, 'chat.reward', value=f'{answer.reward:.3f}')}</b>")
+        figures.append(f"<b>{translate(language, 'chat.reward', value=f'{answer.reward:.3f}')}</b>")
     # An answer that was continued may be the best no longer.
     rewards = [one.reward for one in answers if one.reward is not None]
     if rank == 0 and len(answers) > 1 and rewards and answer.reward == max(rewards):
-        told.append(say(language, "chat.best", count=len(answers)))
+        figures.append(translate(language, "chat.best", count=len(answers)))
     if answer.tokens_per_s is not None:
-        told.append(say(language, "chat.tokens_per_s", value=f"{answer.tokens_per_s:.1f}"))
+        figures.append(translate(language, "chat.tokens_per_s", value=f"{answer.tokens_per_s:.1f}"))
     if answer.ttft_ms is not None:
-        told.append(say(language, "chat.ttft", value=f"{answer.ttft_ms:.0f}"))
+        figures.append(translate(language, "chat.ttft", value=f"{answer.ttft_ms:.0f}"))
     if answer.completion_tokens is not None:
         counts = {"prompt": answer.prompt_tokens or 0, "completion": answer.completion_tokens}
-        told.append(say(language, "chat.tokens", **counts))
+        figures.append(translate(language, "chat.tokens", **counts))
     if answer.finish_reason in ("stopped", "length"):
-        told.append(say(language, f"chat.{answer.finish_reason}"))
+        figures.append(translate(language, f"chat.{answer.finish_reason}"))
     if answer.model:
-        told.append(html.escape(answer.model))
+        figures.append(html.escape(answer.model))
     anchor = "-".join(map(str, place))
-    copy = f'<button class="qs-copy qs-of-{anchor}">{say(language, "chat.copy")}</button>' if answer.text else ""
-    return " ".join(f"<span>{one}</span>" for one in told) + copy
+    copy = f'<button class="qs-copy qs-of-{anchor}">{translate(language, "chat.copy")}</button>' if answer.text else ""
+    return " ".join(f"<span>{one}</span>" for one in figures) + copy
 
 
 def _text(text: str) -> dict[str, str]:

@@ -139,21 +139,21 @@ async def ask_planner(question: PlanQuestion) -> dict[str, Any]:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        told, said = await asyncio.wait_for(process.communicate(), _LONGEST_S)
+        output, errors = await asyncio.wait_for(process.communicate(), _LONGEST_S)
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode not in (0, _DOES_NOT_FIT):
-        raise PlanRefused(_sentence(said.decode(errors="replace")))
-    plan: dict[str, Any] = json.loads(told)
+        raise PlanRefused(_sentence(errors.decode(errors="replace")))
+    plan: dict[str, Any] = json.loads(output)
     return plan
 
 
-def _sentence(said: str) -> str:
+def _sentence(errors: str) -> str:
     """The last thing that the command said, without its name."""
-    before, found, sentence = said.rpartition(_SAID_BY)
+    before, found, sentence = errors.rpartition(_SAID_BY)
     if found:
         return sentence.strip()
-    lines = [line for line in before.splitlines() or said.splitlines() if line.strip()]
+    lines = [line for line in before.splitlines() or errors.splitlines() if line.strip()]
     return lines[-1].removeprefix("Error: ").strip() if lines else "the planner ended without a message"

@@ -18,7 +18,7 @@ from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.served_models import ServedModels, served_models
 from qserve.ui.pages.chat_form import ChatForm, ChatOptions, chat_form
 from qserve.ui.pages.shared import PRIVATE, Shared
-from qserve.ui.strings import marked, say
+from qserve.ui.strings import marked, translate
 
 __all__ = ["ChatPage"]
 
@@ -196,9 +196,9 @@ class ChatPage:
         if not options.sides[0].model:
             options = await self._with_models(options, language)
         if options.sides[0].temperature == 0 and options.sides[0].num_answers > 1:
-            gr.Info(say(language, "chat.equal"))
-        asked = replace(conversation, system=options.system).asked(question, len(options.sides))
-        async for update in self._drawn(asked, options, language):
+            gr.Info(translate(language, "chat.equal"))
+        conversation = replace(conversation, system=options.system).asked(question, len(options.sides))
+        async for update in self._drawn(conversation, options, language):
             yield update
 
     async def _with_models(self, options: ChatOptions, language: str) -> ChatOptions:
@@ -206,24 +206,24 @@ class ChatPage:
         served = await served_models(self._shared.api)
         if not served.chat:
             why = served.problem or "; ".join(served.waiting)
-            raise gr.Error(escape(say(language, "chat.no_model", why=why)), print_exception=False)
+            raise gr.Error(escape(translate(language, "chat.no_model", why=why)), print_exception=False)
         sides = tuple(replace(side, model=side.model or served.chat[0]) for side in options.sides)
         return replace(options, sides=sides, reward_model=options.reward_model or next(iter(served.reward), ""))
 
     async def _drawn(
-        self, asked: Conversation, options: ChatOptions, language: str, *, goes_on: bool = False
+        self, conversation: Conversation, options: ChatOptions, language: str, *, goes_on: bool = False
     ) -> AsyncIterator[Update]:
         """Answers as they are written, then their rewards."""
-        told, drafts = asked, new_drafts()
-        drawing = draw_answers(self._shared.api, asked, options.sides, options.systems, goes_on=goes_on)
+        drafts = new_drafts()
+        drawing = draw_answers(self._shared.api, conversation, options.sides, options.systems, goes_on=goes_on)
         # The request is on its way while the question is being drawn.
-        begun = asyncio.ensure_future(anext(drawing, asked))
+        begun = asyncio.ensure_future(anext(drawing, conversation))
         try:
-            yield {**self._shown(asked, language), self._question: "", **self._busy(True)}
-            told = await begun
-            yield self._shown(told, language, drafts)
-            async for told in drawing:
-                yield self._shown(told, language, drafts)
+            yield {**self._shown(conversation, language), self._question: "", **self._busy(True)}
+            conversation = await begun
+            yield self._shown(conversation, language, drafts)
+            async for conversation in drawing:
+                yield self._shown(conversation, language, drafts)
         finally:
             begun.cancel()
             await asyncio.gather(begun, return_exceptions=True)
@@ -231,10 +231,12 @@ class ChatPage:
         if options.reward_model:
             try:
                 # The answer that was written on stays the first: the conversation goes on from it.
-                told = await reward_answers(self._shared.api, told, options.reward_model, is_ranked=not goes_on)
+                conversation = await reward_answers(
+                    self._shared.api, conversation, options.reward_model, is_ranked=not goes_on
+                )
             except ApiFailure as failure:
-                gr.Warning(escape(say(language, "chat.no_reward", why=str(failure))))
-        yield {**self._shown(told, language), **self._busy(False)}
+                gr.Warning(escape(translate(language, "chat.no_reward", why=str(failure))))
+        yield {**self._shown(conversation, language), **self._busy(False)}
 
     def _shown(self, conversation: Conversation, language: str, drafts: Drafts | None = None) -> Update:
         bots: Update = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from qserve.ui.strings import STRINGS, marked, say
+from qserve.ui.strings import STRINGS, marked, translate
 
 __all__ = ["number_field", "number_of", "whole_number_of"]
 
@@ -48,4 +48,4 @@ def whole_number_of(text: str | None, key: str, language: str) -> int | None:
 def _refusal(key: str, text: str, field: str, language: str) -> str:
     assert field in STRINGS
     # What Gradio shows of an error is HTML.
-    return escape(say(language, key, field=say(language, field), value=text.strip()))
+    return escape(translate(language, key, field=translate(language, field), value=text.strip()))

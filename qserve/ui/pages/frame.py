@@ -17,7 +17,7 @@ from qserve.ui.pages.score import ScorePage
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.pages.train import TrainPage
 from qserve.ui.settings import UISettings
-from qserve.ui.strings import LANGUAGES, marked, say
+from qserve.ui.strings import LANGUAGES, marked, translate
 
 __all__ = ["build_blocks"]
 
@@ -109,5 +109,5 @@ def _status(served: ServedModels, language: str) -> str:
         return " · ".join(f'<span class="qs-wait">{html.escape(one)}</span>' for one in served.waiting)
     names = [*served.chat, *served.reward]
     if not names:
-        return f'<span class="qs-bad">{say(language, "status.none")}</span>'
+        return f'<span class="qs-bad">{translate(language, "status.none")}</span>'
     return " · ".join(f'<span class="qs-good">{html.escape(name)}</span>' for name in names)

@@ -11,7 +11,7 @@ import gradio as gr
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.exposition import Sample, read
 from qserve.ui.pages.shared import PRIVATE, Shared
-from qserve.ui.strings import marked, say
+from qserve.ui.strings import marked, translate
 from qserve.ui.views.latency import latency_view, live_view, planned_latency_view
 from qserve.ui.views.memory import host_view, memory_view
 from qserve.ui.views.results import comparisons_view, evals_view, runs_view
@@ -50,9 +50,9 @@ class MemoryPage:
     def _connect(self, tab: Any) -> None:
         language, drawn = self._shared.language, [self._live, self._before]
         everything = [*drawn, *self._views.values(), self._timer]
-        asked = [language, self._before, self._follow]
-        tab.select(self._all, asked, everything, **PRIVATE)
-        self._refresh.click(self._all, asked, everything, **PRIVATE)
+        inputs = [language, self._before, self._follow]
+        tab.select(self._all, inputs, everything, **PRIVATE)
+        self._refresh.click(self._all, inputs, everything, **PRIVATE)
         self._follow.change(lambda wanted: gr.Timer(active=wanted), self._follow, self._timer, **PRIVATE)
         self._timer.tick(self._now, [language, self._before], drawn, **PRIVATE)
 
@@ -99,7 +99,7 @@ class MemoryPage:
             runs = (await self._shared.api.get("/v1/qserve/runs"))["data"]
             newest = await self._shared.api.get(f"/v1/qserve/runs/{runs[0]['id']}") if runs else {}
         except ApiFailure as failure:
-            return f'<p class="qs-small">{html.escape(say(language, "memory.failed", why=str(failure)))}</p>'
+            return f'<p class="qs-small">{html.escape(translate(language, "memory.failed", why=str(failure)))}</p>'
         kept = evals_view(newest.get("evals") or (), language)
         compared = comparisons_view(newest.get("comparisons") or (), language)
         return runs_view(runs, language) + kept + compared

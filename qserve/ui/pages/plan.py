@@ -17,7 +17,7 @@ from qserve.report.charts.specs import Layouts
 from qserve.ui.client.planner import PlanQuestion, PlanRefused, ask_planner
 from qserve.ui.pages.fields import number_field, whole_number_of
 from qserve.ui.pages.shared import PRIVATE, Shared
-from qserve.ui.strings import marked, say
+from qserve.ui.strings import marked, translate
 from qserve.ui.views.charts import table, tiles
 from qserve.ui.views.command import command_view
 from qserve.ui.views.memory import plan_bars
@@ -45,9 +45,9 @@ class PlanPage:
             with gr.Column(scale=3, min_width=300):
                 result = gr.HTML("", elem_id="qs-plan", apply_default_css=False, js_on_load=_APPLY)
         texts = [one for one in form if isinstance(one, (gr.Textbox, gr.Number))]
-        asked = {"inputs": [shared.language, *form], "outputs": result, **PRIVATE, "show_progress": "minimal"}
-        gr.on([button.click, *(one.submit for one in texts)], _planned, **asked)
-        result.select(_applied, None, form, **PRIVATE).then(_planned, **asked)
+        wiring = {"inputs": [shared.language, *form], "outputs": result, **PRIVATE, "show_progress": "minimal"}
+        gr.on([button.click, *(one.submit for one in texts)], _planned, **wiring)
+        result.select(_applied, None, form, **PRIVATE).then(_planned, **wiring)
 
 
 def _form() -> list[Any]:
@@ -124,18 +124,18 @@ async def _planned(
         reward=(reward or "").strip(),
     )
     if not question.model:
-        return _failure(say(language, "plan.needs_model"))
+        return _failure(translate(language, "plan.needs_model"))
     try:
         question = question.with_other(other or "")
         plan = await ask_planner(question)
     except PlanRefused as refused:
         return _failure(str(refused))
     except TimeoutError:
-        return _failure(say(language, "failure.plan", seconds=60))
+        return _failure(translate(language, "failure.plan", seconds=60))
     plans = plan.get("plans") or [plan]
     shown = "".join(_plan_view(one, language) for one in plans)
     command = question.command(all(one.get("fits") for one in plans))
-    return f"{shown}<h3>{say(language, 'plan.command')}</h3>{command_view(command, language)}"
+    return f"{shown}<h3>{translate(language, 'plan.command')}</h3>{command_view(command, language)}"
 
 
 def _gpus() -> list[str]:
@@ -152,7 +152,7 @@ def _cards(gpu: str, count: int) -> str:
 
 def _plan_view(plan: Mapping[str, Any], language: str) -> str:
     fits = bool(plan.get("fits"))
-    verdict = say(language, "plan.fits" if fits else "plan.fits_not")
+    verdict = translate(language, "plan.fits" if fits else "plan.fits_not")
     why = html.escape(str(plan.get("why_not") or plan["quant"].get("reason") or ""))
     parts = [
         f'<div class="qs-verdict {"qs-yes" if fits else "qs-no"}" role="status"><b>{verdict}</b> '
@@ -160,21 +160,21 @@ def _plan_view(plan: Mapping[str, Any], language: str) -> str:
         plan_bars(plan, language),
         tiles(
             [
-                (say(language, "plan.weights_are"), str(plan["quant"]["scheme"])),
-                (say(language, "plan.engine_is"), f"{plan['engine']} {plan['engine_version']}"),
-                (say(language, "plan.context_is"), f"{plan['workload']['max_model_len']:,}"),
-                (say(language, "plan.kv_tokens"), f"{plan['kv_cache_tokens']:,}"),
-                (say(language, "plan.at_once"), f"{plan['max_concurrency']:g}"),
+                (translate(language, "plan.weights_are"), str(plan["quant"]["scheme"])),
+                (translate(language, "plan.engine_is"), f"{plan['engine']} {plan['engine_version']}"),
+                (translate(language, "plan.context_is"), f"{plan['workload']['max_model_len']:,}"),
+                (translate(language, "plan.kv_tokens"), f"{plan['kv_cache_tokens']:,}"),
+                (translate(language, "plan.at_once"), f"{plan['max_concurrency']:g}"),
             ]
         ),
     ]
     if (plan.get("speed") or {}).get("alternatives"):
         parts.append(_layouts(plan["speed"], language))
     if plan.get("suggestions"):
-        parts.append(f"<h3>{say(language, 'plan.suggestions')}</h3>{_suggestions(plan['suggestions'], language)}")
+        parts.append(f"<h3>{translate(language, 'plan.suggestions')}</h3>{_suggestions(plan['suggestions'], language)}")
     if plan.get("notes"):
         items = "".join(f"<li>{html.escape(str(note))}</li>" for note in plan["notes"])
-        parts.append(f'<h3>{say(language, "plan.notes")}</h3><ul class="qs-notes">{items}</ul>')
+        parts.append(f'<h3>{translate(language, "plan.notes")}</h3><ul class="qs-notes">{items}</ul>')
     return f'<section class="qs-plan">{"".join(parts)}{_terms(plan, language)}</section>'
 
 
@@ -188,13 +188,15 @@ def _layouts(speed: Mapping[str, Any], language: str) -> str:
         )
         for row in speed["alternatives"]
     ]  # fmt: skip
-    head = [say(language, f"plan.{key}") for key in ("layout", "cards")]
+    head = [translate(language, f"plan.{key}") for key in ("layout", "cards")]
     drawn = ""
     if len(rows) > 1:
-        chart, label = draw_layouts(Layouts(layout_points(speed["alternatives"]))), say(language, "plan.layouts")
+        chart, label = draw_layouts(Layouts(layout_points(speed["alternatives"]))), translate(language, "plan.layouts")
         drawn = f'<div class="qs-table" tabindex="0" role="region" aria-label="{label}">{chart}</div>'
-    told = table([*head, "TTFT ms", "TPOT ms", say(language, "memory.tokens_per_s"), "$/h"], rows, (1, 2, 3, 4, 5))
-    return f"<h3>{say(language, 'plan.layouts')}</h3>{drawn}{told}"
+    layouts = table(
+        [*head, "TTFT ms", "TPOT ms", translate(language, "memory.tokens_per_s"), "$/h"], rows, (1, 2, 3, 4, 5)
+    )
+    return f"<h3>{translate(language, 'plan.layouts')}</h3>{drawn}{layouts}"
 
 
 def _suggestions(suggestions: list[Mapping[str, Any]], language: str) -> str:
@@ -212,7 +214,7 @@ def _terms(plan: Mapping[str, Any], language: str) -> str:
         for device in plan["devices"][:1]
         for term in device.get("terms") or ()
     ]
-    head = [say(language, f"plan.{key}") for key in ("term", "size", "formula")]
+    head = [translate(language, f"plan.{key}") for key in ("term", "size", "formula")]
     return table(head, rows, numbers=(1,)) if rows else ""
 
 

@@ -17,7 +17,7 @@ from qserve.ui.client.api import ApiFailure
 from qserve.ui.client.served_models import ServedModels
 from qserve.ui.pages.shared import PRIVATE, Shared
 from qserve.ui.scoring.preference_files import KINDS, ScoredFile, read_file, score_records
-from qserve.ui.strings import marked, say
+from qserve.ui.strings import marked, translate
 from qserve.ui.views.scores import answers_view, file_view
 
 __all__ = ["ScorePage"]
@@ -96,19 +96,19 @@ class ScorePage:
 
     def _connect(self) -> None:
         language = self._shared.language
-        asked = [self._model, language, self._steps, self._reference, self._prompt, *self._answers]
+        inputs = [self._model, language, self._steps, self._reference, self._prompt, *self._answers]
         gr.on(
             [self._score.click, self._prompt.submit, *(one.submit for one in self._answers)],
             self._scored,
-            asked,
+            inputs,
             self._result,
             **PRIVATE,
         )
         for button, example in zip(self._examples, _EXAMPLES, strict=True):
-            filled = [*example, *[""] * (_NUM_ANSWERS + 2 - len(example))]
+            values = [*example, *[""] * (_NUM_ANSWERS + 2 - len(example))]
             texts = [self._prompt, *self._answers, self._reference]
-            button.click(lambda filled=filled: filled, None, texts, **PRIVATE).then(
-                self._scored, asked, self._result, **PRIVATE
+            button.click(lambda values=values: values, None, texts, **PRIVATE).then(
+                self._scored, inputs, self._result, **PRIVATE
             )
         cleared = [self._prompt, *self._answers, self._reference, self._result]
         self._clear.click(lambda: [""] * len(cleared), None, cleared, **PRIVATE)
@@ -120,7 +120,7 @@ class ScorePage:
     async def _scored(self, model: str, language: str, steps: bool, reference: str, prompt: str, *answers: str) -> str:
         given = [(number, text) for number, text in enumerate(answers, start=1) if text.strip()]
         if not prompt.strip() or not given:
-            return _failure(say(language, "score.needs"))
+            return _failure(translate(language, "score.needs"))
         texts = [_lines(text) if steps else text for _, text in given]
         body: dict[str, Any] = {"model": model, "prompt": prompt, "responses": texts}
         if reference.strip():
@@ -130,12 +130,12 @@ class ScorePage:
         except ApiFailure as failure:
             return _failure(str(failure))
         rows = sorted(scored["data"], key=lambda row: row["index"])
-        names = [f"{say(language, 'score.answer')} {number}" for number, _ in given]
+        names = [f"{translate(language, 'score.answer')} {number}" for number, _ in given]
         return answers_view(names, texts, rows, scored.get("meta") or {}, language)
 
     async def _scored_file(self, model: str, language: str, file: str | None) -> AsyncIterator[Update]:
         if file is None:
-            yield {self._file_result: _failure(say(language, "score.no_file"))}
+            yield {self._file_result: _failure(translate(language, "score.no_file"))}
             return
         yield {self._file_result: _progress(0, 1, ""), self._download: gr.update(visible=False)}
         try:
@@ -143,7 +143,7 @@ class ScorePage:
             scored = ScoredFile(records, ())
             async for scored in score_records(self._shared.api, model, records):
                 done, total = len(scored.rewards), len(records)
-                said = say(language, "score.progress", done=done, total=total)
+                said = translate(language, "score.progress", done=done, total=total)
                 yield {self._file_result: _progress(done, total, said)}
             written = await asyncio.to_thread(_written, scored, Path(file))
         except (UsageError, ApiFailure) as failure:

@@ -11,7 +11,7 @@ import gradio as gr
 
 from qserve.ui.client.api import ApiFailure
 from qserve.ui.pages.shared import PRIVATE, Shared
-from qserve.ui.strings import marked, say
+from qserve.ui.strings import marked, translate
 from qserve.ui.views.training import (
     configuration_view,
     curves_view,
@@ -45,11 +45,11 @@ class TrainPage:
         self._timer = gr.Timer(_EVERY_S, active=False)
         # What is drawn: the list of runs, the chosen one and when it changed last.
         self._drawn = gr.State(None)
-        asked = [shared.language, self._run, self._drawn]
+        inputs = [shared.language, self._run, self._drawn]
         everything = [self._run, self._drawn, self._timer, *self._views.values()]
-        tab.select(self._opened, asked, everything, **PRIVATE)
-        self._timer.tick(self._look, asked, everything, **PRIVATE)
-        self._run.input(self._look, asked, everything, **PRIVATE)
+        tab.select(self._opened, inputs, everything, **PRIVATE)
+        self._timer.tick(self._look, inputs, everything, **PRIVATE)
+        self._run.input(self._look, inputs, everything, **PRIVATE)
 
     @property
     def timer(self) -> Any:
@@ -84,7 +84,7 @@ class TrainPage:
     async def _drawn_again(self, one: Mapping[str, Any], language: str, is_other: bool) -> Update:
         run = await self._shared.api.get(f"/v1/qserve/runs/{one['id']}")
         if not run["trainings"]:
-            return {self._views["head"]: f'<p class="qs-small">{say(language, "train.no_steps")}</p>'}
+            return {self._views["head"]: f'<p class="qs-small">{translate(language, "train.no_steps")}</p>'}
         document = run["trainings"][-1]["document"]
         views = {
             "head": head_view(document, _state(one, document), language),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from qserve.csv_cells import read_cell, written_cell
 from qserve.errors import UsageError
+from qserve.report.charts.scale import nice_step
 from qserve.reward.evaluation.records import Record, read_records
 from qserve.ui.client.api import Api, ApiFailure
 
@@ -49,10 +51,12 @@ class ScoredFile:
         """Edges and counts of a histogram of the margins (of the rewards where there are none), and where zero is."""
         values = self.margins or [reward for rewards in self.rewards for reward in rewards]
         low, high = min(values), max(values)
-        step = (high - low) / _NUM_COLUMNS or 1.0
+        step = nice_step(high - low or 1.0, _NUM_COLUMNS)
         if not self.margins:
-            edges = [low + step * index for index in range(_NUM_COLUMNS + 1)]
-            return edges, _counted(values, low, step, _NUM_COLUMNS), None
+            first = math.floor(low / step)
+            num_columns = max(1, math.floor(high / step) + 1 - first)
+            edges = [step * (first + index) for index in range(num_columns + 1)]
+            return edges, _counted(values, edges[0], step, num_columns), None
         # Zero is an edge, so that no column holds both hits and misses.
         before = max(0, -int(low // step))
         after = max(1, int(high // step) + 1)
@@ -122,18 +126,18 @@ async def score_records(api: Api, model: str, records: Sequence[Record]) -> Asyn
 
 async def _rewards(api: Api, model: str, records: Sequence[Record], *, with_references: bool) -> list[float]:
     """A request takes texts or conversations, and references for all of them or for none."""
-    asked = [(content, _reference(record)) for record in records for content in record.contents]
+    contents = [(content, _reference(record)) for record in records for content in record.contents]
     rewards: dict[int, float] = {}
     kinds: dict[tuple[str, bool], list[int]] = defaultdict(list)
-    for index, (content, reference) in enumerate(asked):
+    for index, (content, reference) in enumerate(contents):
         name = "texts" if isinstance(content, str) else "conversations"
         kinds[name, with_references and reference is not None].append(index)
     for (name, has_references), places in kinds.items():
-        references = {"references": [asked[index][1] for index in places]} if has_references else {}
-        body = {"model": model, name: [asked[index][0] for index in places], **references}
+        references = {"references": [contents[index][1] for index in places]} if has_references else {}
+        body = {"model": model, name: [contents[index][0] for index in places], **references}
         answer = await api.post("/v1/reward", body)
         rewards |= {places[row["index"]]: float(row["reward"]) for row in answer["data"]}
-    return [rewards[index] for index in range(len(asked))]
+    return [rewards[index] for index in range(len(contents))]
 
 
 def _reference(record: Record) -> str | None:

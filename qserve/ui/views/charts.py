@@ -73,14 +73,18 @@ def score_bars(
     return f'<div class="qs-bars">{"".join(rows)}</div>'
 
 
-def histogram(edges: Sequence[str], counts: Sequence[float], title: str, split: int | None = None) -> str:
+def histogram(
+    edges: Sequence[str], counts: Sequence[float], title: str, split: int | None = None, counted: str = ""
+) -> str:
     """Columns between labelled edges (one more than counts) over a scale of counts from zero.
 
-    Those before column `split` are in the colour of misses.
+    Those before column `split` are in the colour of misses. `counted` says in the caption what the columns count.
     """
     top = _round_up(max(counts, default=0.0) or 1.0)
     width = 100 / max(1, len(counts))
-    told = ", ".join(f"{edges[index]} – {edges[index + 1]}: {count:g}" for index, count in enumerate(counts) if count)
+    description = ", ".join(
+        f"{edges[index]} – {edges[index + 1]}: {count:g}" for index, count in enumerate(counts) if count
+    )
     columns = "".join(
         f'<rect x="{index * width + 0.15 * width:.2f}%" width="{0.7 * width:.2f}%" '
         f'y="{100 - 100 * count / top:.1f}%" height="{100 * count / top:.1f}%" rx="2" '
@@ -96,12 +100,13 @@ def histogram(edges: Sequence[str], counts: Sequence[float], title: str, split: 
         f'<span{ends.get(index, "")} style="left:{index * width:.2f}%">{html.escape(edges[index])}</span>'
         for index in range(0, len(edges), step)
     )
+    unit = f" <span>{html.escape(counted)}</span>" if counted else ""
     return (
-        f'<figure class="qs-histogram"><figcaption>{html.escape(title)}</figcaption>'
+        f'<figure class="qs-histogram"><figcaption>{html.escape(title)}{unit}</figcaption>'
         f'<div class="qs-plot"><div class="qs-counts" aria-hidden="true"><span>{top:,.0f}</span>'
         f"<span>{top / 2:,g}</span><span>0</span></div>"
-        f'<svg width="100%" height="120" role="img" aria-label="{html.escape(title)}. {html.escape(told)}">{lines}'
-        f'{columns}<line x1="0" x2="100%" y1="100%" y2="100%" class="qs-axis"/></svg>'
+        f'<svg width="100%" height="120" role="img" aria-label="{html.escape(title)}. {html.escape(description)}">'
+        f'{lines}{columns}<line x1="0" x2="100%" y1="100%" y2="100%" class="qs-axis"/></svg>'
         f'<div class="qs-ticks">{labels}</div></div></figure>'
     )
 
@@ -121,18 +126,32 @@ def tiles(figures: Sequence[tuple[str, str]]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int] = ()) -> str:
-    """Rows of plain text; the columns `numbers` stand at the right."""
+    """Rows of plain text; the columns `numbers` stand at the right.
+
+    Where other columns than the first hold text, a phone shows each row as a block, a name over each cell. That takes
+    away the roles that a browser gives tables, so they are written out.
+    """
+    is_prose = any(column not in numbers for column in range(1, len(head)))
+    roles = [f' role="{role}"' if is_prose else "" for role in ("table", "rowgroup", "row", "columnheader", "cell")]
+    of_table, of_group, of_row, of_head, of_cell = roles
     kinds = ['class="qs-number"' if column in numbers else "" for column in range(len(head))]
-    first = "".join(f'<th scope="col" {kind}>{html.escape(name)}</th>' for kind, name in zip(kinds, head, strict=True))
+    names = [f' data-head="{html.escape(name)}"' if is_prose else "" for name in head]
+    first = "".join(
+        f'<th scope="col"{of_head} {kind}>{html.escape(name)}</th>' for kind, name in zip(kinds, head, strict=True)
+    )
     body = "".join(
-        "<tr>"
-        + "".join(f"<td {kind}>{html.escape(str(cell))}</td>" for kind, cell in zip(kinds, row, strict=True))
+        f"<tr{of_row}>"
+        + "".join(
+            f"<td{of_cell}{name} {kind}>{html.escape(str(cell))}</td>"
+            for kind, name, cell in zip(kinds, names, row, strict=True)
+        )
         + "</tr>"
         for row in rows
     )
     return (
-        f'<div class="qs-table" tabindex="0" role="region" aria-label="{html.escape(", ".join(head))}">'
-        f"<table><thead><tr>{first}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<div class="qs-table{" qs-prose" if is_prose else ""}" tabindex="0" role="region" '
+        f'aria-label="{html.escape(", ".join(head))}"><table{of_table}>'
+        f"<thead{of_group}><tr{of_row}>{first}</tr></thead><tbody{of_group}>{body}</tbody></table></div>"
     )
 
 
@@ -151,12 +170,13 @@ def _stacked(bar: Bar, total: float, scale: float, format_value: Callable[[float
                 f"<title>{html.escape(part.name)}: {format_value(part.value)}</title></rect>"
             )
         left += share
-    told = ", ".join(f"{part.name} {format_value(part.value)}" for part in bar.parts if part.value > 0)
+    parts_listed = ", ".join(f"{part.name} {format_value(part.value)}" for part in bar.parts if part.value > 0)
+    description = html.escape(f"{bar.label}: {parts_listed}")
     over = _beyond(100 / scale, 100 * left) if bar.total and left > _OVERFULL / scale else ""
     return (
         f'<div class="qs-bar-row"><div class="qs-bar-head"><b>{html.escape(bar.label)}</b>'
         f"<span>{html.escape(bar.note)}</span></div>"
-        f'<svg class="qs-bar" width="100%" height="22" role="img" aria-label="{html.escape(f"{bar.label}: {told}")}">'
+        f'<svg class="qs-bar" width="100%" height="22" role="img" aria-label="{description}">'
         f'<rect width="{100 / scale:.3f}%" height="22" class="qs-fill-none"/>{"".join(parts)}{over}</svg></div>'
     )
 

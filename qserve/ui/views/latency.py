@@ -9,7 +9,7 @@ from typing import Any
 
 from qserve.report.sections.latency import others_of
 from qserve.ui.client.exposition import Histogram, Sample, histograms, total
-from qserve.ui.strings import say
+from qserve.ui.strings import heading, translate
 from qserve.ui.views.charts import histogram, table, tiles
 from qserve.ui.views.durations import duration, duration_of_ms
 
@@ -28,13 +28,13 @@ def live_view(samples: Sequence[Sample], earlier: Sequence[Sample], seconds: flo
     """What runs and waits now; rates since the earlier samples. `seconds` lie between the two; 0: none are earlier."""
     usage = [one for one in samples if one.name.endswith(("kv_cache_usage_ratio", "kv_cache_usage_perc"))]
     figures = [
-        (f"{say(language, 'memory.kv_use')} ({one.labels.get('worker', '')})", f"{100 * one.value:.1f} %")
+        (f"{translate(language, 'memory.kv_use')} ({one.labels.get('worker', '')})", f"{100 * one.value:.1f} %")
         for one in usage
     ]
     for name in ("running", "waiting"):
         value = total(samples, f"qserve_gateway_requests_{name}")
         if value is not None:
-            figures.append((say(language, f"memory.{name}"), f"{value:.0f}"))
+            figures.append((translate(language, f"memory.{name}"), f"{value:.0f}"))
     rates = {
         "tokens_per_s": ("qserve_worker_generated_tokens_total", "vllm:generation_tokens_total"),
         "rewards_per_s": ("qserve_reward_texts_total",),
@@ -42,7 +42,7 @@ def live_view(samples: Sequence[Sample], earlier: Sequence[Sample], seconds: flo
     for key, names in rates.items():
         rate = _rate(samples, earlier, names, seconds)
         if rate is not None:
-            figures.append((say(language, f"memory.{key}"), f"{rate:.1f}"))
+            figures.append((translate(language, f"memory.{key}"), f"{rate:.1f}"))
     return tiles(figures)
 
 
@@ -52,45 +52,46 @@ def latency_view(samples: Sequence[Sample], language: str) -> str:
     for key, (name, by) in _LATENCIES.items():
         for model, one in histograms(samples, name, by).items():
             if one.count:
-                title = f"{say(language, f'memory.{key}')} · {model}"
+                title = f"{translate(language, f'memory.{key}')} · {model}"
                 edges, counts = one.trimmed()
-                pictures.append(histogram([duration(edge) for edge in edges], counts, title))
+                counted = translate(language, "score.num_tokens" if key == "itl" else "memory.count").lower()
+                pictures.append(histogram([duration(edge) for edge in edges], counts, title, counted=counted))
                 rows.append((title, f"{one.count:,.0f}", *_figures(one)))
     if not rows:
-        return f'<p class="qs-small">{say(language, "memory.no_requests")}</p>'
+        return f'<p class="qs-small">{translate(language, "memory.no_requests")}</p>'
     head = [
-        say(language, "memory.latency"),
-        say(language, "memory.count"),
+        translate(language, "memory.latency"),
+        translate(language, "memory.count"),
         "p50",
         "p90",
         "p99",
-        say(language, "memory.mean"),
+        heading(language, "memory.mean"),
     ]
     return f'<div class="qs-grid">{"".join(pictures)}</div>{table(head, rows, numbers=(1, 2, 3, 4, 5))}'
 
 
 def planned_latency_view(workers: Sequence[Mapping[str, Any]], language: str) -> str:
     """Of each worker whose latency was planned: planned mean with its band, measured mean and median."""
-    told = [(worker, worker["latency"]) for worker in workers if worker.get("latency")]
+    latencies = [(worker, worker["latency"]) for worker in workers if worker.get("latency")]
     rows = [
         (
-            f"{say(language, f'memory.{key}')} · {', '.join(worker.get('models') or ())}",
+            f"{translate(language, f'memory.{key}')} · {', '.join(worker.get('models') or ())}",
             f"{latency['num_requests']:,}",
             f"{duration_of_ms(one['planned_mean'])} ({duration_of_ms(one['low'])} – {duration_of_ms(one['high'])})",
             duration_of_ms(one["measured_mean"]),
             duration_of_ms(one["measured_p50"]),
             f"{100 * one['difference']:+.1f} %",
         )
-        for worker, latency in told
+        for worker, latency in latencies
         for key, one in (("ttft", latency["ttft_ms"]), ("tpot", latency["tpot_ms"]))
     ]
     if not rows:
         return ""
     keys = ("latency", "count", "planned_band", "measured_mean", "measured_p50", "difference")
-    taken = max(others_of(latency) for _, latency in told)
-    loaded = f" {say(language, 'memory.others', percent=taken)}" if taken else ""
-    source = html.escape(say(language, "memory.planned_latency") + loaded)
-    head = [say(language, f"memory.{key}") for key in keys]
+    taken = max(others_of(latency) for _, latency in latencies)
+    loaded = f" {translate(language, 'memory.others', percent=taken)}" if taken else ""
+    source = html.escape(translate(language, "memory.planned_latency") + loaded)
+    head = [heading(language, f"memory.{key}") for key in keys]
     return f'<p class="qs-small">{source}</p>{table(head, rows, numbers=(1, 2, 3, 4, 5))}'
 
 

@@ -32,7 +32,7 @@ def line_chart(title: str, x_name: str, series: Sequence[Series], format_value: 
     marks = scale_of([y for one in drawn for _, y in one.points])
     low, high = min(one.points[0][0] for one in drawn), max(one.points[-1][0] for one in drawn)
     area = _PlotArea(low, high, marks[0], marks[-1])
-    told = "; ".join(_description(one, x_name, format_value) for one in drawn)
+    description = "; ".join(_description(one, x_name, format_value) for one in drawn)
     grid = "".join(
         f'<line x1="0" x2="100" y1="{area.y(y):.2f}" y2="{area.y(y):.2f}" class="qs-grid-line"/>' for y in marks
     )
@@ -41,7 +41,7 @@ def line_chart(title: str, x_name: str, series: Sequence[Series], format_value: 
         f'<figure class="qs-histogram qs-chart"><figcaption>{html.escape(title)}</figcaption><div class="qs-plot">'
         f'<div class="qs-counts" aria-hidden="true">{"".join(_mark(y, format_value) for y in reversed(marks))}</div>'
         f'<svg width="100%" height="150" viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
-        f'aria-label="{html.escape(f"{title} by {x_name}: {told}")}">'
+        f'aria-label="{html.escape(f"{title} by {x_name}: {description}")}">'
         f"{grid}{lines}{_pointed(drawn, area, x_name, format_value)}</svg>"
         f'<div class="qs-ticks"><span class="qs-first" style="left:0">{low:,.0f}</span>'
         f'<span class="qs-axis-name" style="left:50%">{html.escape(x_name)}</span>'

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
-from qserve.ui.strings import say
+from qserve.ui.strings import heading, translate
 from qserve.ui.views.charts import Bar, Part, stacked_bars, table
 from qserve.units import format_bytes
 
@@ -31,27 +32,28 @@ def host_view(host: Sequence[Mapping[str, Any]], language: str) -> str:
     for one in host:
         held = one.get("resident_bytes")
         difference = f"{100 * one['difference']:+.1f} %" if held is not None else ""
-        told = _size(held) if held is not None else say(language, "memory.not_running")
-        rows.append((one["process"], _size(one["planned_bytes"]), told, difference, one["source"]))
+        shown = _size(held) if held is not None else translate(language, "memory.not_running")
+        rows.append((one["process"], _size(one["planned_bytes"]), shown, difference, one["source"]))
     keys = ("beside", "planned", "measured", "difference", "source")
-    return table([say(language, f"memory.{key}") for key in keys], rows, numbers=(1, 2, 3)) if rows else ""
+    return table([heading(language, f"memory.{key}") for key in keys], rows, numbers=(1, 2, 3)) if rows else ""
 
 
 def plan_bars(plan: Mapping[str, Any], language: str) -> str:
-    """A bar a device over its whole memory."""
+    """A bar a device over its whole memory; one for all that are planned alike."""
+    groups = [(device, len(list(alike))) for device, alike in groupby(plan["devices"])]
     bars = [
         Bar(
-            str(device["name"]),
+            f"{count} × {device['name']}, {translate(language, 'plan.each')}" if count > 1 else str(device["name"]),
             (*_parts(device, language), _part("used_by_others", device.get("used_by_others_bytes") or 0, language)),
             float(device["total_bytes"] or 0) or None,
-            say(
+            translate(
                 language,
                 "memory.of",
                 used=format_bytes(sum(int(device.get(f"{term}_bytes") or 0) for term in TERMS)),
                 total=format_bytes(int(device["total_bytes"] or 0)),
             ),
         )
-        for device in plan["devices"]
+        for device, count in groups
     ]
     return stacked_bars(bars, _size)
 
@@ -61,7 +63,7 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
     devices = planned.get("devices") or []
     bars = [
         Bar(
-            f"{device['name']} · {say(language, 'memory.planned')}",
+            f"{device['name']} · {translate(language, 'memory.planned')}",
             _parts(device, language),
             note=_size(sum(int(device.get(f"{term}_bytes") or 0) for term in TERMS)),
         )
@@ -70,7 +72,7 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
     if measured:
         bars.append(
             Bar(
-                say(language, "memory.measured"),
+                translate(language, "memory.measured"),
                 _parts(measured, language),
                 note=_size(sum(int(measured.get(f"{term}_bytes") or 0) for term in TERMS)),
             )
@@ -80,12 +82,12 @@ def _worker_view(worker: Mapping[str, Any], language: str) -> str:
         name = f"{name} · {worker['worker']}"  # one of several replicas
     inside = stacked_bars(bars, _size) if bars else ""
     if worker.get("error"):
-        why = say(language, "memory.failed", why=_sentence(worker["error"]))
+        why = translate(language, "memory.failed", why=_sentence(worker["error"]))
         inside += f'<div class="qs-error">{html.escape(why)}</div>'
     inside += _terms_table(devices, measured, language)
     if phases := worker.get("start_phases_s"):
-        told = " · ".join(f"{phase} {seconds:.1f} s" for phase, seconds in phases.items())
-        inside += f'<p class="qs-small">{say(language, "memory.start")}: {html.escape(told)}</p>'
+        start_phases = " · ".join(f"{phase} {seconds:.1f} s" for phase, seconds in phases.items())
+        inside += f'<p class="qs-small">{translate(language, "memory.start")}: {html.escape(start_phases)}</p>'
     return f'<section class="qs-worker"><h3>{html.escape(name)}</h3>{inside}</section>'
 
 
@@ -97,15 +99,21 @@ def _terms_table(devices: Sequence[Mapping[str, Any]], measured: Mapping[str, An
         held = measured.get(f"{term}_bytes")
         if planned or held:
             difference = f"{100 * (held - planned) / planned:+.1f} %" if held is not None and planned else ""
-            told = _size(held) if held is not None else "—"
+            shown = _size(held) if held is not None else "—"
             rows.append(
-                (say(language, f"term.{term}"), _size(planned), told, difference, sources.get(f"{term}_bytes", ""))
+                (
+                    translate(language, f"term.{term}"),
+                    _size(planned),
+                    shown,
+                    difference,
+                    sources.get(f"{term}_bytes", ""),
+                )
             )
     if measured.get("resident_bytes"):
         resident = _size(measured["resident_bytes"])
-        rows.append((say(language, "term.resident"), "—", resident, "", sources.get("resident_bytes", "")))
+        rows.append((translate(language, "term.resident"), "—", resident, "", sources.get("resident_bytes", "")))
     keys = ("term", "planned", "measured", "difference", "source")
-    return table([say(language, f"memory.{key}") for key in keys], rows, numbers=(1, 2, 3)) if rows else ""
+    return table([heading(language, f"memory.{key}") for key in keys], rows, numbers=(1, 2, 3)) if rows else ""
 
 
 def _parts(held: Mapping[str, Any], language: str) -> tuple[Part, ...]:
@@ -113,7 +121,7 @@ def _parts(held: Mapping[str, Any], language: str) -> tuple[Part, ...]:
 
 
 def _part(term: str, num_bytes: float, language: str) -> Part:
-    return Part(term.replace("_", "-"), say(language, f"term.{term}"), float(num_bytes))
+    return Part(term.replace("_", "-"), translate(language, f"term.{term}"), float(num_bytes))
 
 
 def _size(num_bytes: float) -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qserve.ui.strings import say
+from qserve.ui.strings import translate
 from qserve.ui.views.charts import table
 from qserve.ui.views.durations import duration
 from qserve.units import format_bytes
@@ -35,7 +35,7 @@ def runs_view(runs: Sequence[Mapping[str, Any]], language: str) -> str:
         for run in list(runs)[:_MOST_RUNS]
     ]
     keys = ("run", "when", "duration", "status", "models", "count", "errors")
-    return table([say(language, f"memory.{key}") for key in keys], rows, numbers=(2, 5, 6))
+    return table([translate(language, f"memory.{key}") for key in keys], rows, numbers=(2, 5, 6))
 
 
 def evals_view(evals: Sequence[Mapping[str, Any]], language: str) -> str:
@@ -48,7 +48,7 @@ def evals_view(evals: Sequence[Mapping[str, Any]], language: str) -> str:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and "stderr" not in metric
     ]
     keys = ("evals", "task", "metric", "value")
-    return table([say(language, f"memory.{key}") for key in keys], rows, numbers=(3,)) if rows else ""
+    return table([translate(language, f"memory.{key}") for key in keys], rows, numbers=(3,)) if rows else ""
 
 
 def comparisons_view(comparisons: Sequence[Mapping[str, Any]], language: str) -> str:
@@ -70,7 +70,9 @@ def _comparison(document: Mapping[str, Any], language: str) -> str:
         return ""
     keys = ("memory.comparisons", "score.accuracy", "term.weights", "memory.tokens_per_s")
     advice = html.escape(str(document.get("advice") or ""))
-    return f'{table([say(language, key) for key in keys], rows, numbers=(1, 2, 3))}<p class="qs-small">{advice}</p>'
+    return (
+        f'{table([translate(language, key) for key in keys], rows, numbers=(1, 2, 3))}<p class="qs-small">{advice}</p>'
+    )
 
 
 def _results(one: Mapping[str, Any]) -> Mapping[str, Any]:

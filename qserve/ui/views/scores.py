@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qserve.ui.scoring.preference_files import ScoredFile
-from qserve.ui.strings import say
+from qserve.ui.strings import translate
 from qserve.ui.views.charts import histogram, probability_of, score_bars, table, tiles
 
 __all__ = ["answers_view", "file_view"]
@@ -23,7 +23,7 @@ def answers_view(
         texts: of each a text, or the steps of it.
         rows: of `/v1/reward`, in the order of the answers.
         meta: what the worker says of itself.
-        language: see `strings.say`.
+        language: see `strings.translate`.
 
     """
     rewards = [float(row["reward"]) for row in rows]
@@ -31,10 +31,10 @@ def answers_view(
     parts = []
     if len(rewards) > 1:
         margin = rewards[order[0]] - rewards[order[1]]
-        figures = [(say(language, "score.margin"), f"{margin:.3f}")]
+        figures = [(translate(language, "score.margin"), f"{margin:.3f}")]
         # A step's score is a share already, and a sum of rules and judges no logit.
         if not any(row.get("steps") for row in rows) and "rules_failed" not in meta:
-            figures.append((say(language, "score.probability"), f"{100 * probability_of(margin):.1f} %"))
+            figures.append((translate(language, "score.probability"), _probability(margin)))
         parts.append(tiles(figures))
     # Steps are shares of one: their bars stand on that, whatever the best answer has.
     scale = (0.0, 1.0) if any(row.get("steps") for row in rows) else None
@@ -42,7 +42,7 @@ def answers_view(
     parts += [_coloured(names[i], texts[i], rows[i]["steps"]) for i in order if rows[i].get("steps")]
     attributes = list(rows[order[0]].get("attributes") or {})
     parts.append(_attribute_bars(attributes, [(names[i], rows[i]) for i in order], meta, language))
-    head = [say(language, f"score.{name}") for name in ("answer", "reward", "num_tokens")]
+    head = [translate(language, f"score.{name}") for name in ("answer", "reward", "num_tokens")]
     head[2:2] = attributes
     cells = [
         (
@@ -52,8 +52,14 @@ def answers_view(
         for i in order
     ]  # fmt: skip
     parts.append(table(head, cells, numbers=tuple(range(1, len(head)))))
-    told = " · ".join(f"{name} {meta[name]}" for name in ("format", "pooling", "dtype", "quant") if name in meta)
-    return f'{"".join(parts)}<p class="qs-small">{html.escape(told)}</p>'
+    loaded_as = " · ".join(f"{name} {meta[name]}" for name in ("format", "pooling", "dtype", "quant") if name in meta)
+    return f'{"".join(parts)}<p class="qs-small">{html.escape(loaded_as)}</p>'
+
+
+def _probability(margin: float) -> str:
+    """Never 100 %: no margin makes sure."""
+    share = 100 * probability_of(margin)
+    return "> 99.9 %" if share > 99.9 else f"{share:.1f} %"
 
 
 def _attribute_bars(
@@ -72,7 +78,7 @@ def _attribute_bars(
         sections.append(f"<section><h4>{html.escape(attribute)}{weight}</h4>{bars}</section>")
     if not sections:
         return ""
-    title = html.escape(say(language, "score.attributes"))
+    title = html.escape(translate(language, "score.attributes"))
     return f'<section class="qs-attributes"><h3>{title}</h3>{"".join(sections)}</section>'
 
 
@@ -89,14 +95,14 @@ def _coloured(name: str, steps: Sequence[str], scores: Sequence[float]) -> str:
 def file_view(scored: ScoredFile, language: str) -> str:
     """A scored file: accuracy and margins of its pairs, or the rewards of its texts."""
     margins, rewards = scored.margins, [one for row in scored.rewards for one in row]
-    figures = [(say(language, "score.texts"), f"{len(rewards):,}")]
+    figures = [(translate(language, "score.texts"), f"{len(rewards):,}")]
     if margins and scored.accuracy is not None:
         figures = [
-            (say(language, "score.accuracy"), f"{100 * scored.accuracy:.1f} %"),
-            (say(language, "score.pairs"), f"{len(margins):,}"),
-            (say(language, "score.mean_margin"), f"{sum(margins) / len(margins):.3f}"),
-            (say(language, "score.ties"), f"{sum(one == 0 for one in margins):,}"),
+            (translate(language, "score.accuracy"), f"{100 * scored.accuracy:.1f} %"),
+            (translate(language, "score.pairs"), f"{len(margins):,}"),
+            (translate(language, "score.mean_margin"), f"{sum(margins) / len(margins):.3f}"),
+            (translate(language, "score.ties"), f"{sum(one == 0 for one in margins):,}"),
         ]
     edges, counts, split = scored.columns()
-    title = say(language, "score.histogram" if margins else "score.rewards")
+    title = translate(language, "score.histogram" if margins else "score.rewards")
     return tiles(figures) + histogram([f"{edge:.3g}" for edge in edges], counts, title, split)

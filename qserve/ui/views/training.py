@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qserve.ui.strings import say
+from qserve.ui.strings import heading, translate
 from qserve.ui.views.charts import Bar, Part, stacked_bars, table, tiles
 from qserve.ui.views.command import command_view
 from qserve.ui.views.lines import Series, line_chart
@@ -52,21 +52,21 @@ def head_view(document: Mapping[str, Any], state: str, language: str) -> str:
     """How far, how good and how fast; why it failed, where it did."""
     curve = document["curve"]
     last = curve[-1] if curve else {}
-    figures = [(say(language, "train.state"), state_text(state, language))]
+    figures = [(translate(language, "train.state"), state_text(state, language))]
     if document.get("step") is not None:
-        figures.append((say(language, "train.step"), f"{document['step']:,} / {document['num_steps'] or 0:,}"))
+        figures.append((translate(language, "train.step"), f"{document['step']:,} / {document['num_steps'] or 0:,}"))
     named = (("loss", _number), ("reward", _number), ("accuracy", _percent), ("learning_rate", _number))
-    figures += [(say(language, f"train.{name}"), show(last[name])) for name, show in named if name in last]
+    figures += [(translate(language, f"train.{name}"), show(last[name])) for name, show in named if name in last]
     if document["held_out"].get("pairs"):
         share = document["held_out"]["right"] / document["held_out"]["pairs"]
-        figures.append((say(language, "train.held_out"), _percent(share)))
+        figures.append((translate(language, "train.held_out"), _percent(share)))
     if document["tokens_per_s"]:
-        figures.append((say(language, "train.tokens_per_s"), f"{document['tokens_per_s']:,.0f}"))
+        figures.append((translate(language, "train.tokens_per_s"), f"{document['tokens_per_s']:,.0f}"))
     if document["step_s"]:
-        figures.append((say(language, "train.step_s"), _duration(document["step_s"])))
+        figures.append((translate(language, "train.step_s"), _duration(document["step_s"])))
         left = (document["num_steps"] or 0) - (document["step"] or 0)
         if state == "running" and left > 0:
-            figures.append((say(language, "train.left"), _duration(left * document["step_s"])))
+            figures.append((translate(language, "train.left"), _duration(left * document["step_s"])))
     if document["mfu"]:
         figures.append(("MFU", _percent(document["mfu"])))
     why = f'<div class="qs-error">{html.escape(str(document["reason"]))}</div>' if document["reason"] else ""
@@ -77,17 +77,17 @@ def curves_view(document: Mapping[str, Any], language: str) -> str:
     """Loss, reward or accuracy, learning rate and tokens a second, each by step."""
     points, evaluations = document["curve"], document["evaluations"]
     if not points:
-        return f'<p class="qs-small">{say(language, "train.no_steps")}</p>'
-    step = say(language, "train.step")
+        return f'<p class="qs-small">{translate(language, "train.no_steps")}</p>'
+    step = translate(language, "train.step")
     charts = []
     for name, show in (("loss", _number), ("reward", _number), ("accuracy", _percent), ("learning_rate", _number)):
         drawn = [
-            Series("train", say(language, "train.training"), _series(points, name)),
-            Series("eval", say(language, "train.evaluation"), _series(evaluations, name)),
+            Series("train", translate(language, "train.training"), _series(points, name)),
+            Series("eval", translate(language, "train.evaluation"), _series(evaluations, name)),
         ]
-        charts.append(line_chart(say(language, f"train.{name}"), step, drawn, show))
-    rates = Series("train", say(language, "train.training"), _rates(points))
-    charts.append(line_chart(say(language, "train.tokens_per_s"), step, [rates], _number))
+        charts.append(line_chart(translate(language, f"train.{name}"), step, drawn, show))
+    rates = Series("train", translate(language, "train.training"), _rates(points))
+    charts.append(line_chart(translate(language, "train.tokens_per_s"), step, [rates], _number))
     return f'<div class="qs-grid">{"".join(charts)}</div>'
 
 
@@ -99,43 +99,44 @@ def held_view(document: Mapping[str, Any], language: str) -> str:
     is_small = sum(terms.values()) < _LEAST_SHARE * total
     if is_small:
         terms.pop("used_by_others", None)
-    drawn = [_bar(f"{planned['name']} · {say(language, 'memory.planned')}", terms, total, language)]
+    drawn = [_bar(f"{planned['name']} · {translate(language, 'memory.planned')}", terms, total, language)]
     if peak := _peak(measured):
-        drawn.append(_bar(say(language, "memory.measured"), _measured_parts(measured, peak), total, language))
+        drawn.append(_bar(translate(language, "memory.measured"), _measured_parts(measured, peak), total, language))
     bars = [replace(bar, total=None) for bar in drawn] if is_small else drawn
-    phase = say(language, "train.phase", phase=planned["phase"])
+    phase = translate(language, "train.phase", phase=planned["phase"])
     source = document["memory_source"]
-    told = f'<p class="qs-small">{html.escape(" · ".join(one for one in (phase, source) if one))}</p>'
-    return f"<h3>{say(language, 'train.memory')}</h3>{stacked_bars(bars, _size)}{_rows(document, language)}{told}"
+    footnote = f'<p class="qs-small">{html.escape(" · ".join(one for one in (phase, source) if one))}</p>'
+    title = f"<h3>{translate(language, 'train.memory')}</h3>"
+    return f"{title}{stacked_bars(bars, _size)}{_rows(document, language)}{footnote}"
 
 
 def rollouts_view(document: Mapping[str, Any], language: str) -> str:
     """What the policy wrote at the newest of the steps that were kept, with every reward; "" without rollouts."""
-    told = list(document.get("rollouts") or ())[-_OF_STEPS:]
-    if not told:
+    steps = list(document.get("rollouts") or ())[-_OF_STEPS:]
+    if not steps:
         return ""
-    names = tuple(told[0]["samples"][0]["rewards"])
+    names = tuple(steps[0]["samples"][0]["rewards"])
     each = names if len(names) > 1 else ()
     rows = [
         (
             f"{step['step']:,}", _shortened(one["prompt"]), _shortened(one["completion"]), _number(one["reward"]),
             *(_optional(one["rewards"].get(name)) for name in each), _optional(one.get("advantage")),
         )
-        for step in reversed(told)
+        for step in reversed(steps)
         for one in step["samples"]
     ]  # fmt: skip
-    head = [say(language, f"train.{key}") for key in ("step", "prompt", "answer", "reward")]
-    head = [*head, *each, say(language, "train.advantage")]
+    head = [heading(language, f"train.{key}") for key in ("step", "prompt", "answer", "reward")]
+    head = [*head, *each, heading(language, "train.advantage")]
     drawn = table(head, rows, numbers=(0, *range(3, len(head))))
-    return f'<h3>{say(language, "train.rollouts")}</h3><div class="qs-rollouts" tabindex="0">{drawn}</div>'
+    return f'<h3>{translate(language, "train.rollouts")}</h3><div class="qs-rollouts" tabindex="0">{drawn}</div>'
 
 
 def configuration_view(run: Mapping[str, Any], document: Mapping[str, Any], language: str) -> str:
     """The command that was typed, and the two files by which it runs without qserve, each to copy."""
-    parts = [f"<h3>{say(language, 'train.again')}</h3>", command_view(shlex.join(run["command"]), language)]
+    parts = [f"<h3>{translate(language, 'train.again')}</h3>", command_view(shlex.join(run["command"]), language)]
     parts += [
         f'<details class="qs-file"><summary>{name}</summary><div class="qs-code">'
-        f'<button type="button" class="qs-copy-code">{say(language, "chat.copy")}</button>'
+        f'<button type="button" class="qs-copy-code">{translate(language, "chat.copy")}</button>'
         f"<pre><code>{html.escape(document[key])}</code></pre></div></details>"
         for name, key in (("train.yaml", "configuration"), ("accelerate.yaml", "accelerate"))
         if document.get(key)
@@ -146,14 +147,14 @@ def configuration_view(run: Mapping[str, Any], document: Mapping[str, Any], lang
 def first_run_view(state_dir: str | None, language: str) -> str:
     """How to start one whose curves come up here."""
     if state_dir is None:
-        return f'<p class="qs-small">{say(language, "train.not_kept")}</p>'
+        return f'<p class="qs-small">{translate(language, "train.not_kept")}</p>'
     words = ["qserve", "train", "reward", "--model", "demo", "--data", "pairs.jsonl", "--state-dir", state_dir]
-    return f"<p>{say(language, 'train.none')}</p>{command_view(shlex.join(words), language)}"
+    return f"<p>{translate(language, 'train.none')}</p>{command_view(shlex.join(words), language)}"
 
 
 def state_text(state: str, language: str) -> str:
     """The word for what a run is doing or how it ended."""
-    return say(language, _SAID[state]) if state in _SAID else state
+    return translate(language, _SAID[state]) if state in _SAID else state
 
 
 def _series(points: Sequence[Mapping[str, Any]], name: str) -> tuple[tuple[float, float], ...]:
@@ -207,33 +208,39 @@ def _bar(label: str, parts: Mapping[str, int], total: int, language: str) -> Bar
         Part(part.replace("_", "-"), _part_name(part, language), float(parts[part])) for part in _ORDER if part in parts
     )
     used = format_bytes(sum(size for part, size in parts.items() if part != "used_by_others"))
-    return Bar(label, drawn, float(total), say(language, "memory.of", used=used, total=format_bytes(total)))
+    return Bar(label, drawn, float(total), translate(language, "memory.of", used=used, total=format_bytes(total)))
 
 
 def _part_name(part: str, language: str) -> str:
     own = {"kv_cache": "engine", "gradients": "gradients", "optimizer": "optimizer", "gathered": "gathered"}
     if part == "activations":
-        return say(language, "train.activations")
-    return say(language, f"train.{own[part]}") if part in own else say(language, f"term.{part}")
+        return translate(language, "train.activations")
+    return translate(language, f"train.{own[part]}") if part in own else translate(language, f"term.{part}")
 
 
 def _rows(document: Mapping[str, Any], language: str) -> str:
     planned, measured = document["planned"], document["measured"]
     rows = [
         (
-            say(language, f"train.{name}") if name != "weights" else say(language, "term.weights"),
+            translate(language, f"train.{name}") if name != "weights" else translate(language, "term.weights"),
             sum(size for term, size in planned["terms"].items() if term.startswith(f"{name} (")),
             _weights(measured) if name == "weights" else measured.get(key),
         )
         for name, key in _STATES.items()
     ]
     rows += [
-        (say(language, "train.peak", phase=phase), planned["phases"].get(phase) or 0, measured.get(f"{phase}_bytes"))
+        (
+            translate(language, "train.peak", phase=phase),
+            planned["phases"].get(phase) or 0,
+            measured.get(f"{phase}_bytes"),
+        )
         for phase in ("backward", "step")
     ]
-    rows.append((say(language, "train.before"), planned["terms"].get("runtime") or 0, measured.get("baseline_bytes")))
+    rows.append(
+        (translate(language, "train.before"), planned["terms"].get("runtime") or 0, measured.get("baseline_bytes"))
+    )
     keys = ("term", "planned", "measured", "difference")
-    return table([say(language, f"memory.{key}") for key in keys], [_compared(*row) for row in rows], (1, 2, 3))
+    return table([heading(language, f"memory.{key}") for key in keys], [_compared(*row) for row in rows], (1, 2, 3))
 
 
 def _compared(name: str, planned: int, measured: float | None) -> tuple[str, str, str, str]:

@@ -122,3 +122,22 @@ def test_layouts_that_nothing_beats_are_joined_and_named_and_the_chosen_has_a_ri
     assert "fast &lt;b&gt;</text>" in drawn and "<b>" not in drawn
     assert "beaten</text>" not in drawn and "beaten:" in drawn, "who points at it reads its name"
     assert drawn.count('r="8"') == 1
+
+
+def test_names_of_layouts_lie_on_no_point_and_on_no_other_name():
+    """Of a crowded front; a name without room is left out, that of the chosen layout never."""
+    front = [
+        LayoutPoint(f"awq, {i} × TP {i} ({i} cards)", 100.0 + 9 * i, 900.0 - 40 * i, True, False) for i in range(9)
+    ]
+    chosen = LayoutPoint("bf16, 2 × TP 4 (8 cards)", 140.0, 700.0, False, True)
+    drawn = str(draw(Layouts((*front, chosen))))
+    named = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*cards\))<', drawn)
+    assert chosen.name in {name for _, _, name in named}
+    assert len(named) >= 3
+    boxes = [(float(x), float(y) - 10, float(x) + 6.7 * len(name), float(y)) for x, y, name in named]
+    points = [tuple(map(float, one)) for one in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="[58]"', drawn)]
+    for number, (left, top, right, bottom) in enumerate(boxes):
+        assert not any(left < x < right and top < y < bottom for x, y in points)
+        assert not any(
+            left < box[2] and box[0] < right and top < box[3] and box[1] < bottom for box in boxes[number + 1 :]
+        )

@@ -11,7 +11,7 @@ import pytest
 from qserve.ui.client.exposition import histograms, read, total
 from qserve.ui.views.charts import Bar, Part, histogram, probability_of, score_bars, stacked_bars, table
 from qserve.ui.views.latency import latency_view, live_view
-from qserve.ui.views.memory import host_view, memory_view
+from qserve.ui.views.memory import host_view, memory_view, plan_bars
 from qserve.ui.views.results import comparisons_view, evals_view, runs_view
 
 METRICS = """# TYPE a_seconds histogram
@@ -147,3 +147,14 @@ def test_probability_of_a_margin() -> None:
     assert probability_of(0) == 0.5
     assert probability_of(2) == pytest.approx(0.880797) and probability_of(-2) == pytest.approx(1 - 0.880797)
     assert probability_of(-1000) == 0.0 and probability_of(1000) == 1.0
+
+
+def test_cards_that_are_planned_alike_share_a_bar() -> None:
+    card = {"name": "H100", "total_bytes": 80 << 30, "weights_bytes": 2 << 30}
+    shown = plan_bars({"devices": [card, card, {**card, "weights_bytes": 3 << 30}]}, "en")
+    assert shown.count("<svg") == 2 and "2 × H100, each" in shown
+
+
+def test_on_a_phone_each_cell_of_a_table_with_sentences_has_its_name() -> None:
+    assert 'data-head="answer"' in table(["step", "answer"], [("1", "42")], numbers=(0,))
+    assert "data-head" not in table(["name", "p50"], [("a", "1")], numbers=(1,))

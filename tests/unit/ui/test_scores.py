@@ -19,6 +19,11 @@ def test_the_best_comes_first_with_its_margin() -> None:
     assert "qs-steps" not in shown, "no steps were scored"
 
 
+def test_no_margin_makes_sure() -> None:
+    shown = answers_view(["Answer 1", "Answer 2"], ["a", "b"], [row(9.0), row(-9.0)], {}, "en")
+    assert "&gt; 99.9 %" in shown
+
+
 def test_one_answer_has_no_margin() -> None:
     of_rules = answers_view(["Answer 1", "Answer 2"], ["a", "b"], [row(-1.0), row(1.0)], {"rules_failed": 0}, "en")
     assert "margin" in of_rules and "probability that" not in of_rules

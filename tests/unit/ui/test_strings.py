@@ -43,8 +43,8 @@ def test_every_string_is_shown_somewhere() -> None:
 
 def test_an_unknown_language_is_english() -> None:
     assert (
-        strings.say("fr", "memory.of", used="1", total="2")
-        == strings.say("en", "memory.of", used="1", total="2")
+        strings.translate("fr", "memory.of", used="1", total="2")
+        == strings.translate("en", "memory.of", used="1", total="2")
         == "1 of 2"
     )
     assert list(strings.LANGUAGES) == ["en", "zh-CN"]
